@@ -26,6 +26,7 @@ def test_a_provider_goes_by_the_name_of_the_conventions_where_they_have_one() ->
 def test_a_model_is_told_where_the_quota_is_kept_by_it() -> None:
     assert described(Key("openai", "https://api.openai.com", "d", "gpt-test", "embeddings")) == {
         "gen_ai.provider.name": "openai",
+        "tidegate.key.provider": "openai",
         "server.address": "api.openai.com",
         "server.port": 443,
         "gen_ai.request.model": "gpt-test",

@@ -67,6 +67,7 @@ def test_retries_are_counted_by_what_made_them(scene: Scene) -> None:
     scene.reply(flow, REFUSED)
     scene.after(flow, 2.0)
     scene.reply(flow, TIMEOUT)
+    scene.after(flow, 1.0)
     assert scene.providers.points("tidegate.retries", *OUTCOME) == {
         ("rate_limit", 429, "429"): 1,
         ("transient", None, "transient"): 1,
@@ -116,17 +117,72 @@ def test_gauges_show_what_the_snapshot_says_at_collection(narrow: Scene) -> None
     assert points("tidegate.concurrency.in_flight") == {(): 1}
     assert points("tidegate.queue.waiting") == {(): 1}
     quota = ("tidegate.quota.name", "tidegate.quota.unit")
-    assert points("tidegate.quota.limit", *quota) == {("requests", "requests"): 60.0}
-    assert points("tidegate.quota.remaining", *quota) == {("requests", "requests"): 29.0}
+    assert points("tidegate.quota.requests.limit", *quota) == {("requests", None): 60.0}
+    assert points("tidegate.quota.requests.remaining", *quota) == {("requests", None): 29.0}
     narrow.clock.advance(10.0)
-    assert points("tidegate.quota.remaining", *quota) == {("requests", "requests"): 39.0}
+    assert points("tidegate.quota.requests.remaining", *quota) == {("requests", None): 39.0}
+
+
+def test_quotas_of_requests_tokens_and_others_are_metrics_of_their_own(scene: Scene) -> None:
+    quotas = (bucket(60.0, 30.0), bucket(900.0, 90.0, name="in", unit="input_tokens"))
+    images = bucket(5.0, 5.0, name="images", unit="input_images")
+    scene.registry.settle(permit_of(scene), answer(*quotas, images))
+    by = ("tidegate.quota.name", "tidegate.quota.unit")
+    points = scene.providers.points
+    assert points("tidegate.quota.requests.limit", *by) == {("requests", None): 60.0}
+    assert points("tidegate.quota.tokens.limit", *by) == {("in", "input_tokens"): 900.0}
+    assert points("tidegate.quota.others.limit", *by) == {("images", "input_images"): 5.0}
+    units = {name: scene.providers.metric(f"tidegate.quota.{name}.limit").unit for name in ("requests", "tokens")}
+    assert units == {"requests": "{request}", "tokens": "{token}"}
+
+
+def test_what_adds_up_over_processes_is_an_up_down_counter(narrow: Scene) -> None:
+    permit_of(narrow)
+    for name in ("concurrency.limit", "concurrency.in_flight", "queue.waiting"):
+        data = narrow.providers.metric(f"tidegate.{name}").data
+        assert (type(data).__name__, data.is_monotonic) == ("Sum", False)
+
+
+def test_wait_that_ended_in_a_give_up_is_measured(narrow: Scene) -> None:
+    narrow.call()
+    narrow.after(narrow.call(max_wait=2.0), 2.0)
+    waits = narrow.providers.points("tidegate.wait.duration", "error.type")
+    assert waits == {(None,): (1, 0.0), ("queue_deadline",): (1, 2.0)}
+
+
+def test_call_refused_once_and_given_up_in_the_queue_is_no_retry_and_one_give_up(scene: Scene) -> None:
+    flow = scene.call(max_wait=2.0)
+    scene.reply(flow, refusal(600.0)._replace(status=429))
+    scene.after(flow, 2.0)
+    points = scene.providers.points
+    assert points("tidegate.retries") == {}
+    assert points("tidegate.give_ups", "error.type") == {("queue_deadline",): 1}
+    assert points("tidegate.attempts", "http.response.status_code") == {(429,): 1}
+
+
+def test_scope_names_the_version_of_the_conventions(scene: Scene) -> None:
+    with scene.providers.span("user"):
+        scene.reply(scene.call(), ANSWERED)
+    (resource,) = scene.providers.reader.get_metrics_data().resource_metrics
+    assert [each.scope.schema_url for each in resource.scope_metrics if each.scope.name == "tidegate"] == [
+        "https://opentelemetry.io/schemas/1.44.0"
+    ]
+
+
+def test_operation_of_a_key_is_told_while_it_is_the_only_one(scene: Scene) -> None:
+    scene.registry.intern(("a",), KEY, "chat")
+    permit_of(scene)
+    name = "gen_ai.operation.name"
+    assert scene.providers.points("tidegate.concurrency.in_flight", name) == {("chat",): 1}
+    scene.registry.intern(("b",), KEY, "embeddings")
+    assert scene.providers.points("tidegate.concurrency.in_flight", name) == {(None,): 1}
 
 
 def test_a_quota_that_is_overdrawn_has_nothing_left(scene: Scene) -> None:
     permits = [permit_of(scene) for _ in range(4)]
     scene.registry.settle(permits[0], answer(bucket(60.0, 1.0)))
     assert scene.registry.snapshot().keys[KEY].quotas[0].level < 0
-    assert scene.providers.points("tidegate.quota.remaining") == {(): 0.0}
+    assert scene.providers.points("tidegate.quota.requests.remaining") == {(): 0.0}
 
 
 def test_histograms_ask_for_bounds_that_fit_what_they_measure(scene: Scene) -> None:
@@ -145,14 +201,14 @@ def test_two_registries_are_told_apart(providers: Providers) -> None:
     permit_of(first)
     permit_of(second)
     permit_of(second)
-    assert providers.points("tidegate.concurrency.in_flight", "tidegate.key.ordinal") == {(1,): 1, (2,): 2}
+    assert providers.points("tidegate.concurrency.in_flight", "tidegate.key.ordinal") == {(None,): 1, (2,): 2}
 
 
 def test_two_credentials_are_told_apart_without_a_word_of_either(scene: Scene) -> None:
     keys = [KEY, KEY._replace(credential="fedcba9876543210")]
     permits = [permit_of(scene, key) for key in keys]
     scene.registry.settle(permits[1], OK)
-    assert scene.providers.points("tidegate.concurrency.in_flight", "tidegate.key.ordinal") == {(1,): 1, (2,): 0}
+    assert scene.providers.points("tidegate.concurrency.in_flight", "tidegate.key.ordinal") == {(None,): 1, (2,): 0}
     shown = scene.providers.reader.get_metrics_data().to_json()
     assert not [key.credential for key in keys if key.credential in shown]
 
@@ -164,7 +220,7 @@ def test_a_registry_that_is_gone_is_shown_no_more_and_its_place_is_free(provider
     gc.collect()
     second = Scene(providers)
     permit_of(second)
-    assert providers.points("tidegate.concurrency.in_flight", "tidegate.key.ordinal") == {(1,): 1}
+    assert providers.points("tidegate.concurrency.in_flight", "tidegate.key.ordinal") == {(None,): 1}
 
 
 def test_a_key_that_the_registry_forgot_is_shown_no_more() -> None:

@@ -23,10 +23,10 @@ def test_a_call_is_noted_on_its_callers_span_from_its_beginning_to_its_end(scene
     facts = dict(span.events[1].attributes or {})
     assert facts == {
         "gen_ai.provider.name": "provider",
+        "tidegate.key.provider": "provider",
         "server.address": "provider.test",
         "server.port": 443,
         "tidegate.key.scope": "model",
-        "tidegate.key.ordinal": 1,
         "http.response.status_code": 200,
         "tidegate.attempt.count": 1,
         "tidegate.elapsed": 3.0,
@@ -114,7 +114,7 @@ def test_a_call_that_waited_in_vain_notes_its_deadline_and_its_wait(narrow: Scen
     narrow.call()
     with narrow.providers.span("user"):
         narrow.after(narrow.call(max_wait=5.0), 5.0)
-    assert narrow.providers.noted("user") == ["tidegate.queue.deadline"]
+    assert narrow.providers.noted("user") == ["tidegate.queue.deadline", "tidegate.request.failed"]
     (wait,) = narrow.providers.spans("tidegate.wait")
     assert (wait.end_time or 0) - (wait.start_time or 0) == 5_000_000_000
 

@@ -59,10 +59,11 @@ def test_what_happens_to_a_call_is_noted_on_the_users_span(
     assert isinstance(elapsed, float)
     assert facts == {
         "gen_ai.provider.name": "openai",
+        "gen_ai.operation.name": "chat",
+        "tidegate.key.provider": "compatible",
         "gen_ai.request.model": "gpt-test",
         "server.address": "127.0.0.1",
         "server.port": port,
-        "tidegate.key.ordinal": 1,
         "tidegate.attempt.count": 1,
         "http.response.status_code": 200,
     }
@@ -82,7 +83,7 @@ def test_where_the_sdk_makes_a_span_of_its_own_it_is_noted_there(
     (own,) = providers.spans("anthropic.messages.create")
     assert noted(own)[-1] == "tidegate.request.completed"
     said, facts = dict(own.attributes or {}), dict(own.events[-1].attributes or {})
-    shared = ("gen_ai.provider.name", "gen_ai.request.model", "server.address", "server.port")
+    shared = ("gen_ai.provider.name", "gen_ai.operation.name", "gen_ai.request.model", "server.address", "server.port")
     assert [said[name] for name in shared] == [facts[name] for name in shared]
 
 
@@ -151,7 +152,7 @@ def test_no_credential_no_prompt_and_no_answer_is_told(
     everything = providers.reader.get_metrics_data().to_json()
     everything += "".join(span.to_json() for span in providers.exporter.get_finished_spans())
     assert "tidegate.rate_limit.hit" in everything
-    assert "tidegate.quota.remaining" in everything
+    assert "tidegate.quota.requests.remaining" in everything
     secrets = [SECRET, SECRET[-6:], key.credential, key.credential[:6], MESSAGES[0]["content"], "customer-"]
     secrets += [answer.choices[0].message.content for answer in answers] + [answer.id for answer in answers]
     assert [secret for secret in secrets if secret in everything] == []

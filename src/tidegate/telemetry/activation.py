@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tidegate._version import __version__
 from tidegate.admission.key_table import KeyTable
 from tidegate.core import events
+from tidegate.core.values import Key
 from tidegate.transports.patches import when_imported
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ SDK = ("opentelemetry.sdk.trace", "opentelemetry.sdk.metrics")
 
 SCOPE = "tidegate"
 """Instrumentation scope of all signals."""
+
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+"""Version of the conventions that the names of the signals follow (`tidegate.telemetry.attributes`)."""
 
 _lock = threading.Lock()
 _watching = False
@@ -83,10 +87,10 @@ class Telemetry:
         from tidegate.telemetry.instruments import note
 
         tracer_provider, meter_provider = self._providers
-        tracer = get_tracer(SCOPE, __version__, tracer_provider)
+        tracer = get_tracer(SCOPE, __version__, tracer_provider, SCHEMA_URL)
         metrics = self._metrics = _metrics_of(meter_provider)
-        keys = Keys(self._most)
         registry = self._registry()
+        keys = Keys(self._most, _operations(registry))
         if registry is not None:
             metrics.show(registry, keys)
 
@@ -102,6 +106,12 @@ class Telemetry:
         registry = self._registry()
         if registry is not None and self._metrics is not None:
             self._metrics.hide(registry)
+
+
+def _operations(registry: KeyTable | None) -> Callable[[Key], str]:
+    """Return the function that reads the operation of a key; it keeps no registry alive."""
+    operations = registry.operations if registry is not None else {}
+    return lambda key: operations.get(key, "")
 
 
 def begin(
@@ -159,7 +169,7 @@ def _metrics_of(provider: MeterProvider | None) -> Metrics:
     owner: MeterProvider | ProcessProvider = provider if provider is not None else _ANYBODY
     metrics = _metrics.get(owner)
     if metrics is None:
-        metrics = _metrics[owner] = Metrics(get_meter(SCOPE, __version__, provider))
+        metrics = _metrics[owner] = Metrics(get_meter(SCOPE, __version__, provider, SCHEMA_URL))
     return metrics
 
 

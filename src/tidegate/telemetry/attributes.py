@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -42,6 +42,16 @@ class Attribute(NamedTuple):
 
 
 PROVIDER = Attribute("gen_ai.provider.name", "string", "whose quota it is, by the name of the conventions", "", GENAI)
+OPERATION = Attribute(
+    "gen_ai.operation.name",
+    "string",
+    "`chat`, `embeddings`, …, where all requests of the key so far are of one operation",
+    "",
+    GENAI,
+)
+OWN_NAME = Attribute(
+    "tidegate.key.provider", "string", "the provider by tidegate's own name, as in `snapshot()` and `tidegate status`"
+)
 MODEL = Attribute("gen_ai.request.model", "string", "the model or deployment, where the quota is kept by it", "", GENAI)
 ADDRESS = Attribute("server.address", "string", "host of the key's base URL", "", GENERAL)
 PORT = Attribute("server.port", "int", "port of the key's base URL", "", GENERAL)
@@ -52,7 +62,9 @@ STATUS = Attribute("http.response.status_code", "int", "status of the answer, wh
 NAME = Attribute("tidegate.key.name", "string", "the plain name that `execute` was given, where it is no URL")
 SCOPE = Attribute("tidegate.key.scope", "string", "what else the quota is kept by, where it is not the model alone")
 FAMILY = Attribute("tidegate.key.family", "string", "the endpoint family whose limits are separate")
-ORDINAL = Attribute("tidegate.key.ordinal", "int", "which of the keys that agree in all the others, from 1 on")
+ORDINAL = Attribute(
+    "tidegate.key.ordinal", "int", "which of the keys that agree in all the others; 2 for the second one"
+)
 OUTCOME = Attribute("tidegate.outcome", "string", "what the attempt came to (`Kind`)")
 CAUSE = Attribute("tidegate.cause", "string", "why, where one outcome has several causes (`Cause`)")
 GATE = Attribute(
@@ -62,7 +74,7 @@ ORIGIN = Attribute("tidegate.origin", "string", "what it was learnt from: `retry
 CHANGE = Attribute("tidegate.change", "string", "what changed about the key")
 QUOTA = Attribute("tidegate.quota.name", "string", "the quota, as its headers name it")
 QUOTA_UNIT = Attribute("tidegate.quota.unit", "string", "what the quota counts: `requests`, `tokens`, …")
-QUOTA_SIZE = Attribute("tidegate.quota.size", "double", "how much the quota allows in a window", "{unit}")
+QUOTA_SIZE = Attribute("tidegate.quota.size", "double", "how many of its units the quota allows in a window", "1")
 WINDOW = Attribute("tidegate.quota.window", "double", "how long a window is", "s")
 SHARE = Attribute("tidegate.quota.share", "double", "how much of the quota is left, of 1", "1")
 LIMIT = Attribute("tidegate.limit", "int", "attempts that may be in flight from now on", "{attempt}")
@@ -74,7 +86,7 @@ ATTEMPT = Attribute("tidegate.attempt.number", "int", "the attempt that ended, f
 ATTEMPTS = Attribute("tidegate.attempt.count", "int", "attempts that the call made", "{attempt}")
 GIVEN_UP = Attribute("tidegate.given_up", "boolean", "whether the wait, not the provider, ended the call")
 
-KEY = (PROVIDER, MODEL, ADDRESS, PORT, NAME, SCOPE, FAMILY, ORDINAL)
+KEY = (PROVIDER, OPERATION, MODEL, ADDRESS, PORT, OWN_NAME, NAME, SCOPE, FAMILY, ORDINAL)
 """Attributes of every signal, as far as its key has them."""
 
 PROVIDER_NAMES = {
@@ -93,7 +105,7 @@ PROVIDER_NAMES = {
 """Names that the GenAI conventions prescribe, by our provider names. Others are equal, or lack a counterpart there.
 
 A compatible server has the name of its API format, as with an SDK that was given another base URL; `server.address`
-distinguishes it.
+and `tidegate.key.provider` distinguish it.
 """
 
 PORTS = {"https": 443, "http": 80}
@@ -106,10 +118,11 @@ class KeyAttributes:
     Equal sets are one object, built once.
     """
 
-    __slots__ = ("__weakref__", "_sets", "own")
+    __slots__ = ("__weakref__", "_sets", "operation", "own")
 
-    def __init__(self, own: Attributes) -> None:
+    def __init__(self, own: Attributes, operation: str = "") -> None:
         self.own = own
+        self.operation = operation
         self._sets: dict[Pairs, Attributes] = {(): own}
 
     def along(self, facts: Pairs) -> Attributes:
@@ -125,25 +138,32 @@ class KeyAttributes:
 
 
 class Keys:
-    """Attributes of one registry's keys, for at most as many keys as the registry keeps."""
+    """Attributes of one registry's keys, for at most as many keys as the registry keeps.
 
-    __slots__ = ("_known", "_most")
+    `operation_of` returns the operation of a key's requests, empty where it is unknown or there are several.
+    """
 
-    def __init__(self, most: int) -> None:
+    __slots__ = ("_known", "_most", "_operation_of")
+
+    def __init__(self, most: int, operation_of: Callable[[Key], str] = lambda key: "") -> None:
         self._known: dict[Key, KeyAttributes] = {}
         self._most = most
+        self._operation_of = operation_of
 
     def of(self, key: Key) -> KeyAttributes:
-        """Return the attributes of `key`, the same object while it is remembered."""
-        return self._known.get(key) or self._met(key)
+        """Return the attributes of `key`, the same object while it is remembered and has one operation."""
+        found, operation = self._known.get(key), self._operation_of(key)
+        return found if found is not None and found.operation == operation else self._met(key, operation)
 
-    def _met(self, key: Key) -> KeyAttributes:
+    def _met(self, key: Key, operation: str) -> KeyAttributes:
         with _numbering:
-            found = self._known.get(key)
-            if found is None:
+            found = self._known.pop(key, None)
+            if found is None or found.operation != operation:
+                found = None  # its number is free again
                 if len(self._known) >= self._most:
                     self._known.clear()
-                found = self._known[key] = _numbered(described(key))
+                found = _numbered(described(key, operation), operation)
+            self._known[key] = found
         return found
 
 
@@ -151,17 +171,24 @@ _numbering = threading.Lock()
 _numbers: weakref.WeakValueDictionary[tuple[Pairs, int], KeyAttributes] = weakref.WeakValueDictionary()
 
 
-def _numbered(described: dict[str, Value]) -> KeyAttributes:
-    """Return the attributes with the first free ordinal, which is free again when the result is deleted."""
+def _numbered(described: dict[str, Value], operation: str) -> KeyAttributes:
+    """Return the attributes with the first free ordinal, which is free again when the result is deleted.
+
+    The first key of its description needs no ordinal.
+    """
     facts = tuple(described.items())
     ordinal = next(number for number in count(1) if (facts, number) not in _numbers)
-    made = _numbers[facts, ordinal] = KeyAttributes({**described, ORDINAL.name: ordinal})
+    own = described if ordinal == 1 else {**described, ORDINAL.name: ordinal}
+    made = _numbers[facts, ordinal] = KeyAttributes(own, operation)
     return made
 
 
-def described(key: Key) -> dict[str, Value]:
+def described(key: Key, operation: str = "") -> dict[str, Value]:
     """Return the attributes of a key that may be published: no credential; of its base URL only host and port."""
     found: dict[str, Value] = {PROVIDER.name: PROVIDER_NAMES.get(key.provider, key.provider)}
+    if operation:
+        found[OPERATION.name] = operation
+    found[OWN_NAME.name] = key.provider
     if "://" in key.base_url:
         found.update(_place(key.base_url))
     elif key.base_url:

@@ -20,10 +20,14 @@ from tidegate.telemetry.signals import (
     IN_FLIGHT,
     INSTRUMENTS,
     LIMIT,
-    QUOTA_LIMIT,
-    QUOTA_REMAINING,
+    OTHERS_LIMIT,
+    OTHERS_REMAINING,
     REAL_WAIT,
+    REQUESTS_LIMIT,
+    REQUESTS_REMAINING,
     SIGNALS,
+    TOKENS_LIMIT,
+    TOKENS_REMAINING,
     WAITING,
     Instrument,
     Measure,
@@ -40,10 +44,27 @@ READINGS: dict[str, Callable[[KeySnapshot], Seen]] = {
     IN_FLIGHT.name: lambda key: iter([(key.in_flight, ())]),
     WAITING.name: lambda key: iter([(key.waiting, ())]),
     ETA.name: lambda key: _eta(key),
-    QUOTA_LIMIT.name: lambda key: _quotas(key, lambda quota: quota.limit),
-    QUOTA_REMAINING.name: lambda key: _quotas(key, lambda quota: max(0.0, quota.level)),
+    REQUESTS_LIMIT.name: lambda key: _quotas(key, "requests", _limit),
+    REQUESTS_REMAINING.name: lambda key: _quotas(key, "requests", _remaining),
+    TOKENS_LIMIT.name: lambda key: _quotas(key, "tokens", _limit),
+    TOKENS_REMAINING.name: lambda key: _quotas(key, "tokens", _remaining),
+    OTHERS_LIMIT.name: lambda key: _quotas(key, "others", _limit),
+    OTHERS_REMAINING.name: lambda key: _quotas(key, "others", _remaining),
 }
-"""Functions by gauge name; each reads its gauge from the snapshot of a key."""
+"""Functions by metric name; each reads its metric from the snapshot of a key."""
+
+
+def _limit(quota: QuotaSnapshot) -> float:
+    return quota.limit
+
+
+def _remaining(quota: QuotaSnapshot) -> float:
+    return max(0.0, quota.level)
+
+
+def _counted(unit: str) -> str:
+    """Return the group of metrics of quotas that count `unit`."""
+    return "tokens" if unit.endswith("tokens") else "requests" if unit == "requests" else "others"
 
 
 def _eta(key: KeySnapshot) -> Seen:
@@ -51,9 +72,11 @@ def _eta(key: KeySnapshot) -> Seen:
         yield key.eta, ((GATE.name, key.eta_gate),) if key.eta_gate else ()
 
 
-def _quotas(key: KeySnapshot, amount: Callable[[QuotaSnapshot], float]) -> Seen:
+def _quotas(key: KeySnapshot, group: str, amount: Callable[[QuotaSnapshot], float]) -> Seen:
     for quota in key.quotas:
-        yield amount(quota), ((QUOTA.name, quota.name), (QUOTA_UNIT.name, quota.unit))
+        if _counted(quota.unit) == group:
+            unit = () if group == "requests" else ((QUOTA_UNIT.name, quota.unit),)
+            yield amount(quota), ((QUOTA.name, quota.name), *unit)
 
 
 class Recording(NamedTuple):
@@ -107,7 +130,11 @@ class Metrics:
             return histogram.record
         if what.kind == "counter":
             return meter.create_counter(what.name, what.unit, what.meaning).add
-        meter.create_observable_gauge(what.name, [self._gauge(READINGS[what.name])], what.unit, what.meaning)
+        readers = [self._gauge(READINGS[what.name])]
+        if what.kind == "updowncounter":
+            meter.create_observable_up_down_counter(what.name, readers, what.unit, what.meaning)
+        else:
+            meter.create_observable_gauge(what.name, readers, what.unit, what.meaning)
         return _shows_itself
 
     def _gauge(self, reading: Callable[[KeySnapshot], Seen]) -> Callable[[CallbackOptions], Iterable[Observation]]:

@@ -33,10 +33,13 @@ at once also waits for its event loop."""
 
 
 class Instrument(NamedTuple):
-    """One metric; `shown` are the attributes that a gauge adds to those of the key."""
+    """One metric; `shown` are the attributes that a metric read from snapshots adds to those of the key.
+
+    An `updowncounter` is such a metric whose values add up over keys and processes, as those of a `gauge` do not.
+    """
 
     name: str
-    kind: Literal["histogram", "counter", "gauge"]
+    kind: Literal["histogram", "counter", "gauge", "updowncounter"]
     unit: str
     meaning: str
     shown: tuple[a.Attribute, ...] = ()
@@ -103,9 +106,18 @@ ENDED: Facts = (
 """Facts about the end of an attempt."""
 
 DEADLINE: Facts = ((a.ERROR, _always("queue_deadline")), (a.GATE, attrgetter("gate")))
+"""Facts about a call that left the queue without a permit."""
+
+
+def _gave_up_on(event: Any) -> str | None:
+    return _error(event) if event.gate is None else "queue_deadline"
+
+
+FAILED: Facts = (*ENDED[:-1], (a.ERROR, _gave_up_on), (a.GATE, attrgetter("gate")))
+"""Facts about the end of a call without an answer."""
 
 WAIT = Instrument(
-    "tidegate.wait.duration", "histogram", "s", "time that an attempt waited for its slot, 0 where it passed at once",
+    "tidegate.wait.duration", "histogram", "s", "time in the queue to an attempt or give-up, 0 if passed at once",
     bounds=WAIT_BOUNDS,
 )  # fmt: skip
 ATTEMPT = Instrument(
@@ -114,12 +126,12 @@ ATTEMPT = Instrument(
 )  # fmt: skip
 ATTEMPTS = Instrument("tidegate.attempts", "counter", "{attempt}", "attempts that ended")
 HITS = Instrument("tidegate.rate_limit.hits", "counter", "{refusal}", "refusals for want of capacity (429, 503, 529)")
-RETRIES = Instrument("tidegate.retries", "counter", "{retry}", "attempts that were followed by another")
+RETRIES = Instrument("tidegate.retries", "counter", "{retry}", "attempts that repeat a call")
 GIVE_UPS = Instrument("tidegate.give_ups", "counter", "{call}", "calls given up because they could wait no longer")
 CHANGES = Instrument("tidegate.key.changes", "counter", "{change}", "changes in the state of a key")
-LIMIT = Instrument("tidegate.concurrency.limit", "gauge", "{attempt}", "attempts that may be in flight")
-IN_FLIGHT = Instrument("tidegate.concurrency.in_flight", "gauge", "{attempt}", "attempts in flight")
-WAITING = Instrument("tidegate.queue.waiting", "gauge", "{call}", "calls in the queue")
+LIMIT = Instrument("tidegate.concurrency.limit", "updowncounter", "{attempt}", "attempts that may be in flight")
+IN_FLIGHT = Instrument("tidegate.concurrency.in_flight", "updowncounter", "{attempt}", "attempts in flight")
+WAITING = Instrument("tidegate.queue.waiting", "updowncounter", "{call}", "calls in the queue")
 ETA = Instrument(
     "tidegate.queue.eta",
     "gauge",
@@ -127,16 +139,33 @@ ETA = Instrument(
     "until the last call in the queue is let through, where that is known",
     (a.GATE,),
 )
-QUOTA_LIMIT = Instrument(
-    "tidegate.quota.limit", "gauge", "{unit}", "how much the quota allows in a window", (a.QUOTA, a.QUOTA_UNIT)
+REQUESTS_LIMIT = Instrument(
+    "tidegate.quota.requests.limit", "gauge", "{request}", "requests that the quota allows in a window", (a.QUOTA,)
 )
-QUOTA_REMAINING = Instrument(
-    "tidegate.quota.remaining", "gauge", "{unit}", "how much of the quota is left now", (a.QUOTA, a.QUOTA_UNIT)
+REQUESTS_REMAINING = Instrument(
+    "tidegate.quota.requests.remaining", "gauge", "{request}", "requests of the quota that are left now", (a.QUOTA,)
 )
+TOKENS_LIMIT = Instrument(
+    "tidegate.quota.tokens.limit", "gauge", "{token}", "tokens that the quota allows in a window",
+    (a.QUOTA, a.QUOTA_UNIT),
+)  # fmt: skip
+TOKENS_REMAINING = Instrument(
+    "tidegate.quota.tokens.remaining", "gauge", "{token}", "tokens of the quota that are left now",
+    (a.QUOTA, a.QUOTA_UNIT),
+)  # fmt: skip
+OTHERS_LIMIT = Instrument(
+    "tidegate.quota.others.limit", "gauge", "1", "units, such as images, that another quota allows in a window",
+    (a.QUOTA, a.QUOTA_UNIT),
+)  # fmt: skip
+OTHERS_REMAINING = Instrument(
+    "tidegate.quota.others.remaining", "gauge", "1", "units of another quota that are left now",
+    (a.QUOTA, a.QUOTA_UNIT),
+)  # fmt: skip
 
 INSTRUMENTS = (
     WAIT, ATTEMPT, ATTEMPTS, HITS, RETRIES, GIVE_UPS, CHANGES,
-    LIMIT, IN_FLIGHT, WAITING, ETA, QUOTA_LIMIT, QUOTA_REMAINING,
+    LIMIT, IN_FLIGHT, WAITING, ETA,
+    REQUESTS_LIMIT, REQUESTS_REMAINING, TOKENS_LIMIT, TOKENS_REMAINING, OTHERS_LIMIT, OTHERS_REMAINING,
 )  # fmt: skip
 
 
@@ -189,11 +218,11 @@ SIGNALS: dict[type[events.Event], Signals] = {
         ),
     ),
     events.RequestFailed: Signals(
-        (Measure(GIVE_UPS, ENDED, attrgetter("given_up")),),
+        (Measure(GIVE_UPS, FAILED, attrgetter("given_up")),),
         Note(
             "tidegate.request.failed",
             (
-                *ENDED,
+                *FAILED,
                 (a.ATTEMPTS, attrgetter("attempts")),
                 (a.ELAPSED, attrgetter("elapsed")),
                 (a.GIVEN_UP, attrgetter("given_up")),
@@ -208,7 +237,7 @@ SIGNALS: dict[type[events.Event], Signals] = {
     events.KeyRejected: _changed("rejected", (*ENDED, (a.CLOSED_FOR, _reset_in))),
     events.KeyAccepted: _changed("accepted", ()),
     events.QueueDeadline: Signals(
-        (Measure(GIVE_UPS, DEADLINE),),
+        (Measure(WAIT, DEADLINE[:1], attrgetter("queued")),),
         Note("tidegate.queue.deadline", (*DEADLINE, (a.WAITED, attrgetter("waited")))),
     ),
 }
