@@ -14,6 +14,7 @@ import pytest
 
 import tidegate
 from tidegate import redaction
+from tidegate.admission import key_hook
 from tidegate.framework_timeouts import patch
 from tidegate.sdks.table import SDKS
 from tidegate.telemetry import activation
@@ -87,6 +88,7 @@ def unpatched() -> Iterator[None]:
     """Leaves no patch behind: each test sees the HTTP libraries as they are."""
     yield
     Installation.binding = None
+    key_hook.on_new_queue = None
     patch.restore()
     if any(transport.patches.on for transport in TRANSPORTS):
         # Only where something was patched: a collection costs more than most tests.
