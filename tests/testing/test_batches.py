@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -14,7 +13,9 @@ import pytest
 
 import tidegate
 from tidegate.testing import Scenario, Simulator
+from tidegate.testing.batches import BatchApi
 from tidegate.testing.server import LoggedRequest
+from tidegate.testing.wire import Request
 
 QUESTION = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -22,14 +23,6 @@ QUESTION = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 def jsonl(*bodies: Any, url: str = "/v1/chat/completions") -> bytes:
     rows = [{"custom_id": f"r{n}", "method": "POST", "url": url, "body": body} for n, body in enumerate(bodies)]
     return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-
-
-def until(done: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if done():
-            return
-        time.sleep(0.01)
-    raise AssertionError("the batch did not end")
 
 
 @pytest.fixture
@@ -101,11 +94,22 @@ def test_openai_batch_is_cancelled_before_its_end(endless: Simulator) -> None:
 
 
 def test_openai_batch_ends_after_its_time() -> None:
-    with Simulator(Scenario(batch_seconds=0.05)) as simulator:
-        client = openai_of(simulator)
-        stored = client.files.create(file=jsonl(QUESTION), purpose="batch")
-        made = client.batches.create(input_file_id=stored.id, endpoint="/v1/chat/completions", completion_window="24h")
-        until(lambda: client.batches.retrieve(made.id).status == "completed")
+    now = 0.0
+    api = BatchApi(lambda path, body: (200, {}), lambda: 60.0, lambda: now)
+
+    def ask(method: str, path: str, body: bytes = b"", kind: str = "application/json") -> Any:
+        answer = api.handle(Request(method, path, {"content-type": kind}, body))
+        assert answer is not None
+        return json.loads(answer[1])
+
+    form = httpx.Request("POST", "http://any", files={"file": jsonl(QUESTION)}, data={"purpose": "batch"})
+    stored = ask("POST", "/v1/files", form.read(), form.headers["content-type"])
+    order = {"input_file_id": stored["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    made = ask("POST", "/v1/batches", json.dumps(order).encode())
+    now = 59.0
+    assert ask("GET", f"/v1/batches/{made['id']}")["status"] == "in_progress"
+    now = 60.0
+    assert ask("GET", f"/v1/batches/{made['id']}")["status"] == "completed"
 
 
 def test_unknown_file_or_batch_is_the_providers_error(instant: Simulator) -> None:
