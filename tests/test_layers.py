@@ -43,7 +43,17 @@ ADMISSION = {
 }
 TRANSPORTS = {*ADMISSION, "imports", "transports"}
 SDKS = {*TRANSPORTS, "sdks"}
-SURFACE = {*SDKS, "admission.registry", "framework_timeouts", "telemetry", "_install", "_version", "auto", ""}
+SURFACE = {
+    *SDKS,
+    "admission.registry",
+    "fallbacks",
+    "framework_timeouts",
+    "telemetry",
+    "_install",
+    "_version",
+    "auto",
+    "",
+}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
@@ -153,6 +163,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "_install": ({*SDKS, "admission.registry", "framework_timeouts"}, True, set()),
     "_version": (set(), False, set()),
     "auto": ({"imports", "_install"}, False, set()),
+    "fallbacks": ({*ADMISSION, "admission.registry"}, True, set()),
     "": (SURFACE, False, set()),
     "doctor": ({*SURFACE, "doctor"}, True, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
@@ -191,7 +202,7 @@ LAZY_CYCLES = {
     ("tidegate.runner.experiment", "tidegate.runner.experiment_runner"): "`Experiment.run()` is public surface",
 }
 
-COMING = {"map", "amap", "audit", "fallback", "classify"}
+COMING = {"map", "amap", "audit", "classify"}
 """Public functions that are planned."""
 
 RESERVED = {"pool", "sharing", "ui", "gateway", "integrations"}

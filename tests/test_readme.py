@@ -32,10 +32,10 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_every_python_snippet_of_the_readme_runs(number: int) -> None:
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(snippets) == 5
+    assert len(snippets) == 6
     with SimulatorProcess(Scenario(limiters=(Limit(limit=100, window=1.0),))) as provider:
         env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "PATH": ""}
         done = subprocess.run(
@@ -45,6 +45,16 @@ def test_every_python_snippet_of_the_readme_runs(number: int) -> None:
         if number == 0:
             assert done.stdout == "200 answers\n"
             assert provider.truth().total.answered == 200
+
+
+def test_the_python_snippet_of_the_fallbacks_runs() -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "fallbacks.md").read_text(), re.S)
+    with SimulatorProcess(Scenario()) as provider:
+        env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "PATH": ""}
+        done = subprocess.run(
+            [sys.executable, "-c", snippet], env=env, capture_output=True, text=True, check=False, timeout=120
+        )
+    assert (done.returncode, done.stdout) == (0, "gpt-5 ()\n"), done.stderr
 
 
 def test_no_page_names_a_registry_host_or_a_path_of_a_machine() -> None:

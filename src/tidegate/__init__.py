@@ -32,10 +32,13 @@ if TYPE_CHECKING:
     from tidegate.errors import Error as Error
     from tidegate.errors import NotAdmitted as NotAdmitted
     from tidegate.errors import PermitMisuse as PermitMisuse
+    from tidegate.fallbacks import Choice as Choice
+    from tidegate.fallbacks import fallback as fallback
     from tidegate.settings import Settings as Settings
 
 
 _HOMES = {
+    "Choice": "tidegate.fallbacks",
     "ConfigurationError": "tidegate.errors",
     "Cost": "tidegate.core.values",
     "DeadlineExceeded": "tidegate.errors",
@@ -48,6 +51,7 @@ _HOMES = {
     "RateLimitRegistry": "tidegate.admission.registry",
     "Settings": "tidegate.settings",
     "disabled": "tidegate.admission.context",
+    "fallback": "tidegate.fallbacks",
     "install": "tidegate._install",
     "register_provider": "tidegate._install",
     "registry": "tidegate.admission.registry",
