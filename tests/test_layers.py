@@ -28,6 +28,7 @@ ADMISSION = {
     "admission.loop_monitor",
     "admission.wait_log",
     "admission.rejection_log",
+    "admission.suspensions",
     "admission.key_queue",
     "admission.account_queue",
     "admission.accounts",
@@ -47,6 +48,7 @@ SURFACE = {
     *SDKS,
     "admission.registry",
     "fallbacks",
+    "requeue",
     "framework_timeouts",
     "telemetry",
     "_install",
@@ -70,6 +72,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "admission.loop_monitor": ({*CORE, "admission.executors", "admission.wait_queue"}, False, set()),
     "admission.wait_log": (CORE, False, set()),
     "admission.rejection_log": (CORE, True, set()),
+    "admission.suspensions": ({*CORE, "settings"}, True, set()),
     "admission.key_queue": (
         {*CORE, "admission.executors", "admission.wait_queue", "admission.loop_monitor", "admission.wait_log"},
         False,
@@ -100,6 +103,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
             "admission.loop_monitor",
             "admission.wait_log",
             "admission.rejection_log",
+            "admission.suspensions",
             "admission.key_queue",
             "admission.account_queue",
             "admission.accounts",
@@ -119,6 +123,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
             "redaction",
             "settings",
             "admission.drive",
+            "admission.suspensions",
             "admission.wait_queue",
             "admission.listeners",
             "admission.key_table",
@@ -164,6 +169,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "_version": (set(), False, set()),
     "auto": ({"imports", "_install"}, False, set()),
     "fallbacks": ({*ADMISSION, "admission.registry"}, True, set()),
+    "requeue": ({*ADMISSION, "admission.registry"}, False, set()),
     "": (SURFACE, False, set()),
     "doctor": ({*SURFACE, "doctor"}, True, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
@@ -202,7 +208,7 @@ LAZY_CYCLES = {
     ("tidegate.runner.experiment", "tidegate.runner.experiment_runner"): "`Experiment.run()` is public surface",
 }
 
-COMING = {"map", "amap", "audit", "classify"}
+COMING = {"map", "amap", "audit"}
 """Public functions that are planned."""
 
 RESERVED = {"pool", "sharing", "ui", "gateway", "integrations"}

@@ -47,14 +47,15 @@ def test_every_python_snippet_of_the_readme_runs(number: int) -> None:
             assert provider.truth().total.answered == 200
 
 
-def test_the_python_snippet_of_the_fallbacks_runs() -> None:
-    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "fallbacks.md").read_text(), re.S)
+@pytest.mark.parametrize(("page", "shown"), [("fallbacks", "gpt-5 ()\n"), ("suspensions", "out of capacity\n")])
+def test_the_python_snippet_of_a_page_runs(page: str, shown: str) -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.S)
     with SimulatorProcess(Scenario()) as provider:
         env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "PATH": ""}
         done = subprocess.run(
             [sys.executable, "-c", snippet], env=env, capture_output=True, text=True, check=False, timeout=120
         )
-    assert (done.returncode, done.stdout) == (0, "gpt-5 ()\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, shown), done.stderr
 
 
 def test_no_page_names_a_registry_host_or_a_path_of_a_machine() -> None:

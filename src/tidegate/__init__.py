@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tidegate.admission.registry import NotReady as NotReady
     from tidegate.admission.registry import RateLimitRegistry as RateLimitRegistry
     from tidegate.admission.registry import registry as registry
+    from tidegate.classification import classify as classify
     from tidegate.core.limiter_state import Permit as Permit
     from tidegate.core.values import Cost as Cost
     from tidegate.core.values import Key as Key
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tidegate.errors import PermitMisuse as PermitMisuse
     from tidegate.fallbacks import Choice as Choice
     from tidegate.fallbacks import fallback as fallback
+    from tidegate.requeue import after_failure as after_failure
     from tidegate.settings import Settings as Settings
 
 
@@ -50,6 +52,8 @@ _HOMES = {
     "PermitMisuse": "tidegate.errors",
     "RateLimitRegistry": "tidegate.admission.registry",
     "Settings": "tidegate.settings",
+    "after_failure": "tidegate.requeue",
+    "classify": "tidegate.classification",
     "disabled": "tidegate.admission.context",
     "fallback": "tidegate.fallbacks",
     "install": "tidegate._install",

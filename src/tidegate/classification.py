@@ -15,12 +15,12 @@ import errno
 import json
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, TypeGuard
 
 from tidegate import providers
-from tidegate.core.values import TERMINAL, Cause, Kind, Outcome
+from tidegate.core.values import REFUSED, TERMINAL, Cause, Kind, Outcome
 from tidegate.providers import Provider
 
 
@@ -34,10 +34,30 @@ class Evidence(StrEnum):
 
 
 class Classification(NamedTuple):
-    """The meaning of an exception: its outcome, and the evidence for it."""
+    """The meaning of a failure: its outcome, and the evidence for it.
+
+    `window` names the longest span of the quota that a refusal tells of: `month`, `week`, `day`, `hour`, `minute` or
+    `second`; empty where it tells of none.
+    """
 
     outcome: Outcome
     evidence: Evidence
+    window: str = ""
+
+    @property
+    def kind(self) -> Kind:
+        """Return the kind, by the caller's next step."""
+        return self.outcome.kind
+
+    @property
+    def cause(self) -> Cause:
+        """Return the cause of this kind."""
+        return self.outcome.cause
+
+    @property
+    def retry_after(self) -> float | None:
+        """Return the wait that the failure names, in seconds; None if it names none."""
+        return self.outcome.retry_after
 
 
 UNREACHED = "unreached"
@@ -206,6 +226,14 @@ _RATE_SAID = re.compile(
     r"(?:second|minute|hour|day)|throttl(?:ing|ed)(?:exception)?|resource[ _](?:has been )?exhausted"
     r"|quota exceeded)\b"
 )
+SPANS = ("month", "week", "day", "hour", "minute", "second")
+"""Spans of quotas, the longest first."""
+
+_SPAN_WORDS = {"monthly": "month", "weekly": "week", "daily": "day", "hourly": "hour", "rpd": "day", "tpd": "day",
+               "rpm": "minute", "tpm": "minute", "rps": "second"}  # fmt: skip
+"""Words of a refusal that name the span of its quota by themselves."""
+
+_SPAN_SAID = re.compile(rf"(?:\b(?:per[ _-]|an? |each |every )|/)({'|'.join(SPANS)})\b|\b({'|'.join(_SPAN_WORDS)})\b")
 _OVERLOAD_SAID = re.compile(
     r"\b(?:overloaded[ _]error|(?:server|model|engine|service) (?:is )?(?:currently )?overloaded)\b"
 )
@@ -227,6 +255,49 @@ def classify_error(
     except Exception:
         # Attributes and texts of a foreign exception may do anything.
         return NO_MEANING
+
+
+def classify(error: object, *, status: int | None = None, provider: str | None = None) -> Classification:
+    """Return the meaning of a failure; never raise.
+
+    `error` is an exception, a text, or a mapping of a job: `last_error`, `error` and `analysis_result.error` are its
+    texts, `last_error_type` the name of an exception's type. A `status` (HTTP) decides before them, read by the table
+    of `provider`. Without a status, names of types decide, then whole words. A number in a text counts only where a
+    status stands.
+    """
+    table = (providers.named(provider) if isinstance(provider, str) else None) or providers.COMPATIBLE
+    now_on = datetime.now(UTC)
+    try:
+        failure = error if isinstance(error, BaseException) else _as_exception(error)
+        said = _said(list(_chain(failure, contexts=False)))
+        if _is_status(status):
+            found = Classification(_judged(table, status, [], said.encode("utf-8", "ignore"), now_on), Evidence.STATUS)
+        else:
+            found = classify_error(failure, now_on, table)
+    except Exception:
+        # A mapping or a text of the caller may do anything.
+        return NO_MEANING
+    return found._replace(window=_window_said(found.outcome, said))
+
+
+def _as_exception(error: object) -> Exception:
+    """Return an exception with the text, and the name of the type, that a job's record has."""
+    if not isinstance(error, Mapping):
+        return Exception("" if error is None else str(error))
+    result = error.get("analysis_result")
+    texts = [error.get("last_error"), error.get("error"), result.get("error") if isinstance(result, Mapping) else None]
+    name = str(error.get("last_error_type") or "").rpartition(".")[2]
+    kind: type[Exception] = type(name, (Exception,), {}) if name else Exception
+    return kind("\n".join(str(each) for each in texts if each is not None))
+
+
+def _window_said(outcome: Outcome, said: str) -> str:
+    if outcome.kind not in REFUSED:
+        return ""
+    spans = {found[1] or _SPAN_WORDS[found[2]] for found in _SPAN_SAID.finditer(said)}
+    if outcome.kind is Kind.DAILY_LIMIT:
+        spans.add("day")
+    return next((each for each in SPANS if each in spans), "")
 
 
 def connection_failure(error: BaseException) -> Outcome | None:

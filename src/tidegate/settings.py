@@ -123,6 +123,22 @@ class Settings(BaseModel):
     status: bool = Field(
         True, description="Show a program that calls install() in `tidegate status` (pip list: what is there is shown)."
     )
+    suspensions: Path | None = Field(
+        None, description="SQLite file of suspensions that processes share (None: this process alone; FlatAgents)."
+    )
+    suspend_models: tuple[str, ...] = Field(
+        (),
+        description="Targets that refusals suspend for other workers, as provider/model or *; by comma or space.",
+    )
+    suspend_day: float = Field(
+        86_400.0, gt=0, le=31_536_000, description="Seconds of that at a spent daily quota (FlatAgents: 86,400)."
+    )
+    suspend_rate: float = Field(
+        60.0, gt=0, le=86_400, description="Seconds of that at a rate limit that names no time (FlatAgents: 60)."
+    )
+    suspend_default: float = Field(
+        900.0, gt=0, le=86_400, description="Seconds of that at any other lack of capacity (FlatAgents: 900)."
+    )
     telemetry: bool = Field(
         True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
     )
@@ -190,7 +206,8 @@ class Settings(BaseModel):
             given = source.get(PREFIX + name.upper(), "").strip()
             if given:
                 parts = [part.strip() for part in given.split(",") if part.strip()]
-                values[name] = parts if name == "hosts" else _scopes(parts) if name == "scopes" else given
+                lists = {"hosts": parts, "suspend_models": given.replace(",", " ").split()}
+                values[name] = lists[name] if name in lists else _scopes(parts) if name == "scopes" else given
         return cls(**values)
 
 

@@ -30,6 +30,7 @@ from tidegate.admission.listeners import Listener, Listeners
 from tidegate.admission.loop_monitor import LoopProbe
 from tidegate.admission.rejection_log import log_begin, log_end
 from tidegate.admission.resources import measure
+from tidegate.admission.suspensions import SuspensionTable
 from tidegate.admission.wait_log import WaitLog
 from tidegate.admission.wait_queue import Price, Waiter
 from tidegate.core import events, saved_state
@@ -39,7 +40,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import HeadWait, QueueForecast, RegistrySnapshot, queue_forecast
 from tidegate.core.two_levels import AccountController, ModelController
-from tidegate.core.values import CAPACITY, INFINITY, OK, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.values import CAPACITY, INFINITY, OK, REFUSED, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
@@ -95,11 +96,12 @@ class KeyTable:
         self._lock = threading.Lock()
         self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
         self._accounts = AccountTable(settings)
+        self.suspension_table = SuspensionTable(settings, calendar)
         self._executors = ExecutorTable()
         self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
         # Log records, to be written with the lock free.
-        self._records: deque[Callable[[], None]] = deque()
+        self._records: deque[Callable[[], object]] = deque()
         fork.register(self)
 
     @property
@@ -547,6 +549,8 @@ class KeyTable:
                 self._note_rejection(permit.key, before, queue.admission.rejection)
             if outcome.kind is not OK:
                 self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
+                if self.settings.suspend_models and outcome.kind in REFUSED:
+                    self._records.append(partial(self.suspension_table.note_refusal, permit.key, outcome))
         if rejoin is None or rejoin.queue is None:
             if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
                 return []

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
@@ -14,12 +14,14 @@ from tidegate.admission.arguments import checked_cost
 from tidegate.admission.drive import adrive, drive
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.key_table import KeyTable, today
+from tidegate.admission.suspensions import Advice, Suspension, checked_count, checked_end, covers, normalised
 from tidegate.admission.wait_queue import ReadyCallback, Waiter
 from tidegate.core import events
 from tidegate.core.limiter_state import Permit
 from tidegate.core.saved_state import SavedKey, export, export_quotas
-from tidegate.core.unavailability import AVAILABLE, KeyOutage
+from tidegate.core.unavailability import AVAILABLE, NEVER, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key
+from tidegate.core.wait_text import CLOSED, awaited
 from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError
 from tidegate.saved_state import MAX_KEYS, LearnedKey, LearnedState
@@ -66,6 +68,7 @@ class RateLimitRegistry(KeyTable):
     ) -> None:
         settings = settings if settings is not None else Settings.from_environment()
         super().__init__(settings, clock, draw, calendar)
+        self._held: dict[str, float] = {}
         if self.settings.telemetry:
             from tidegate.telemetry.activation import watch_for_sdk
 
@@ -162,6 +165,93 @@ class RateLimitRegistry(KeyTable):
         with self._lock:
             queue = self._queues.get(key)
             return queue.admission.unavailable(self.clock()) if queue is not None else AVAILABLE
+
+    def suspend(
+        self,
+        target: str | Key,
+        *,
+        seconds: float | None = None,
+        until: datetime | None = None,
+        reason: str = "",
+    ) -> Suspension | None:
+        """Suspend `target` for `seconds`, or until an aware time; return the suspension that holds now.
+
+        A target is `provider/model`, `provider/*`, or a key. The keys that it names admit no call until then in this
+        process; attempts in flight go on. Other processes see it in `suspended` and `advise`, where they share
+        `Settings.suspensions`. A suspension only ever becomes longer. Return None for a target without a provider or a
+        model. Raise `ConfigurationError` for a time that is neither or both.
+        """
+        found = self.suspension_table.suspend(target, checked_end(seconds, until, self._calendar()), reason)
+        if found is not None:
+            ahead = (found.until - self._calendar()).total_seconds()
+            self._hold(found.target, self.clock() + ahead)
+        return found
+
+    def resume(self, target: str | Key) -> bool:
+        """End the suspension of `target`; return whether there was one. Its keys admit calls again at once."""
+        self._hold(normalised(target), NEVER)
+        return self.suspension_table.resume(target)
+
+    def suspended(self, target: str | Key) -> Suspension | None:
+        """Return the longest suspension that holds for `target` now, or for its whole provider; None without one."""
+        return self.suspension_table.of(target)
+
+    def suspensions(self) -> list[Suspension]:
+        """Return the suspensions that hold now, by target."""
+        return self.suspension_table.all()
+
+    def advise(self, target: str | Key, *, wanted: int, active: int = 0, most: int | None = None) -> Advice:
+        """Return the number of further workers to start for `target`, where `active` run and `wanted` are to run.
+
+        It is 0 while the target is suspended, or while a key of it in this process is paused or down. Else it leaves
+        room for the calls in flight that these keys have been found to admit, and for `most` workers. Raise
+        `ConfigurationError` for a number that is negative or not whole.
+        """
+        for field, count in (("wanted", wanted), ("active", active), ("most", wanted if most is None else most)):
+            checked_count(field, count)
+        held = self.suspended(target)
+        if held is not None:
+            ends_in = (held.until - self._calendar()).total_seconds()
+            return Advice(0, True, held.until, f"suspended: {held.reason or 'no reason given'}", ends_in)
+        name, slots = normalised(target), 0.0
+        with self._lock:
+            now = self.clock()
+            queues = [queue for key, queue in self._queues.items() if covers(name, key)]
+            for queue in queues:
+                closing = queue.closing(now)
+                if closing.gate in CLOSED:
+                    left = closing.seconds
+                    until = None if left is None else self._calendar() + timedelta(seconds=left)
+                    return Advice(0, True, until, awaited(closing.gate), left)
+                slots += INFINITY if queue.admission.untested else queue.admission.concurrency.limit
+        most = wanted if most is None else most
+        return Advice(max(0, int(min(wanted, most, slots if queues else INFINITY)) - active))
+
+    def _hold(self, target: str, until: float) -> None:
+        """Close the keys of a target until a monotonic instant; minus infinity opens them."""
+        out, to_wake = self._out(), list[Waiter]()
+        with self._lock:
+            now = self.clock()
+            self._held = {each: end for each, end in self._held.items() if end > now and each != target}
+            if until > now:
+                self._held[target] = until
+            for key, queue in self._queues.items():
+                if covers(target, key):
+                    self._close_held(queue)
+                    to_wake += self._pump(queue, now, out)
+        self._act(to_wake, out)
+
+    def _close_held(self, queue: KeyQueue) -> None:
+        key = queue.admission.key
+        queue.admission.pause.suspend(
+            max((end for each, end in self._held.items() if covers(each, key)), default=NEVER)
+        )
+
+    def _new_queue(self, key: Key, window: float, now: float) -> KeyQueue:
+        queue = super()._new_queue(key, window, now)
+        if self._held:
+            self._close_held(queue)
+        return queue
 
     def execute(
         self,

@@ -47,7 +47,7 @@ class WaitLog:
     def look(self, admission: AdmissionController, waiting: int, now: float) -> WaitRecord | None:
         """Return the record that is due at `now`, while `waiting` calls wait; None if there is none."""
         pause, breaker = latest_pause(admission), admission.breaker
-        closings = [(pause.until, "pause"), (day_reset(admission), DAY)]
+        closings = [(pause.until, "pause"), (day_reset(admission), DAY), (pause.suspended_until, "suspended")]
         if not breaker.closed:
             closings.append((max(now, breaker.ready_at), "breaker"))
         tried, gate = max(closings)
@@ -64,7 +64,7 @@ class WaitLog:
         if expected <= NOTED or (level <= self._level and now < self._logged_at + REPEATED):
             return None
         self._level, self._logged_at = level, now
-        last = admission.unavailability.last if gate != DAY else None
+        last = admission.unavailability.last if gate not in (DAY, "suspended") else None
         cause = failure_text(last.status, last.cause) if last is not None else ""
         text = wait_text(gate, tried - now, pause.stated if stated else 0.0, cause)
         calls = f"{waiting} {'call waits' if waiting == 1 else 'calls wait'}"

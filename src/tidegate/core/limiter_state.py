@@ -381,7 +381,7 @@ class LimiterState:
         if self.pause.used:
             paused = self.pause.opens_at(now)
             if paused > ready:
-                ready, gate = paused, "pause"
+                ready, gate = paused, self.pause.gate
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
             if self.quotas.unproven and not self.counted(blocked):
@@ -399,7 +399,7 @@ class LimiterState:
         ready, gate = self.breaker.opens_at(now), "breaker"
         paused = self.pause.opens_at(now)
         if paused > ready:
-            ready, gate = paused, "pause"
+            ready, gate = paused, self.pause.gate
         quota, name = self.quotas.ready_at(cost, now)
         if quota > now and self.quotas.unproven and not self.permits_in_flight:
             quota, name = self.quotas.probed_at(cost, now)

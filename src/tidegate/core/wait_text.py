@@ -15,7 +15,7 @@ FINE = 10.0
 SHOWN = 0.05
 """Seconds below which a time is `now`: half of the smallest one that a text shows."""
 
-CLOSED = frozenset({"pause", "breaker", DAY, REJECTED})
+CLOSED = frozenset({"pause", "suspended", "breaker", DAY, REJECTED})
 """Gates that hold every call of a key, whatever it costs."""
 
 AWAITED = {
@@ -23,6 +23,7 @@ AWAITED = {
     "concurrency": "a free slot",
     "pace": "the learned rate",
     "pause": "the end of a pause",
+    "suspended": "the end of a suspension",
     "breaker": "the provider, which is down",
     DAY: "the reset of the day's quota",
     REJECTED: "the provider, which rejects the key",
@@ -67,6 +68,8 @@ def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str 
     if gate == "pause":
         asked = f"paused: provider asks for {duration(stated)}{why}, " if stated else f"paused after a refusal{why}: "
         return f"{asked}next try {when}"
+    if gate == "suspended":
+        return f"suspended by the program: next call {when}"
     if gate == "breaker":
         return f"provider down{why}: next probe {when}"
     if gate == DAY:

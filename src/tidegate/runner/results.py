@@ -231,7 +231,7 @@ def _of_outcome(outcome: Outcome, probe: bool, name: str = UNREADABLE) -> Failur
 
 
 def _of_exception(error: BaseException, answered: bool) -> FailureClass:
-    outcome, evidence = classify_error(error, datetime.now(UTC), answered=answered)
+    outcome, evidence, _ = classify_error(error, datetime.now(UTC), answered=answered)
     name = type(error).__name__
     if evidence is Evidence.NONE:
         # tidegate did not cancel the call: code inside the function did, such as a client that is being closed.

@@ -1,0 +1,267 @@
+"""Suspensions: models that workers are told not to start work for, shared by processes through one SQLite file.
+
+Theory of operation. A target is `provider/model`, `provider/*` or a key. A suspension only ever becomes longer, and
+ends by its time or by `resume`. The file is read at most once a second, and after each write of this process. Without a
+file, or if it cannot be used, the suspensions of this process hold alone. Times are of the wall clock.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tidegate.core.display import printable
+from tidegate.core.values import Key, Kind, Outcome
+from tidegate.errors import ConfigurationError, require
+from tidegate.settings import Settings
+
+if TYPE_CHECKING:
+    import sqlite3
+
+MAGIC = 0x74676174
+"""`application_id` of the file: "tgat"."""
+
+VERSION = 1
+"""`user_version` of the file: the number of its newest migration."""
+
+FRESH = 1.0
+"""Seconds for which the file's content is taken as read. Raising it learns later of other processes. Source: the
+specification of the suspensions."""
+
+BUSY = 5.0
+"""Seconds for which a locked file is waited for. Raising it delays the caller longer. Source: as above."""
+
+ALL = "*"
+"""Model of a target that stands for every model of its provider."""
+
+_CREATE = f"""
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS suspensions (
+    target TEXT PRIMARY KEY, until REAL NOT NULL, reason TEXT NOT NULL, window TEXT NOT NULL, since REAL NOT NULL
+);
+PRAGMA application_id = {MAGIC};
+PRAGMA user_version = {VERSION};
+COMMIT;
+"""
+_DELETE_ENDED = "DELETE FROM suspensions WHERE until <= ?"
+_EXTEND = """
+INSERT INTO suspensions VALUES (?, ?, ?, ?, ?) ON CONFLICT (target) DO UPDATE SET
+    until = excluded.until, reason = excluded.reason, window = excluded.window, since = excluded.since
+WHERE excluded.until > until
+"""
+
+MAX_REASON = 200
+"""Characters of a reason that are kept. Raising it makes lines longer. Chosen: a sentence or two."""
+
+LONGEST = 31_536_000.0
+"""Seconds of the longest suspension: a year, as of `Settings.suspend_day`. Raising it trusts absurd waits."""
+
+logger = logging.getLogger("tidegate")
+
+
+class Suspension(NamedTuple):
+    """Suspension of a `target`, from `since` `until` aware times, for a `reason`.
+
+    `window` names the span of the quota, as in `Classification`.
+    """
+
+    target: str
+    until: datetime
+    reason: str
+    window: str
+    since: datetime
+
+
+class Advice(NamedTuple):
+    """Number of further `workers` to start for a target.
+
+    If it is `throttled`, none may start for now: `reason` is the cause, `throttle_until` the aware time of its end, and
+    `ready_in` the seconds until then. None stands for an unknown end.
+    """
+
+    workers: int
+    throttled: bool = False
+    throttle_until: datetime | None = None
+    reason: str = ""
+    ready_in: float | None = None
+
+    def to_json(self) -> str:
+        """Return the advice as one line of JSON; a time is in ISO 8601, an unknown one is an empty text."""
+        until = self.throttle_until
+        return json.dumps({**self._asdict(), "throttle_until": until.isoformat() if until is not None else ""})
+
+
+def normalised(target: str | Key | None) -> str:
+    """Return a target as `provider/model` in lower case; empty for one that names no provider or no model."""
+    if isinstance(target, Key):
+        target = f"{target.provider}/{_model_of(target)}"
+    provider, slash, model = (target if isinstance(target, str) else "").strip().lower().partition("/")
+    return f"{provider.strip()}/{model.strip()}" if slash and provider.strip() and model.strip() else ""
+
+
+def covers(target: str, key: Key) -> bool:
+    """Return whether a normalised target names a key."""
+    provider, _, model = target.partition("/")
+    scope = key.scope.lower()
+    return provider == key.provider.lower() and model in (ALL, scope, _model_of(key))
+
+
+def _model_of(key: Key) -> str:
+    return key.scope.lower().rpartition("/")[2] or ALL
+
+
+class SuspensionTable:
+    """Suspensions of this process, and those in the file of `settings`; `calendar` returns the aware current time."""
+
+    def __init__(self, settings: Settings, calendar: Callable[[], datetime]) -> None:
+        self._settings = settings
+        self._path = settings.suspensions
+        self._calendar = calendar
+        self._allowed = frozenset(each.strip().lower() for each in settings.suspend_models)
+        self._lock = threading.Lock()
+        self._rows: dict[str, Suspension] = {}
+        self._read_at = float("-inf")
+        self._warned = False
+
+    def suspend(self, target: str | Key, until: datetime, reason: str, window: str = "") -> Suspension | None:
+        """Suspend a target; return the suspension that holds now.
+
+        An earlier suspension that lasts longer stays. Return None for a target without a provider or a model.
+        """
+        name, now = normalised(target), self._calendar()
+        if not name:
+            return None
+        row = Suspension(name, until, printable(reason)[:MAX_REASON], window, now)
+        with self._lock:
+            known = self._rows.get(name)
+            if known is None or known.until < until:
+                self._rows[name] = row
+            self._run(
+                (_DELETE_ENDED, (now.timestamp(),)),
+                (_EXTEND, (name, until.timestamp(), row.reason, window, now.timestamp())),
+            )
+            self._read(now.timestamp())
+            return self._rows.get(name)
+
+    def note_refusal(self, target: str | Key, outcome: Outcome, window: str = "") -> Suspension | None:
+        """Suspend a target for other workers after a lack of capacity, where `Settings.suspend_models` names it.
+
+        The time is the one that the provider names, else that of the settings. Return None where nothing is suspended.
+        """
+        name, given = normalised(target), self._settings
+        if not name or self._allowed.isdisjoint({ALL, name, f"{name.partition('/')[0]}/{ALL}"}):
+            return None
+        seconds = given.suspend_default
+        if outcome.kind is Kind.DAILY_LIMIT or window == "day":
+            seconds = given.suspend_day
+        elif outcome.kind is Kind.RATE_LIMIT:
+            seconds = given.suspend_rate
+        seconds = min(outcome.retry_after or seconds, LONGEST)
+        return self.suspend(
+            name, self._calendar() + timedelta(seconds=seconds), f"{outcome.kind}: {outcome.cause}", window
+        )
+
+    def resume(self, target: str | Key) -> bool:
+        """End the suspension of a target; return whether there was one."""
+        name, now = normalised(target), self._calendar()
+        with self._lock:
+            self._refresh(now.timestamp())
+            found = self._rows.pop(name, None)
+            self._run(("DELETE FROM suspensions WHERE target = ?", (name,)))
+            return found is not None and found.until > now
+
+    def of(self, target: str | Key) -> Suspension | None:
+        """Return the longest suspension that holds for a target now: its own, or that of its whole provider."""
+        name = normalised(target)
+        names = {name, f"{name.partition('/')[0]}/{ALL}"}
+        found = [
+            each
+            for each in self.all()
+            if each.target in names or (isinstance(target, Key) and covers(each.target, target))
+        ]
+        return max(found, key=lambda each: each.until, default=None) if name else None
+
+    def all(self) -> list[Suspension]:
+        """Return the suspensions that hold now, by target."""
+        now = self._calendar()
+        with self._lock:
+            self._refresh(now.timestamp())
+            return [row for _, row in sorted(self._rows.items()) if row.until > now]
+
+    def _refresh(self, now: float) -> None:
+        if self._path is not None and not now - FRESH < self._read_at <= now:
+            self._read(now)
+
+    def _read(self, now: float) -> None:
+        rows = self._run(("SELECT target, until, reason, window, since FROM suspensions", ()))
+        self._read_at = now
+        if rows is not None:
+            # The file is the truth: another process may have resumed a target.
+            self._rows = {row[0]: Suspension(row[0], _aware(row[1]), row[2], row[3], _aware(row[4])) for row in rows}
+
+    def _run(self, *statements: tuple[str, tuple[object, ...]]) -> list[tuple[Any, ...]] | None:
+        """Return the rows of the last statement; None without a usable file, which is logged once."""
+        if self._path is None:
+            return None
+        import sqlite3
+
+        try:
+            with closing(sqlite3.connect(self._path, timeout=BUSY, isolation_level=None)) as file:
+                _prepare(file)
+                file.execute("BEGIN IMMEDIATE")
+                rows: list[tuple[Any, ...]] = []
+                for statement, values in statements:
+                    rows = file.execute(statement, values).fetchall()
+                file.execute("COMMIT")
+                return rows
+        except (sqlite3.Error, OSError) as error:
+            if not self._warned:
+                self._warned = True
+                logger.warning(
+                    "suspensions in %s not usable: %s; those of this process hold alone",
+                    self._path,
+                    printable(str(error)),
+                )
+            return None
+
+
+def _prepare(file: sqlite3.Connection) -> None:
+    """Make the tables of a new file; raise `sqlite3.DatabaseError` for a file of another kind or version."""
+    import sqlite3
+
+    version = file.execute("PRAGMA user_version").fetchone()[0]
+    magic = file.execute("PRAGMA application_id").fetchone()[0]
+    if (magic, version) == (MAGIC, VERSION):
+        return
+    if magic == MAGIC or file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise sqlite3.DatabaseError(f"it is no file of suspensions of version {VERSION}")
+    file.execute("PRAGMA journal_mode = WAL")
+    file.executescript(_CREATE)
+
+
+def _aware(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def checked_end(seconds: float | None, until: datetime | None, now: datetime) -> datetime:
+    """Return the aware end of a suspension; raise `ConfigurationError` unless exactly one usable time is given."""
+    if (seconds is None) == (until is None):
+        raise ConfigurationError("seconds", seconds, "either `seconds` or `until` must be given")
+    if until is not None:
+        require(isinstance(until, datetime) and until.tzinfo is not None, "until", until, "an aware datetime")
+        return until
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    require(number and 0 < (seconds or 0) <= LONGEST, "seconds", seconds, f"a number above 0, at most {LONGEST:g}")
+    return now + timedelta(seconds=seconds or 0)
+
+
+def checked_count(field: str, count: int) -> int:
+    """Return a number of workers; raise `ConfigurationError` unless it is whole and not negative."""
+    whole = isinstance(count, int) and not isinstance(count, bool)
+    require(whole and count >= 0, field, count, "a whole number, 0 or more")
+    return count

@@ -1,0 +1,310 @@
+"""Suspensions, advice for spawning workers, and the requeue rules of users' own queues."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import tidegate
+from tidegate.admission.suspensions import covers, normalised
+from tidegate.classification import Evidence
+from tidegate.cli.main import app
+from tidegate.core.values import INFINITY, Cause, Kind
+from tidegate.requeue import Action
+
+TARGET = "cerebras/zai-glm-4.7"
+KEY = tidegate.Key("cerebras", "api.cerebras.ai/v1", "", "zai-glm-4.7")
+OTHER = tidegate.Key("cerebras", "api.cerebras.ai/v1", "", "llama-4")
+
+
+class Process:
+    """One process with its own registry, whose time only the test moves."""
+
+    def __init__(self, path: Path | None = None, **settings: Any) -> None:
+        self.now = datetime(2026, 1, 1, tzinfo=UTC)
+        self.begin = self.now
+        self.registry = tidegate.RateLimitRegistry(
+            tidegate.Settings(suspensions=path, **settings),
+            clock=lambda: (self.now - self.begin).total_seconds(),
+            calendar=lambda: self.now,
+        )
+
+    def passes(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "suspensions.sqlite"
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("Cerebras/ZAI-GLM-4.7", TARGET),
+        (KEY, TARGET),
+        ("openrouter/meta/llama-4", "openrouter/meta/llama-4"),
+        ("cerebras/*", "cerebras/*"),
+        ("cerebras", ""),
+        ("/model", ""),
+        ("", ""),
+        (None, ""),
+        (3, ""),
+    ],
+)
+def test_target_is_a_provider_and_a_model(target: Any, name: str) -> None:
+    assert normalised(target) == name
+    found = Process().registry.suspend(target, seconds=1)
+    assert (found.target if found else "") == name
+
+
+def test_target_names_its_keys_only() -> None:
+    assert covers(TARGET, KEY)
+    assert covers("cerebras/*", OTHER)
+    assert not covers(TARGET, OTHER)
+    assert not covers("groq/*", KEY)
+
+
+def test_suspended_keys_admit_nothing_until_the_end_or_a_resume() -> None:
+    process = Process()
+    registry = process.registry
+    registry.suspend(TARGET, seconds=60, reason="weekly maintenance")
+    refused = registry.try_admit(KEY)
+    assert isinstance(refused, tidegate.NotReady)
+    assert (refused.gate, refused.ready_at) == ("suspended", 60.0)
+    assert registry.try_admit(OTHER)
+    process.passes(60)
+    permit = registry.try_admit(KEY)
+    assert isinstance(permit, tidegate.Permit)
+    registry.suspend("cerebras/*", seconds=60)
+    assert not registry.try_admit(KEY)
+    woken: list[int] = []
+    registry.try_admit(KEY, wake=lambda: woken.append(1))
+    assert registry.resume("cerebras/*")
+    assert woken == [1]
+    assert registry.try_admit(KEY)
+    assert not registry.resume("cerebras/*")
+
+
+def test_suspension_only_ever_becomes_longer(path: Path) -> None:
+    one, other = Process(path), Process(path)
+    one.registry.suspend(TARGET, seconds=600, reason="long")
+    other.registry.suspend(TARGET, seconds=60, reason="short")
+    for process in (one, other):
+        process.passes(2)
+        held = process.registry.suspended(TARGET)
+        assert held is not None
+        assert (held.reason, (held.until - process.now).total_seconds()) == ("long", 598.0)
+
+
+def test_suspension_of_another_process_is_advice_and_closes_nothing(path: Path) -> None:
+    one, other = Process(path), Process(path)
+    one.registry.suspend(TARGET, seconds=600)
+    assert other.registry.suspended(KEY) is not None
+    assert other.registry.try_admit(KEY)
+    other.registry.resume(TARGET)
+    one.passes(2)
+    assert one.registry.suspensions() == []
+
+
+def test_suspension_outlives_its_process_and_ends_in_time(path: Path) -> None:
+    Process(path).registry.suspend(TARGET, seconds=600)
+    later = Process(path)
+    assert [each.target for each in later.registry.suspensions()] == [TARGET]
+    later.passes(601)
+    assert later.registry.suspended(TARGET) is None
+    later.registry.suspend("groq/x", seconds=1)
+    with sqlite3.connect(path) as file:
+        assert file.execute("SELECT target FROM suspensions").fetchall() == [("groq/x",)]
+
+
+@pytest.mark.parametrize("content", [b"no database, whatever its name says", b""])
+def test_unusable_file_leaves_the_suspensions_of_the_process(
+    path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    if content:
+        path.write_bytes(content * 100)
+    else:
+        path.mkdir()
+    process = Process(path)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            process.registry.suspend(TARGET, seconds=60)
+            process.passes(2)
+            assert process.registry.suspended(TARGET) is not None
+    assert len([each for each in caplog.records if "those of this process hold alone" in each.message]) == 1
+
+
+def test_file_of_another_version_is_left_alone(path: Path) -> None:
+    Process(path).registry.suspend(TARGET, seconds=600)
+    with sqlite3.connect(path) as file:
+        file.execute("PRAGMA user_version = 9")
+    Process(path).registry.suspend("groq/x", seconds=600)
+    with sqlite3.connect(path) as file:
+        assert file.execute("SELECT target FROM suspensions").fetchall() == [(TARGET,)]
+
+
+def test_only_allowed_targets_are_suspended_by_refusals(path: Path) -> None:
+    def refuse(**settings: Any) -> list[tuple[str, float]]:
+        process = Process(path, **settings)
+        for key, kind, hint in ((KEY, Kind.RATE_LIMIT, None), (OTHER, Kind.DAILY_LIMIT, 7200.0)):
+            permit = process.registry.try_admit(key)
+            assert isinstance(permit, tidegate.Permit)
+            process.registry.settle(permit, tidegate.core.values.Outcome(kind, retry_after=hint))
+        process.passes(2)
+        return [(each.target, (each.until - process.begin).total_seconds()) for each in process.registry.suspensions()]
+
+    assert refuse() == []
+    assert refuse(suspend_models=(TARGET,)) == [(TARGET, 60.0)]
+    assert refuse(suspend_models=("*",), suspend_rate=90) == [("cerebras/llama-4", 7200.0), (TARGET, 90.0)]
+
+
+def test_refusal_that_suspends_for_others_closes_nothing_here() -> None:
+    process = Process(suspend_models=("*",), suspend_day=86_400)
+    permit = process.registry.try_admit(KEY)
+    assert isinstance(permit, tidegate.Permit)
+    process.registry.settle(permit, tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.RATE, 1.0))
+    assert process.registry.suspended(KEY) is not None
+    process.passes(3)
+    assert process.registry.try_admit(KEY)
+
+
+def test_advice_is_what_is_left_of_what_is_wanted() -> None:
+    process = Process()
+    advise = process.registry.advise
+    assert advise(TARGET, wanted=8, active=3).workers == 5
+    assert advise(TARGET, wanted=8, active=3, most=4).workers == 1
+    assert advise(TARGET, wanted=2, active=3).workers == 0
+    process.registry.suspend(TARGET, seconds=60, reason="day")
+    advice = advise(KEY, wanted=8)
+    assert (advice.workers, advice.throttled, advice.ready_in) == (0, True, 60.0)
+    assert json.loads(advice.to_json())["throttle_until"] == "2026-01-01T00:01:00+00:00"
+    assert advise(OTHER, wanted=8).workers == 8
+    assert json.loads(advise(OTHER, wanted=8).to_json()) == {
+        "workers": 8, "throttled": False, "throttle_until": "", "reason": "", "ready_in": None,
+    }  # fmt: skip
+
+
+def test_advice_is_none_while_the_key_is_paused() -> None:
+    process = Process()
+    permit = process.registry.try_admit(KEY)
+    assert isinstance(permit, tidegate.Permit)
+    process.registry.settle(permit, tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.RATE, 30.0))
+    advice = process.registry.advise(TARGET, wanted=8)
+    assert (advice.workers, advice.throttled, advice.reason) == (0, True, "the end of a pause")
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda it: it.advise(TARGET, wanted=-1), "wanted"),
+        (lambda it: it.advise(TARGET, wanted=True), "wanted"),
+        (lambda it: it.advise(TARGET, wanted=1, active=1.5), "active"),
+        (lambda it: it.advise(TARGET, wanted=1, most=-1), "most"),
+        (lambda it: it.suspend(TARGET), "seconds"),
+        (lambda it: it.suspend(TARGET, seconds=1, until=datetime.now(UTC)), "seconds"),
+        (lambda it: it.suspend(TARGET, seconds=0), "seconds"),
+        (lambda it: it.suspend(TARGET, seconds=INFINITY), "seconds"),
+        (lambda it: it.suspend(TARGET, until=datetime(2026, 1, 1)), "until"),
+        (lambda it: tidegate.after_failure("x", attempts=-1), "attempts"),
+        (lambda it: tidegate.after_failure("x", attempts=1, max_attempts=0), "max_attempts"),
+    ],
+)
+def test_bad_input_is_refused(call: Any, field: str) -> None:
+    with pytest.raises(tidegate.ConfigurationError) as raised:
+        call(Process().registry)
+    assert raised.value.field == field
+
+
+def test_command_prints_the_advice_and_ends_with_75_while_throttled(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGATE_SUSPENSIONS", str(path))
+    run = CliRunner().invoke
+    free = run(app, ["advise", TARGET, "--wanted", "8", "--active", "3"])
+    assert (free.stdout, free.exit_code) == ("5 further workers for cerebras/zai-glm-4.7\n", 0)
+    tidegate.RateLimitRegistry().suspend(TARGET, seconds=3600, reason="day")
+    held = run(app, ["advise", TARGET, "--wanted", "8"])
+    assert held.exit_code == 75
+    assert held.stdout.startswith("no worker for cerebras/zai-glm-4.7: suspended: day; ready in ")
+    assert json.loads(run(app, ["advise", TARGET, "--wanted", "8", "--json"]).stdout)["workers"] == 0
+    assert run(app, ["advise", "cerebras/llama-4", "--wanted", "8"]).exit_code == 0
+    assert run(app, ["advise", TARGET, "--wanted", "-1"]).exit_code == 2
+
+
+RATE = {"last_error": "Rate limit reached: 200 requests per minute", "last_error_type": "openai.RateLimitError"}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "window"),
+    [
+        (RATE, Kind.RATE_LIMIT, "minute"),
+        ("Error code: 429 - requests per day (RPD): Limit 200 per minute", Kind.DAILY_LIMIT, "day"),
+        ({"analysis_result": {"error": "HTTP 429"}}, Kind.RATE_LIMIT, ""),
+        ("429", Kind.RATE_LIMIT, ""),
+        ("arXiv 2503.10298 not found", Kind.PERMANENT, ""),
+        ("req-429a failed", Kind.PERMANENT, ""),
+        ("row 429 is empty", Kind.PERMANENT, ""),
+        ("invalid api key; rate limit reached", Kind.PERMANENT, ""),
+        (None, Kind.PERMANENT, ""),
+        ({"last_error": 3, "error": None}, Kind.PERMANENT, ""),
+    ],
+)
+def test_failure_is_classified_by_status_type_and_whole_words(error: object, kind: Kind, window: str) -> None:
+    found = tidegate.classify(error)
+    assert (found.kind, found.window) == (kind, window)
+
+
+def test_status_decides_before_words() -> None:
+    found = tidegate.classify("try again later", status=401, provider="openai")
+    assert (found.kind, found.cause, found.evidence) == (Kind.PERMANENT, Cause.AUTH, Evidence.STATUS)
+
+
+@given(st.recursive(st.none() | st.text() | st.integers(), lambda it: st.dictionaries(st.text(), it)))
+def test_classification_never_raises(error: object) -> None:
+    tidegate.classify({"last_error": error, "last_error_type": error, "analysis_result": error})
+    tidegate.classify(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "action", "attempts"),
+    [
+        (RATE, Action.REQUEUE, 1),
+        ("Error code: 529 - overloaded_error", Action.REQUEUE, 1),
+        ("Error code: 500 - internal", Action.RETRY, 2),
+        ("invalid api key", Action.POISON, 1),
+        ("insufficient_quota", Action.POISON, 1),
+        ("maximum context length is 8192 tokens", Action.POISON, 1),
+        (ValueError("of the caller"), Action.POISON, 1),
+    ],
+)
+def test_lack_of_capacity_never_costs_an_attempt(error: object, action: Action, attempts: int) -> None:
+    decision = tidegate.after_failure(error, attempts=1)
+    assert (decision.action, decision.attempts) == (action, attempts)
+
+
+def test_passing_failure_is_poison_after_its_last_attempt() -> None:
+    decision = tidegate.after_failure("HTTP 500", attempts=2, max_attempts=3)
+    assert (decision.action, decision.attempts) == (Action.POISON, 3)
+    assert decision.reason == "transient: outage, read from text; attempt 3 of 3"
+
+
+def test_spent_day_waits_for_its_end_and_suspends_the_target() -> None:
+    process = Process(suspend_models=("*",))
+    decision = tidegate.after_failure(
+        "HTTP 429: requests per day limit", attempts=0, target=TARGET, registry=process.registry
+    )
+    assert decision.action is Action.REQUEUE
+    assert decision.not_before is not None
+    assert decision.not_before.hour == 0
+    assert decision.suspension is not None
+    assert decision.suspension.until == process.now + timedelta(days=1)
