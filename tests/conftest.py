@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from tempfile import NamedTemporaryFile
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import tidegate
 from tidegate import redaction
@@ -20,6 +21,12 @@ from tidegate.sdks.table import SDKS
 from tidegate.telemetry import activation
 from tidegate.transports.governance import Installation
 from tidegate.transports.table import TRANSPORTS
+
+# A drawn example may take as long as a slow machine needs, and is the same each time.
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
+)
+settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
-settings.register_profile(
-    "laws",
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
-    database=None,
-)
+settings.register_profile("laws", settings.get_profile("tests"), max_examples=60)
 settings.load_profile("laws")
 
 
