@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 import textwrap
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,8 @@ from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.main import app
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.values import Cost
-from tidegate.launch.runs import COMMAND, PREFIX, _held, run_folder, write_command
-from tidegate.launch.shared_counters import CounterFile
+from tidegate.launch.runs import COMMAND, PREFIX, _held, hold, run_folder, write_command
+from tidegate.launch.shared_counters import CounterFile, started
 from tidegate.launch.shared_file import HEADER, MAGIC, packed
 from tidegate.settings import Settings
 from tidegate.testing import Limit, Scenario, SimulatorProcess
@@ -34,7 +36,7 @@ PROGRAM = """
 from concurrent.futures import ThreadPoolExecutor
 from ask import ask
 with ThreadPoolExecutor(40) as threads:
-    list(threads.map(ask, range(40)))
+    list(threads.map(ask, range(4000)))
 """
 
 
@@ -44,12 +46,24 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def of_a_run(below: Path, pid: int, command: str = "python") -> Path:
-    folder = below / f"{PREFIX}{pid}"
-    folder.mkdir()
-    known = {"pid": pid, "command": command, "began_at": time.monotonic() - 192.0}
-    (folder / COMMAND).write_bytes(packed(json.dumps(known).encode()))
-    return folder
+OfARun = Callable[..., Path]
+
+
+@pytest.fixture
+def of_a_run(temporary: Path) -> Iterator[OfARun]:
+    """Makes the folder of a run; the lock of a run under way is held until the test ends."""
+    with ExitStack() as stack:
+
+        def made(pid: int, command: str = "python", under_way: bool = True, start: int = 0) -> Path:
+            folder = temporary / f"{PREFIX}{pid}"
+            folder.mkdir()
+            known = {"pid": pid, "start": start, "command": command, "began_at": time.monotonic() - 192.0}
+            (folder / COMMAND).write_bytes(packed(json.dumps(known).encode()))
+            if under_way:
+                stack.callback(os.close, hold(str(folder)))
+            return folder
+
+        yield made
 
 
 def waiting_at(folder: Path, count: int) -> None:
@@ -73,8 +87,8 @@ def test_without_a_run_it_says_so(temporary: Path) -> None:
     assert status("--json") == ""
 
 
-def test_it_tells_the_gate_the_level_and_the_end_of_each_key(temporary: Path) -> None:
-    waiting_at(of_a_run(temporary, os.getpid()), 6)
+def test_it_tells_the_gate_the_level_and_the_end_of_each_key(of_a_run: OfARun) -> None:
+    waiting_at(of_a_run(os.getpid()), 6)
     said = status().splitlines()
     assert said[0] in {f"python (pid {os.getpid()}, running for 3:{second})" for second in (12, 13, 14)}
     assert said[1] == f"  {KEY}"
@@ -83,9 +97,9 @@ def test_it_tells_the_gate_the_level_and_the_end_of_each_key(temporary: Path) ->
     assert said[4] == "    0 of 60 requests/6000 s left"
 
 
-def test_it_tells_a_long_pause_to_its_real_end_and_the_next_try_before(temporary: Path) -> None:
+def test_it_tells_a_long_pause_to_its_real_end_and_the_next_try_before(of_a_run: OfARun) -> None:
     slots = KeyQueue(AdmissionController(KEY, Settings(), 60.0, time.monotonic()))
-    CounterFile(str(of_a_run(temporary, os.getpid()))).track(slots)
+    CounterFile(str(of_a_run(os.getpid()))).track(slots)
     now = time.monotonic()
     permit = slots.admission.admit(Cost(), now - 0.5, 0.0, None)
     slots.admission.settle(permit, refusal(7200.0), now, 0.5, None)
@@ -98,8 +112,8 @@ def test_it_tells_a_long_pause_to_its_real_end_and_the_next_try_before(temporary
     assert (told["eta"], told["eta_gate"]) == (None, "concurrency")
 
 
-def test_programs_read_it_as_json(temporary: Path) -> None:
-    waiting_at(of_a_run(temporary, os.getpid(), "my eval.py"), 6)
+def test_programs_read_it_as_json(of_a_run: OfARun) -> None:
+    waiting_at(of_a_run(os.getpid(), "my eval.py"), 6)
     (line,) = status("--json").splitlines()
     told = json.loads(line)
     assert [told[name] for name in ("answered", "given_up", "failed", "abandoned", "refused", "retried")] == [
@@ -110,21 +124,31 @@ def test_programs_read_it_as_json(temporary: Path) -> None:
     assert [quota["limit"] for quota in told["quotas"]] == [60.0]
 
 
-def test_a_run_that_has_ended_or_is_no_run_is_left_out(temporary: Path) -> None:
-    with subprocess.Popen(["true"]) as child:
-        child.wait()
-    waiting_at(of_a_run(temporary, child.pid), 1)
+def test_a_run_that_has_ended_or_is_no_run_is_left_out(temporary: Path, of_a_run: OfARun) -> None:
+    # Another process, this one, has the number of the run's by now.
+    waiting_at(of_a_run(os.getpid(), under_way=False), 1)
     (temporary / f"{PREFIX}empty").mkdir()
     assert status().startswith("no active run found")
 
 
-def test_file_of_another_version_is_unreadable_and_others_are_shown(temporary: Path) -> None:
-    folder = of_a_run(temporary, os.getpid(), "python new.py")
+@pytest.mark.skipif(not started(os.getpid()), reason="this system does not tell when a process began")
+def test_counts_of_a_process_whose_number_another_one_has_are_over(of_a_run: OfARun) -> None:
+    folder = of_a_run(os.getpid(), start=1)
+    waiting_at(folder, 6)
+    (counts,) = folder.glob("*.sheet")
+    pid, born, number, _ = counts.stem.split("-")
+    assert "6 waiting" in status()
+    counts.rename(folder / f"{pid}-{born}-{number}-1.sheet")
+    assert status().startswith("no active run found")
+
+
+def test_file_of_another_version_is_unreadable_and_others_are_shown(temporary: Path, of_a_run: OfARun) -> None:
+    folder = of_a_run(os.getpid(), "python new.py")
     waiting_at(folder, 6)
     for name, content in (
-        ("1-1-0", b"\0" * 999),
-        ("2-1-0", HEADER.pack(MAGIC, 99, 0)),
-        ("3-1-0", packed(b"x" * 9)[:-1]),
+        ("1-1-0-0", b"\0" * 999),
+        ("2-1-0-0", HEADER.pack(MAGIC, 99, 0)),
+        ("3-1-0-0", packed(b"x" * 9)[:-1]),
     ):
         (folder / f"{name}.sheet").write_bytes(content)
     old = temporary / f"{PREFIX}old"

@@ -1,7 +1,7 @@
-"""Counts of a program that installed tidegate itself, in a folder that `tidegate status` finds.
+"""Counts of a program that uses tidegate without `tidegate run`, in a folder that `tidegate status` finds.
 
-The folder is created for the first key and removed when the process ends. The next one removes that of a killed
-process. A forked child counts in the folder of its parent, in a separate file.
+The folder is created for the first key. A forked child counts in the folder of its parent, in a separate file. The last
+of these processes removes the folder when it ends. The next program removes the folder of killed ones.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import atexit
 import os
 import shlex
-import shutil
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tidegate.admission import fork
-from tidegate.launch.runs import hold, new_folder, write_command
+from tidegate.launch.runs import hold, new_folder, remove, write_command
 from tidegate.launch.shared_counters import CounterFile
 from tidegate.redaction import clean_arguments
 
@@ -40,13 +40,13 @@ class ProcessStatus:
     def _begin(self) -> None:
         try:
             folder = new_folder()
-            atexit.register(_remove, folder, os.getpid())
+            # The lock is held until the process and its forked children have ended, however they end.
+            self._lock = _FolderLock(folder)
+            atexit.register(self._lock.release)
             multiprocessing = sys.modules.get("multiprocessing.util")
             if multiprocessing is not None:
                 # A worker of multiprocessing ends without `atexit`.
-                multiprocessing.Finalize(None, _remove, (folder, os.getpid()), exitpriority=0)
-            # The lock is held until the process ends, however it ends.
-            hold(folder)
+                multiprocessing.Finalize(None, self._lock.release, exitpriority=0)
             write_command(Path(folder), shlex.join(clean_arguments(sys.orig_argv)))
         except OSError:
             return
@@ -57,6 +57,17 @@ class ProcessStatus:
             self._counters.forked()
 
 
-def _remove(folder: str, pid: int) -> None:
-    if os.getpid() == pid:
-        shutil.rmtree(folder, ignore_errors=True)
+class _FolderLock:
+    """Lock on a folder, which this process shares with its forked children."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._descriptor = hold(folder)
+
+    def release(self) -> None:
+        """Give the lock up, and remove the folder where no other process has it."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
+                remove(self._folder)

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.launch.shared_counters import runs, started
 from tidegate.launch.shared_file import UnreadableFile, packed, unpacked
 from tidegate.launch.totals import Folder, Totals
 from tidegate.redaction import clean
@@ -42,11 +43,14 @@ def new_folder() -> str:
     return tempfile.mkdtemp(prefix=PREFIX)
 
 
-def hold(folder: str) -> int:
-    """Take the lock of a folder and return its descriptor, which holds it; raise BlockingIOError where it is held."""
+def hold(folder: str, kind: int = fcntl.LOCK_EX) -> int:
+    """Take the lock of a folder and return its descriptor, which holds it; raise BlockingIOError where it is held.
+
+    A forked child holds it too, until it ends or closes the descriptor.
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
         raise
@@ -59,14 +63,19 @@ def _sweep(parent: Path, now: float) -> None:
         with contextlib.suppress(OSError):
             facts = folder.lstat()
             if facts.st_uid == os.getuid() and facts.st_mtime < now - YOUNG:
-                with _held(str(folder)):
-                    shutil.rmtree(folder, ignore_errors=True)
+                remove(str(folder))
+
+
+def remove(folder: str) -> None:
+    """Remove a folder that no process holds; raise BlockingIOError for another."""
+    with _held(folder):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _held(folder: str) -> Iterator[None]:
+def _held(folder: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Hold the lock of a folder during this block; raise BlockingIOError where another process has it."""
-    descriptor = hold(folder)
+    descriptor = hold(folder, kind)
     try:
         yield
     finally:
@@ -85,7 +94,7 @@ runs apart."""
 class ProgramRun(NamedTuple):
     """Run under way: its process, its command line, its current counts, and its duration in seconds.
 
-    The process is that of `tidegate run`, or a program that installed tidegate itself.
+    The process is that of `tidegate run`, or a program that uses tidegate itself.
 
     An `unreadable` run has only a command, which names its folder; `unreadable` is the reason.
     """
@@ -99,7 +108,13 @@ class ProgramRun(NamedTuple):
 
 def write_command(folder: Path, command: str) -> None:
     """Name this process and its command line in the run's folder, without the credentials that it may contain."""
-    known = {"pid": os.getpid(), "command": clean(command, SHOWN_COMMAND), "began_at": time.monotonic()}
+    pid = os.getpid()
+    known = {
+        "pid": pid,
+        "start": started(pid),
+        "command": clean(command, SHOWN_COMMAND),
+        "began_at": time.monotonic(),
+    }
     (folder / COMMAND).write_bytes(packed(json.dumps(known).encode()))
 
 
@@ -115,25 +130,37 @@ def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
 
 
 def _live_run(folder: Path) -> ProgramRun | None:
-    """Return the run of a folder; None where it has ended or is just beginning."""
+    """Return the run of a folder; None where it has ended or is just beginning.
+
+    It lasts as long as a process holds its lock. The lock tells it from another process that got the same number.
+    """
     try:
         content = bytes(unpacked((folder / COMMAND).read_bytes()))
         if not content:
             return None
         known = json.loads(content)
         pid, command, elapsed = int(known["pid"]), str(known["command"]), time.monotonic() - float(known["began_at"])
+        start = int(known["start"])
     except (ValueError, KeyError, TypeError) as error:
         if not _is_held(folder):
             return None
         why = str(error) if isinstance(error, UnreadableFile) else "its file has no command"
         return ProgramRun(0, f"run in {folder}", Totals({}, False), 0.0, why)
-    os.kill(pid, 0)
-    return ProgramRun(pid, command, Folder(folder, onlooker=True).totals(), max(0.0, elapsed))
+    if not _is_held(folder):
+        return None
+    totals = Folder(folder, onlooker=True).totals()
+    if not runs(pid, start):
+        # Forked children outlive the program that began the run: one of them stands for it.
+        if not totals.pids:
+            return None
+        pid = min(totals.pids)
+    return ProgramRun(pid, command, totals, max(0.0, elapsed))
 
 
 def _is_held(folder: Path) -> bool:
     try:
-        with _held(str(folder)):
+        # Shared: two processes that look at once do not take each other for the run's own.
+        with _held(str(folder), fcntl.LOCK_SH):
             return False
     except BlockingIOError:
         return True

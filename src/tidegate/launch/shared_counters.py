@@ -232,7 +232,8 @@ class CounterFile:
 
     def _make(self) -> memoryview:
         blank = packed(bytes(ROWS * ROW_BYTES))
-        path = Path(self._folder) / f"{os.getpid()}-{self._born}-{self._files}{SUFFIX}"
+        pid = os.getpid()
+        path = Path(self._folder) / f"{pid}-{self._born}-{self._files}-{started(pid)}{SUFFIX}"
         self._files += 1
         try:
             with path.open("x+b", buffering=0) as file:
@@ -242,6 +243,25 @@ class CounterFile:
                 return memoryview(mmap.mmap(file.fileno(), len(blank)))
         except OSError:
             return memoryview(bytearray(blank))
+
+
+def started(pid: int) -> int:
+    """Return the start of a process in clock ticks since the boot (proc(5), field 22); 0 where no /proc tells it."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def runs(pid: int, start: int) -> bool:
+    """Return whether the process that began at `start` (0: unknown) still runs: its number may be another's by now."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return not start or started(pid) in (0, start)
 
 
 def _kept(name: str, looks: bool = False) -> Any:

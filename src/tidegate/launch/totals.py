@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from tidegate.core.rejection import DAY
 from tidegate.core.snapshot import QueueForecast, QuotaForecast
 from tidegate.launch import shared_counters
-from tidegate.launch.shared_counters import KeyRow, QuotaRow
+from tidegate.launch.shared_counters import KeyRow, QuotaRow, runs
 from tidegate.launch.shared_file import UnreadableFile, unpacked
 
 
@@ -148,12 +147,14 @@ class KeyTotal:
 class Totals:
     """All keys by name; `pythons` states whether any Python process with tidegate has started.
 
-    The counts of the processes in `unreadable` are missing; it maps each process to the reason.
+    The counts of the processes in `unreadable` are missing; it maps each process to the reason. `pids` are the
+    processes with counts that still run.
     """
 
     keys: dict[str, KeyTotal]
     pythons: bool
     unreadable: dict[int, str] = field(default_factory=dict)
+    pids: frozenset[int] = frozenset()
 
     def sum(self, name: str) -> int:
         """Return one of the counts, summed over all keys."""
@@ -187,26 +188,28 @@ class Folder:
         files = sorted(self._path.glob(f"*{shared_counters.SUFFIX}"))
         newest: dict[int, int] = {}
         for path in files:
-            pid, born = _origin(path)
+            pid, born, _ = _origin(path)
             newest[pid] = max(born, newest.get(pid, 0))
         here: list[KeyRow] = []
+        pids: set[int] = set()
         for path in files:
-            pid, born = _origin(path)
+            pid, born, start = _origin(path)
             # A process may have become another program (exec): the live values of its old counter file are outdated.
-            runs = newest[pid] == born and _runs(pid)
+            is_live = newest[pid] == born and runs(pid, start)
             try:
                 said = list(_read(path))
             except UnreadableFile as error:
                 self._unreadable[pid] = str(error)
                 continue
-            if runs:
+            if is_live:
                 here += said
+                pids.add(pid)
             elif not self._onlooker:
                 _add(self._ended, said, False)
                 path.unlink(missing_ok=True)
         keys = copy.deepcopy(self._ended)
         _add(keys, here, True)
-        return Totals(keys, (self._path / "started").exists(), dict(self._unreadable))
+        return Totals(keys, (self._path / "started").exists(), dict(self._unreadable), frozenset(pids))
 
 
 def _add(keys: dict[str, KeyTotal], said: list[KeyRow], running: bool) -> None:
@@ -214,19 +217,10 @@ def _add(keys: dict[str, KeyTotal], said: list[KeyRow], running: bool) -> None:
         keys.setdefault(row.key, KeyTotal(row.key)).add(row, running)
 
 
-def _origin(path: Path) -> tuple[int, int]:
-    pid, born, _ = path.stem.split("-")
-    return int(pid), int(born)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _origin(path: Path) -> tuple[int, int, int]:
+    """Return the process of a counter file, the instant of its first file, and the start of the process."""
+    pid, born, _, start = path.stem.split("-")
+    return int(pid), int(born), int(start)
 
 
 def _read(path: Path) -> Iterator[KeyRow]:
