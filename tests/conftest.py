@@ -90,9 +90,14 @@ def no_credentials_known() -> Iterator[None]:
     redaction.STORE.forget()
 
 
+def _uncounted(queue: object) -> None:
+    """Share no counts."""
+
+
 @pytest.fixture(autouse=True)
 def unpatched() -> Iterator[None]:
-    """Leaves no patch behind: each test sees the HTTP libraries as they are."""
+    """Leaves no patch behind: each test sees the HTTP libraries as they are, and is shown in no `tidegate status`."""
+    key_hook.on_new_queue = _uncounted
     yield
     Installation.binding = None
     key_hook.on_new_queue = None

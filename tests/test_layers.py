@@ -119,6 +119,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         {
             *CORE,
             "admission.arguments",
+            "admission.key_hook",
             "saved_state",
             "redaction",
             "settings",
@@ -198,9 +199,9 @@ LAZY_UPWARDS = {
         "telemetry",
     ): "every registry is told of where an SDK is; the rest of telemetry is loaded only then",
     (
-        "_install",
+        "admission.registry",
         "launch",
-    ): "`install()` shows the process in `tidegate status`; its counters are loaded with the first key",
+    ): "every registry is shown in `tidegate status`; its counters are loaded with the first key",
 }
 
 

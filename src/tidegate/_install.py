@@ -12,10 +12,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-from tidegate.admission import key_hook
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
@@ -70,26 +69,7 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
         for transport, module in loaded:
             _put(transport, module)
         patch.stretch(table.settings)
-        if table.settings.status and not table.disabled and key_hook.on_new_queue is None:
-            key_hook.on_new_queue = _show_process
         return tuple(module.__name__ for _, module in loaded)
-
-
-def _show_process(queue: Any) -> None:
-    """Share the counts of the first key, and of all later ones, with `tidegate status`."""
-    key_hook.on_new_queue = None
-    if os.name != "posix":
-        return
-    try:
-        from tidegate.launch.process_status import ProcessStatus
-
-        shown = ProcessStatus()
-        shown.on_new_queue(queue)
-    except Exception as error:
-        # The call of the program must not fail.
-        logger.warning("process not shown in `tidegate status`: %s: %s; it runs on", type(error).__name__, error)
-        return
-    key_hook.on_new_queue = shown.on_new_queue
 
 
 def uninstall() -> None:

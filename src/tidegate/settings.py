@@ -121,7 +121,7 @@ class Settings(BaseModel):
         description="Show what `tidegate run`, cooldowns and stretched clocks have to say (pip, uv: unless quiet).",
     )
     status: bool = Field(
-        True, description="Show a program that calls install() in `tidegate status` (pip list: what is there is shown)."
+        True, description="Show a program that uses tidegate in `tidegate status` (pip list: what is there is shown)."
     )
     suspensions: Path | None = Field(
         None, description="SQLite file of suspensions that processes share (None: this process alone; FlatAgents)."

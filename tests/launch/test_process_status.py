@@ -1,4 +1,4 @@
-"""Programs that only call `install()` are seen by `tidegate status`, from their first key to their end."""
+"""Programs without `tidegate run` are seen by `tidegate status`, from their first key to their end."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from tidegate.launch.runs import PREFIX
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    key_hook.on_new_queue = None
     return tmp_path
 
 
@@ -46,6 +47,17 @@ def test_program_is_seen_from_its_first_key_on(temporary: Path) -> None:
     (told,) = seen()
     assert (told["pid"], told["key"], told["in_flight"]) == (os.getpid(), str(KEY), 1)
     assert Path(sys.orig_argv[0]).name in str(told["command"])
+
+
+def test_registry_without_install_is_seen_while_it_makes_a_call() -> None:
+    (told,) = tidegate.RateLimitRegistry(tidegate.Settings()).execute("my-service", seen)
+    assert (told["pid"], told["in_flight"]) == (os.getpid(), 1)
+    assert "my-service" in str(told["key"])
+
+
+def test_registry_with_a_clock_of_its_own_is_not_shown(temporary: Path) -> None:
+    assert tidegate.RateLimitRegistry(tidegate.Settings(), clock=lambda: 0.0).try_admit(KEY)
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("settings", [{"status": False}, {"disabled": True}], ids=str)
@@ -100,4 +112,33 @@ def test_folder_goes_with_the_program_and_stays_when_a_child_ends(temporary: Pat
         [sys.executable, "-c", PROGRAM], env=environ(TMPDIR=str(temporary)), capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith(PREFIX), done.stderr
+    assert list(temporary.iterdir()) == []
+
+
+OUTLIVED = """
+import os, sys, tidegate
+registry = tidegate.registry()
+registry.try_admit(tidegate.Key("p", "https://p.test"))
+if os.fork():
+    os._exit(0) if sys.argv[1:] == ["killed"] else sys.exit()
+permit = registry.try_admit(tidegate.Key("p", "https://p.test"))
+print(os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("end", ["ended", "killed"])
+def test_forked_child_that_outlives_its_parent_is_seen_until_its_own_end(temporary: Path, end: str) -> None:
+    command = [sys.executable, "-c", OUTLIVED, end]
+    env = environ(TMPDIR=str(temporary))
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.wait()
+        (told,) = seen()
+        assert (told["pid"], told["in_flight"]) == (child, 1)
+        parent.stdin.close()
+        assert parent.stdout.read() == ""
+    assert seen() == []
     assert list(temporary.iterdir()) == []

@@ -1,4 +1,4 @@
-"""Hooks for `tidegate run` and `install`, which count in shared memory: called for each key and ungoverned call."""
+"""Hooks for `tidegate run` and `tidegate status`, whose counts are shared: called for each key and ungoverned call."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import random
 import threading
 import time
@@ -10,6 +12,7 @@ from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
+from tidegate.admission import key_hook
 from tidegate.admission.arguments import checked_cost
 from tidegate.admission.drive import adrive, drive
 from tidegate.admission.key_queue import KeyQueue
@@ -28,6 +31,8 @@ from tidegate.saved_state import MAX_KEYS, LearnedKey, LearnedState
 from tidegate.settings import Settings
 
 T = TypeVar("T")
+
+logger = logging.getLogger("tidegate")
 
 
 class NotReady:
@@ -49,6 +54,23 @@ class NotReady:
 
     def __repr__(self) -> str:
         return f"NotReady(ready_at={self.ready_at:.3f}, gate={self.gate!r})"
+
+
+def _show_process(queue: Any) -> None:
+    """Share the counts of the first key, and of all later ones, with `tidegate status`."""
+    key_hook.on_new_queue = None
+    if os.name != "posix":
+        return
+    try:
+        from tidegate.launch.process_status import ProcessStatus
+
+        shown = ProcessStatus()
+        shown.on_new_queue(queue)
+    except Exception as error:
+        # The call of the program must not fail.
+        logger.warning("process not shown in `tidegate status`: %s: %s; it runs on", type(error).__name__, error)
+        return
+    key_hook.on_new_queue = shown.on_new_queue
 
 
 class RateLimitRegistry(KeyTable):
@@ -73,6 +95,9 @@ class RateLimitRegistry(KeyTable):
             from tidegate.telemetry.activation import watch_for_sdk
 
             watch_for_sdk(self)
+        # A clock of its own is not the one by which another process reads the counts.
+        if self.settings.status and not self.disabled and clock is time.monotonic and key_hook.on_new_queue is None:
+            key_hook.on_new_queue = _show_process
 
     def __repr__(self) -> str:
         seen = self.snapshot()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tidegate.launch.runs import ProgramRun
 
 NOTHING = (
-    "no active run found: `tidegate run` keeps no counts if TIDEGATE_LOG is off; a program with `tidegate.install()` "
-    "is shown from its first call on, unless TIDEGATE_STATUS is off"
+    "no active run found: `tidegate run` keeps no counts if TIDEGATE_LOG is off; another program that uses tidegate is "
+    "shown from its first call on, unless TIDEGATE_STATUS is off"
 )
 
 
