@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tidegate.cli.explain import ASKS
 from tidegate.cli.main import app
 
 CAPTURES = Path(__file__).parents[3] / "shared" / "reference" / "captures.jsonl"
@@ -66,12 +67,18 @@ def test_a_refusal_says_how_long_it_is_waited_for_and_which_row_decided() -> Non
     assert found["why"].startswith("openai:")
 
 
+TRIED = "a single call tries after at most 2 min, and then as often until one is admitted"
+
+
 @pytest.mark.parametrize(
     ("wait", "will"),
     [
         (None, "wait for the quotas of the key, or for a growing backoff, then retry"),
-        ("600", "wait 120 s, then retry with a single call"),
-        ("90000", "wait 90000 s for the reset, then retry, if max_wait allows it; otherwise return the refusal"),
+        ("0.251", "wait 0.26 s, then retry"),
+        ("600", f"wait, at the longest the named 10 min: {TRIED}"),
+        ("3599", f"wait, at the longest the named 59 min 59 s: {TRIED}"),
+        ("3600", "wait 1 h for the named reset, then retry with a single call; no call goes before"),
+        ("90000", f"return the refusal: the named reset is in 25 h, after max_wait (1 h){ASKS}"),
         ("31536000", "wait for the quotas of the key, or for a growing backoff, then retry"),
     ],
 )
@@ -98,7 +105,26 @@ def test_day_quota_with_a_named_reset_is_waited_for() -> None:
     body = {"error": {"code": "rate_limit_exceeded", "message": "Rate limit reached on requests per day (RPD)"}}
     (found,) = explained({**OPENAI, "status": 429, "headers": {"retry-after": "432"}, "body": body})
     assert found["kind"] == "daily_limit"
-    assert found["will"].startswith("wait 432 s for the reset")
+    assert found["will"].startswith("wait 7 min 12 s for the named reset, then retry with a single call")
+
+
+@pytest.mark.parametrize(
+    ("told", "date"),
+    [
+        ("You have reached your specified API usage limits. You will regain access on 2026-12-01.", "2026-12-01"),
+        ("You will regain access on 2026-12-01 at 00:00 UTC.", "2026-12-01 00:00 UTC"),
+        ("You have reached your specified API usage limits.", None),
+    ],
+)
+def test_end_of_a_spend_limit_is_told_as_far_as_it_is_named(told: str, date: str | None) -> None:
+    told = f"You have reached your specified API usage limits. {told}"
+    body = {"type": "error", "error": {"type": "invalid_request_error", "message": told}}
+    line = {**OPENAI, "url": "https://api.anthropic.com/v1/messages", "status": 400, "headers": {}, "body": body}
+    (found,) = explained(line)
+    assert (found["kind"], found.get("returns_on")) == ("quota_exhausted", date)
+    named = f"the provider names {date} as its end" if date else "it lasts until the account gets credit"
+    assert found["will"].startswith(f"return the refusal: {named}")
+    assert found["will"].endswith(ASKS)
 
 
 def test_a_failure_inside_a_good_stream_is_found() -> None:

@@ -23,6 +23,7 @@ from tidegate.admission.accounts import account_of, shared_by
 from tidegate.core.credentials import masked
 from tidegate.core.display import json_line, printable
 from tidegate.core.feedback import ABSURD_HINT
+from tidegate.core.rejection import rejects_key
 from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
 from tidegate.settings import Settings
 from tidegate.transports.call import RequestRoute, base_url
@@ -41,6 +42,10 @@ RETURNED = {
     Kind.TRANSIENT: "return the failure: the SDK or `execute` may retry it",
     Kind.PERMANENT: "return the failure: another attempt would fail too",
 }
+
+
+ASKS = "; until then the key's other calls get it too, and one call a second asks the provider again"
+"""How a key that the provider rejects as a whole is tried."""
 
 
 class BadLine(ValueError):
@@ -107,7 +112,11 @@ def explanation(line: bytes, settings: Settings) -> dict[str, Any]:
     headers, now = _headers(answer), _instant(answer)
     if now is not None:
         headers = [(name, value) for name, value in headers if name.lower() != b"date"]
-    outcome = _judged(provider, status, headers, _body(answer), now or datetime.now(UTC))
+    body = _body(answer)
+    outcome = _judged(provider, status, headers, body, now or datetime.now(UTC))
+    if status >= 400:
+        outcome = outcome._replace(answer=providers.answer_of(outcome, headers, body))
+    returns_on = providers.return_date(body or b"") if outcome.kind is Kind.QUOTA_EXHAUSTED else ""
     return {
         **({"error": unknown} if unknown else {}),
         "provider": provider.name,
@@ -116,7 +125,8 @@ def explanation(line: bytes, settings: Settings) -> dict[str, Any]:
         "kind": outcome.kind.value,
         **providers.dimensions(outcome, provider),
         "retry_after_s": outcome.retry_after,
-        "will": _will(outcome, settings.max_pause),
+        **({"returns_on": returns_on} if returns_on else {}),
+        "will": _will(outcome, settings, returns_on),
         "why": outcome.row or f"status {status}",
     }
 
@@ -136,18 +146,38 @@ def _judged(
     return failure._replace(readings=outcome.readings, status=status) if failure is not None else outcome
 
 
-def _will(outcome: Outcome, max_pause: float) -> str:
-    if outcome.kind is Kind.DAILY_LIMIT and outcome.retry_after:
-        wait_for = f"wait {math.ceil(outcome.retry_after)} s for the reset, then retry"
-        return f"{wait_for}, if max_wait allows it; otherwise return the refusal"
+def _will(outcome: Outcome, settings: Settings, returns_on: str) -> str:
+    wait, max_pause = outcome.retry_after, settings.max_pause
+    if outcome.kind is Kind.DAILY_LIMIT and wait:
+        if wait <= settings.max_wait:
+            return f"wait {_in_words(wait)} for the named reset, then retry with a single call; no call goes before"
+        late = f"the named reset is in {_in_words(wait)}, after max_wait ({_in_words(settings.max_wait)})"
+        return f"return the refusal: {late}{_asks(outcome)}"
+    if returns_on:
+        return f"return the refusal: the provider names {returns_on} as its end{_asks(outcome)}"
     if outcome.kind not in CAPACITY:
-        return RETURNED[outcome.kind]
-    wait = outcome.retry_after
+        return RETURNED[outcome.kind] + _asks(outcome)
     if wait is None or wait >= ABSURD_HINT:
         return "wait for the quotas of the key, or for a growing backoff, then retry"
     if wait > max_pause:
-        return f"wait {max_pause:g} s, then retry with a single call"
-    return f"wait {math.ceil(wait * 100) / 100:g} s, then retry"
+        tried = f"a single call tries after at most {_in_words(max_pause)}, and then as often until one is admitted"
+        return f"wait, at the longest the named {_in_words(wait)}: {tried}"
+    return f"wait {_in_words(wait)}, then retry"
+
+
+def _asks(outcome: Outcome) -> str:
+    return ASKS if outcome.answer is not None and rejects_key(outcome) else ""
+
+
+def _in_words(seconds: float) -> str:
+    """Return seconds as `0.25 s`, `12 s`, `7 min 12 s` or `25 h`, rounded up."""
+    if seconds < 60.0:
+        return f"{math.ceil(seconds * 100) / 100:g} s"
+    if seconds == math.inf:
+        return "no limit"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return " ".join(f"{number} {unit}" for number, unit in ((hours, "h"), (minutes, "min"), (rest, "s")) if number)
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._answer import answer_of
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
+from tidegate.providers._error_text import return_date
 from tidegate.providers._lookup import (
     FALLBACK,
     KNOWN,
@@ -107,6 +108,7 @@ __all__ = [
     "read_body",
     "read_inquiry",
     "recognise",
+    "return_date",
     "scope",
     "sdk_family",
     "table_of",

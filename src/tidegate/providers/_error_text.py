@@ -31,6 +31,10 @@ _UNTIL = re.compile(
     rf"(?:{_AGAIN}(?: at| on| by| after)?|将在) ([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[t ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}})"
     r"(?:\.[0-9]{1,9})?(z| ?utc| ?gmt| ?[+-][0-9]{2}:?[0-9]{2})?(?![0-9])"
 )
+_RETURN_DATE = re.compile(
+    r"\b(?:regain access|resets?|renews?|returns?|available again)(?: at| on| by)? ([0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?: at ([0-9]{2}:[0-9]{2} utc))?(?![0-9])"
+)
 _BEIJING = "+08:00"
 """Zone of an instant without one. Only services of China are known to write such (Z.ai: collected answers of 2026)."""
 
@@ -47,6 +51,10 @@ _WHAT_LIMIT_PER = re.compile(rf"\b(token|request) limit \({_NUMBER} per {_WINDOW
 _AMOUNT_PER = re.compile(rf"(?<![0-9,.]){_NUMBER} {_WHAT} ?(?:per|/) ?{_WINDOW}\b")
 _NUMBER_PER = re.compile(rf"\blimit of {_NUMBER} per ([0-9]{{1,9}})s exceeded for ([a-z]{{1,40}})")
 _ACTUAL_LIMIT = re.compile(rf"\b{_WHAT} per {_WINDOW} \(actual/limit\): {_NUMBER}/{_NUMBER}")
+
+_MAX_BODY = 4096
+"""Bytes of a refusal that are searched for a date. Raising it searches longer bodies. Derived from the characters of a
+message that are read."""
 
 _UNITS: dict[str, Unit] = {
     "tokens": "tokens",
@@ -130,6 +138,15 @@ def _until(text: str) -> float | None:
     zone = "+00:00" if zone in ("z", "utc", "gmt") else zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
     found = _values.instant(f"{match[1].replace(' ', 't')}{zone}".encode("ascii"))
     return found[0] if found is not None else None
+
+
+def return_date(body: bytes) -> str:
+    """Return the date, with its time if there is one, on which a refusal says that access returns; else empty.
+
+    Source: Anthropic's limit of an organization's own ("You will regain access on 2026-09-01 at 00:00 UTC").
+    """
+    match = _RETURN_DATE.search(body[:_MAX_BODY].decode("utf-8", "replace").lower())
+    return " ".join(filter(None, match.groups())).upper() if match is not None else ""
 
 
 def _what(text: str, codes: frozenset[str]) -> tuple[Unit | None, float | None]:
