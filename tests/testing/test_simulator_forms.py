@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Literal
 
+import anthropic
 import openai
 import pytest
 from pydantic import BaseModel, Field
@@ -133,3 +134,12 @@ def test_after_a_tools_result_a_chat_still_answers_the_users_question(client):
     ]
     completion = client.chat.completions.create(model="m", messages=told, tools=[TOOL])
     assert completion.choices[0].message.content == "It is 4."
+
+
+def test_a_message_with_a_schema_is_answered_in_that_form():
+    with (
+        Simulator(Scenario(answers=ANSWERS)) as running,
+        anthropic.Anthropic(base_url=running.url, api_key="key", max_retries=0) as client,
+    ):
+        said = client.messages.parse(model="m", max_tokens=99, messages=ASK, output_format=Number)
+    assert said.parsed_output == Number(answer=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 
 import anthropic
 import openai
@@ -103,6 +104,21 @@ def test_the_same_text_has_the_same_embedding_in_both_encodings(provider):
     assert first == third != second
     assert len(first) == 8
     assert first[:3] == pytest.approx(plain.data[0].embedding, abs=1e-6)
+
+
+def test_moderations_and_images_are_answered_and_counted(provider):
+    with openai.OpenAI(base_url=provider.openai_url, api_key="key") as client:
+        before = provider.truth().total.answered
+        one = client.moderations.create(input="a text")
+        two = client.moderations.create(model="omni-moderation-latest", input=["a", "b"])
+        mixed = client.moderations.create(input=[{"type": "text", "text": "a"}])
+        images = client.images.generate(model="gpt-image-1", prompt="a cat", n=2)
+    assert [len(each.results) for each in (one, two, mixed)] == [1, 2, 1]
+    assert not one.results[0].flagged
+    assert one.results[0].category_scores.self_harm == 0.0
+    assert [base64.b64decode(each.b64_json)[1:4] for each in images.data] == [b"PNG", b"PNG"]
+    assert images.usage.input_tokens == 2
+    assert provider.truth().total.answered - before == 4
 
 
 def test_a_message_is_answered_whole_and_streamed(provider):

@@ -35,7 +35,7 @@ from tidegate.testing.formats.base import (
     tokens_in,
 )
 from tidegate.testing.formats.json_schema import fitted
-from tidegate.testing.formats.openai import CHAT, EMBEDDINGS, RESPONSES
+from tidegate.testing.formats.openai import CHAT, EMBEDDINGS, IMAGES, MODERATIONS, RESPONSES
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.wire import Connection, Request
 
@@ -167,6 +167,8 @@ ENDPOINTS: dict[str, SimulatedEndpoint] = {
     "/v1/chat/completions": CHAT,
     "/v1/responses": RESPONSES,
     "/v1/embeddings": EMBEDDINGS,
+    "/v1/moderations": MODERATIONS,
+    "/v1/images/generations": IMAGES,
     "/v1/messages": MESSAGES,
     "/v1/interactions": gemini.INTERACTIONS,
     "/v1beta/interactions": gemini.INTERACTIONS,

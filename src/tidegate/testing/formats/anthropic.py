@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.testing.formats.base import (
+    AnswerForm,
     Body,
     SimulatedEndpoint,
     SimulatedQuestion,
@@ -19,13 +20,15 @@ from tidegate.testing.formats.base import (
 
 
 def read_messages(body: Body) -> SimulatedQuestion:
-    """Read `messages`, `system`, `max_tokens` (required, as it is there)."""
+    """Read `messages`, `system`, `max_tokens` (required, as it is there), and `output_config.format`."""
     texts = texts_of(body.get("messages"))
     bound = bound_of(body, "max_tokens")
     if bound is None:
         raise ValueError("max_tokens: Field required")
     size = sum(map(len, texts)) + len(text_of(body.get("system")))
-    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(size), bound)
+    wanted = (body.get("output_config") or {}).get("format") or {}
+    form = AnswerForm(wanted.get("schema") or {}) if wanted.get("type") == "json_schema" else None
+    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(size), bound, form)
 
 
 def _stop(reply: SimulatedReply) -> str:
