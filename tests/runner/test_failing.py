@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,26 @@ class TestFailures:
             assert await statuses(runner.store, summary.experiment.id) == {ERROR: 5}
         assert summary.status is Status.ERROR
         assert str(summary.last_error).startswith("5 consecutive failures of task (auth): Refused: status 401 (")
+
+    @in_loop
+    async def test_reason_of_a_guard_says_how_many_rows_more_it_left_in_flight(self, tmp_path: Path) -> None:
+        refused = asyncio.Event()
+
+        async def answer(row: Any) -> str:
+            if row["id"] == "r19":
+                refused.set()
+            await refused.wait()
+            raise Refused(401)
+
+        named = [{"id": f"r{number}"} for number in range(50)]
+        async with runner_at(tmp_path, max_concurrency=20) as runner:
+            summary = await runner.run(Experiment("e", named, answer))
+            failed = (await statuses(runner.store, summary.experiment.id))[ERROR]
+            (first, *_) = [each.detail for each in await runner.store.last_logs(summary.experiment.id, 99)
+                           if each.detail["type"] == "failure"]  # fmt: skip
+        assert failed == 20
+        assert str(summary.last_error).endswith("; 15 more rows were in flight")
+        assert first["id"] == f"r{first['row']}"
 
     @in_loop
     async def test_guard_of_an_evaluator_closes_that_evaluator_alone(self, tmp_path: Path) -> None:

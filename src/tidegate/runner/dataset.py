@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from tidegate.errors import CannotRead
 from tidegate.runner.experiment import Dataset
+from tidegate.runner.item import own_id
 from tidegate.runner.redaction import redacted
 from tidegate.runner.threads import in_thread
 from tidegate.storage import NewRow
@@ -93,10 +94,8 @@ def row_of(ordinal: int, body: Any, line: int | None = None) -> NewRow:
             body = asdict(body)
         elif hasattr(body, "model_dump"):
             body = body.model_dump(mode="json")
-    name = body.get("id") if isinstance(body, Mapping) else None
-    known = isinstance(name, str | int) and not isinstance(name, bool) and name != ""
     try:
-        called = str(name) if known else str(ordinal)
+        called = own_id(body) or str(ordinal)
     except ValueError:
         return _invalid(ordinal, f"its id is a number of more digits than {sys.get_int_max_str_digits()}", line)
     return NewRow(ordinal, called, body, None, line)

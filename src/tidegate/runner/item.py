@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 TASK = 0
@@ -66,6 +67,12 @@ class Item:
 
     def __repr__(self) -> str:
         return f"Item(stage={self.stage}, row={self.place.ordinal}, repetition={self.place.repetition})"
+
+
+def own_id(body: Any) -> str:
+    """Return the `id` of a row; empty if it has none. Raise `ValueError` for a number that is too long for a text."""
+    name = body.get("id") if isinstance(body, Mapping) else None
+    return str(name) if isinstance(name, str | int) and not isinstance(name, bool) else ""
 
 
 def copied(value: Any) -> Any:

@@ -148,6 +148,8 @@ class ResultHandler:
         self._run.write_failure(item, ResultStatus.ERROR, kind, text)
         if stage.guard.failed(kind):
             reason = f"{stage.guard.count} consecutive failures of {stage.name} ({kind}): {text}"
+            if others := sum(job.item.stage == item.stage and job.item is not item for job in run.in_flight):
+                reason += f"; {others} more {'row was' if others == 1 else 'rows were'} in flight"
             if item.stage == TASK:
                 run.drain(Status.ERROR, reason)
             else:

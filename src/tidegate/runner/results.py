@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from tidegate.classification import UNREACHED, UNREADABLE, Evidence, classify_error
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
 from tidegate.errors import KeyRefused, NotAdmitted, UnusableAnswer
-from tidegate.runner.item import TASK, Item
+from tidegate.runner.item import TASK, Item, own_id
 from tidegate.runner.job import Stage
 from tidegate.storage import (
     Annotation,
@@ -134,7 +134,8 @@ def line(claim: Claim, level: LogLevel, category: Category, **detail: Any) -> Lo
 
 
 def failure_line(claim: Claim, stage: Stage, item: Item, kind: str, text: str | None) -> LogLine:
-    """Return the log line of an item that failed permanently."""
+    """Return the log line of an item that failed permanently; the `id` is that of its row, if it has one."""
+    named = own_id(item.body)
     category = Category.TASK if item.stage == TASK else Category.EVAL
     ordinal, repetition = item.place
     return line(
@@ -144,6 +145,7 @@ def failure_line(claim: Claim, stage: Stage, item: Item, kind: str, text: str | 
         type="failure",
         stage=stage.name,
         row=ordinal,
+        **({"id": named} if named else {}),
         repetition=repetition,
         kind=kind,
         error=text,

@@ -23,7 +23,7 @@ from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Chunk, StateChanged
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.function_limit import FLOOR
-from tidegate.runner.item import TASK, Item
+from tidegate.runner.item import TASK, Item, own_id
 from tidegate.runner.job import CancelReason, Job, Stage, StageClosing
 from tidegate.runner.key_gates import KeyDiscovery
 from tidegate.runner.redaction import redacted
@@ -252,7 +252,7 @@ class ExperimentRun(RunState):
 
     def on_interrupt(self, job: Job) -> None:
         """Stop the run as its owner's Ctrl-C does: a function raised KeyboardInterrupt, and its item stays open."""
-        reason = f"{job.stage.name} raised KeyboardInterrupt at row {job.item.place.ordinal}"
+        reason = f"{job.stage.name} raised KeyboardInterrupt at row {own_id(job.item.body) or job.item.place.ordinal}"
         if self.live:
             name = self.experiment.name
             logger.warning("experiment %s stops: %s; jobs in flight may finish", name, reason)

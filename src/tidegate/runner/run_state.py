@@ -108,9 +108,11 @@ class RunState:
     def write_failure(self, item: Item, status: ResultStatus, kind: str, text: str | None) -> None:
         """Record that an item has no answer, and the reason."""
         stage = self.stages[item.stage]
+        # Made first: to queue a result releases the row, which has the id.
+        line = results.failure_line(self.claim, stage, item, kind, text)
         self.put(item, results.unanswered(self.claim, stage, item, status, kind, text))
         if status is ResultStatus.ERROR:
-            self.put(None, results.failure_line(self.claim, stage, item, kind, text))
+            self.put(None, line)
 
     def closed(self, stage: Stage) -> str:
         """Return the reason why the items of a stage are parked; empty if they are tried."""

@@ -97,9 +97,12 @@ def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
 
 
 def _line(line: LoggedLine) -> str:
-    """Format a log line: its time, level and category, then the event and its details."""
+    """Format a log line: its time, level and category, then the event and its details. A row's id stands for it."""
     kind = line.detail.get("type", "")
-    details = [f"{name} {value}" for name, value in line.detail.items() if name != "type"]
+    facts = {name: value for name, value in line.detail.items() if name not in ("type", "id")}
+    if "id" in line.detail:
+        facts["row"] = line.detail["id"]
+    details = [f"{name} {value}" for name, value in facts.items()]
     told = f"{kind} ({', '.join(details)})" if details else kind
     return f"{line.at.astimezone():%Y-%m-%d %H:%M:%S} {line.level} {line.category} {told}"
 
