@@ -158,9 +158,9 @@ async def test_scores_are_means_of_what_was_scored_and_an_error_is_no_zero(store
         ]
     )
     assert await store.scores(claim.experiment_id) == [
-        Score("judge", "exact", ok=2, failed=1, scored=2, mean=0.75, labels={}),
-        Score("judge", "style", ok=2, failed=1, scored=0, mean=None, labels={"terse": 2}),
-        Score("other", "note", ok=1, failed=0, scored=0, mean=None, labels={}),
+        Score("judge", "exact", ok=2, failed=1, scored=2, mean=0.75, labels={}, labelled=0, valued=0),
+        Score("judge", "style", ok=2, failed=1, scored=0, mean=None, labels={"terse": 2}, labelled=2, valued=0),
+        Score("other", "note", ok=1, failed=0, scored=0, mean=None, labels={}, labelled=0, valued=1),
     ]
 
 

@@ -256,7 +256,8 @@ class ResultCounts:
 class Score:
     """Scores of one output of one evaluator: its `ok` and `failed` results, and the mean of `scored` scores.
 
-    `labels` counts the results by label; it is empty where there are more than 100 (`reports.MAX_LABELS`).
+    `labels` counts the results by label; it is empty where there are more than 100 (`reports.MAX_LABELS`). `labelled`
+    results have a label, and `valued` ones a value.
     """
 
     evaluator: str
@@ -266,6 +267,8 @@ class Score:
     scored: int
     mean: float | None
     labels: Mapping[str, int]
+    labelled: int = 0
+    valued: int = 0
 
     @property
     def title(self) -> str:

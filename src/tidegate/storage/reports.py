@@ -57,6 +57,8 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
         func.count(case((one.status == "ok", 1))).label("ok"),
         func.count(case((one.status != "ok", 1))).label("failed"),
         func.count(one.score).label("scored"),
+        func.count(one.label).label("labelled"),
+        func.count(one.value).label("valued"),
         sqlite_sum(one.score) if database.sqlite else postgresql_sum(one.score),
         literal(None) if database.sqlite else postgresql_exponent(one.score).label("exponent"),
     ).where(one.experiment_id == experiment_id)
@@ -65,7 +67,7 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
     async with database.reading() as connection:
         for evaluator, output, *counted, total, exponent in await connection.execute(of_outputs):
             added = int(total, 16) if database.sqlite else units(exponent, int(total)) if total is not None else 0
-            before = tallies.get((evaluator, output), _Tally(0, 0, 0, 0))
+            before = tallies.get((evaluator, output), _Tally(0, 0, 0, 0, 0, 0))
             tallies[evaluator, output] = _Tally(*map(add, before, (*counted, added)))
         return [
             Score(
@@ -75,6 +77,8 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
                 tally.scored,
                 tally.mean,
                 await _labels(connection, experiment_id, *names),
+                tally.labelled,
+                tally.valued,
             )
             for names, tally in sorted(tallies.items())
         ]
@@ -86,6 +90,8 @@ class _Tally(NamedTuple):
     ok: int
     failed: int
     scored: int
+    labelled: int
+    valued: int
     total: int
 
     @property

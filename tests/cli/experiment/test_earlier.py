@@ -32,16 +32,17 @@ def test_another_file_with_an_experiment_of_that_name_is_told(place: Place) -> N
     place.doubles(3)
     assert place.run("run", "my_eval.py").code == 0
     (place.path / "my_eval.py").rename(place.path / "other.py")
-    assert "doubles changed: the kept answers have another file\n" in place.run("run", "other.py").err
+    said = "doubles changed: the kept answers were made with another experiment file\n"
+    assert said in place.run("run", "other.py").err
     assert "another" not in place.run("run", "other.py").err
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("What is", "Which is", "the kept answers have another task"),
-        ("Is it", "Is that", "the kept answers have another evaluator judge"),
-        ("rows.jsonl", "others.jsonl", "the kept answers have another dataset"),
+        ("What is", "Which is", "the kept answers were made with another task"),
+        ("Is it", "Is that", "the kept answers were made with another evaluator judge"),
+        ("rows.jsonl", "others.jsonl", "the kept answers were made with another dataset"),
     ],
 )
 def test_what_has_changed_since_is_named(
@@ -59,7 +60,8 @@ def test_what_has_changed_since_is_named(
     assert done.code == 0
     assert said in done.err
     place.write("experiment.yaml", DECLARED.replace("model: m,", "model: m, timeout: 9,", 1))
-    assert "another" not in place.run("run", "experiment.yaml").err.replace("another " + said.split()[5], "")
+    part = said[said.index("another ") :]
+    assert "another" not in place.run("run", "experiment.yaml").err.replace(part, "")
 
 
 def test_what_is_to_be_typed_next_names_the_database_that_was_meant(place: Place) -> None:

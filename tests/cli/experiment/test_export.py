@@ -78,20 +78,49 @@ def test_jsonl_has_every_run_with_its_row_and_its_judgements(mixed: Place) -> No
     assert datetime.fromisoformat(first["finished_at"]).tzinfo is not None
 
 
-def test_csv_has_a_column_for_each_part_of_each_output(mixed: Place) -> None:
+def test_csv_has_a_column_for_each_field_of_a_row_and_each_part_of_an_output(mixed: Place) -> None:
     done = mixed.run("export", "mixed", "--format", "csv", "--output", "out.csv")
     assert (done.code, done.out) == (0, "")
     with (mixed.path / "out.csv").open(encoding="utf-8", newline="") as file:
         first, second, third = csv.DictReader(file)
-    assert (first["id"], json.loads(first["row"]), first["output"]) == ("a", ROWS[0], ROWS[0]["text"])
+    assert (first["id"], first["row.id"], first["row.text"], first["row"]) == ("a", "a", ROWS[0]["text"], "")
+    assert first["output"] == ROWS[0]["text"]
     assert (first["scored.score"], first["named.tone.label"]) == ("0.5", "warm")
     assert json.loads(first["named.why.value"]) == ["a", "list"]
-    assert json.loads(second["row"]) == ROWS[1]
+    assert (second["row.text"], second["row"]) == ("'=1+1", "")
     assert (second["output"], second["named.tone.error"]) == (
         '{"nested": [1, null]}',
         "ValueError: cannot judge (my_eval.py:17)",
     )
     assert (third["status"], third["scored.score"]) == ("error", "")
+    assert [name for name in first if name.startswith(("scored", "named"))] == [
+        *("named.tone.label", "named.tone.error", "named.why.value", "named.why.error"),
+        *("scored.score", "scored.error"),
+    ]
+
+
+UNLIKE = """
+from tidegate.runner import Experiment
+
+rows = [{"score": 1, "a": "x"}, {"score": [2], "b": 3}, "text", None]
+experiment = Experiment("unlike", rows, lambda row: "", [lambda row, output: None])
+"""
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_table_keeps_what_the_first_row_does_not_foretell(place: Place, form: str) -> None:
+    place.write("my_eval.py", UNLIKE)
+    assert place.run("run", "my_eval.py").code == 3
+    assert place.run("export", "unlike", "--output", f"out.{form}").code == 0
+    path = place.path / f"out.{form}"
+    if form == "csv":
+        found = list(csv.DictReader(path.read_text().splitlines()))
+    else:
+        found = pyarrow.parquet.read_table(path).to_pylist()
+    seen = [[row[name] or None for name in ("row.score", "row.a", "row")] for row in found]
+    assert seen == [["1", "x", None], ["[2]", None, '{"b": 3}'], [None, None, "text"], [None, None, None]]
+    # While no result is known, any part may come.
+    assert [name.rpartition(".")[2] for name in found[0]][-4:] == ["score", "label", "value", "error"]
 
 
 def test_parquet_has_the_same_table_with_types(mixed: Place) -> None:
@@ -130,7 +159,7 @@ def test_outputs_that_would_be_called_alike_have_columns_of_their_own(place: Pla
     for row in (only, same):
         scores = {name: float(value) for name, value in row.items() if name.endswith(".score")}
         assert scores == {"judge.tone.score": 1.0, "judge.tone#2.score": 2.0, "judge.tone#3.score": 3.0}
-        assert len(row) == 10 + 3 * 4
+        assert len(row) == 10 + 1 + 3 * 2
 
 
 def test_what_the_file_is_called_says_its_format(mixed: Place) -> None:
@@ -294,6 +323,7 @@ def test_show_tells_the_state_the_scores_and_the_last_log_lines(mixed: Place) ->
     logged = [line for line in said if line.startswith("20")]
     assert len(logged) == 1
     assert "ValueError" in logged[0]
+    assert "failure (stage task, row c, repetition 1, " in mixed.run("show", "mixed").out
     assert mixed.run("show", "1").out.splitlines()[0] == said[0]
 
 

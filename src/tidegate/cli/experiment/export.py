@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
@@ -27,7 +27,7 @@ from tidegate.storage.paging import PageSizer
 
 FIXED = ("id", "repetition", "row", "status", "output", "error_kind", "error", "attempts", "seconds", "finished_at")
 PARTS = ("score", "label", "value", "error")
-"""Columns that a table has for each output of each evaluator."""
+"""Columns that a table may have for each output of each evaluator."""
 
 ROWS = 10_000
 """Runs in one row group of a Parquet file. Raising it needs more memory. Chosen: few groups in a usual file."""
@@ -50,16 +50,40 @@ class Output(NamedTuple):
     output: str
 
 
-def columns(scores: Sequence[Score]) -> dict[Output, str]:
-    """Return the outputs that an experiment has so far, in order, each with its column name.
+class Layout(NamedTuple):
+    """Columns of a table after the fixed ones: the fields of the first row, then the parts of each output.
 
-    The names are unique: the second `a.b` (an output `b` of `a`, an evaluator `a.b`) is `a.b#2`.
+    Each has a unique name: the second `a.b` (an output `b` of `a`, an evaluator `a.b`) is `a.b#2`.
     """
-    called: dict[str, Output] = {}
-    for each in scores:
-        name = next(name for name in _names(each.title) if name not in called)
-        called[name] = Output(each.evaluator, each.output)
-    return {output: name for name, output in called.items()}
+
+    fields: Mapping[str, str]
+    parts: Mapping[tuple[Output, str], str]
+
+    @property
+    def header(self) -> list[str]:
+        """Return the names of all columns."""
+        return [*FIXED, *self.fields.values(), *self.parts.values()]
+
+    @classmethod
+    def of(cls, scores: Sequence[Score], first: Any) -> Layout:
+        """Return the columns for the outputs that an experiment has so far, and for rows like the `first` one."""
+        titles: set[str] = set()
+        parts: dict[tuple[Output, str], str] = {}
+        for each in scores:
+            title = next(name for name in _names(each.title) if name not in titles)
+            titles.add(title)
+            parts |= {(Output(each.evaluator, each.output), part): f"{title}.{part}" for part in _parts(each)}
+        taken, fields = {*FIXED, *parts.values()}, dict[str, str]()
+        for field in first if isinstance(first, dict) else ():
+            fields[field] = next(name for name in _names(f"row.{field}") if name not in taken)
+            taken.add(fields[field])
+        return cls(fields, parts)
+
+
+def _parts(score: Score) -> Iterator[str]:
+    """Yield the parts of an output that a result has; all while there is no result."""
+    counts = {"score": score.scored, "label": score.labelled, "value": score.valued, "error": 1}
+    yield from (part for part in PARTS if counts[part] or not score.ok)
 
 
 def _names(title: str) -> Iterator[str]:
@@ -70,7 +94,7 @@ def _names(title: str) -> Iterator[str]:
 class ExportWriter(Protocol):
     """Writer of runs in one format into a binary file, which the caller closes."""
 
-    def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None: ...
+    def __init__(self, file: IO[bytes], layout: Layout) -> None: ...
 
     def write(self, runs: Sequence[StoredRun]) -> None:
         """Write a page of runs."""
@@ -85,7 +109,7 @@ class ExportWriter(Protocol):
 class Jsonl:
     """Writer of one JSON object per line, with the row and every judgement unchanged."""
 
-    def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None:
+    def __init__(self, file: IO[bytes], layout: Layout) -> None:
         self._file = file
 
     def write(self, runs: Sequence[StoredRun]) -> None:
@@ -102,20 +126,22 @@ class Jsonl:
 
 
 class Csv:
-    """Writer of a table with a header. Rows, and values that are neither text nor number, are JSON in their cells.
+    """Writer of a table with a header. Values that are neither text nor number are JSON in their cells.
+
+    So are, in the column `row`, the fields of a row that the first one has not.
 
     A text that a spreadsheet would take for a formula begins with a quotation mark (`RISKY`).
     """
 
-    def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None:
-        self._outputs = outputs
+    def __init__(self, file: IO[bytes], layout: Layout) -> None:
+        self._layout = layout
         self._text = io.TextIOWrapper(file, "utf-8", "backslashreplace", newline="", write_through=True)
         self._csv = csv.writer(self._text)
-        self._csv.writerow(map(_harmless, _header(outputs)))
+        self._csv.writerow(map(_harmless, layout.header))
 
     def write(self, runs: Sequence[StoredRun]) -> None:
         """Write a page of runs."""
-        self._csv.writerows(map(_harmless, _cells(run, self._outputs)) for run in runs)
+        self._csv.writerows(map(_harmless, _cells(run, self._layout)) for run in runs)
 
     def close(self) -> None:
         """Release the file without closing it."""
@@ -130,7 +156,7 @@ class Csv:
 class Parquet:
     """Writer of the same table with typed columns, compressed, by pyarrow."""
 
-    def __init__(self, file: IO[bytes], outputs: Mapping[Output, str]) -> None:
+    def __init__(self, file: IO[bytes], layout: Layout) -> None:
         if find_spec("pyarrow") is None:
             raise ConfigurationError(
                 "format", "parquet", "it needs pyarrow (pip install pyarrow); jsonl and csv need no package"
@@ -138,16 +164,16 @@ class Parquet:
         import pyarrow
         import pyarrow.parquet
 
-        self._outputs = outputs
+        self._layout = layout
         self._cells: list[list[Any]] = []
-        self._schema = pyarrow.schema([(name, _type(pyarrow, name)) for name in _header(outputs)])
+        self._schema = pyarrow.schema(_types(pyarrow, layout))
         self._table = pyarrow.Table
         self._writer = pyarrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
 
     def write(self, runs: Sequence[StoredRun]) -> None:
         """Buffer a page, and write once a row group is full."""
         for run in runs:
-            cells = [_unicode(cell) for cell in _cells(run, self._outputs)]
+            cells = [_unicode(cell) for cell in _cells(run, self._layout)]
             cells[FIXED.index("finished_at")] = run.finished_on
             self._cells.append(cells)
         if len(self._cells) >= ROWS:
@@ -197,16 +223,18 @@ def _evaluations(run: StoredRun) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _header(outputs: Mapping[Output, str]) -> list[str]:
-    return [*FIXED, *(f"{name}.{part}" for name in outputs.values() for part in PARTS)]
-
-
-def _cells(run: StoredRun, outputs: Iterable[Output]) -> list[Any]:
+def _cells(run: StoredRun, layout: Layout) -> list[Any]:
     cells = _fixed(run)
-    cells["row"] = _cell(run.row)
+    fields = run.row if isinstance(run.row, dict) else {}
+    rest = {name: value for name, value in fields.items() if name not in layout.fields}
+    cells["row"] = _cell((rest or None) if isinstance(run.row, dict) else run.row)
     cells["output"] = _cell(run.output)
     judged = {Output(evaluator, each.output): each for evaluator, each in run.annotations}
-    return [*cells.values(), *(_part(judged.get(each), part) for each in outputs for part in PARTS)]
+    return [
+        *cells.values(),
+        *(_cell(fields.get(name)) for name in layout.fields),
+        *(_part(judged.get(output), part) for output, part in layout.parts),
+    ]
 
 
 def _part(annotation: Annotation | None, part: str) -> Any:
@@ -234,16 +262,15 @@ def _cell(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _type(pyarrow: Any, name: str) -> Any:
-    by_name = {
+def _types(pyarrow: Any, layout: Layout) -> Iterator[tuple[str, Any]]:
+    known = {
         "repetition": pyarrow.int32(),
         "attempts": pyarrow.int32(),
         "seconds": pyarrow.float64(),
         "finished_at": pyarrow.timestamp("us", tz="UTC"),
+        **{name: pyarrow.float64() for (_, part), name in layout.parts.items() if part == "score"},
     }
-    if name in by_name:
-        return by_name[name]
-    return pyarrow.float64() if name not in FIXED and name.endswith(".score") else pyarrow.string()
+    return ((name, known.get(name, pyarrow.string())) for name in layout.header)
 
 
 PAGE = 500
@@ -263,11 +290,13 @@ def exported(name: str, url: str, form: str | None, output: Path | None) -> None
 async def _write(name: str, url: str, make: type[ExportWriter], output: Path | None) -> None:
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
-        known = columns(await store.scores(row.id))
+        scores, pages = await store.scores(row.id), _pages(store, row.id)
+        first: list[StoredRun] = await anext(pages, [])
         with _opened(output) as file:
-            writer = make(file, known)
+            writer = make(file, Layout.of(scores, first[0].row if first else None))
             try:
-                async for page in _pages(store, row.id):
+                writer.write(first)
+                async for page in pages:
                     writer.write(page)
                 writer.close()
             except BaseException:

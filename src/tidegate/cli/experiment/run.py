@@ -124,13 +124,13 @@ def _answers_notice(row: ExperimentRow, answered: int, experiment: Experiment) -
         are = "answer is" if answered == 1 else "answers are"
         yield f"{row.name}: {answered} {are} kept; a new name asks all again"
         if parts := list(changed(row, experiment)):
-            yield f"{row.name} changed: the kept answers have another {', '.join(parts)}"
+            yield f"{row.name} changed: the kept answers were made with another {' and another '.join(parts)}"
 
 
 def changed(row: ExperimentRow, experiment: Experiment) -> Iterator[str]:
     """Yield the visible differences from the stored experiment. Changes of code cannot be seen."""
     if row.spec.get("source") not in (None, experiment.source):
-        yield "file"
+        yield "experiment file"
     if row.source != experiment.described:
         yield "dataset"
     before, now = _asked(row.spec.get("declared")), _asked(experiment.declared)
