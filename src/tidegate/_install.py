@@ -46,8 +46,8 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     Later ones follow. Governed are known providers, servers on this machine or a private network, the hosts in
     `Settings.hosts`, and inference calls of known SDKs to any host. Hosts in the base-URL variables of SDKs and
     frameworks, set by now or later, are governed too. All other requests pass through untouched. Timeouts of eval
-    frameworks that a wait would exceed are stretched (docs/clocks.md). A repeated call changes only the registry, if
-    one is given. Raise `ConfigurationError` for a `registry` that is no registry.
+    frameworks that a wait would exceed are stretched (`tidegate docs clocks`). A repeated call changes only the
+    registry, if one is given. Raise `ConfigurationError` for a `registry` that is no registry.
     """
     global _hooked
     if registry is not None and not isinstance(registry, KeyTable):

@@ -102,7 +102,7 @@ class Settings(BaseModel):
     )
     scopes: Mapping[str, str | Mapping[str, str]] = Field(
         {},
-        description="Level of quotas, model or account, by provider or by provider and quota (docs/providers.md).",
+        description="Level of quotas, model or account, by provider or its quota (`tidegate docs providers`).",
     )
     digest_key: SecretStr | None = Field(
         None,
@@ -245,6 +245,8 @@ def _bound(error: Any, field: str) -> str:
         return f"there is no such setting; did you mean {near[0]}?" if near else "there is no such setting"
     if error["type"] in ("float_parsing", "float_type") and isinstance(error.get("input"), str):
         return "a plain number, without a unit; settings of time are in seconds"
+    if error["type"] == "bool_parsing":
+        return "on or off"
     return str(error["msg"]).removeprefix("Value error, ")
 
 

@@ -27,6 +27,7 @@ def test_help_lists_exactly_the_commands_there_are(flag: str) -> None:
     assert code == 0
     assert re.findall(r"^  (\w+) ", said.partition("Commands:")[2], re.MULTILINE) == [
         "demo",
+        "docs",
         "doctor",
         "explain",
         "run",
@@ -36,7 +37,7 @@ def test_help_lists_exactly_the_commands_there_are(flag: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("command", ["demo", "doctor", "explain", "run", "simulate"])
+@pytest.mark.parametrize("command", ["demo", "docs", "doctor", "explain", "run", "simulate"])
 def test_each_command_explains_itself(command: str) -> None:
     code, said = invoke(command, "--help")
     assert code == 0

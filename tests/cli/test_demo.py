@@ -51,6 +51,12 @@ def test_the_plain_script_loses_rows_where_the_wrapped_one_answers_all() -> None
 
 
 @pytest.mark.usefixtures("quick")
+def test_rows_that_fit_below_the_limits_are_said_to_show_no_difference() -> None:
+    result = demo("--rows", "4")
+    assert (result.exit_code, "No difference: so few rows fit below the limits; " in result.output) == (0, True)
+
+
+@pytest.mark.usefixtures("quick")
 def test_without_the_plain_phase_there_is_only_the_wrapped_one() -> None:
     result = demo("--rows", "4", "--no-plain")
     assert result.exit_code == 0, result.output

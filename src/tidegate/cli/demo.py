@@ -25,7 +25,8 @@ s."""
 
 def demo(
     rows: Annotated[
-        int | None, typer.Option(help="Ask this many rows in total, half per provider (default: all).")
+        int | None,
+        typer.Option(help="Ask this many rows in total, half per provider (default: all; few fit below the limits)."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Set the seed for the choice of rows and the latencies.")] = 0,
     plain: Annotated[bool, typer.Option(help="Run without tidegate first, for comparison.")] = True,
@@ -44,6 +45,8 @@ def demo(
         runs = run(tracks(rows, seed), phases, on_look)
     console.print(results(runs))
     console.print(verdict(runs), markup=False)
+    if plain and not any(run.lost for run in runs):
+        console.print("No difference: so few rows fit below the limits; leave out --rows to see one")
     if not all(each.is_complete for each in runs if each.phase == "wrapped"):
         raise stop("demo failed: the wrapped phase lost rows; the line above names the errors")
 

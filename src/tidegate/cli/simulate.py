@@ -22,6 +22,7 @@ from tidegate.testing.scenario import DIALECTS, SCOPES
 OTHER_OPTIONS = ("port", "scenario", "log")
 ABOVE_ZERO = ("rpm", "tpm", "itpm", "otpm", "rpd", "slots", "window", "burst")
 RATE = "per window (default: no limit)."
+CAPTION = "Limits are counted for each key (--scope): a model, and a digest of the credential."
 
 
 def simulate(
@@ -117,6 +118,7 @@ def truth_table(truth: Truth) -> Table:
     """Return the ground truth as a table, with one row for each key and one for all. `peak` is of calls in flight."""
     title = f"Ground truth after {truth.elapsed:.1f} s"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    table.caption, table.caption_justify = CAPTION, "left"
     table.add_column("key", overflow="fold")
     for name in ("received", "answered", "refused", "broken", "abandoned", "peak"):
         table.add_column(name, justify="right", no_wrap=True)

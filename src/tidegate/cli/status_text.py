@@ -117,7 +117,7 @@ def end_line(totals: Totals, ungoverned: Ungoverned | None = None) -> str:
     """Return the line at the end: the governed calls, then the ungoverned processes and calls."""
     missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
-        governed = "no LLM call was governed: no Python process loaded tidegate (docs/run.md lists the causes)"
+        governed = "no LLM call was governed: no Python process loaded tidegate (`tidegate docs run` lists the causes)"
     elif not totals.calls and missed:
         governed = "no LLM call was governed"
     else:

@@ -33,7 +33,7 @@ def run(
 
     Finished results are kept, failed ones are tried again. The first Ctrl-C stops it after the work in flight, which
     has 30 s to finish; the second one cancels that work. The exit code is 0 if every row was answered and every answer
-    judged; docs/runner.md lists the others.
+    judged; `tidegate docs runner` lists the others.
     """
     from tidegate.cli.experiment.run import run_source
 
