@@ -98,6 +98,13 @@ def test_the_rate_is_of_the_quotas_own_window() -> None:
     assert said.startswith("tidegate  120 of 120 requests/min")
 
 
+def test_burst_beyond_the_rate_is_all_of_the_limit_and_no_more() -> None:
+    status = StatusText()
+    for second in range(0, 200, 10):
+        said = status.line(totals(limited(key("a", answered=second * 3), second * 3.0)), float(second))
+    assert said.startswith("tidegate  120 of 120 requests/min")
+
+
 def test_without_a_known_limit_it_tells_the_answers() -> None:
     status = StatusText()
     status.line(totals(key("a", answered=10)), 0.0)

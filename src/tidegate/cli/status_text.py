@@ -86,7 +86,9 @@ class StatusText:
         span = min(SPANS[1], max(SPANS[0], quota.window))
         past = self._before(key, now, span)
         used = quota.used - (past.quotas[quota.name].used if past and quota.name in past.quotas else 0.0)
-        return f"{amount(max(0.0, used) * quota.window / span)} of {sized(quota.name, quota.limit, quota.window)}"
+        # A burst that the provider allows beyond its rate is still all of the limit.
+        rate = min(quota.limit, max(0.0, used) * quota.window / span)
+        return f"{amount(rate)} of {sized(quota.name, quota.limit, quota.window)}"
 
     def _before(self, key: KeyTotal, now: float, span: float) -> KeyTotal | None:
         """Return the key's totals of `span` seconds ago, or of the first look."""
