@@ -138,7 +138,9 @@ def test_counts_of_a_process_whose_number_another_one_has_are_over(of_a_run: OfA
     (counts,) = folder.glob("*.sheet")
     pid, born, number, _ = counts.stem.split("-")
     assert "6 waiting" in status()
-    counts.rename(folder / f"{pid}-{born}-{number}-1.sheet")
+    unnamed = counts.rename(folder / f"{pid}-{born}-{number}.sheet")
+    assert "6 waiting" in status(), "a process whose start is not known counts as live while its number does"
+    unnamed.rename(folder / f"{pid}-{born}-{number}-1.sheet")
     assert status().startswith("no active run found")
 
 

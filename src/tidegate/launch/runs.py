@@ -140,7 +140,7 @@ def _live_run(folder: Path) -> ProgramRun | None:
             return None
         known = json.loads(content)
         pid, command, elapsed = int(known["pid"]), str(known["command"]), time.monotonic() - float(known["began_at"])
-        start = int(known["start"])
+        start = int(known.get("start", 0))
     except (ValueError, KeyError, TypeError) as error:
         if not _is_held(folder):
             return None

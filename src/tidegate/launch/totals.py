@@ -218,9 +218,9 @@ def _add(keys: dict[str, KeyTotal], said: list[KeyRow], running: bool) -> None:
 
 
 def _origin(path: Path) -> tuple[int, int, int]:
-    """Return the process of a counter file, the instant of its first file, and the start of the process."""
-    pid, born, _, start = path.stem.split("-")
-    return int(pid), int(born), int(start)
+    """Return the process of a counter file, the instant of its first file, and the process's start (0: unknown)."""
+    pid, born, _, *start = path.stem.split("-")
+    return int(pid), int(born), int(start[0]) if start else 0
 
 
 def _read(path: Path) -> Iterator[KeyRow]:
