@@ -78,6 +78,11 @@ def test_setting_with_a_unit_is_told_to_be_a_plain_number() -> None:
         Settings.from_environment({"TIDEGATE_MAX_WAIT": "10m"})
 
 
+def test_switch_that_is_neither_on_nor_off_says_what_it_takes() -> None:
+    with pytest.raises(ConfigurationError, match="log: 'debug' is not usable: on or off"):
+        Settings.from_environment({"TIDEGATE_LOG": "debug"})
+
+
 def test_doctor_names_a_misspelt_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_MAXWAIT", "5")
     shown = CliRunner().invoke(app, ["doctor"]).stdout
