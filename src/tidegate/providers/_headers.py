@@ -15,10 +15,12 @@ import re
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
+from itertools import count
 from typing import NamedTuple
 
 from tidegate.core.values import QuotaReading, ResetInstant, Unit
 from tidegate.providers import _values
+from tidegate.providers._header_names import place_of
 from tidegate.providers._schema import (
     CELLS,
     COMBINED,
@@ -206,6 +208,13 @@ def _triplet(
     """Read the three fields of drafts 03-06. Remaining and reset belong to the first member of the limit."""
     first = _number(limits[0].names[0]) if limits and limits[0].names else None
     others, bad = _policies(limits[1:])
+    listed = [field.split(b",") if field is not None else [] for field in (remaining, reset)]
+    if len(policies) > 1 and len(listed[0]) == len(policies):
+        resets = listed[1] if len(listed[1]) == len(policies) else [b""] * len(policies)
+        return [
+            _reading(policy, _values.amount(left), _reset(after.decode("ascii", "replace").strip(), answered))
+            for policy, left, after in zip(policies, listed[0], resets, strict=True)
+        ], bad
     policies = policies + others
     left = _values.amount(remaining)
     stated = _reset(reset.decode("ascii", "replace") if reset is not None else None, answered)
@@ -280,25 +289,47 @@ the longest period in use."""
 class HeaderPlaces(dict[bytes, tuple[int, int] | None]):
     """Row and place of a header by its name as it was sent, in any case; None for a header that no row names.
 
-    A server sends the same names again and again, so each one is put in lower case only once.
+    A server sends the same names again and again, so each one is put in lower case only once. `rows` are those of the
+    table by number, and those that names without a row describe (`_header_names`).
     """
 
-    __slots__ = ("_places",)
+    __slots__ = ("_described", "_numbers", "_places", "rows")
 
-    def __init__(self, places: dict[bytes, tuple[int, int]]) -> None:
+    def __init__(self, places: dict[bytes, tuple[int, int]], rows: tuple[HeaderRow, ...] = ()) -> None:
         super().__init__(places)
         self._places = places
+        self._numbers = count(len(rows))
+        self._described: dict[str, int] = {}
+        self.rows = dict(enumerate(rows))
 
     def __missing__(self, name: bytes) -> tuple[int, int] | None:
-        place = self._places.get(name.lower())
+        lower = name.lower()
+        place = self._places.get(lower)
         if len(self) < _MAX_NAMES and len(name) <= _MAX_NAME:
+            if place is None and b"limit" in lower and lower.isascii():
+                place = self._describe(lower.decode("ascii"))
             self[name] = place
         return place
+
+    def _describe(self, name: str) -> tuple[int, int] | None:
+        found = place_of(name)
+        if found is None:
+            return None
+        if found.row is None:
+            return SPECIAL, found.place
+        number = self._described.setdefault(found.row.name, next(self._numbers))
+        self.rows.setdefault(number, found.row)
+        return number, found.place
 
 
 @lru_cache(maxsize=256)
 def _places_of(provider: Provider) -> HeaderPlaces:
-    return HeaderPlaces(provider.places)
+    return HeaderPlaces(provider.places, provider.headers)
+
+
+def row_at(provider: Provider, number: int) -> HeaderRow:
+    """Return the row of a number in `Found`."""
+    return _places_of(provider).rows[number]
 
 
 def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]], found: Found | None = None) -> Found:
@@ -336,7 +367,8 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
     readings: list[QuotaReading] = []
     ignored = 0
     scrubbed = False
-    rows = provider.headers
+    rows = _places_of(provider).rows
+    own = len(provider.headers)
     for index, cells in found.items():
         if index < 0:
             continue
@@ -347,7 +379,7 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
             readings += several
         else:
             reading, bad = _read_row(row, cells, provider, found, now_on)
-            if reading is not None:
+            if reading is not None and (index < own or _is_whole(reading)):
                 readings.append(reading)
         ignored += bad
         if bad and any(cell is not None and cell[:24].lower().startswith(_PLACEHOLDERS) for cell in cells):
@@ -355,16 +387,25 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
     return ([] if scrubbed else _merged(readings)), ignored
 
 
+def _is_whole(reading: QuotaReading) -> bool:
+    """Return whether a described quota is stated by more than its reset, and counts more than fractions (of money)."""
+    return reading.remaining is not None if reading.limit is None else reading.limit >= 1
+
+
 def _merged(readings: list[QuotaReading]) -> list[QuotaReading]:
     """Return the readings without those that state another one again, without its window.
 
-    Kong sends its quota with the window in the header's name, and again in the draft's fields, which hold the reset.
+    Kong sends its quota with the window in the header's name, and again in the draft's fields, which hold the reset. A
+    reset alone belongs to the only quota without one.
     """
     again = next((reading for reading in readings if reading.name == UNNAMED and reading.window is None), None)
-    if again is None or again.limit is None or again.remaining is None:
+    if again is None:
         return readings
     facts = (again.unit, again.limit, again.remaining)
-    same = [r for r in readings if r.window is not None and (r.unit, r.limit, r.remaining) == facts]
+    if again.limit is None and again.remaining is None:
+        same = [r for r in readings if r.window is not None and r.reset_after is None]
+    else:
+        same = [r for r in readings if r.window is not None and (r.unit, r.limit, r.remaining) == facts]
     if len(same) != 1:
         return readings
     whole = same[0]

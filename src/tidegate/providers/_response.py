@@ -19,7 +19,7 @@ from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Un
 from tidegate.providers import _values
 from tidegate.providers._error_text import Exceeded, Prose, read_details, read_prose
 from tidegate.providers._evidence import Witnesses, meaning_of
-from tidegate.providers._headers import UNNAMED, Found, gather, origin, read_found
+from tidegate.providers._headers import Found, gather, origin, read_found, row_at
 from tidegate.providers._schema import CODE, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, ErrorRow, HeaderRow, Provider
 from tidegate.providers._usage import usage_of
 from tidegate.providers._values import window_name
@@ -507,10 +507,12 @@ def _header_codes(found: Found) -> frozenset[str]:
 
 
 def _reset_wait(provider: Provider, found: Found, readings: list[QuotaReading]) -> float | None:
-    names = {provider.headers[index].name for index in found if index >= 0 and provider.headers[index].reset_waits}
+    rows = [row_at(provider, index) for index in found if index >= 0]
+    names = {row.name for row in rows if row.reset_waits}
     waits = [r.reset_after for r in readings if r.name in names and r.reset_after is not None]
-    # A quota of unknown window has no mirror that knows its reset.
-    waits += [r.reset_after for r in readings if r.name == UNNAMED and _is_empty(r) and r.reset_after]
+    empty = [r for r in readings if r.remaining == 0]
+    if len(empty) == 1 and _is_empty(empty[0]) and empty[0].reset_after:
+        waits.append(empty[0].reset_after)
     return max(waits) if waits else None
 
 

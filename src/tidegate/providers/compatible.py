@@ -74,6 +74,7 @@ HEADERS = (
         limit=("x-ratelimit-limit",),
         remaining=("x-ratelimit-remaining",),
         reset=("x-ratelimit-reset",),
+        policy=("x-ratelimit-policy",),
     ),
     IETF_ROW,
 )
