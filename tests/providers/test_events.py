@@ -43,6 +43,7 @@ def test_what_a_model_writes_is_no_failure(text):
         b'{"x": "error"}',
         b'data: ["error"]\n\n',
         b'data: {"error"' + b"[" * 100_000 + b"\n\n",
+        b'{"error_code": 0, "error_msg": "", "result": "x"}',
         event({"choices": [{"delta": {}}], "base_resp": {"status_code": 0, "status_msg": ""}}),
         event({"choices": [{"delta": {"content": '"base_resp": {"status_code": 1002}'}}]}),
         b'{"choices": [{"message": {"base_resp": {"status_code": 1002}}}], "base_resp": {"status_code": 0}}',
@@ -68,6 +69,10 @@ def test_an_ordinary_chunk_is_no_failure(chunk):
         (COMPATIBLE, b'{\n "error": {\n  "code": "limit_burst_rate"\n }\n}', Kind.RATE_LIMIT),
         (COMPATIBLE, b'event:error\ndata:{"code":"limit_burst_rate","message":"x"}\n\n', Kind.RATE_LIMIT),
         (COMPATIBLE, b"event: error\ndata: gone\n\n", Kind.TRANSIENT),
+        (COMPATIBLE, b"event: error\ndata: the model is overloaded\n\n", Kind.OVERLOADED),
+        (COMPATIBLE, b'{"error_code": 18, "error_msg": "Open api qps request limit reached"}', Kind.RATE_LIMIT),
+        (COMPATIBLE, b'{"error_code": 336, "error_msg": "bad"}', Kind.PERMANENT),
+        (COMPATIBLE, b'[{\n "error": {\n  "code": 503,\n  "message": "overloaded"\n }\n}\n]', Kind.OVERLOADED),
         (COMPATIBLE, chat("hello") + event({"error": {"message": "overloaded", "code": 503}}), Kind.OVERLOADED),
     ],
 )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tidegate.core.values import Kind
-from tidegate.providers import ANTHROPIC, COMPATIBLE, GEMINI, OPENAI, judge
+from tidegate.providers import ANTHROPIC, COMPATIBLE, GEMINI, OPENAI, judge, named
 from tidegate.providers._evidence import LONG_WAIT, LONGEST_WAIT, MEANINGS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -45,6 +45,27 @@ FOUND = [
     (429, "Free usage exceeded", "day_used_up"),
     (403, "You are being rate limited", "rate_words"),
     (500, "Upstream answered: too many requests", "rate_words"),
+    (429, "Requests to this model are limited: the quota is 0", "limit_of_zero"),
+    (401, "令牌额度已用尽", "money"),
+    (403, "Inference prohibited, please enter a payment method", "money"),
+    (403, "Your subscription has expired", "money"),
+    (403, "Out of call volume quota", "plan_used_up"),
+    (432, "This request exceeds your plan's set usage limit", "plan_used_up"),
+    (429, "You used all of your monthly requests", "plan_used_up"),
+    (429, "100 messages per 3 hours, you are over the limit", "plan_used_up"),
+    (403, "Quota was exceeded", "plan_used_up"),
+    (403, "Out of call volume quota. Quota will be replenished in 5.03:23:11", "plan_until"),
+    (402, "You've reached your 5-hour standard usage limit (resets in 3h 21min)", "plan_until"),
+    (429, "已超出今日请求上限", "day_used_up"),
+    (403, "You've used all the included free usage for this model", "day_used_up"),
+    (429, "The model is rate-limited upstream", "others_capacity_words"),
+    (500, "Upstream rate limit exceeded", "others_capacity_words"),
+    (429, "当前分组上游负载已饱和，请稍后再试", "others_capacity_words"),
+    (429, "No token was generated before the given deadline", "others_capacity_words"),
+    (503, "disconnect before headers. reset reason: overflow", "overload_words"),
+    (402, "Queue full: 1 requests already queued (max: 1)", "concurrency_words"),
+    (429, "You exceeded your concurrent session limit", "concurrency_words"),
+    (403, "请求过于频繁", "rate_words"),
 ]
 
 
@@ -54,6 +75,45 @@ def test_the_words_of_a_family_name_its_meaning(status, message, rule):
     assert outcome.row == f"common:{rule}"
     meaning = next(each for each in MEANINGS if each.name == rule)
     assert (outcome.kind, outcome.cause) == (meaning.kind, meaning.cause)
+
+
+@pytest.mark.parametrize(
+    ("code", "rule"),
+    [
+        ("AccountOverdueError", "money"),
+        ("personal-team-blocked:spending-limit", "money"),
+        ("user_weekly_rate_limited", "plan_used_up"),
+        ("token_quota_reached", "plan_used_up"),
+        ("UserByModelByDay", "day_used_up"),
+        ("dailyLimitExceeded", "day_used_up"),
+        ("rateLimitExceeded", "rate_words"),
+    ],
+)
+def test_a_code_alone_names_its_meaning(code, rule):
+    assert answer(403, "", code).row == f"common:{rule}"
+
+
+def test_a_denied_call_whose_only_quota_is_at_zero_is_refused_for_the_rate():
+    headers = {"x-ratelimit-limit": "60", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "30"}
+    outcome = answer(403, "Forbidden", headers=headers)
+    assert (outcome.row, outcome.retry_after) == ("common:rate_words", 30)
+    assert answer(403, "Forbidden", headers={**headers, "x-ratelimit-remaining": "5"}).row == "common:auth"
+
+
+def test_a_quota_at_zero_of_an_unstated_window_is_a_days_if_its_reset_is_hours_away():
+    headers = {"x-ratelimit-limit": "60", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "18000"}
+    assert answer(429, "slow down", headers=headers).kind is Kind.DAILY_LIMIT
+
+
+def test_a_value_that_names_the_limit_is_a_witness():
+    assert answer(429, "Too many requests", headers={"x-ratelimit-type": "UserByModelByDay"}).kind is Kind.DAILY_LIMIT
+
+
+def test_a_row_for_a_plans_window_yields_to_a_named_end():
+    table = named("zai")
+    assert answer(429, "Limit Exhausted.", "1310", table=table).row == "zai:plan_window"
+    ended = answer(429, "Weekly limit exhausted, it will reset at 2026-01-02 08:00:00", "1310", table=table)
+    assert (ended.kind, ended.retry_after) == (Kind.DAILY_LIMIT, 86400)
 
 
 def test_every_meaning_has_an_example():

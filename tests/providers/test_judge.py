@@ -150,7 +150,7 @@ def test_headers_before_body_and_body_before_prose_name_the_wait():
     assert answer(OPENAI, 429, {}, {"error": {"message": "try again in 3s"}}).retry_after == 3
 
 
-@pytest.mark.parametrize("wait", [-1, math.nan, math.inf, 1e300, True, "5", [5]])
+@pytest.mark.parametrize("wait", [-1, math.nan, math.inf, 1e300, True, "soon", [5]])
 def test_an_unusable_wait_in_the_body_is_no_wait(wait):
     assert answer(OPENAI, 429, {}, {"retry_after": wait}).retry_after is None
 

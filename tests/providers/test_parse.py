@@ -160,8 +160,15 @@ def test_a_bare_integer_is_read_in_the_unit_that_fits_or_not_at_all(value, limit
         ("retry after 1e9 seconds", None),
         ("retry after 999999999 days", None),
         ("entry in 5s", None),
-        ("try again in 5s3m", None),
         ("try again in 1.5 seconds", 1.5),
+        ("quota will be replenished in 5.03:23:11", 444191),
+        ("quota will be replenished in 07:01:20.", 25280),
+        ("usage limit (resets in 3h 21min)", 12060),
+        ("reset after 2m)", 120),
+        ("retry after: 30s", 30),
+        ("you are blocked for 10 minutes", 600),
+        ("try again in about 2 hrs 5 mins", 7500),
+        ("try again in 3 models", None),
     ],
 )
 def test_prose_names_a_wait(text, wait):

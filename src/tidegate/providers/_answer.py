@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable
 
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome, ReplayableRefusal
-from tidegate.providers._response import parsed, refusal_in
+from tidegate.providers._refusal import parsed, refusal_in
 
 MAX_BODY_BYTES = 1 << 14
 """Upper bound, in bytes, of a refusal that is kept, per key. Raising it keeps larger refusals in memory for every key.

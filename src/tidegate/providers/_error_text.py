@@ -17,40 +17,60 @@ from tidegate.core.values import QuotaReading, Unit
 from tidegate.providers import _values
 from tidegate.providers._values import window_name
 
-_NUMBER = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.0{1,6}(?![0-9]))?"
+_NUMBER = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.0{1,6}(?![0-9]))?(k(?![a-z]))?"
 _AMOUNT = r"[0-9]{1,9}(?:\.[0-9]{1,12})?"
-_TIME = r"(?:milliseconds?|seconds?|secs?|s|minutes?|mins?|hours?|hrs?|days?|weeks?)(?![a-z])"
-_SPAN = (
-    rf"(?:({_AMOUNT}(?:ms|d|h|m|s)(?: ?{_AMOUNT}(?:ms|d|h|m|s)){{0,4}})(?![0-9a-z])"
-    rf"|({_AMOUNT} ?{_TIME}(?:(?:,? and |, | ){_AMOUNT} ?{_TIME}){{0,4}}))"
+_TIME = r"(?:milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)(?![a-z])"
+_SPAN = rf"({_AMOUNT} ?{_TIME}(?:(?:,? and |, | )?{_AMOUNT} ?{_TIME}){{0,4}})"
+_CLOCK = r"(?:([0-9]{1,4})\.)?([0-9]{2}):([0-9]{2}):([0-9]{2})(?![0-9])"
+"""A span as .NET writes it (Azure API Management: `5.03:23:11`, days first)."""
+_AGAIN = (
+    r"\b(?:try again|retry|retrying|wait|resets?|renew(?:s|ed)|refreshe[sd]|replenishe[sd]|refills?|restored|unlocks?"
+    r"|available(?: again)?|come back|(?:blocked|limited|suspended|throttled|paused)(?= for ))"
 )
-_AGAIN = r"\b(?:try again|retry|retrying|wait|resets?|renews?|refreshe[sd]|available again|come back)"
-_WAIT = re.compile(_AGAIN + r"(?: in| after| for)?:? ~?" + _SPAN)
+_ABOUT = r"(?: in| after| for| within)?:? (?:about |around |approximately |at least |another )?~?"
+_WAIT = re.compile(rf"{_AGAIN}{_ABOUT}(?:{_CLOCK}|{_SPAN})")
 _PARTS = re.compile(rf"({_AMOUNT}) ?({_TIME})")
 _UNTIL = re.compile(
-    rf"(?:{_AGAIN}(?: at| on| by| after)?|将在) ([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}[t ][0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}})"
-    r"(?:\.[0-9]{1,9})?(z| ?utc| ?gmt| ?[+-][0-9]{2}:?[0-9]{2})?(?![0-9])"
+    rf"(?:{_AGAIN}(?: at| on| by| after| until)?:?|\buntil|将在) ([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:[t ]|,? at )"
+    r"([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:\.[0-9]{1,9})?(z| ?utc| ?gmt| ?[+-][0-9]{2}:?[0-9]{2})?(?![0-9])"
 )
 _RETURN_DATE = re.compile(
     r"\b(?:regain access|resets?|renews?|returns?|available again)(?: at| on| by)? ([0-9]{4}-[0-9]{2}-[0-9]{2})"
     r"(?: at ([0-9]{2}:[0-9]{2} utc))?(?![0-9])"
 )
+_EPOCH = re.compile(
+    rf"(?:{_AGAIN}(?: at| on| after)?:? |\blimit reached\|)([0-9]{{10}})(?:[0-9]{{3}})?(?:\.[0-9]{{1,9}})?(?![0-9])"
+)
+"""An instant in seconds or milliseconds since 1970 (Claude Code: `usage limit reached|1754200800`)."""
 _BEIJING = "+08:00"
 """Zone of an instant without one. Only services of China are known to write such (Z.ai: collected answers of 2026)."""
 
 _END = r"(?![0-9]|[.,][0-9])"
-_LIMIT = re.compile(r"\b(?:limit:?|max [rt]p[smhd]:) ~?" + _NUMBER + _END)
+_LIMIT = re.compile(r"\blimit:? ~?" + _NUMBER + _END)
 _REQUESTED = re.compile(r"\brequested:? ~?" + _NUMBER + _END)
-_WHAT = r"(input tokens|output tokens|tokens|requests|images|api calls)"
-_WINDOW = r"(second|sec|minute|min|hour|day|month)"
-_WHAT_PER = re.compile(rf"\b{_WHAT} per {_WINDOW}\b")
-_DAILY = re.compile(r"\b(hourly|daily|monthly) (token|request)s? (?:limit|quota)\b")
-_PER = re.compile(rf"(?:\bper |/ ?){_WINDOW}\b")
+_WHAT = (
+    r"(input tokens|output tokens|tokens?|requests?|images|api calls|calls|queries|messages|times)"
+    r"(?: per [a-z]{1,20}(?= per ))?"
+)
+_WINDOW = r"(?:([0-9]{1,5})[ -]?)?(second|sec|s|minute|min|hour|day|week|month)s?\b"
+_WHAT_PER = re.compile(rf"\b{_WHAT} per {_WINDOW}")
+_DAILY = re.compile(r"\b(hourly|daily|weekly|monthly) (token|request)s? (?:limit|quota)\b")
+_PER = re.compile(rf"(?:\bper |/ ?){_WINDOW}")
 _SHORT = re.compile(r"\b([rt])p([smhd])\b")
+_MAX_SHORT = re.compile(rf"\b(?:max(?:imum)? ([rt])p([smhd])|([rt])p([smhd]) limit)(?: of| is)?:? {_NUMBER}{_END}")
 _WHAT_LIMIT_PER = re.compile(rf"\b(token|request) limit \({_NUMBER} per {_WINDOW}\)")
-_AMOUNT_PER = re.compile(rf"(?<![0-9,.]){_NUMBER} {_WHAT} ?(?:per|/) ?{_WINDOW}\b")
+_AMOUNT_PER = re.compile(rf"(?<![0-9,.]){_NUMBER} {_WHAT} ?(?:per|/|every|each) ?{_WINDOW}")
+_BOUNDED = re.compile(r"limit|quota|maximum|max |exceed|allow")
+"""Words beside which an amount per window is the limit."""
+_OFFERED = re.compile(r"\b(?:upgrade|unlock|increase)")
+"""Words after which an amount is what another plan allows."""
 _NUMBER_PER = re.compile(rf"\blimit of {_NUMBER} per ([0-9]{{1,9}})s exceeded for ([a-z]{{1,40}})")
 _ACTUAL_LIMIT = re.compile(rf"\b{_WHAT} per {_WINDOW} \(actual/limit\): {_NUMBER}/{_NUMBER}")
+_AT_ONCE = re.compile(
+    rf"\b(?:maximum|max|limit)(?: of)? {_NUMBER} (?:concurrent|parallel|simultaneous)\b"
+    rf"|\b(?:concurrent|concurrency|parallel|simultaneous)(?: [a-z]{{1,20}})? limit(?: of| is)?:? {_NUMBER}{_END}"
+    rf"|\bmax(?:imum)?(?: [a-z]{{1,20}})? concurrency:? {_NUMBER}{_END}"
+)
 
 _MAX_BODY = 4096
 """Bytes of a refusal that are searched for a date. Raising it searches longer bodies. Derived from the characters of a
@@ -61,7 +81,8 @@ _UNITS: dict[str, Unit] = {
     "input tokens": "input_tokens",
     "output tokens": "output_tokens",
     "requests": "requests",
-    "api calls": "requests",
+    **dict.fromkeys(("request", "api calls", "calls", "queries", "messages", "times"), "requests"),
+    "token": "tokens",
     "images": "input_images",
 }
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "mo": 2592000.0}
@@ -95,48 +116,62 @@ def read_prose(text: str, codes: frozenset[str] = frozenset()) -> Prose:
 
 
 def _amounts(text: str, codes: frozenset[str]) -> Prose:
-    wait = None
     match = _NUMBER_PER.search(text)
     if match is not None:
-        concurrent = "concurrent" in match[3]
-        counted = "concurrent_requests" if concurrent else "tokens" if "token" in match[3] else "requests"
-        return Prose(wait, _count(match[1]), None, counted, float(match[2]))
+        concurrent = "concurrent" in match[4]
+        counted = "concurrent_requests" if concurrent else "tokens" if "token" in match[4] else "requests"
+        return Prose(None, _count(match[1], match[2]), None, counted, float(match[3]))
     match = _ACTUAL_LIMIT.search(text)
     if match is not None:
-        return Prose(wait, _count(match[4]), None, _UNITS[match[1]], _window(match[2]))
+        return Prose(None, _count(match[6], match[7]), None, _UNITS[match[1]], _window(match[2], match[3]))
     match = _WHAT_LIMIT_PER.search(text)
     if match is not None:
-        return Prose(wait, _count(match[2]), None, _UNITS[f"{match[1]}s"], _window(match[3]))
+        return Prose(None, _count(match[2], match[3]), None, _UNITS[f"{match[1]}s"], _window(match[4], match[5]))
+    match = _AT_ONCE.search(text)
+    if match is not None:
+        written = next((match[place], match[place + 1]) for place in (1, 3, 5) if match[place])
+        return Prose(None, _count(*written), None, "concurrent_requests", 0.0)
+    match = _MAX_SHORT.search(text)
+    if match is not None:
+        unit: Unit = "requests" if (match[1] or match[3]) == "r" else "tokens"
+        return Prose(None, _count(match[5], match[6]), None, unit, _SECONDS[match[2] or match[4]])
     limit = _LIMIT.search(text)
     if limit is not None:
         requested = _REQUESTED.search(text)
-        unit, window = _what(text, codes)
-        return Prose(wait, _count(limit[1]), _count(requested[1]) if requested else None, unit, window)
-    match = _AMOUNT_PER.search(text) if "limit" in text else None
+        counted_in, window = _what(text, codes)
+        wanted = _count(requested[1], requested[2]) if requested else None
+        return Prose(None, _count(limit[1], limit[2]), wanted, counted_in, window)
+    stated = _OFFERED.split(text, maxsplit=1)[0]
+    match = _AMOUNT_PER.search(stated) if _BOUNDED.search(stated) else None
     if match is not None:
-        return Prose(wait, _count(match[1]), None, _UNITS[match[2]], _window(match[3]))
-    return Prose(wait)
+        return Prose(None, _count(match[1], match[2]), None, _UNITS[match[3]], _window(match[4], match[5]))
+    return Prose()
 
 
 def _wait(text: str) -> float | None:
     match = _WAIT.search(text)
     if match is None:
         return None
-    if match[1] is not None:
-        span = _values.duration(match[1].replace(" ", "").encode("ascii"))
-        return span[0] if span is not None else None
-    parts = _PARTS.findall(match[2])
-    wait = sum(float(number) * (1e-3 if unit.startswith("milli") else _SECONDS[unit[0]]) for number, unit in parts)
+    if match[5] is None:
+        days, hours, minutes, seconds = (float(part or 0) for part in match.groups()[:4])
+        return days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds
+    wait = sum(float(number) * _seconds(unit) for number, unit in _PARTS.findall(match[5]))
     return wait if wait <= _values.MAX_SECONDS else None
+
+
+def _seconds(unit: str) -> float:
+    return 1e-3 if unit.startswith(("milli", "ms")) else _SECONDS[unit[0]]
 
 
 def _until(text: str) -> float | None:
     match = _UNTIL.search(text)
     if match is None:
-        return None
-    zone = (match[2] or _BEIJING).strip()
+        epoch = _EPOCH.search(text)
+        return float(epoch[1]) if epoch is not None else None
+    zone = (match[3] or _BEIJING).strip()
     zone = "+00:00" if zone in ("z", "utc", "gmt") else zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
-    found = _values.instant(f"{match[1].replace(' ', 't')}{zone}".encode("ascii"))
+    clock = match[2] if match[2].count(":") == 2 else f"{match[2]}:00"
+    found = _values.instant(f"{match[1]}t{clock}{zone}".encode("ascii"))
     return found[0] if found is not None else None
 
 
@@ -152,26 +187,26 @@ def return_date(body: bytes) -> str:
 def _what(text: str, codes: frozenset[str]) -> tuple[Unit | None, float | None]:
     match = _WHAT_PER.search(text)
     if match is not None:
-        return _UNITS[match[1]], _window(match[2])
+        return _UNITS[match[1]], _window(match[2], match[3])
     match = _DAILY.search(text)
     if match is not None:
-        return _UNITS[f"{match[2]}s"], _window(match[1])
+        return _UNITS[f"{match[2]}s"], _window(None, match[1])
     match = _SHORT.search(text)
     if match is not None:
         return ("requests" if match[1] == "r" else "tokens"), _SECONDS[match[2]]
     for unit in ("tokens", "requests"):
         if unit in codes:
             match = _PER.search(text)
-            return unit, _window(match[1]) if match is not None else None
+            return unit, _window(match[1], match[2]) if match is not None else None
     return None, None
 
 
-def _window(word: str) -> float:
-    return _SECONDS["mo" if word.startswith("month") else word[0]]
+def _window(number: str | None, word: str) -> float:
+    return float(number or 1) * _SECONDS["mo" if word.startswith("month") else word[0]]
 
 
-def _count(written: str) -> float:
-    return float(written.replace(",", ""))
+def _count(written: str, thousands: str | None) -> float:
+    return float(written.replace(",", "")) * (1000.0 if thousands else 1.0)
 
 
 _MAX_DETAILS = 32

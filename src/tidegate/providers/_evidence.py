@@ -36,8 +36,8 @@ _SHARED = frozenset({429, 500, 502, 503, 504, 529})
 _DENIED = frozenset({401, 402, 403})
 """Statuses that deny: what they offer to buy is missing, and a rate that they name is what they refuse for."""
 
-_QUOTA = _SHARED | _DENIED | {400}
-"""Statuses that were seen to report a used-up quota. Others name a limit of the request itself, such as 413 and 422."""
+_OF_REQUEST = frozenset({404, 405, 406, 410, 411, 413, 414, 415, 416, 417, 422, 426, 428, 431, 451})
+"""Statuses that name a fault of the request itself. A limit that its words name is one of the request."""
 
 
 class Meaning(NamedTuple):
@@ -91,13 +91,13 @@ def _words(*patterns: str) -> re.Pattern[str]:
 _GAP = r"(?:\W{1,3}\w{1,20}){0,3}?\W{1,3}"
 """Up to three words between two others."""
 
-_ZERO = _words(
-    r"(?<!remaining )(?<!current )\blimit:? 0(?![0-9]|[.,][0-9])", r"\b(?:rate|quota) limit of 0(?![0-9]|[.,][0-9])"
+_ZERO = re.compile(
+    r"(?<!remaining )(?<!current )\b(?:limit|(?:rate|quota) limit of|(?:limit|quota) is):? 0(?![0-9]|[.,][0-9])"
 )
 
 _OWNED = r"(?:balance|funds|credits?)"
 _ABOUT_MONEY = ("balance", "funds", "credit", "usage", "bill", "spend", "cost", "pay", "budget", "standing", "account",
-                "invoice", "余额", "欠费")  # fmt: skip
+                "invoice", "charge", "top", "subscription", "trial", "余额", "欠费", "额度")  # fmt: skip
 _MONEY = WordFamily(
     _ABOUT_MONEY,
     _words(
@@ -117,34 +117,47 @@ _MONEY = WordFamily(
         r"\bnot active, please check your billing\b",
         r"\bin good standing\b",
         r"\b(?:account|payment|invoice)(?: \w{1,20}){0,3}? (?:overdue|past due|in arrears)\b",
-        r"余额不足|欠费",
+        r"\bplease (?:recharge|top[- ]?up)\b",
+        r"\bpositive balance\b",
+        r"\bcredits? (?:has |have )?expired\b",
+        r"\b(?:trial|subscription)(?: period)?(?: has| is)? (?:expired|ended)\b",
+        r"\b(?:inactive|no active|without an active) (?:subscription|plan)\b",
+        r"(?:余额|额度)(?:已)?(?:不足|用尽|用完|耗尽)|欠费",
     ),
 )
-_OFFER = re.compile(rf"\b(?:purchase|buy|add|top up)(?: \w{{1,20}}){{0,2}}? {_OWNED}\b")
+_OFFER = re.compile(
+    rf"\b(?:purchase|buy|add|enter|provide|top up)(?: \w{{1,20}}){{0,2}}? (?:{_OWNED}|payment method)\b"
+)
 """What a denied call offers to buy. A refusal for a rate or a window offers the same, so it counts only there."""
 _MONEY_CODES = _words(
-    r"^billing_|_billing$|billing_hard_limit|insufficient_(?:balance|funds|credits?)|credits?_(?:balance_)?exhausted",
-    r"exceeded_current_quota|budget_exceeded|arrear|overdue|payment_required|spend_limit",
+    r"^billing_|_billing$|billing_hard_limit|insufficient_?(?:balance|funds|credits?)|credits?_(?:balance_)?exhausted",
+    r"exceeded_current_quota|budget_exceeded|arrear|overdue|payment_?required|spend(?:ing)?[-_]limit|credit_limit",
 )
 
-_PERIOD = r"(?:session|hourly|weekly|monthly|(?:[0-9]{1,3}|five|seven)[- ]?(?:hours?|days?|weeks?|h|d))"
+_PERIOD = r"(?:(?<!concurrent )session|hourly|weekly|monthly|(?:[0-9]{1,3}|five|seven)[- ]?(?:hours?|days?|weeks?|h|d))"
 _BOUND = r"(?:limits?|quotas?|allowance|allocation|cap)"
 _ABOUT_PLANS = ("session", "hour", "week", "month", "day", "usage", "message", "individual", "plan", "billing", "your ",
-                "quota", "使用", "限额", *(f"{number}h" for number in range(10)))  # fmt: skip
+                "quota", " all ", "使用", "限额", "每周", "月",
+                *(f"{number}h" for number in range(10)))  # fmt: skip
 _PLAN = WordFamily(
     _ABOUT_PLANS,
     _words(
         rf"\b{_PERIOD}\b{_GAP}{_BOUND}\b",
         rf"\b{_BOUND} (?:reached|exceeded|exhausted|used up)? ?(?:for|of|per) (?:your |the |this )?{_PERIOD}\b",
-        r"\b(?:reached|hit|exceeded|exhausted|used up)(?: \w{1,20}){0,3}? "
+        r"\b(?:reach(?:ed|es)|hit|exceed(?:ed|s)?|exhausted|used up)(?: [\w']{1,20}){0,3}? "
         r"(?:usage|message|individual|plan) (?:limit|quota)\b",
+        r"\b(?:used|consumed|exhausted)(?: up)? all(?: \w{1,20}){0,4}? (?:requests|messages|usage|quota|allowance)\b",
+        r"\bout of(?: [\w-]{1,20}){0,3}? quota\b",
+        r"\bquota will (?:be )?(?:reset|renew|replenish|refresh|refill)(?:ed)?\b",
+        r"\b(?:have no|no remaining) (?:quota|allowance|requests|messages)\b",
+        r"\b(?:per|every|within|last|past) (?:[2-9]|[0-9]{2,3}|five|seven)[- ]?(?:hours?|days?|weeks?)\b",
         r"\b(?:usage|individual|plan) (?:limit|quota)(?: has been| was| is)? (?:reached|hit|exceeded|exhausted)\b",
         rf"\b(?:reached|limit|quota|exceeded|used)\b{_GAP}(?:this|the|current|per)(?: current)? "
         r"(?:month|week|billing (?:cycle|period))\b",
         r"\bexhausted your (?:capacity|quota)\b",
         r"\bexceed(?:ed|s)? your (?!current )(?:\w{1,20} ){0,3}?(?:allowance|allotment|quota)\b",
         r"\bquota (?:is |was )?(?:not enough|insufficient|used up)\b",
-        r"使用上限|限额",
+        r"使用上限|限额|每周|每月|本月",
     ),
 )
 _PLAN_CODES = _words(
@@ -152,44 +165,114 @@ _PLAN_CODES = _words(
     r"quota_exhausted",
     r"^quota_exceeded$",
     r"insufficient_\w+_quota",
+    r"(?:^|_)(?:weekly|monthly)(?:_|$)",
+    r"^limitexceededexception$",
     r"(?:monthly|weekly|five_hour|session)_(?:\w+_)?(?:count|limit)",
 )
 
+_QUOTA = re.compile(r"\bquota\b(?:\W{1,3}\w{1,20}){0,3}?\W{1,3}(?:exceeded|exhausted|reached|rejected)\b")
+_QUOTA_CODES = _words(r"quota_(?:exceeded|exhausted|reached)")
+"""Quotas of a call that is denied. Of a call that is throttled, most are rates."""
+
 _FREE_CODES = _words(r"free_?usage|free_?tier_?(?:daily|limit)")
-_FREE = re.compile(
-    rf"\bfree (?:\w{{1,20}} )?(?:usage|tier|quota|allowance|allocation|requests?)\b{_GAP}"
-    r"(?:exceeded|reached|exhausted|used up)\b"
+_ALLOWED_FREE = r"free (?:\w{1,20} )?(?:usage|tier|quota|allowance|allocation|requests?)\b"
+_FREE = _words(
+    rf"\b{_ALLOWED_FREE}{_GAP}(?:exceeded|reached|exhausted|used up)\b",
+    rf"\b(?:used|exhausted|exceeded|reached)(?: \w{{1,20}}){{0,4}}? {_ALLOWED_FREE}",
 )
 """A free allowance returns each day at those who name no window (OpenCode Zen: 00:00 UTC)."""
 
 _AT_A_TIME = re.compile(r"\bresets? (?:at|on) [0-9]")
-_RATE_WORDS = _words(r"\brate[- ]limit(?:ed|s)?\b", r"\btoo many requests\b", r"\bthrottl(?:ed|ing)\b")
+_RATE_WORDS = _words(
+    r"\brate[- ]limit(?:ed|s)?\b",
+    r"\btoo many requests\b",
+    r"\bthrottl(?:ed|ing)\b",
+    r"\b(?:request|qps|[rt]p[ms]) limit (?:reached|exceeded)\b",
+    r"限流|速率限制|频繁",
+)
 _RATE_CODES = _words(r"throttl", r"rate_?limit", r"too_?many_?requests")
 
-_A_DAY = _words(
-    r"\b(?:per|a|each|every|/) ?day\b", r"\bdaily\b", r"\bper-day\b", r"\b[rti]pd\b", r"\btoday's\b", r"\b24 hours\b"
+_A_DAY = WordFamily(
+    ("day", "dai", "pd", "24", "日", "每天"),
+    _words(
+        r"\b(?:per|a|each|every|/) ?day\b",
+        r"\bdaily\b",
+        r"\bper-day\b",
+        r"\b[rti]pd\b",
+        r"\btoday's\b",
+        r"\b24[- ]?h(?:ou)?rs?\b",
+        r"今日|当日|每日|每天",
+    ),
 )
+_DAY_CODES = _words(r"(?:^|_)(?:daily|day|rpd|tpd)(?:_|$)", r"daily", r"(?:by|per)_?day")
 _A_RATE = _words(
-    r"\b(?:per|a|each|every|/) ?(?:second|sec|minute|min|hour)\b", r"\bper-(?:sec|min|hour)", r"\b(?:i|o)?[rti]p[smh]\b"
+    r"\b(?:per|a|each|every|/) ?(?:second|sec|minute|min|hour)\b",
+    r"\bper-(?:sec|min|hour)",
+    r"\b(?:(?:i|o)?[rti]p[smh]|qps)\b",
 )
-_USED_UP = re.compile(r"\b(?:exceed(?:ed|s)?|reached|exhausted|used up|too many|hit|over|limit|quota)\b")
-
-_CAPACITY = _words(
-    r"\boverload(?:ed)?\b",
-    r"\b(?:no|insufficient|not enough|out of|at|limited|lack of)(?: \w{1,20}){0,2}? capacity\b",
-    r"\bcapacity(?: \w{1,20}){0,2}? exceeded\b",
-    r"\b(?:model|server|engine|service|system|backend|worker)s?(?: is| are)?(?: \w{1,20}){0,2}? busy\b",
-    r"\b(?:high|heavy|peak|increased) (?:demand|traffic|load|volume|usage)\b",
-    r"\bwe(?:'re| are)(?: \w{1,20}){0,2}? (?:receiving|getting|experiencing) too many\b",
-    r"\bqueue is full\b",
-    r"\b(?:worker|server) \w{0,20} ?(?:total )?request limit reached\b",
+_USED_UP = re.compile(
+    r"\b(?:exceed(?:ed|s)?|reached|exhausted|used up|too many|hit|over|limits?|quota)\b|上限|用完|用尽|超出|超过|耗尽"
 )
-_CAPACITY_CODES = _words(r"overload", r"capacity", r"model_busy|server_busy|engine_busy|resource_unavailable")
 
-_CONCURRENCY = _words(
-    rf"\b(?:concurren(?:t|cy)|parallel|simultaneous)\b{_GAP}(?:{_BOUND}|exceeded|reached)\b",
-    r"\b(?:too many|high|reduce|lower|exceed\w{0,4}|maximum|max)\b(?: \w{1,20}){0,3}? "
-    r"(?:concurren(?:t|cy)|parallel|simultaneous)\b",
+_UPSTREAM = WordFamily(
+    ("upstream", "上游"),
+    _words(
+        r"\brate[- ]limited upstream\b",
+        r"\bupstream(?: \w{1,20}){0,3}? (?:rate[- ]limit\w{0,4}|overloaded|busy|saturated|at capacity)\b",
+        r"上游\w{0,8}(?:饱和|繁忙|限流)",
+    ),
+)
+_CAPACITY = WordFamily(
+    (
+        "capacity",
+        "overload",
+        "busy",
+        "demand",
+        "traffic",
+        "load",
+        "volume",
+        "usage",
+        "too many",
+        "queue",
+        "worker",
+        "server",
+        "available",
+        "deadline",
+        "overflow",
+        "gpu",
+        "compute",
+        "负载",
+        "访问量",
+        "繁忙",
+        "拥挤",
+    ),
+    _words(
+        r"\boverload(?:ed)?\b",
+        r"\b(?:no|insufficient|not enough|out of|at|limited|lack of)(?: \w{1,20}){0,2}? capacity\b",
+        r"\bcapacity(?: \w{1,20}){0,2}? exceeded\b",
+        r"\b(?:model|server|engine|service|system|backend|worker)s?(?: is| are)?(?: \w{1,20}){0,2}? busy\b",
+        r"\b(?:high|heavy|peak|increased) (?:demand|traffic|load|volume|usage)\b",
+        r"\bwe(?:'re| are)(?: \w{1,20}){0,2}? (?:receiving|getting|experiencing) too many\b",
+        r"\bqueue is full\b",
+        r"\bno (?:healthy )?deployments? available\b",
+        r"\bbefore the (?:given )?deadline\b",
+        r"\breset reason: overflow\b",
+        r"\b(?:insufficient|not enough|no available) (?:compute|gpus?|instances|workers)\b",
+        r"负载|访问量过大|繁忙|过载|拥挤",
+        r"\b(?:worker|server) \w{0,20} ?(?:total )?request limit reached\b",
+    ),
+)
+_CAPACITY_CODES = _words(r"overload", r"capacity", r"(?:model|server|engine|system)_busy|resource_unavailable")
+
+_CONCURRENCY = WordFamily(
+    ("concurren", "parallel", "simultaneous", "already", "并发"),
+    _words(
+        rf"\b(?:concurren(?:t|cy)|parallel|simultaneous)\b{_GAP}(?:{_BOUND}|exceeded|reached)\b",
+        r"\b(?:too many|high|reduce|lower|exceed\w{0,4}|maximum|max)\b(?: \w{1,20}){0,3}? "
+        r"(?:concurren(?:t|cy)|parallel|simultaneous)\b",
+        r"\brequests? already (?:queued|running|in progress|in flight)\b",
+        r"并发",
+    ),
 )
 _CONCURRENCY_CODES = _words(r"concurren")
 
@@ -198,40 +281,50 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     """Return what the witnesses say together, or None if they say no more than the status."""
     words, codes = facts.words, facts.codes
     throttled = facts.status is None or facts.status in _SHARED
-    if not throttled and facts.status not in _QUOTA:
+    if facts.status in _OF_REQUEST:
         return None
+    denied = facts.status in _DENIED
     if (throttled or facts.status == 403) and _ZERO.search(words):
         return ZERO
-    offered = facts.status in _DENIED and _OFFER.search(words) is not None and not _is_limited(words)
+    offered = denied and _OFFER.search(words) is not None and not _is_limited(words)
     if offered or _MONEY.found(words) or _any(_MONEY_CODES, codes):
         return MONEY
     plan = facts.rejected or _PLAN.found(words) or _any(_PLAN_CODES, codes)
+    plan = plan or (not throttled and (_QUOTA.search(words) is not None or _any(_QUOTA_CODES, codes)))
     named = bool(facts.wait)
     if plan and not _is_a_rate(words) and (named or _AT_A_TIME.search(words)):
         return PLAN_UNTIL
-    if _is_a_day(words) or _FREE.search(words) or _any(_FREE_CODES, codes) or (throttled and _is_long(facts.readings)):
+    if _is_a_day(words, codes) or _FREE.search(words) or _any(_FREE_CODES, codes):
+        return DAY
+    if (throttled or denied) and _is_long(facts.readings):
         return DAY
     if plan and not _is_a_rate(words):
         return DAY if facts.rejected or "quota_exhausted" in codes else PLAN
-    if facts.status == 429 and facts.wait is not None and LONG_WAIT <= facts.wait <= LONGEST_WAIT:
+    long = facts.wait is not None and LONG_WAIT <= facts.wait <= LONGEST_WAIT
+    if long and (facts.status is None or facts.status == 429 or denied):
         return LONG
-    if throttled and (_CAPACITY.search(words) or _any(_CAPACITY_CODES, codes)):
+    if throttled and _UPSTREAM.found(words):
+        return OTHERS
+    if throttled and (_CAPACITY.found(words) or _any(_CAPACITY_CODES, codes)):
         return OTHERS if facts.status == 429 else OVERLOAD
-    if throttled and (_CONCURRENCY.search(words) or _any(_CONCURRENCY_CODES, codes)):
+    if (throttled or denied) and (_CONCURRENCY.found(words) or _any(_CONCURRENCY_CODES, codes)):
         return CONCURRENCY
     if facts.status == 429:
         return RATE if _is_a_rate(words) else None
     said = facts.status != 400 and _RATE_WORDS.search(words) is not None
-    return RATE if said or _any(_RATE_CODES, codes) else None
+    empty = facts.status in (403, 503) and any(reading.remaining == 0 for reading in facts.readings)
+    return RATE if said or empty or _any(_RATE_CODES, codes) else None
 
 
 def _any(pattern: re.Pattern[str], codes: frozenset[str]) -> bool:
     return any(pattern.search(code) for code in codes)
 
 
-def _is_a_day(words: str) -> bool:
+def _is_a_day(words: str, codes: frozenset[str]) -> bool:
     """Return whether a day's quota is used up: of several windows, the first one named is the one exceeded."""
-    day = _A_DAY.search(words)
+    if _any(_DAY_CODES, codes):
+        return True
+    day = _A_DAY.pattern.search(words) if _A_DAY.found(words) else None
     if day is None or _USED_UP.search(words) is None:
         return False
     rate = _A_RATE.search(words)
@@ -247,6 +340,9 @@ def _is_a_rate(words: str) -> bool:
 
 
 def _is_long(readings: tuple[QuotaReading, ...]) -> bool:
-    """Return whether the only quotas at zero are those of a day or longer."""
-    empty = [reading.window for reading in readings if reading.remaining == 0 and reading.window is not None]
-    return bool(empty) and min(empty) >= LONG_WINDOW
+    """Return whether the only quotas at zero are those of a day or longer, by their window or else by their reset."""
+    empty = [reading for reading in readings if reading.remaining == 0 and (reading.window or reading.reset_after)]
+    return bool(empty) and all(
+        reading.window >= LONG_WINDOW if reading.window else (reading.reset_after or 0.0) >= LONG_WAIT
+        for reading in empty
+    )

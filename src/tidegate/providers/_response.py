@@ -8,230 +8,37 @@ order. The first row that matches gives the outcome, unless it compared only wha
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from math import ceil
-from typing import NamedTuple
 
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Unit
 from tidegate.providers import _values
-from tidegate.providers._error_text import Exceeded, Prose, read_details, read_prose
-from tidegate.providers._evidence import Witnesses, meaning_of
+from tidegate.providers._error_text import Prose, read_prose
+from tidegate.providers._evidence import PLAN_UNTIL, Witnesses, meaning_of
 from tidegate.providers._headers import Found, gather, origin, read_found, row_at
+from tidegate.providers._refusal import NOTHING, RefusalDetails, parsed, refusal_in, refusal_of
 from tidegate.providers._schema import CODE, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, ErrorRow, HeaderRow, Provider
 from tidegate.providers._usage import usage_of
 from tidegate.providers._values import window_name
 
-_MAX_BODY = 1 << 18
-"""Bytes of a refusal's body above which it is not parsed. Raising it spends more time on a hostile answer. Chosen: the
-longest capture has 2,300 (as `_answer.MAX_BODY_BYTES`)."""
-
-
-_MAX_TEXT = 4096
-
-"""Characters of a message that are compared with the rows of a table. Raising it spends more time on long messages.
-Chosen: longer than any captured refusal."""
-
-_MAX_CODE = 128
-
-"""Characters of an error code above which it is ignored. Raising it takes sentences for codes. Chosen: codes are one
-word or a few joined ones."""
-
-_MAX_QUOTED = 64
-"""Headers that are read from a gateway's quotation of an upstream answer. Raising it spends more time on a hostile
-answer. Chosen: an answer of a provider has a few dozen headers."""
-
-_CODE_KEYS = ("code", "type", "status", "error_code", "error_type", "reason")
-_STATUS_KEYS = ("code", "status", "status_code")
-_WAIT_KEYS = ("retry_after", "retry_after_seconds", "resets_in_seconds")
-_TEXT_KEYS = ("message", "detail", "title", "error_description", "status_msg", "error")
-
-
-class RefusalDetails(NamedTuple):
-    """A refusal in the form that rows are compared with: lower case, white space collapsed. `wait` is in seconds.
-
-    `headers` are those that the body quotes (`error.metadata.headers`, capture openrouter-429-free-day). `exceeded` are
-    the quotas that the body lists as exceeded. `words` is `text` with what the body quotes of an upstream's refusal.
-    """
-
-    codes: frozenset[str] = frozenset()
-    text: str = ""
-    wait: float | None = None
-    status: int | None = None
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    exceeded: tuple[Exceeded, ...] = ()
-    words: str = ""
-
-
-NOTHING = RefusalDetails()
-
 UNKNOWN = "unknown"
 """Label of a refusal that no row of the table matches."""
-
-
-def refusal_of(body: bytes | None) -> RefusalDetails:
-    """Return the refusal in a body: a JSON object, an array of one, a JSON string, or plain text.
-
-    Nothing is read from HTML, which a proxy wrote.
-    """
-    if not body:
-        return NOTHING
-    start = body[:64].lstrip()
-    if start[:1] == b"<":
-        return NOTHING
-    if len(body) <= _MAX_BODY:
-        document = parsed(body)
-        if document is not None:
-            return refusal_in(document)
-    return NOTHING if start[:1] in (b"{", b"[") else _of_text(body[:_MAX_TEXT].decode("utf-8", "ignore"))
-
-
-def _of_text(text: str) -> RefusalDetails:
-    return RefusalDetails(text=plain(text), words=plain(text))
-
-
-def refusal_in(document: object) -> RefusalDetails:
-    """Return the refusal in a parsed document; `NOTHING` for an unknown shape."""
-    if isinstance(document, list):
-        document = document[0] if document else None
-    if isinstance(document, str):
-        return _of_text(document)
-    if not isinstance(document, dict):
-        return NOTHING
-    inner = document.get("error")
-    response = document.get("response")
-    if inner is None:
-        inner = response.get("error") if isinstance(response, dict) else document.get("errors")
-        inner = document.get("base_resp") if inner is None else inner  # MiniMax's own endpoints
-    if inner is None and isinstance(document.get("detail"), dict):
-        inner = document["detail"]  # FastAPI's, as ElevenLabs sends it
-    if isinstance(inner, list):
-        inner = inner[0] if inner else None
-    layers = [layer for layer in (inner, document) if isinstance(layer, dict)]
-    nested = _nested(layers)
-    if nested is not None:
-        layers.insert(0, nested)
-    codes: set[str] = set()
-    for layer in layers:
-        codes |= _codes(layer)
-    if inner is document.get("base_resp") and isinstance(inner, dict) and isinstance(inner.get("status_code"), int):
-        codes.add(str(inner["status_code"]))
-    waits = [wait for layer in layers for key in _WAIT_KEYS if (wait := _wait(layer.get(key))) is not None]
-    listed: tuple[Exceeded, ...] = ()
-    for layer in layers:
-        if isinstance(layer.get("details"), list):
-            wait, exceeded, reasons = read_details(layer["details"])
-            codes |= reasons
-            listed += exceeded
-            waits += [wait] if wait is not None else []
-    status = next((code for layer in layers for key in _STATUS_KEYS if _is_status(code := layer.get(key))), None)
-    text = _text(layers)
-    words = plain(f"{text} {_quoted_text(layers)}") if text else text
-    wait = waits[0] if waits else None
-    return RefusalDetails(frozenset(codes), text, wait, status, _quoted(layers), listed, words)
-
-
-def parsed(body: bytes | str) -> object:
-    """Return the JSON document, or None if the text is not JSON or too deeply nested."""
-    try:
-        document: object = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    return document
-
-
-def plain(text: str) -> str:
-    """Return the text as rows compare it: cut, lower case, white space collapsed, typographic apostrophes straight."""
-    return " ".join(text[:_MAX_TEXT].lower().replace("\u2019", "'").split())
-
-
-def _nested(layers: list[dict[str, object]]) -> dict[str, object] | None:
-    """Return the upstream provider's error object that a gateway put, as JSON text, into its own `message`; else None.
-
-    `layers` are the nested objects of the body, outermost first. Seen in the recorded answer gemini-429-free-tpm.
-    """
-    for layer in layers:
-        message = layer.get("message")
-        if isinstance(message, str) and message[:64].lstrip()[:1] == "{" and len(message) <= _MAX_BODY:
-            document = parsed(message)
-            if isinstance(document, dict):
-                inner = document.get("error")
-                return inner if isinstance(inner, dict) else document
-    return None
-
-
-def _codes(layer: dict[str, object]) -> set[str]:
-    values = [layer.get(key) for key in _CODE_KEYS]
-    details = layer.get("details")
-    if isinstance(details, dict):
-        values += [details.get(key) for key in _CODE_KEYS]
-    metadata = layer.get("metadata")
-    if isinstance(metadata, dict):
-        values.append(metadata.get("limit_source"))
-    codes = {
-        str(value).lower()
-        for value in values
-        if (isinstance(value, str) and len(value) <= _MAX_CODE) or _is_status(value)
-    }
-    # Copilot adds the plan to a code: `user_global_rate_limited:pro`.
-    return codes | {code.partition(":")[0] for code in codes if ":" in code}
-
-
-def _quoted(layers: list[dict[str, object]]) -> tuple[tuple[bytes, bytes], ...]:
-    for layer in layers:
-        metadata = layer.get("metadata")
-        headers = metadata.get("headers") if isinstance(metadata, dict) else None
-        if isinstance(headers, dict):
-            pairs = [(name, str(value)) for name, value in headers.items() if isinstance(value, str | int | float)]
-            quoted = [(name.encode("ascii", "replace"), value.encode("ascii", "replace")) for name, value in pairs]
-            return tuple(quoted[:_MAX_QUOTED])
-    return ()
-
-
-def _text(layers: list[dict[str, object]]) -> str:
-    for layer in layers:
-        for key in _TEXT_KEYS:
-            value = layer.get(key)
-            if isinstance(value, str) and value:
-                return plain(value)
-    return ""
-
-
-def _quoted_text(layers: list[dict[str, object]]) -> str:
-    """Return what a gateway quotes of its upstream's refusal (`error.metadata.raw` of OpenRouter and OpenCode)."""
-    for layer in layers:
-        metadata = layer.get("metadata")
-        raw = metadata.get("raw") if isinstance(metadata, dict) else None
-        if isinstance(raw, str):
-            return raw[:_MAX_TEXT]
-    return ""
-
-
-def _wait(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value <= _values.MAX_SECONDS else None
-
-
-def _is_status(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 100 <= value <= 599
-
 
 _PROSE_STATUSES = frozenset({413, 429, 503, 529})
 
 _MAX_EVENT = 1 << 18
 """Bytes of an event above which it is not parsed. Raising it spends more time on large events. Chosen: equal to
-`_MAX_BODY`, as the event holds the same error."""
+`_refusal._MAX_BODY`, as the event holds the same error."""
 
 _THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOTALL)
 """A header of Amazon's event stream: a name, type 7 (text), its length in two bytes, the text."""
 
 _PAYLOAD = re.compile(rb"\{[^{}]{0,4096}\}")
 
-_REFUSED = re.compile(rb'"status_code"\s*:\s*[1-9]')
-"""Code of a refusal in `base_resp`: a good answer has 0 there."""
+_REFUSED = re.compile(rb'"(?:status_code|error_code)"\s*:\s*"?[1-9]')
+"""Code of a refusal in `base_resp` or at the top: a good answer has 0 there, or none."""
 
 ANSWERED_STATUS = 200
 """HTTP status of an answer that holds a refusal."""
@@ -264,14 +71,15 @@ def judge(
     if until is not None:
         named = max(named or 0.0, until)
     if status in _PROSE_STATUSES:
-        wait = _first(named, _said(refusal.wait, prose, found, now_on), _reset_wait(provider, found, readings))
+        wait = _first(named, _said(refusal, prose, found, now_on), _reset_wait(provider, found, readings))
         refusal = refusal._replace(codes=codes, wait=wait, status=status)
         return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status, rejected)
     # Only a quota's refusal is worth waiting for, and it names its limit; an invalid request's words name another.
     refusal = refusal._replace(codes=codes, wait=_first(named, refusal.wait), status=status)
     outcome = _outcome(provider, refusal, Prose(), found, readings, ignored + unusable, status, rejected)
     if outcome.kind in REFUSED and outcome.row.startswith("common:"):
-        refusal = refusal._replace(wait=_first(named, _said(refusal.wait, prose, found, now_on)))
+        wait = _first(named, _said(refusal, prose, found, now_on), _reset_wait(provider, found, readings))
+        refusal = refusal._replace(wait=wait)
         return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status, rejected)
     return outcome
 
@@ -280,12 +88,11 @@ def _first(*waits: float | None) -> float | None:
     return next((wait for wait in waits if wait is not None), None)
 
 
-def _said(written: float | None, prose: Prose, found: Found, now_on: datetime) -> float | None:
+def _said(refusal: RefusalDetails, prose: Prose, found: Found, now_on: datetime) -> float | None:
     """Return the wait in a field of the body, else in the message, as a span or as an instant."""
-    said = prose.wait
-    if said is None and prose.until is not None:
-        said = max(0.0, prose.until - origin(found, now_on)[0])
-    return _body_wait(written, said)
+    wait = _body_wait(refusal.wait, prose.wait)
+    until = _first(refusal.until, prose.until)
+    return wait if wait is not None or until is None else max(0.0, until - origin(found, now_on)[0])
 
 
 def _plan(provider: Provider, found: Found, now_on: datetime) -> tuple[bool, float | None]:
@@ -318,10 +125,11 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
     """
     thrown = _thrown(chunk) if b":exception-type" in chunk else None
     if thrown is not None:
-        return _outcome(provider, thrown, read_prose(thrown.text, thrown.codes), {}, [], 0, None)
-    native = b'"base_resp"' in chunk and _REFUSED.search(chunk) is not None
+        return _failure(provider, thrown, None)
+    native = b'"base_resp"' in chunk
     if not native and b"error" not in chunk:
         return None
+    native = (native or b'"error_code"' in chunk) and _REFUSED.search(chunk) is not None
     named = b"event: error" in chunk or b"event:error" in chunk
     if not native and not named and b'"error"' not in chunk:
         return None
@@ -329,14 +137,18 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
         refused = _refused_with_200(line) if native else None
         if refused is not None:
             # An unknown code is no outage: the server has answered.
-            prose = read_prose(refused.text, refused.codes)
-            return _outcome(provider, refused, prose, {}, [], 0, ANSWERED_STATUS)._replace(status=None)
+            return _failure(provider, refused, ANSWERED_STATUS)._replace(status=None)
         refusal = _event_refusal(line, failing)
         if refusal is not None:
-            prose = read_prose(refusal.text, refusal.codes)
-            refusal = refusal._replace(wait=_body_wait(refusal.wait, prose.wait))
-            return _outcome(provider, refusal, prose, {}, [], 0, None)
+            return _failure(provider, refusal, None)
     return None
+
+
+def _failure(provider: Provider, refusal: RefusalDetails, status: int | None) -> Outcome:
+    """Return the outcome of a refusal that came with a good status."""
+    prose = read_prose(refusal.text, refusal.codes)
+    refusal = refusal._replace(wait=_body_wait(refusal.wait, prose.wait))
+    return _outcome(provider, refusal, prose, {}, [], 0, status)
 
 
 def _thrown(chunk: bytes) -> RefusalDetails | None:
@@ -351,7 +163,7 @@ def _thrown(chunk: bytes) -> RefusalDetails | None:
 
 def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
     """Yield the JSON texts of a chunk, each with whether its event is named `error`. A JSON document may span lines."""
-    whole = chunk.strip()
+    whole = chunk.strip(b" \t\r\n,[]")
     if whole[:1] == b"{" and whole[-1:] == b"}" and b"\n" in whole and len(whole) <= _MAX_EVENT:
         yield whole, False
     failing = False
@@ -367,11 +179,19 @@ def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _refused_with_200(line: bytes) -> RefusalDetails | None:
-    """Return the refusal that MiniMax's own endpoints put into a good answer, or into an event of a stream."""
-    document = parsed(line) if b'"base_resp"' in line and len(line) <= _MAX_EVENT else None
-    found = document.get("base_resp") if isinstance(document, dict) else None
+    """Return the refusal that a service puts into a good answer, or into an event of a stream.
+
+    MiniMax's own endpoints have it in `base_resp`, Baidu's in `error_code` and `error_msg`.
+    """
+    document = parsed(line) if len(line) <= _MAX_EVENT else None
+    if not isinstance(document, dict):
+        return None
+    found = document.get("base_resp")
     code = found.get("status_code") if isinstance(found, dict) else None
-    return refusal_in({"base_resp": found}) if isinstance(code, int) and code != 0 else None
+    if isinstance(code, int) and code != 0:
+        return refusal_in({"base_resp": found})
+    code = document.get("error_code")
+    return refusal_in(document) if code and isinstance(code, int | str) and code != "0" else None
 
 
 def _event_refusal(line: bytes, failing: bool) -> RefusalDetails | None:
@@ -384,7 +204,7 @@ def _event_refusal(line: bytes, failing: bool) -> RefusalDetails | None:
         return NOTHING if failing else None
     document = parsed(line)
     if not isinstance(document, dict):
-        return NOTHING if failing else None
+        return refusal_of(line) if failing else None
     kind = document.get("type")
     if failing or kind in ("error", "response.failed") or document.get("error"):
         return refusal_in(document)
@@ -414,11 +234,14 @@ def _outcome(
         kind, cause = (Kind.TRANSIENT, Cause.OUTAGE) if status is None else (Kind.PERMANENT, Cause.INVALID)
     else:
         kind, cause = row.kind, row.cause
-    if (row is None or row.yields) and provider.common_errors:
+    # A row for a plan's window cannot know that this refusal names its end.
+    named = kind is Kind.QUOTA_EXHAUSTED and refusal.wait
+    if (row is None or row.yields or named) and provider.common_errors:
         meaning = meaning_of(
             Witnesses(refusal.status, refusal.codes, refusal.words, refusal.wait, tuple(readings), rejected)
         )
-        if meaning is not None and meaning[1:] != (kind, cause):
+        overrules = row is None or row.yields or meaning is PLAN_UNTIL
+        if meaning is not None and overrules and meaning[1:] != (kind, cause):
             label, kind, cause = f"common:{meaning.name}", meaning.kind, meaning.cause
             row = None
     if row is not None and row.window is not None:

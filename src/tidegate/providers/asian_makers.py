@@ -136,14 +136,6 @@ MINIMAX = hosted(
             status=frozenset({402, 403, 429, 500}),
             text=("insufficient balance",),
         ),
-        ErrorRow(
-            name="plan_window",
-            kind=Kind.QUOTA_EXHAUSTED,
-            cause=Cause.MONEY,
-            source=f"https://github.com/MiniMax-AI/MiniMax-M2.7/issues/36 {_READ} (2056)",
-            status=_429,
-            text=("usage limit exceeded",),
-        ),
         # Its own endpoints answer with status 200, and with these codes in `base_resp`.
         _minimax("rate_code", Kind.RATE_LIMIT, Cause.RATE, "1002", "1039"),
         _minimax("concurrency_code", Kind.RATE_LIMIT, Cause.CONCURRENCY, "1041"),

@@ -122,14 +122,6 @@ GITHUB_COPILOT = hosted(
             ),
         ),
         ErrorRow(
-            name="plan_window",
-            kind=Kind.QUOTA_EXHAUSTED,
-            cause=Cause.MONEY,
-            source=f"{_COPILOT} (a week); the words of 5 hours as its users received them in 2026",
-            status=_429,
-            text=("session limits", "weekly rate limit"),
-        ),
-        ErrorRow(
             name="overloaded",
             kind=Kind.OVERLOADED,
             cause=Cause.OTHERS_CAPACITY,

@@ -362,7 +362,7 @@ class HttpCall(GovernedCall, ABC):
                 body is not None
                 and not self.stream
                 and len(body) <= MAX_CHECKED_BYTES
-                and (b'"error"' in body or b'"base_resp"' in body)
+                and (b'"error"' in body or b'"base_resp"' in body or b'"error_code"' in body)
             ):
                 failure = providers.judge_event(self.provider, body)
                 if failure is not None:
