@@ -4,7 +4,8 @@
 if the answer has no `date`), and what it means. `note` says what was not posted. Half of the answers, by a hash of the
 name, were kept unread while the tables were written. Those marked `later` were collected and labelled only after that.
 The `third` batch was collected and committed before a rule was written for it. Its kinds were first read right in 76 %
-(tuned) and 73 % (unread), and in 98 % and 94 % when the unread half was first read.
+(tuned) and 73 % (unread), and in 98 % and 94 % when the unread half was first read. The `fourth` batch was collected
+after these rules, and its kinds were first read right in 85 %.
 
 `python -m tests.providers.test_collected [half]` prints the scores, and the fields that are read wrong in that half.
 """
@@ -21,9 +22,11 @@ from tidegate.providers import dimensions, judge, judge_event, named
 
 CAPTURES = Path(__file__).parent / "collected.jsonl"
 FIELDS = ("kind", "cause", "retry_after_s", "limits", "remaining", "reset_after_s")
-HALVES = ("tuned", "unread", "later", "third-tuned", "third-unread")
+HALVES = ("tuned", "unread", "later", "third-tuned", "third-unread", "fourth")
 
-BARS = {half: dict.fromkeys(FIELDS, 0.97) for half in HALVES}
+BARS = {half: dict.fromkeys(FIELDS, 0.97) for half in HALVES} | {
+    "fourth": dict(zip(FIELDS, (0.84, 0.84, 0.95, 0.95, 1.0, 1.0), strict=True))
+}
 """Lowest share of answers whose field is read right, by half and field. A change that reads answers worse fails."""
 
 
@@ -34,7 +37,9 @@ def captures():
 def half_of(capture):
     half = HALVES[hashlib.sha256(capture["id"].encode()).digest()[0] % 2]
     batch = capture.get("batch")
-    return "later" if capture.get("later") else f"{batch}-{half}" if batch else half
+    if capture.get("later"):
+        return "later"
+    return f"{batch}-{half}" if batch == "third" else batch or half
 
 
 def outcome_of(capture, provider):
