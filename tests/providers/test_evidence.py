@@ -56,6 +56,13 @@ FOUND = [
     (403, "Quota was exceeded", "plan_used_up"),
     (403, "Out of call volume quota. Quota will be replenished in 5.03:23:11", "plan_until"),
     (402, "You've reached your 5-hour standard usage limit (resets in 3h 21min)", "plan_until"),
+    (429, "You have reached your limit of 500 generations this month. Upgrade for more.", "plan_used_up"),
+    (429, "You've hit your free requests limit. It resets when your monthly cycle ends.", "plan_used_up"),
+    (429, "Your account has exhausted the free trial quota", "plan_used_up"),
+    (429, "Your account has reached the set inference limit", "plan_used_up"),
+    (403, "Key limit exceeded (total limit)", "plan_used_up"),
+    (403, "Key limit exceeded (daily limit)", "day_used_up"),
+    (429, "You have reached your limit of 10 scans today", "day_used_up"),
     (429, "已超出今日请求上限", "day_used_up"),
     (403, "You've used all the included free usage for this model", "day_used_up"),
     (429, "The model is rate-limited upstream", "others_capacity_words"),
@@ -103,6 +110,13 @@ def test_a_denied_call_whose_only_quota_is_at_zero_is_refused_for_the_rate():
 def test_a_quota_at_zero_of_an_unstated_window_is_a_days_if_its_reset_is_hours_away():
     headers = {"x-ratelimit-limit": "60", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "18000"}
     assert answer(429, "slow down", headers=headers).kind is Kind.DAILY_LIMIT
+
+
+def test_a_limit_of_zero_in_the_headers_alone_is_a_limit_of_zero():
+    headers = {"x-ratelimit-limit-minute": "0", "x-ratelimit-remaining-minute": "0"}
+    assert answer(429, "slow down", headers=headers).row == "common:limit_of_zero"
+    other = {"x-ratelimit-limit-hour": "5", "x-ratelimit-remaining-hour": "0"}
+    assert answer(429, "slow down", headers={**headers, **other}).kind is Kind.RATE_LIMIT
 
 
 def test_a_value_that_names_the_limit_is_a_witness():

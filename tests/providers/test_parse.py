@@ -165,6 +165,7 @@ def test_a_bare_integer_is_read_in_the_unit_that_fits_or_not_at_all(value, limit
         ("quota will be replenished in 07:01:20.", 25280),
         ("usage limit (resets in 3h 21min)", 12060),
         ("reset after 2m)", 120),
+        ("try again in 1:02:03", 3723),
         ("retry after: 30s", 30),
         ("you are blocked for 10 minutes", 600),
         ("try again in about 2 hrs 5 mins", 7500),
@@ -188,6 +189,14 @@ def test_prose_names_a_wait(text, wait):
         ("tokens per minute (actual/limit): 65605/16000", 16000, None, "tokens", 60),
         ("limited to 20 api calls / minute; trial limit", 20, None, "requests", 60),
         ("you sent 20 tokens per minute", None, None, None, None),
+        ("exceeded the limit of 150 requests within a 10 second period", 150, None, "requests", 10),
+        ("the limit of 100 times per apikey per minute", 100, None, "requests", 60),
+        ("limited to 100 requests over a 24 hour period", 100, None, "requests", 86400),
+        ("limit exceeded. upgrade to get 100 requests per minute", None, None, None, None),
+        ("maximum of 3 concurrent requests", 3, None, "concurrent_requests", 0),
+        ("request reached max organization concurrency: 2, please", 2, None, "concurrent_requests", 0),
+        ("current rpm: 3, rpm limit: 2, current tpm: 9", 2, None, "requests", 60),
+        ("limit of 40k tokens per minute", 40000, None, "tokens", 60),
     ],
 )
 def test_prose_names_a_limit(text, limit, requested, unit, window):

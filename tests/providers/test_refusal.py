@@ -34,6 +34,7 @@ def test_every_envelope_gives_the_code_and_the_message(document):
         ({"retryAfter": "30s"}, 30, None),
         ({"retryAfterMs": 1500}, 1.5, None),
         ({"resetsInSeconds": 60}, 60, None),
+        ({"clears_in": 252}, 252, None),
         ({"reset_at": 1767225600}, None, 1767225600),
         ({"resetAt": "2026-01-01T00:00:00Z"}, None, 1767225600),
         ({"details": {"retry_after_seconds": 5}}, 5, None),

@@ -21,7 +21,7 @@ _NUMBER = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.0{1,6}(?![0-9]))?(k(?
 _AMOUNT = r"[0-9]{1,9}(?:\.[0-9]{1,12})?"
 _TIME = r"(?:milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)(?![a-z])"
 _SPAN = rf"({_AMOUNT} ?{_TIME}(?:(?:,? and |, | )?{_AMOUNT} ?{_TIME}){{0,4}})"
-_CLOCK = r"(?:([0-9]{1,4})\.)?([0-9]{2}):([0-9]{2}):([0-9]{2})(?![0-9])"
+_CLOCK = r"(?:([0-9]{1,4})\.)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?![0-9])"
 """A span as .NET writes it (Azure API Management: `5.03:23:11`, days first)."""
 _AGAIN = (
     r"\b(?:try again|retry|retrying|wait|resets?|renew(?:s|ed)|refreshe[sd]|replenishe[sd]|refills?|restored|unlocks?"
@@ -59,7 +59,7 @@ _PER = re.compile(rf"(?:\bper |/ ?){_WINDOW}")
 _SHORT = re.compile(r"\b([rt])p([smhd])\b")
 _MAX_SHORT = re.compile(rf"\b(?:max(?:imum)? ([rt])p([smhd])|([rt])p([smhd]) limit)(?: of| is)?:? {_NUMBER}{_END}")
 _WHAT_LIMIT_PER = re.compile(rf"\b(token|request) limit \({_NUMBER} per {_WINDOW}\)")
-_AMOUNT_PER = re.compile(rf"(?<![0-9,.]){_NUMBER} {_WHAT} ?(?:per|/|every|each) ?{_WINDOW}")
+_AMOUNT_PER = re.compile(rf"(?<![0-9,.]){_NUMBER} {_WHAT} ?(?:per|/|every|each|(?:within|over|in)(?: an?)?) ?{_WINDOW}")
 _BOUNDED = re.compile(r"limit|quota|maximum|max |exceed|allow")
 """Words beside which an amount per window is the limit."""
 _OFFERED = re.compile(r"\b(?:upgrade|unlock|increase)")

@@ -49,7 +49,10 @@ class Meaning(NamedTuple):
 
 
 class Witnesses(NamedTuple):
-    """The facts of a refusal: codes and words in lower case, wait in seconds; `rejected` if a plan's header says so."""
+    """The facts of a refusal: codes and words in lower case, wait in seconds.
+
+    `rejected` if a plan's header says that it is used up; `zero` if the only limits in the headers are 0.
+    """
 
     status: int | None
     codes: frozenset[str]
@@ -57,6 +60,7 @@ class Witnesses(NamedTuple):
     wait: float | None
     readings: tuple[QuotaReading, ...]
     rejected: bool = False
+    zero: bool = False
 
 
 ZERO = Meaning("limit_of_zero", Kind.PERMANENT, Cause.NEVER_FITS)
@@ -137,7 +141,7 @@ _MONEY_CODES = _words(
 _PERIOD = r"(?:(?<!concurrent )session|hourly|weekly|monthly|(?:[0-9]{1,3}|five|seven)[- ]?(?:hours?|days?|weeks?|h|d))"
 _BOUND = r"(?:limits?|quotas?|allowance|allocation|cap)"
 _ABOUT_PLANS = ("session", "hour", "week", "month", "day", "usage", "message", "individual", "plan", "billing", "your ",
-                "quota", " all ", "使用", "限额", "每周", "月",
+                "quota", " all ", "trial", " set ", "使用", "限额", "每周", "月",
                 *(f"{number}h" for number in range(10)))  # fmt: skip
 _PLAN = WordFamily(
     _ABOUT_PLANS,
@@ -148,6 +152,8 @@ _PLAN = WordFamily(
         r"(?:usage|message|individual|plan) (?:limit|quota)\b",
         r"\b(?:used|consumed|exhausted)(?: up)? all(?: \w{1,20}){0,4}? (?:requests|messages|usage|quota|allowance)\b",
         r"\bout of(?: [\w-]{1,20}){0,3}? quota\b",
+        r"\b(?:exceeded|exhausted|reached|used up)(?: \w{1,20}){0,4}? trial\b",
+        r"\breached the set(?: \w{1,20})? limit\b",
         r"\bquota will (?:be )?(?:reset|renew|replenish|refresh|refill)(?:ed)?\b",
         r"\b(?:have no|no remaining) (?:quota|allowance|requests|messages)\b",
         r"\b(?:per|every|within|last|past) (?:[2-9]|[0-9]{2,3}|five|seven)[- ]?(?:hours?|days?|weeks?)\b",
@@ -167,18 +173,21 @@ _PLAN_CODES = _words(
     r"insufficient_\w+_quota",
     r"(?:^|_)(?:weekly|monthly)(?:_|$)",
     r"^limitexceededexception$",
+    r"^setlimitexceeded$",
     r"(?:monthly|weekly|five_hour|session)_(?:\w+_)?(?:count|limit)",
 )
 
 _QUOTA = re.compile(r"\bquota\b(?:\W{1,3}\w{1,20}){0,3}?\W{1,3}(?:exceeded|exhausted|reached|rejected)\b")
+_LIMIT = re.compile(r"\blimit (?:was |is |has been )?(?:exceeded|reached)\b")
+"""A limit of a call that is denied: a rate says so (OpenRouter: "Key limit exceeded (total limit)")."""
 _QUOTA_CODES = _words(r"quota_(?:exceeded|exhausted|reached)")
 """Quotas of a call that is denied. Of a call that is throttled, most are rates."""
 
 _FREE_CODES = _words(r"free_?usage|free_?tier_?(?:daily|limit)")
-_ALLOWED_FREE = r"free (?:\w{1,20} )?(?:usage|tier|quota|allowance|allocation|requests?)\b"
+_ALLOWED_FREE = r"free (?!trial)(?:\w{1,20} )?(?:usage|tier|quota|allowance|allocation|requests?)\b"
 _FREE = _words(
     rf"\b{_ALLOWED_FREE}{_GAP}(?:exceeded|reached|exhausted|used up)\b",
-    rf"\b(?:used|exhausted|exceeded|reached)(?: \w{{1,20}}){{0,4}}? {_ALLOWED_FREE}",
+    rf"\b(?:used|exhausted|exceeded|reached|hit)(?: \w{{1,20}}){{0,4}}? {_ALLOWED_FREE}",
 )
 """A free allowance returns each day at those who name no window (OpenCode Zen: 00:00 UTC)."""
 
@@ -193,17 +202,20 @@ _RATE_WORDS = _words(
 _RATE_CODES = _words(r"throttl", r"rate_?limit", r"too_?many_?requests")
 
 _A_DAY = WordFamily(
-    ("day", "dai", "pd", "24", "日", "每天"),
+    ("day", "dai", "pd", "24", "tomorrow", "日", "每天"),
     _words(
         r"\b(?:per|a|each|every|/) ?day\b",
         r"\bdaily\b",
         r"\bper-day\b",
         r"\b[rti]pd\b",
-        r"\btoday's\b",
+        r"\b(?:today|tomorrow)\b",
         r"\b24[- ]?h(?:ou)?rs?\b",
         r"今日|当日|每日|每天",
     ),
 )
+_A_MONTH = re.compile(r"\b(?:this|per|a|each|every|/) ?(?:month|week|billing (?:cycle|period))\b")
+_LATER = re.compile(r"\bresets? (?:\w{1,20} ){0,4}?(?:monthly|weekly|month|week|billing)\b")
+_OFFERED = re.compile(r"\b(?:upgrade|unlock|purchase|buy|increase)\b")
 _DAY_CODES = _words(r"(?:^|_)(?:daily|day|rpd|tpd)(?:_|$)", r"daily", r"(?:by|per)_?day")
 _A_RATE = _words(
     r"\b(?:per|a|each|every|/) ?(?:second|sec|minute|min|hour)\b",
@@ -284,17 +296,20 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     if facts.status in _OF_REQUEST:
         return None
     denied = facts.status in _DENIED
-    if (throttled or facts.status == 403) and _ZERO.search(words):
+    if (throttled or facts.status == 403) and (facts.zero or _ZERO.search(words)):
         return ZERO
     offered = denied and _OFFER.search(words) is not None and not _is_limited(words)
     if offered or _MONEY.found(words) or _any(_MONEY_CODES, codes):
         return MONEY
     plan = facts.rejected or _PLAN.found(words) or _any(_PLAN_CODES, codes)
     plan = plan or (not throttled and (_QUOTA.search(words) is not None or _any(_QUOTA_CODES, codes)))
+    plan = plan or (denied and _LIMIT.search(words) is not None and not _is_throttled(words, codes))
+    longer = _is_longer_than_a_day(words)
+    plan = plan or longer
     named = bool(facts.wait)
     if plan and not _is_a_rate(words) and (named or _AT_A_TIME.search(words)):
         return PLAN_UNTIL
-    if _is_a_day(words, codes) or _FREE.search(words) or _any(_FREE_CODES, codes):
+    if _is_a_day(words, codes) or (not longer and (_FREE.search(words) or _any(_FREE_CODES, codes))):
         return DAY
     if (throttled or denied) and _is_long(facts.readings):
         return DAY
@@ -311,9 +326,9 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
         return CONCURRENCY
     if facts.status == 429:
         return RATE if _is_a_rate(words) else None
-    said = facts.status != 400 and _RATE_WORDS.search(words) is not None
+    said = _is_throttled("" if facts.status == 400 else words, codes)
     empty = facts.status in (403, 503) and any(reading.remaining == 0 for reading in facts.readings)
-    return RATE if said or empty or _any(_RATE_CODES, codes) else None
+    return RATE if said or empty else None
 
 
 def _any(pattern: re.Pattern[str], codes: frozenset[str]) -> bool:
@@ -329,6 +344,20 @@ def _is_a_day(words: str, codes: frozenset[str]) -> bool:
         return False
     rate = _A_RATE.search(words)
     return rate is None or day.start() < rate.start()
+
+
+def _is_longer_than_a_day(words: str) -> bool:
+    """Return whether a week's or month's quota is used up, by the first window named before any offer, or the reset."""
+    if _LATER.search(words) is not None:
+        return True
+    stated = _OFFERED.split(words, maxsplit=1)[0]
+    longer = _A_MONTH.search(stated) if _USED_UP.search(stated) else None
+    shorter = _A_RATE.search(stated)
+    return longer is not None and (shorter is None or longer.start() < shorter.start())
+
+
+def _is_throttled(words: str, codes: frozenset[str]) -> bool:
+    return _RATE_WORDS.search(words) is not None or _any(_RATE_CODES, codes)
 
 
 def _is_limited(words: str) -> bool:

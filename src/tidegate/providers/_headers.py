@@ -387,6 +387,11 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
     return ([] if scrubbed else _merged(readings)), ignored
 
 
+def states_zero(found: Found) -> bool:
+    """Return whether a quota's limit and remaining are both written as 0."""
+    return any(number >= 0 and cells[LIMIT] == cells[REMAINING] == b"0" for number, cells in found.items())
+
+
 def _is_whole(reading: QuotaReading) -> bool:
     """Return whether a described quota is stated by more than its reset, and counts more than fractions (of money)."""
     return reading.remaining is not None if reading.limit is None else reading.limit >= 1

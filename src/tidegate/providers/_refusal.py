@@ -49,7 +49,7 @@ _TEXTS = ("message", "detail", "msg", "errormessage", "errormsg", "errmsg", "fau
           "statusmsg", "error", "errors")  # fmt: skip
 
 _WAIT = re.compile(
-    r"(?:quota|ratelimit)?(?:retry|resets?|wait|cooldown)"
+    r"(?:quota|ratelimit)?(?:retry|resets?|wait|cooldown|clears|available|unlocks)"
     r"(?:(?:after|in|delay|time(?:stamp)?|at|date)(?:milliseconds?|millis|ms|seconds?|secs?|s)?|seconds?|secs?|ms)"
 )
 """Names of fields that state when to try again: `retry_after`, `resetsInSeconds`, `quotaResetDelay`, `reset_at`."""

@@ -17,7 +17,7 @@ from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Un
 from tidegate.providers import _values
 from tidegate.providers._error_text import Prose, read_prose
 from tidegate.providers._evidence import PLAN_UNTIL, Witnesses, meaning_of
-from tidegate.providers._headers import Found, gather, origin, read_found, row_at
+from tidegate.providers._headers import Found, gather, origin, read_found, row_at, states_zero
 from tidegate.providers._refusal import NOTHING, RefusalDetails, parsed, refusal_in, refusal_of
 from tidegate.providers._schema import CODE, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, ErrorRow, HeaderRow, Provider
 from tidegate.providers._usage import usage_of
@@ -238,7 +238,15 @@ def _outcome(
     named = kind is Kind.QUOTA_EXHAUSTED and refusal.wait
     if (row is None or row.yields or named) and provider.common_errors:
         meaning = meaning_of(
-            Witnesses(refusal.status, refusal.codes, refusal.words, refusal.wait, tuple(readings), rejected)
+            Witnesses(
+                refusal.status,
+                refusal.codes,
+                refusal.words,
+                refusal.wait,
+                tuple(readings),
+                rejected,
+                zero=not readings and states_zero(found),
+            )
         )
         overrules = row is None or row.yields or meaning is PLAN_UNTIL
         if meaning is not None and overrules and meaning[1:] != (kind, cause):
