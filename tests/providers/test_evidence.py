@@ -115,6 +115,8 @@ def test_a_quota_at_zero_of_an_unstated_window_is_a_days_if_its_reset_is_hours_a
 def test_a_limit_of_zero_in_the_headers_alone_is_a_limit_of_zero():
     headers = {"x-ratelimit-limit-minute": "0", "x-ratelimit-remaining-minute": "0"}
     assert answer(429, "slow down", headers=headers).row == "common:limit_of_zero"
+    unlimited = {**headers, "x-ratelimit-reset-minute": "0"}
+    assert answer(429, "slow down", headers=unlimited).kind is Kind.RATE_LIMIT
     other = {"x-ratelimit-limit-hour": "5", "x-ratelimit-remaining-hour": "0"}
     assert answer(429, "slow down", headers={**headers, **other}).kind is Kind.RATE_LIMIT
 

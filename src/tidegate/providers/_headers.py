@@ -388,8 +388,12 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
 
 
 def states_zero(found: Found) -> bool:
-    """Return whether a quota's limit and remaining are both written as 0."""
-    return any(number >= 0 and cells[LIMIT] == cells[REMAINING] == b"0" for number, cells in found.items())
+    """Return whether a quota's limit and remaining are both written as 0, without a reset.
+
+    With one, three zeros stand for no limit (PROVIDERS.md rule 8).
+    """
+    quotas = [cells for number, cells in found.items() if number >= 0]
+    return any(cells[LIMIT] == cells[REMAINING] == b"0" and cells[RESET] is None for cells in quotas)
 
 
 def _is_whole(reading: QuotaReading) -> bool:
