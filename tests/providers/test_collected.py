@@ -5,7 +5,7 @@ if the answer has no `date`), and what it means. `note` says what was not posted
 name, were kept unread while the tables were written. Those marked `later` were collected and labelled only after that.
 The `third` batch was collected and committed before a rule was written for it. Its kinds were first read right in 76 %
 (tuned) and 73 % (unread), and in 98 % and 94 % when the unread half was first read. The `fourth` batch was collected
-after these rules, and its kinds were first read right in 85 %.
+after these rules, and its kinds were first read right in 85 %; the `fifth` after the rules for that one, in 87 %.
 
 `python -m tests.providers.test_collected [half]` prints the scores, and the fields that are read wrong in that half.
 """
@@ -22,9 +22,9 @@ from tidegate.providers import dimensions, judge, judge_event, named
 
 CAPTURES = Path(__file__).parent / "collected.jsonl"
 FIELDS = ("kind", "cause", "retry_after_s", "limits", "remaining", "reset_after_s")
-HALVES = ("tuned", "unread", "later", "third-tuned", "third-unread", "fourth")
+HALVES = ("tuned", "unread", "later", "third-tuned", "third-unread", "fourth", "fifth")
 
-BARS = {half: dict.fromkeys(FIELDS, 0.97) for half in HALVES}
+BARS = {half: dict.fromkeys(FIELDS, {"third-tuned": 0.97, "fifth": 0.95}.get(half, 0.98)) for half in HALVES}
 """Lowest share of answers whose field is read right, by half and field. A change that reads answers worse fails."""
 
 

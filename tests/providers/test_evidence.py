@@ -91,6 +91,8 @@ def test_the_words_of_a_family_name_its_meaning(status, message, rule):
         ("personal-team-blocked:spending-limit", "money"),
         ("user_weekly_rate_limited", "plan_used_up"),
         ("token_quota_reached", "plan_used_up"),
+        ("hosted_ai_allowance_exceeded", "plan_used_up"),
+        ("budget_exhausted", "money"),
         ("UserByModelByDay", "day_used_up"),
         ("dailyLimitExceeded", "day_used_up"),
         ("rateLimitExceeded", "rate_words"),

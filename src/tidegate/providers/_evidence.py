@@ -135,7 +135,7 @@ _OFFER = re.compile(
 """What a denied call offers to buy. A refusal for a rate or a window offers the same, so it counts only there."""
 _MONEY_CODES = _words(
     r"^billing_|_billing$|billing_hard_limit|insufficient_?(?:balance|funds|credits?)|credits?_(?:balance_)?exhausted",
-    r"exceeded_current_quota|budget_exceeded|arrear|overdue|payment_?required|spend(?:ing)?[-_]limit|credit_limit",
+    r"exceeded_current_quota|budget_(?:exceeded|exhausted)|arrear|overdue|payment_?required|spend(?:ing)?[-_]limit|credit_limit",
 )
 
 _PERIOD = r"(?:(?<!concurrent )session|hourly|weekly|monthly|(?:[0-9]{1,3}|five|seven)[- ]?(?:hours?|days?|weeks?|h|d))"
@@ -174,6 +174,7 @@ _PLAN_CODES = _words(
     r"(?:^|_)(?:weekly|monthly)(?:_|$)",
     r"^limitexceededexception$",
     r"^setlimitexceeded$",
+    r"allowance_(?:exceeded|exhausted)",
     r"(?:monthly|weekly|five_hour|session)_(?:\w+_)?(?:count|limit)",
 )
 
