@@ -94,10 +94,11 @@ class ScriptedQueue:
         self.log.append(("learn", permit.number, outcome.kind.value))
         self.permits.remove(permit)
 
-    def settle(self, permit: NumberedPermit, outcome: Outcome, now: float, rejoin: bool = False) -> None:
+    def settle(self, permit: NumberedPermit, outcome: Outcome, now: float, rejoin: bool = False) -> bool:
         self.log.append(("settle", permit.number, outcome.kind.value, rejoin))
         self.permits.remove(permit)
         self.places = int(rejoin)
+        return rejoin
 
     def abandon(self, permit: NumberedPermit) -> None:
         self.log.append(("abandon", permit.number))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.world import VirtualCall
 from tests.laws.world import KEY, WeightedCall, World
-from tidegate.core.exchange import AttemptResult, CallPolicy
+from tidegate.core.exchange import AttemptResult, CallPolicy, Ending
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.testing import Scenario
@@ -140,3 +141,45 @@ def test_a_provider_that_refuses_everything_is_probed_seldom(facts: dict[str, fl
     played = RandomRefusals({**facts, "mixed": False}, 1.0, 2.0, 602.0, 604.0)
     played.run()
     assert played.refused <= 40
+
+
+class SingledOut(World):
+    """A provider without limits that always refuses the call numbered 0, for the capacity of others."""
+
+    def __init__(self, network: float, callers: int, until: float) -> None:
+        super().__init__(Scenario(), network=network)
+        self.until = until
+        self.made = 0
+        self.call(0, max_wait=until)
+        for _ in range(callers):
+            self._next()
+
+    def _next(self) -> None:
+        if self.now < self.until:
+            self.made += 1
+            self.call(self.made, at=self.now)
+
+    def finish_fast(self, call: VirtualCall) -> None:
+        if call.row:
+            self._next()
+
+    def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
+        if call.row:
+            super().serve(call, permit, reply)
+            return
+        busy = Outcome(Kind.OVERLOADED, Cause.OTHERS_CAPACITY, status=529)
+        self.after(2 * self.network, lambda: reply(AttemptResult(busy)))
+
+
+@pytest.mark.parametrize(("network", "callers"), [(0.001, 4), (0.02, 32)])
+def test_a_call_that_is_always_refused_backs_off_by_itself(network: float, callers: int) -> None:
+    played = SingledOut(network, callers, until=120.0)
+    played.run()
+    asked = sum(sending.row == 0 for sending in played.sends)
+    # Delays that double from a second to a minute, each drawn anew from zero on.
+    assert 4 <= asked <= 20
+    assert played.ended[0].ending is Ending.GIVEN_UP
+    assert played.ended[0].waited >= 119.0
+    assert all(ended.ending is Ending.ANSWERED for row, ended in played.ended.items() if row)
+    # The key goes on: nearly as many calls are answered as the callers can make.
+    assert played.made >= 0.95 * callers * 120.0 / (0.5 + 2 * network)

@@ -24,7 +24,7 @@ from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.display import printable
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import CAPACITY, OK, Cause, Cost, Key, Kind, Outcome
+from tidegate.core.values import CAPACITY, ELSEWHERE, OK, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
 from tidegate.errors import DeadlineExceeded, KeyRefused
 
@@ -144,6 +144,7 @@ class GovernedCall(Waiter):
                 self.handoff.note_wait_started(self, now)
             else:
                 self.handoff.note_sending(permit)
+                self.handoff.note_wait_ended(self, now)
         return permit
 
     def poll(self, now: float) -> Permit | None:
@@ -164,15 +165,22 @@ class GovernedCall(Waiter):
         """Learn from the headers of a streaming answer."""
         self.registry.learn(permit, outcome)
 
-    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
-        """Settle the permit with the outcome of the attempt."""
+    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> bool:
+        """Settle the permit with the outcome of the attempt; return whether the call is in the queue again.
+
+        A call refused for the capacity of others is not, while other calls use the key. The provider may refuse it
+        always, and as the head of the queue it would hold them up.
+        """
         if self.handoff is not None:
             self.handoff.note_outcome(permit, outcome, not self.policy.patient)
             if rejoin:
                 self.handoff.note_wait_started(self, now)
+        if rejoin and outcome.cause in ELSEWHERE and not outcome.retry_after and self.queue is not None:
+            rejoin = not self.queue.waiting.count and len(permit.state.permits_in_flight) == 1
         self.registry.settle(permit, outcome, self if rejoin else None, is_counted=True)
         if self.handoff is not None:
             self.handoff.note_settled(permit)
+        return rejoin
 
     def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
         """Settle the permit of a streaming answer at its end."""

@@ -7,7 +7,7 @@ awaits.
 
 tidegate owns capacity retries. A call that the provider refuses for lack of capacity returns to the *head* of its
 queue. It spends no attempt and waits again, until its deadline. A daily limit that resets before the deadline is
-treated in the same way.
+treated in the same way. Where the queue does not take it back, it first backs off by itself.
 
 Transient failures belong to the owner of the retry policy. An SDK gets them back at once (`attempts` is 1), and
 `registry.execute` repeats them itself. But a failed probe of the circuit breaker is not handed back: its call returns
@@ -82,7 +82,7 @@ class Resume:
 
 
 class ExchangeResult(NamedTuple):
-    """Result of an exchange: its ending, the last attempt's result (if any), and the seconds in the queue.
+    """Result of an exchange: its ending, the last attempt's result (if any), and the seconds for capacity.
 
     A gate is one limiter of a key that may hold a call back. `gate` is the one that was closed at the end. It opens in
     `opens_in` seconds, where that was known to be after the deadline. For `REPLAYED`, the outcome in `attempt` is
@@ -172,8 +172,11 @@ class QueuedCall(Protocol):
         """Learn from the headers of a streaming answer."""
         ...
 
-    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> None:
-        """Release the permit with the attempt's outcome; with `rejoin` the call queues at its old place at once."""
+    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> bool:
+        """Release the permit with the attempt's outcome; with `rejoin` the call queues at its old place at once.
+
+        Return whether it does. Else a call that continues backs off by itself.
+        """
         ...
 
     def abandon(self, permit: Permit) -> None:
@@ -250,6 +253,7 @@ class _Exchange:
         "policy",
         "probing",
         "queued_at",
+        "refusals",
         "started_at",
         "waited",
     )
@@ -259,7 +263,7 @@ class _Exchange:
         self.policy = policy
         self.started_at = started_at
         self.deadline = started_at + policy.max_wait
-        self.attempts = self.failures = 0
+        self.attempts = self.failures = self.refusals = 0
         self.waited = 0.0
         self.gate, self.queued_at = "", started_at
         self.is_queued = self.is_over = self.probing = False
@@ -346,19 +350,25 @@ class _Exchange:
                 call.settle(permit, outcome, now, False)
             return RetryTime.NO
         retry = retry_time(self.policy, permit, outcome, self.deadline - now, self.failures + 1)
-        self.is_queued = retry is RetryTime.AT_ONCE
-        call.settle(permit, outcome, now, self.is_queued)
-        return retry
+        self.is_queued = call.settle(permit, outcome, now, retry is RetryTime.AT_ONCE)
+        return RetryTime.LATER if retry is RetryTime.AT_ONCE and not self.is_queued else retry
 
     def back_off(self, now: float, draw: Callable[[], float]) -> Generator[Effect, Resume, float]:
-        """Wait before a transient failure is repeated; return the time."""
-        self.failures += 1
+        """Wait before a transient failure, or a refusal of this call alone, is repeated; return the time."""
+        assert self.attempt is not None, "an attempt was made"
         started_at, policy = now, self.policy
-        until = now + full_jitter(self.failures, policy.backoff_base, policy.backoff_cap, draw())
-        until = min(until, self.deadline)
-        while now < until:
+        is_refused = self.attempt.outcome.kind in CAPACITY
+        if is_refused:
+            self.refusals += 1
+        else:
+            self.failures += 1
+        count = self.refusals if is_refused else self.failures
+        until = min(now + full_jitter(count, policy.backoff_base, policy.backoff_cap, draw()), self.deadline)
+        while now < until and not self.call.recalled:
             now = (yield WaitUntil(until, self.call.get_waker())).now
         self.call.emit(events.RequestWaited, now - started_at, "backoff")
+        if is_refused:
+            self.waited += now - started_at
         return now
 
     def final_result(self, now: float) -> ExchangeResult:

@@ -82,6 +82,9 @@ REFUSED = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED, Kind.DAILY_LIMIT, Kind.QU
 TERMINAL = frozenset({Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED, Kind.PERMANENT})
 """Kinds that another attempt cannot change within this call."""
 
+ELSEWHERE = frozenset({Cause.OTHERS_CAPACITY, Cause.NOT_READY})
+"""Causes of a refusal that no rate or concurrency of this client changes."""
+
 
 class Key(NamedTuple):
     """Owner of the quota that a call counts against: one admission state per key.
