@@ -8,7 +8,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-openai2 test-aiobotocore chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-runner frameworks suites clean
+.PHONY: demo test test-openai2 test-aiobotocore chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-runner mutations frameworks suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -46,6 +46,10 @@ bench-makespan: $(ENVS)/bench/ready
 
 bench-overhead bench-waiters bench-peers bench-runner: bench-%: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m bench.$*
+
+# Each rule of the controller without itself, in virtual time.
+mutations: $(ENVS)/test/ready
+	$(ENVS)/test/bin/python -m bench.mutations
 
 frameworks: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m conformance.frameworks $(NAMES)
