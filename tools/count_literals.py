@@ -1,7 +1,8 @@
 """Count of the numeric literals in the decision code: the numbers that a person chose instead of the data.
 
 Run `python tools/count_literals.py [path …]`; without paths it counts `src/tidegate/core`. A line for each file gives
-the literals and the module constants that hold one. Not counted: 0, 1, 2 and the factors between units.
+the literals and the module constants that hold one. Not counted: 0, 1, 2, the factors between units, and in a folder
+the modules about texts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ CORE = Path(__file__).parents[1] / "src" / "tidegate" / "core"
 
 FACTORS = frozenset({0.0, 1.0, 2.0, 60.0, 1000.0, 3600.0, 86_400.0, 1e-3, 1e6, 1e-6, 1e9, 1e-9})
 """Numbers that decide nothing: identities, a double, seconds in larger units, milli, micro and nano."""
+
+TEXTS = frozenset({"credentials.py", "display.py", "wait_text.py"})
+"""Modules of `CORE` about texts, whose numbers are lengths of patterns and forms of words: no call waits for them."""
 
 
 class LiteralCount(NamedTuple):
@@ -45,10 +49,14 @@ def _chosen(node: ast.AST) -> bool:
     )
 
 
+def _deciding(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.glob("*.py") if file.name not in TEXTS)
+
+
 def main(paths: list[str]) -> int:
     """Print a line for each file and their sum; return 0."""
     given = [Path(path) for path in paths] or [CORE]
-    files = [file for path in given for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
+    files = [file for path in given for file in (_deciding(path) if path.is_dir() else [path])]
     counts = [(file, count(file.read_text())) for file in files]
     for file, found in counts:
         if found.literals:
