@@ -238,7 +238,7 @@ def test_after_the_first_header_as_many_slots_as_stand_ready_open_fast_but_not_a
 
 def test_a_scarce_quota_that_nothing_paces_holds_slots_back(admission: AdmissionController) -> None:
     settle(admission, admit(admission)[0], answer(fixed(100.0, 5.0)))
-    assert admission.concurrency.limit == 8
+    assert admission.concurrency.limit == 10
     settle(admission, admit(admission)[0], answer(fixed(100.0, 5.0, reset_after=9.0)))
     assert admission.concurrency.limit == 20
 

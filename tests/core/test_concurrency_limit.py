@@ -4,21 +4,19 @@ from collections.abc import Callable
 
 import pytest
 
+from tidegate.core.backoff import GRACE_FIRST
 from tidegate.core.concurrency_limit import (
-    LISTEN,
     MAX_TRIAL_SECONDS,
     RAMP,
     RAMP_RATE,
     SLOW_FROM,
-    TOLD_RAMP,
-    TRIAL_FIRST,
-    TRIAL_GRACE,
     TRIAL_GROWTH,
     TRIALS,
     ConcurrencyLimit,
 )
 
 INFINITY = float("inf")
+GRACE = 0.05
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def open_until(limit: ConcurrencyLimit, end: float, now: float = 0.0) -> float:
 
 def capped(limit: ConcurrencyLimit, in_flight: int, now: float = 0.0) -> None:
     """The attempt that made it `in_flight` was refused, and as many as before it were let in."""
-    assert limit.refused(in_flight, in_flight - 1, now, True, TRIAL_GRACE)
+    assert limit.refused(in_flight, in_flight - 1, now, True, GRACE)
 
 
 def test_a_start_above_the_highest_is_the_highest() -> None:
@@ -55,8 +53,8 @@ def test_a_start_above_the_highest_is_the_highest() -> None:
 def test_new_key_opens_no_more_slots_while_it_is_listened_to(limit: ConcurrencyLimit) -> None:
     """A key that rejects every call says so soon: until then it is sent no more than it was at first."""
     limit.filled(4, 10.0)
-    assert limit.opens_at(10.0 + RAMP / 2) == 10.0 + LISTEN
-    assert open_until(limit, 10.0 + LISTEN / 2, 10.0) == 10.0
+    assert limit.opens_at(10.0 + RAMP / 2) == 10.0 + RAMP
+    assert open_until(limit, 10.0 + RAMP / 2, 10.0) == 10.0
     assert limit.limit == 4
 
 
@@ -69,12 +67,12 @@ def test_answer_ends_the_listening_to_a_new_key(
 ) -> None:
     limit.filled(4, 10.0)
     hear(limit)
-    assert limit.opens_at(10.0) < 10.0 + LISTEN
+    assert limit.opens_at(10.0) < 10.0 + RAMP
 
 
 def test_while_nothing_is_refused_the_slots_double_without_an_answer(limit: ConcurrencyLimit) -> None:
     limit.filled(4, 0.0)
-    open_until(limit, LISTEN + 2.2 * RAMP, LISTEN)
+    open_until(limit, RAMP + 2.2 * RAMP, RAMP)
     assert 15 <= limit.limit <= 18
 
 
@@ -146,7 +144,7 @@ def test_a_refusal_above_all_that_was_let_in_is_a_ceiling_just_under_it(limit: C
 
 def test_an_overlap_is_no_ceiling(limit: ConcurrencyLimit) -> None:
     open_until(limit, 1.0)
-    assert not limit.refused(33, 33, 1.0, True, TRIAL_GRACE)
+    assert not limit.refused(33, 33, 1.0, True, GRACE)
     assert limit.ceiling == INFINITY
 
 
@@ -162,19 +160,19 @@ def test_a_test_of_the_ceiling_waits_half_the_time_between_two_calls(limit: Conc
 def test_the_lowest_of_a_wave_decides(limit: ConcurrencyLimit) -> None:
     open_until(limit, 1.0)
     capped(limit, 35)
-    assert limit.refused(33, 31, 1.0, False, TRIAL_GRACE)
+    assert limit.refused(33, 31, 1.0, False, GRACE)
     assert limit.limit == 32
 
 
 def test_a_refusal_under_the_ceiling_lowers_it(limit: ConcurrencyLimit) -> None:
     capped(limit, 33)
-    assert limit.refused(20, 19, 1.0, True, TRIAL_GRACE)
+    assert limit.refused(20, 19, 1.0, True, GRACE)
     assert limit.limit == 19
 
 
 def test_no_ceiling_explains_the_refusal_of_a_lone_call(limit: ConcurrencyLimit) -> None:
     capped(limit, 33)
-    assert not limit.refused(1, 0, 1.0, True, TRIAL_GRACE)
+    assert not limit.refused(1, 0, 1.0, True, GRACE)
 
 
 def test_a_provider_that_says_so_cuts_the_limit_where_no_ceiling_explains(limit: ConcurrencyLimit) -> None:
@@ -206,15 +204,15 @@ def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(limit: Co
         delays.append(opens - now)
         now = opens
         limit.filled(33, now)
-        assert limit.opens_at(now) == now + TRIAL_GRACE
+        assert limit.opens_at(now) == now + GRACE
         capped(limit, 33, now)
-    assert delays[:3] == pytest.approx([TRIAL_FIRST * TRIAL_GROWTH**count for count in range(3)])
+    assert delays[:3] == pytest.approx([GRACE_FIRST * TRIAL_GROWTH**count for count in range(3)])
     assert delays[-1] == MAX_TRIAL_SECONDS
 
 
 def test_a_ceiling_that_lets_trials_in_is_lifted_by_more_each_time(limit: ConcurrencyLimit) -> None:
     capped(limit, 11)
-    slots, now = [], TRIAL_FIRST
+    slots, now = [], GRACE_FIRST
     for _ in range(4 * (TRIALS + 1)):
         limit.filled(limit.limit + 1, now)
         now = limit.opens_at(now)
@@ -232,9 +230,9 @@ def test_a_rate_lifts_the_ceiling(limit: ConcurrencyLimit) -> None:
 def test_up_to_what_a_header_said_stands_ready_slots_open_faster(limit: ConcurrencyLimit) -> None:
     told = ConcurrencyLimit(4, 10_000, 0.5)
     told.set_headroom_hint(1000.0)
-    open_until(told, 8.0 * TOLD_RAMP)
+    open_until(told, 16.0 * RAMP)
     untold = ConcurrencyLimit(4, 10_000, 0.5)
-    open_until(untold, 8.0 * TOLD_RAMP)
+    open_until(untold, 16.0 * RAMP)
     assert 800 <= told.limit <= 2500
     assert untold.limit < 200
 
@@ -251,7 +249,7 @@ def test_a_header_that_says_plenty_never_slows_the_round(seconds: float) -> None
 def test_what_a_header_said_does_not_let_everybody_go_at_once(limit: ConcurrencyLimit) -> None:
     limit.set_headroom_hint(1e9)
     assert limit.limit == 4
-    open_until(limit, 0.5 * TOLD_RAMP)
+    open_until(limit, RAMP)
     assert limit.limit <= 8
 
 
@@ -270,7 +268,7 @@ def test_after_a_refusal_no_header_lifts_the_limit(limit: ConcurrencyLimit) -> N
     assert limit.limit == 3
 
 
-@pytest.mark.parametrize(("share", "slots"), [(1.0, 20), (0.1, 20), (0.05, 8), (0.0, 4), (-1.0, 4)])
+@pytest.mark.parametrize(("share", "slots"), [(1.0, 20), (0.1, 20), (0.05, 10), (0.0, 1), (-1.0, 1)])
 def test_a_scarce_quota_holds_back_a_part_of_the_slots(share: float, slots: int) -> None:
     limit = ConcurrencyLimit(20, 100, 0.5)
     limit.scale_down(share)

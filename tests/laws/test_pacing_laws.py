@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.laws.strategies import Caller, buckets, slots, world, worlds
 from tests.laws.world import KEY, World
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.concurrency_limit import TRIAL_GRACE
+from tidegate.core.concurrency_limit import RAMP
 from tidegate.core.exchange import Ending
 from tidegate.core.pacer_phases import SLOWEST
 from tidegate.settings import Settings
@@ -108,7 +108,7 @@ def test_one_more_than_the_ceiling_is_tried_by_one_attempt_at_a_time(
 
     played.watch = watch
     played.run()
-    assert all(later - earlier >= TRIAL_GRACE - 1e-9 for earlier, later in pairwise(tried))
+    assert all(later - earlier >= RAMP - 1e-9 for earlier, later in pairwise(tried))
 
 
 @given(st.integers(2, 40), crowds, quick)

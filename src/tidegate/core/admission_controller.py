@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from tidegate.core import events
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
+from tidegate.core.cost_estimator import MAX_BELIEVED_TOKENS
 from tidegate.core.feedback import (
     accepted,
     answered,
@@ -26,10 +27,6 @@ from tidegate.core.feedback import (
 )
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Silence, Usage
-
-MAX_OUTPUT_TOKENS = 10**9
-"""Tokens of one answer that are believed at most. Raising it lets a garbled usage close a token quota for longer.
-Chosen: far above today's longest answers of 128,000 (as `cost_estimator.MAX_SAVED_TOKENS`)."""
 
 
 class AdmissionController(LimiterState):
@@ -206,7 +203,7 @@ class AdmissionController(LimiterState):
         self.order += 1
         cost = permit.cost
         # The provider's usage may be anything. Zero is the first argument of `max`, so that NaN counts as zero.
-        output = min(MAX_OUTPUT_TOKENS, max(0, usage.output_tokens)) if usage is not None else 0
+        output = min(MAX_BELIEVED_TOKENS, max(0, usage.output_tokens)) if usage is not None else 0
         produced = output * cost.weight
         # Without a stated usage, the held part stays charged.
         returned = cost.held - min(cost.held, produced) if usage is not None else 0.0

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from tidegate.core.backoff import FADES, GRACE_BOUNDS, GRACE_ROUND_TRIPS
 from tidegate.core.values import INFINITY
 
 
@@ -50,17 +51,9 @@ GROWTH = 1.05
 mean cooldown is then the first one and a twentieth of the outage so far, and 12 seconds of outage meet 20 requests at
 most (the openai and anthropic SDKs double the delay; a probe is cheap)."""
 
-SILENCE = 3.0
-"""Multiple of the recent duration of failures after which a silent probe counts as answered. Raising it waits longer
-for a hung probe. Chosen: the recent duration is a fading maximum, which a probe may exceed."""
-
-MIN_SILENCE_SECONDS = 0.05
-"""Least seconds of that time, and of the lateness of a look from which on the answer to the probe may still be unread.
-Raising it delays the next probe where failures return at once. Chosen: a refused connection takes next to no time."""
-
-FADES = 0.8
-"""Share of the longest failure's duration that remains at each shorter failure. Raising it keeps one slow failure in
-mind for longer. Chosen: ten shorter failures forget nine tenths of it."""
+MIN_SILENCE_SECONDS = GRACE_BOUNDS[0]
+"""Least seconds after which a silent probe counts as answered, and of the lateness of a look from which on the answer
+may still be unread. Raising it delays the next probe where failures return at once."""
 
 
 class CircuitBreaker:
@@ -140,7 +133,7 @@ class CircuitBreaker:
             return False
         if self.state is BreakerState.CLOSED or not self._to(BreakerEvent.PROBE_SENT):
             return False
-        self._silent_at = now + max(MIN_SILENCE_SECONDS, SILENCE * self._took)
+        self._silent_at = now + max(MIN_SILENCE_SECONDS, GRACE_ROUND_TRIPS * self._took)
         return True
 
     def opens_at(self, now: float) -> float:

@@ -3,7 +3,7 @@
 Theory of operation. *Slow start* (`ConcurrencyLimit`): the limit begins low and opens slot by slot while all slots are
 taken and nothing is refused. It doubles each `RAMP` seconds, by at most `RAMP_RATE` slots a second, and more slowly
 from `SLOW_FROM` on. Each success adds one more slot. So slow start is bounded, and costs no round trip of answers. For
-a key without any answer yet it begins `LISTEN` seconds later: a server that is near rejects a wrong key within that
+a key without any answer yet it begins `RAMP` seconds later: a server that is near rejects a wrong key within that
 time. The limit grows only while it is the limit that holds calls back, because an idle client proves nothing.
 
 *Ceiling*: a server with N slots refuses exactly the attempts that are sent with N in flight. If a refused attempt had
@@ -24,8 +24,9 @@ the old limit is restored and all levels are cleared. From time to time a higher
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import sqrt
+from math import log, sqrt
 
+from tidegate.core.backoff import GRACE_FIRST
 from tidegate.core.values import INFINITY
 
 WORTH = 0.3
@@ -40,21 +41,11 @@ MEMORY = 64
 DOUBT = 1.5
 """Standard errors by which two levels must differ beyond the required gain."""
 
-HEADROOM = 1.0
-"""Share of the measured knee that becomes the limit: a knee measured between two levels is rather above the true one.
-"""
-
-RELIEF = 0.5
-"""Share of the expected relief that a cut has to bring. Full relief is the latency of an answer below the knee."""
-
 HOLD_FIRST = 10.0
 """Seconds after the first cut before a higher limit is tried; they double with each cut."""
 
 MAX_HOLD_SECONDS = 160.0
 """Most seconds of that wait."""
-
-AGAIN = 1.5
-"""Factor on the limit when more is tried."""
 
 AGAIN_AFTER = 2.0
 """Seconds from one such step to the next, while the limit proves useful."""
@@ -71,10 +62,10 @@ class LatencyLevel:
     def add(self, flying: int, seconds: float) -> None:
         """Add one answer."""
         if self.count >= MEMORY:
-            self.count *= 0.5
-            self.seconds *= 0.5
-            self.squares *= 0.5
-            self.flying *= 0.5
+            self.count /= 2.0
+            self.seconds /= 2.0
+            self.squares /= 2.0
+            self.flying /= 2.0
         self.count += 1.0
         self.seconds += seconds
         self.squares += seconds * seconds
@@ -123,7 +114,7 @@ class LatencyKnee:
         if self._proving:
             return self._prove(level)
         if now >= self._again_at and flying >= self.useful - 1.0:
-            self.useful *= AGAIN
+            self.useful *= 2.0  # the next level
             self._again_at = now + AGAIN_AFTER
             return True
         return self._judge(place, level, now)
@@ -142,10 +133,11 @@ class LatencyKnee:
             futile = futile or high.mean * sure > allowed * low.mean
         if not futile:
             return False
-        self.useful = max(1.0, HEADROOM * quickest * high.flying / high.seconds)
+        self.useful = max(1.0, quickest * high.flying / high.seconds)
         self._levels.clear()
         self._cut_at = now
-        self._proving = high.mean - RELIEF * (high.mean - HEADROOM * quickest)
+        # Relief is a latency nearer to that below the knee than to that above it.
+        self._proving = (high.mean + quickest) / 2.0
         self._again_at = now + self._hold
         self._hold = min(MAX_HOLD_SECONDS, 2.0 * self._hold)
         return True
@@ -161,11 +153,17 @@ class LatencyKnee:
         return True
 
 
+SCARCE = 0.1
+"""Share of a quota below which it is scarce. Raising it warns, and takes slots away, earlier. Source: promptfoo's
+scheduler."""
+
 SATURATED = 0.8
 """Share of the limit that must be in flight for a success to count towards growth (Inspect AI 0.3.285: 80 %)."""
 
 RAMP = 0.05
-"""Seconds in which the slots double in slow start."""
+"""Seconds in which the slots double in slow start below `SLOW_FROM`; in twice that time up to the number of requests
+that a header announced. A new key waits as long for a first answer before more slots open: raising that wait to 0.25 s
+made bench.lab's *silent-steady* and *unlimited* 0.026 slower."""
 
 RAMP_RATE = 200.0
 """Most new slots a second in slow start."""
@@ -176,29 +174,14 @@ SLOW_RAMP = 0.5
 SLOW_FROM = 100
 """Slots from which slow start slows down (httpx: max_connections=100)."""
 
-TOLD_RAMP = 0.1
-"""Seconds in which the slots double up to the number of requests that a header announced. They do not open at once,
-because another limit may be lower."""
-
-LISTEN = 0.05
-"""Seconds after the first slots of a new key were taken before more open without an answer. Raising it sends fewer
-calls to a key that rejects all of them, and delays every other key's slow start by as much. 0.25 made bench.lab's
-*silent-steady* and *unlimited* 0.026 slower, 0.05 makes them 0.003 slower."""
-
-DOUBLING = 0.6931
-"""Natural logarithm of 2: continuous growth at this rate per unit of time doubles in that time."""
-
-TRIAL_FIRST = 0.25
-"""Seconds before the first test of one call above the ceiling."""
+DOUBLING = log(2.0)
+"""Continuous growth at this rate per unit of time doubles in that time."""
 
 TRIAL_GROWTH = 4.0
 """Factor on that wait after each refused test."""
 
 MAX_TRIAL_SECONDS = 16.0
 """Most seconds of that wait."""
-
-TRIAL_GRACE = 0.05
-"""Least seconds between two tests of a ceiling."""
 
 TRIALS = 4
 """Admitted tests in a row after which a ceiling is raised. A single one may have used a slot that was just free (its
@@ -241,11 +224,11 @@ class ConcurrencyLimit:
         self.ceiling = INFINITY
         self.useful = INFINITY
         self._before = 1.0
-        self._trial_delay = TRIAL_FIRST
+        self._trial_delay = GRACE_FIRST
         self._test_at = self._filled_at = -INFINITY
         self._held = 0
         self._lift = 1.0
-        self._grace = TRIAL_GRACE
+        self._grace = GRACE_FIRST
         self._headroom_hint = 0.0
         self.highest = highest
         self.cut = cut
@@ -278,7 +261,7 @@ class ConcurrencyLimit:
             else:
                 # Right after its predecessor, a rate refuses one more call too. Half way to the next one tells them
                 # apart.
-                self._test_at, self._filled_at = now + 0.5 * (now - self._filled_at), now
+                self._test_at, self._filled_at = now + (now - self._filled_at) / 2.0, now
             return
         if not self._ramping or self.scarcity < 1.0 or self.useful < INFINITY:
             return
@@ -294,9 +277,10 @@ class ConcurrencyLimit:
         else:
             pause = SLOW_RAMP / (DOUBLING * self.limit)
         if self.limit < self._headroom_hint:
-            pause = min(pause, TOLD_RAMP / (DOUBLING * self.limit))
+            # Half as fast as usual, because another limit may be lower.
+            pause = min(pause, 2.0 * RAMP / (DOUBLING * self.limit))
         if not self._heard and self._listens_until == -INFINITY:
-            self._listens_until = now + LISTEN
+            self._listens_until = now + RAMP
         self._opens = now - late + pause
 
     def withdrawn(self, in_flight: int) -> None:
@@ -334,7 +318,7 @@ class ConcurrencyLimit:
         refused within `grace` seconds was admitted.
         """
         self._heard = True
-        self._grace = max(TRIAL_GRACE, grace)
+        self._grace = max(RAMP, grace)  # no test follows another within a doubling
         if self._seeded and in_flight <= self.ceiling:
             self._unseed()
         self._seeded = False
@@ -356,7 +340,7 @@ class ConcurrencyLimit:
     def cut_to(self, in_flight: int, now: float) -> None:
         """Cut the limit where the provider calls `in_flight` too many and no ceiling explains it; once per epoch."""
         self._ramping = False
-        self._trial_delay = TRIAL_FIRST
+        self._trial_delay = GRACE_FIRST
         self._cap(float(int(self.cut * in_flight)), now)
 
     def set_useful_max(self, useful: float) -> None:
@@ -376,12 +360,11 @@ class ConcurrencyLimit:
         self._opens = 0.0 if self.useful == INFINITY else INFINITY
 
     def scale_down(self, share: float) -> None:
-        """Keep a part of the slots while `share` (0 to 1) of a quota is below 0.1: 20 % at 0, 60 % just below 0.1.
+        """Keep a part of the slots while `share` (0 to 1) of a quota is below `SCARCE`, in proportion to the share.
 
-        This is only for quotas that no mirror can pace. promptfoo's scheduler acts at the same 10 % with the same
-        factors.
+        This is only for quotas that no mirror can pace.
         """
-        self.scarcity = 1.0 if share >= 0.1 else 0.2 + 4.0 * max(0.0, share)
+        self.scarcity = min(1.0, max(0.0, share) / SCARCE)
         if self.scarcity < 1.0 and self.ceiling == INFINITY:
             self._opens = INFINITY
         self._set(self._value)
@@ -425,7 +408,7 @@ class ConcurrencyLimit:
             self._held = 0
             self.ceiling += self._lift
             self._lift *= 2.0
-            self._trial_delay = TRIAL_FIRST
+            self._trial_delay = GRACE_FIRST
             self._set(self.ceiling)
 
     def _set(self, value: float) -> None:

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
 from tidegate.core.backoff import OCCASIONAL
+from tidegate.core.concurrency_limit import SCARCE
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
@@ -48,7 +49,7 @@ def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
         gates.concurrency.scale_down(1.0)
         return
     share, name = scarcest
-    if out is not None and share < 0.1 and gates.concurrency.scarcity >= 1.0:
+    if out is not None and share < SCARCE and gates.concurrency.scarcity >= 1.0:
         out.append(events.RateLimitWarning(gates.key, now, share, name))
     gates.concurrency.scale_down(share)
 

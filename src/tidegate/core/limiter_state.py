@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from tidegate.core import events
-from tidegate.core.backoff import Pause
+from tidegate.core.backoff import GRACE_FIRST, Pause
 from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker
 from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
@@ -158,14 +158,10 @@ BUSY = 0.5
 longer for a stalled loop. Chosen: an event loop that starts two thousand calls is busy for that long and reads no
 refusal."""
 
-OVERCOMMIT_WAIT_MIN = 0.25
-"""Least seconds before a refused slot of a stalled event loop is tried again, where answers come faster. Raising it
-delays a call that blocks its loop; lowering it costs more refusals. Chosen: equal to `executors.PATIENCE`, before which
-no loop counts as stalled."""
-
 OVERCOMMIT_WAIT_UNKNOWN = 1.0
-"""Seconds of the same wait before the first answer, while the latency is unknown. Raising it delays such a call;
-lowering it costs more refusals. Chosen: between the latencies of small and large models."""
+"""Seconds before a refused slot of a stalled event loop is tried again, while the latency is unknown. Raising it delays
+a call that blocks its loop; lowering it costs more refusals. Chosen: between the latencies of small and large models.
+"""
 
 OVERCOMMIT_WAIT_MAX = 60.0
 """Most seconds of the same wait, where answers take longer. Raising it delays a blocking call of a key with slow
@@ -346,7 +342,7 @@ class LimiterState:
         latency = self.counts.latency
         wait = OVERCOMMIT_WAIT_UNKNOWN
         if latency < INFINITY:
-            wait = max(OVERCOMMIT_WAIT_MIN, min(latency, OVERCOMMIT_WAIT_MAX))
+            wait = max(GRACE_FIRST, min(latency, OVERCOMMIT_WAIT_MAX))
         self.overcommit_at = now + wait
 
     def is_stalled(self, loop: object) -> bool:

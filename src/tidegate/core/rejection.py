@@ -11,19 +11,14 @@ one is rejected again, and the next one too, the named reset is no longer believ
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
+from tidegate.core.backoff import GRACE_BOUNDS, GRACE_FIRST, GRACE_ROUND_TRIPS
 from tidegate.core.values import Cause, Kind, Outcome, ReplayableRefusal
 
 HOLDS = 1.0
 """Seconds for which a rejection is repeated before one call asks again. Raising it sends fewer requests in vain, and
 finds out later that the key works again. Chosen: one request per second in vain costs little."""
-
-ROUND_TRIPS = 3.0
-"""Round trips of a rejection after which an asking call counts as admitted. Raising it repeats an old rejection to more
-calls. Chosen: equal to `backoff.GRACE_ROUND_TRIPS`."""
-
-GRACE = (0.25, 2.0)
-"""Bounds of that time in seconds. Raising the lower one answers more calls by a rejection that may be over; raising the
-upper one does so for slow providers. Chosen: the first value and the upper bound of `backoff`."""
 
 FRUITLESS = 2
 """Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Raising it waits
@@ -36,13 +31,11 @@ REJECTED = "rejected"
 DAY = "quota day"
 """Name of the closed gate while a reset is known."""
 
-FORBIDDEN = 403
-"""HTTP status that may be about one request only, such as a region or a moderated text."""
-
 
 def rejects_key(outcome: Outcome) -> bool:
     """Return whether an answer holds for every call of its key."""
-    if outcome.status == FORBIDDEN:
+    if outcome.status == HTTPStatus.FORBIDDEN:
+        # It may be about one request only, such as a region or a moderated text.
         return False
     if outcome.kind is Kind.PERMANENT:
         return outcome.cause is Cause.AUTH and outcome.answer is not None
@@ -80,7 +73,7 @@ class KeyRejection:
         self.probe_at = since
         self._probed_at = float("-inf")
         self._probe_order = 0
-        self._grace = GRACE[0]
+        self._grace = GRACE_FIRST
         self._fruitless = 0
 
     @property
@@ -102,8 +95,7 @@ class KeyRejection:
         """Record a rejecting answer to the attempt numbered `order` that was sent at `sent_at`."""
         if self.reset_at is not None and sent_at >= self.reset_at:
             self._fruitless += 1
-        low, high = GRACE
-        self._grace = min(high, max(low, ROUND_TRIPS * (now - sent_at)))
+        self._grace = min(GRACE_BOUNDS[1], max(GRACE_FIRST, GRACE_ROUND_TRIPS * (now - sent_at)))
         self.outcome, self.order = outcome, order
         self.probe_at = now + HOLDS
         self._probed_at = float("-inf")
