@@ -2,6 +2,7 @@
 
 python -m bench.lab [--virtual | --http | --late] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--vary] [--plots]
 python -m bench.lab --families [NAME,…] [--http] [--seeds 8 | --seeds 1,3,5] [--odd | --even] [--page]
+python -m bench.lab --loaded [--only NAME[,NAME…] | --families NAME,…] [--seeds 5]
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from bench import drawntable, overhttp, virtual
+from bench import drawntable, loaded, overhttp, virtual
 from bench.common import RESULTS, conclude, markdown, table
 from bench.families import FAMILIES
 from bench.measures import COLUMNS, Run, checks, figures, medians
@@ -86,6 +88,10 @@ def seeds_of(text: str, *, odd: bool = False, even: bool = False) -> list[int]:
     return list(range(1, 2 * count, 2) if odd else range(0, 2 * count, 2) if even else range(count))
 
 
+def _fixed(row: Row, seed: int) -> Row:
+    return row
+
+
 def main() -> int:
     """Prints the tables; returns 1 where a bound is missed."""
     parser = argparse.ArgumentParser(description="Every scenario against the oracle")
@@ -106,6 +112,7 @@ def main() -> int:
     parser.add_argument("--family", choices=[family.name for family in FAMILIES], help="rows of one family")
     for way, (title, _) in WAYS.items():
         parser.add_argument(f"--{way}", action="store_true", help=f"{title.lower()} only")
+    parser.add_argument("--loaded", action="store_true", help="over HTTP, quiet and beside burning processes in turns")
     parser.add_argument("--vary", action="store_true", help="draw limits and latencies too, around the table's")
     parser.add_argument("--plots", action="store_true", help="also draw each row (needs matplotlib)")
     given = parser.parse_args()
@@ -115,10 +122,14 @@ def main() -> int:
             parser.error(f"no family is called {', '.join(sorted(unknown))}")
         way = "http" if given.http else "virtual"
         families = drawntable.named(given.families.split(","))
+        if given.loaded:
+            return loaded.play({each.name: each.row for each in families}, seeds)
         if given.page and (len(families) < len(drawntable.NAMES) or not given.odd or given.http):
             parser.error("the page shows all families by odd seeds in virtual time")
         return drawntable.play(way, *WAYS[way], families, seeds, drawntable.PAGE if given.page else None)
     rows = chosen(parser, given)
+    if given.loaded:
+        return loaded.play({row.name: partial(_fixed, row) for row in rows}, seeds)
     if given.plots:
         draw(rows, PLOTS)
     ways = [way for way in WAYS if getattr(given, way)] or USUAL

@@ -128,4 +128,4 @@ def run(row: Row, seed: int, *, wrapped: bool = True) -> Run:
     if wrapped and row.against_plain:
         # Its makespan begins, like ours, with the first admission.
         bare = asyncio.run(_run(row, seed, ideal, False, None)).makespan
-    return asyncio.run(_run(row, seed, ideal, wrapped, bare))
+    return asyncio.run(_run(row, seed, max(ideal, bare or 0.0), wrapped, bare))
