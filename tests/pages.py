@@ -175,8 +175,10 @@ def _cell(text: str) -> str:
 def event_tables() -> str:
     rows = ["| event | when | facts |", "|---|---|---|"]
     # In the order of the module; not `__subclasses__()`: with slots a dataclass is made twice.
-    for name in re.findall(r"^class (\w+)\(Event\)", inspect.getsource(events), re.M):
+    for name in re.findall(r"^class (\w+)\((?:Call)?Event\)", inspect.getsource(events), re.M):
         event = getattr(events, name)
+        if event is events.CallEvent:
+            continue
         facts = ", ".join(f"`{field.name}`" for field in dataclasses.fields(event)[2:])
         rows.append(f"| `{event.__name__}` | {(event.__doc__ or '').strip()} | {facts} |")
     return "\n".join(rows)

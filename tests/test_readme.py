@@ -32,15 +32,14 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("number", range(6))
-def test_every_python_snippet_of_the_readme_runs(number: int) -> None:
+@pytest.mark.parametrize("number", range(7))
+def test_every_python_snippet_of_the_readme_runs(number: int, tmp_path: Path) -> None:
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(snippets) == 6
+    assert len(snippets) == 7
     with SimulatorProcess(Scenario(limiters=(Limit(limit=100, window=1.0),))) as provider:
         env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "PATH": ""}
-        done = subprocess.run(
-            [sys.executable, "-c", snippets[number]], env=env, capture_output=True, text=True, check=False, timeout=120
-        )
+        run = [sys.executable, "-c", snippets[number]]
+        done = subprocess.run(run, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, done.stderr
         if number == 0:
             assert done.stdout == "200 answers\n"

@@ -219,6 +219,7 @@ class TestEvents:
         assert [type(event).__name__ for event in heard] == [
             "SlotAcquired",
             "RequestStarted",
+            "AttemptEnded",
             "SlotReleased",
             "RequestCompleted",
         ]
@@ -268,14 +269,14 @@ class TestEvents:
         registry.subscribe(heard.append)
         with caplog.at_level(logging.ERROR, logger="tidegate"):
             assert registry.execute("k", lambda: 1) == 1
-        assert len(heard) == 4
+        assert len(heard) == 5
         assert "listener failed" in caplog.text
 
     def test_a_listener_may_use_the_registry(self) -> None:
         registry, seen = make(), []
         registry.subscribe(lambda event: seen.append(registry.snapshot().in_flight))
         registry.execute("k", lambda: 1)
-        assert len(seen) == 4
+        assert len(seen) == 5
 
 
 class TestMemory:
@@ -349,7 +350,7 @@ def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str
 
     waiter = Dropping.__new__(Dropping)
     {
-        "resent": lambda: registry.count_resent(waiter, Kind.RATE_LIMIT),
+        "resent": lambda: registry.count_resent(waiter, Kind.RATE_LIMIT, True),
         "gave_up": lambda: registry.count_given_up(waiter),
         "seat": lambda: registry.bind_waiter(waiter, key, 60.0),
     }[step]()

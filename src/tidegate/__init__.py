@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tidegate._install import register_provider as register_provider
     from tidegate._install import uninstall as uninstall
     from tidegate._install import wrap as wrap
+    from tidegate.admission.audit import audit as audit
     from tidegate.admission.context import disabled as disabled
     from tidegate.admission.registry import NotReady as NotReady
     from tidegate.admission.registry import RateLimitRegistry as RateLimitRegistry
@@ -53,6 +54,7 @@ _HOMES = {
     "RateLimitRegistry": "tidegate.admission.registry",
     "Settings": "tidegate.settings",
     "after_failure": "tidegate.requeue",
+    "audit": "tidegate.admission.audit",
     "classify": "tidegate.classification",
     "disabled": "tidegate.admission.context",
     "fallback": "tidegate.fallbacks",

@@ -56,7 +56,7 @@ class ScriptedQueue:
         self.log: list[tuple[Any, ...]] = []
         self.told: list[tuple[type[events.Event], tuple[object, ...]]] = []
         self.counted: list[str] = []
-        self.sent = False
+        self.begun: list[tuple[int, int, float]] = []
         self.places = 0
         self.permits: set[NumberedPermit] = set()
         self.given = 0
@@ -104,7 +104,7 @@ class ScriptedQueue:
         self.log.append(("abandon", permit.number))
         self.permits.remove(permit)
 
-    def count_resent(self, after: Kind) -> None:
+    def count_resent(self, after: Kind, is_second: bool) -> None:
         self.counted.append(f"resent after {after}")
 
     def count_given_up(self) -> None:
@@ -113,8 +113,8 @@ class ScriptedQueue:
     def count_left(self) -> None:
         self.counted.append("left")
 
-    def note_sent(self) -> None:
-        self.sent = True
+    def begin_attempt(self, permit: NumberedPermit, index: int, waited: float) -> None:
+        self.begun.append((permit.number, index, waited))
 
     def count_failed(self) -> None:
         self.counted.append("failed")

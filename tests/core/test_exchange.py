@@ -398,7 +398,7 @@ def test_a_call_counts_as_given_up_with_or_without_an_attempt(shut: ScriptedQueu
     driver.reply(1.0, REFUSED)
     driver.wait(60.0)
     assert (shut.counted, queue.counted) == (["given up"], ["given up"])
-    assert (shut.sent, queue.sent) == (False, True)
+    assert (shut.begun, queue.begun) == ([], [(1, 0, 0.0)])
 
 
 def test_call_that_its_caller_ends_counts_once_wherever_it_is(shut: ScriptedQueue, queue: ScriptedQueue) -> None:

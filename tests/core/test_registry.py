@@ -304,11 +304,11 @@ def test_a_listener_that_fails_is_logged_and_goes_on(
 
     unsubscribe = registry.subscribe(failing)
     registry.settle(registry.try_admit(KEY), ABANDONED)
-    assert [type(event) for event in heard] == [events.SlotAcquired, events.SlotReleased]
+    assert [type(event) for event in heard] == [events.SlotAcquired, events.AttemptEnded, events.SlotReleased]
     assert "listener failed at SlotAcquired: ValueError was raised" in caplog.text
     unsubscribe()
     registry.settle(registry.try_admit(KEY), ABANDONED)
-    assert len(heard) == 2
+    assert len(heard) == 3
 
 
 def test_a_digest_is_keyed_and_tells_nothing_of_nothing(registry: RateLimitRegistry) -> None:

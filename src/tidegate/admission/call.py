@@ -13,15 +13,18 @@ from functools import lru_cache
 from typing import Any
 
 from tidegate import providers
+from tidegate.admission import audit
 from tidegate.admission.arguments import checked_cost, checked_key, checked_max_wait, checked_priority
 from tidegate.admission.context import AttemptScope
 from tidegate.admission.handoff import PermitHandoff, current_handoff
 from tidegate.admission.key_table import ABANDONED, KeyTable
+from tidegate.admission.listeners import next_call_number
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
 from tidegate.classification import classify_error
 from tidegate.core import events
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.display import printable
+from tidegate.core.events import AttemptTrace
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, ELSEWHERE, OK, Cause, Cost, Key, Kind, Outcome
@@ -77,6 +80,8 @@ class GovernedCall(Waiter):
             else self.registry.enter(self.key, self.price, self.window)
         )
         self.started_at = permit.sent_at if permit is not None else self.registry.clock()
+        if audit.open_count and permit is not None:
+            self._trace(permit, next_call_number(), 0, 0.0)
         return permit
 
     def finish_fast(self, permit: Permit, attempt: AttemptResult) -> bool:
@@ -98,6 +103,9 @@ class GovernedCall(Waiter):
         """Return the exchange, from the beginning or after the first `attempt`."""
         registry = self.registry
         Waiter.__init__(self, make_waker, self.priority)
+        given = permit if permit is not None or self.handoff is None else self.handed_permit
+        trace = given.trace if given is not None else None
+        self.number = trace.call if trace is not None else next_call_number()
         if permit is None or attempt is None:
             return exchange(self, self.policy, self.started_at, registry.draw)
         self.is_unsent = False
@@ -196,9 +204,22 @@ class GovernedCall(Waiter):
         if self.handoff is not None:
             self.handoff.note_settled(permit)
 
-    def count_resent(self, after: Kind) -> None:
+    def begin_attempt(self, permit: Permit, index: int, waited: float) -> None:
+        """Note an attempt that is sent now, for listeners and audits; the first one makes the call a sent one."""
+        self.is_unsent = False
+        if permit.trace is not None or audit.open_count:
+            self._trace(permit, self.number, index, waited)
+
+    def _trace(self, permit: Permit, number: int, index: int, waited: float) -> None:
+        """Note the facts of an attempt that its audits get at its end."""
+        trace = permit.trace
+        if trace is None:
+            trace = permit.trace = AttemptTrace(number, waited, permit.probe)
+        trace.index, trace.waited, trace.receivers = index, waited, audit.receivers()
+
+    def count_resent(self, after: Kind, is_second: bool) -> None:
         """Count a repeated attempt."""
-        self.registry.count_resent(self, after)
+        self.registry.count_resent(self, after, is_second)
 
     def count_given_up(self) -> None:
         """Count the call as given up for lack of capacity."""
@@ -207,10 +228,6 @@ class GovernedCall(Waiter):
     def count_left(self) -> None:
         """Count the call as ended by its caller while it was not in flight."""
         self.registry.count_left(self)
-
-    def note_sent(self) -> None:
-        """Note that the first attempt is sent now."""
-        self.is_unsent = False
 
     def count_failed(self) -> None:
         """Count a failure that is handed back."""
@@ -237,10 +254,10 @@ class GovernedCall(Waiter):
         waited = f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s"
         return printable(f"tidegate: call to {self.key} given up: {waited}; {why}")
 
-    def emit(self, event: type[events.Event], *facts: object) -> None:
+    def emit(self, event: type[events.CallEvent], *facts: object) -> None:
         """Report an event of this call."""
         if self.registry.listening:
-            self.registry.emit(event(self.key, self.registry.clock(), *facts))
+            self.registry.emit(event(self.key, self.registry.clock(), *facts, call=self.number))
 
     def _try_start_handed(self, handoff: PermitHandoff) -> Permit | None:
         """Act as `try_start` where a permit may have been handed down.

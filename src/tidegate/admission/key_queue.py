@@ -148,7 +148,7 @@ class KeyQueue:
             ready, self.gate = self.admission.ready_at(waiter.cost, now)
             if ready <= now:
                 waiter.place = waiter.place or self.waiting.next_place()
-                waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out)
+                waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out, call=waiter.number)
                 self._note_permit(waiter, now)
                 return []
         group = self._join(waiter, now, out)
@@ -298,7 +298,7 @@ class KeyQueue:
                 until = ready
                 break
             # Keep this order: `KeyTable.dequeue` reads `is_queued` first, then `permit`, without the lock.
-            permit = head.permit = admission.admit(head.cost, now, now - head.joined_at, out, blocks)
+            permit = head.permit = admission.admit(head.cost, now, now - head.joined_at, out, blocks, call=head.number)
             if executor is not None:
                 permit.thread = executor.thread
             self._note_permit(head, now)
@@ -392,7 +392,7 @@ class KeyQueue:
         ready, self.gate = (admission.admits if asks else admission.ready_at)(waiter.cost, now)
         if ready <= now:
             waiter.place = waiter.place or self.waiting.next_place()
-            waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=asks)
+            waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=asks, call=waiter.number)
             self._note_permit(waiter, now)
             return True
         if not waiter.replayable() or rejection.answer is None:
@@ -440,7 +440,7 @@ class KeyQueue:
         if ready <= now:
             within = head is None and admission.ready_at(waiter.cost, now)[0] <= now
             waiter.place = waiter.place or self.waiting.next_place()
-            waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=not within)
+            waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=not within, call=waiter.number)
             self._note_permit(waiter, now)
             return
         if gate not in ("breaker", "concurrency"):
@@ -566,7 +566,9 @@ class KeyQueue:
         """Take out the calls of a group whose deadline has passed; admit those that `_held_by_slow_start` names."""
         while (first := group.earliest()) is not None and first.deadline <= now:
             if self._held_by_slow_start(first, now):
-                first.permit = self.admission.admit(first.cost, now, now - first.joined_at, out, beyond=True)
+                first.permit = self.admission.admit(
+                    first.cost, now, now - first.joined_at, out, beyond=True, call=first.number
+                )
                 self._note_permit(first, now)
             self.waiting.dequeue(first)
             first.until = first.deadline

@@ -194,6 +194,8 @@ class KeyTable:
             to_wake = self._settle(permit, outcome, out, rejoin)
             if rejoin is not None:
                 to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
+        if permit.trace is not None:
+            permit.trace.deliver()
         if to_wake or out or self._dropped or self._records:
             self._act(to_wake, out)
         if self._at_bound:
@@ -274,11 +276,12 @@ class KeyTable:
         if self._dropped:
             self._drain()
 
-    def count_resent(self, waiter: Waiter, after: Kind) -> None:
+    def count_resent(self, waiter: Waiter, after: Kind, is_second: bool) -> None:
         """Count a repeated attempt; `after` is the kind of the call's last outcome."""
         with self._lock:
             counts = waiter.queue.admission.counts
             counts.resent += 1
+            counts.retried_calls += is_second
             counts.absorbed += after in CAPACITY
         if self._dropped:
             self._drain()
@@ -649,6 +652,8 @@ class KeyTable:
                 except IndexError:
                     return
                 to_wake = self._settle(permit, outcome, out)
+            if permit.trace is not None:
+                permit.trace.deliver()
             self._wake_all(to_wake, out)
             self._listeners.pending.extend(out or ())
 

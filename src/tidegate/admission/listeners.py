@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -12,6 +13,9 @@ from tidegate.core import events
 
 Listener = Callable[[events.Event], object]
 logger = logging.getLogger("tidegate")
+
+next_call_number = itertools.count(1).__next__
+"""Return the next number of a call; it is unique in the process, whichever registry has the call."""
 
 
 class Listeners:

@@ -17,6 +17,7 @@ from tidegate.admission.arguments import checked_cost
 from tidegate.admission.drive import adrive, drive
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.key_table import KeyTable, today
+from tidegate.admission.listeners import next_call_number
 from tidegate.admission.suspensions import Advice, Suspension, checked_count, checked_end, covers, normalised
 from tidegate.admission.wait_queue import ReadyCallback, Waiter
 from tidegate.core import events
@@ -146,7 +147,7 @@ class RateLimitRegistry(KeyTable):
             to_wake: list[Waiter] = []
             free = not queue.waiting.count and admission.rejection is None
             if free and admission.ready_at(cost, now)[0] <= now:
-                permit = admission.admit(cost, now, 0.0, out)
+                permit = admission.admit(cost, now, 0.0, out, call=0 if out is None else next_call_number())
                 permit.thread = threading.get_ident()
                 answer: Permit | NotReady = permit
             else:
@@ -177,7 +178,7 @@ class RateLimitRegistry(KeyTable):
         elif ready > now:
             refusal = NotReady(ready, gate, stated and ready < INFINITY)
         else:
-            permit = admission.admit(cost, now, 0.0, out)
+            permit = admission.admit(cost, now, 0.0, out, call=0 if out is None else next_call_number())
             permit.thread = threading.get_ident()
             return to_wake, permit
         queue.note_asked(cost, refusal.ready_at, refusal.gate, now)

@@ -48,7 +48,8 @@ class Waiter:
 
     A call may wait long, so its price is computed when it is the head, from the knowledge by then. `queue` is its key
     queue, and `executor` runs it. A call that need not wait gets one of two results. `replay` is an answer in place of
-    an attempt. `opens_at` is the instant, after its deadline, at which its gate (a limiter of the key) opens.
+    an attempt. `opens_at` is the instant, after its deadline, at which its gate (a limiter of the key) opens. `number`
+    joins its events, 0 where nothing reports them.
     """
 
     __slots__ = (
@@ -61,6 +62,7 @@ class Waiter:
         "is_unsent",
         "joined_at",
         "make_waker",
+        "number",
         "opens_at",
         "permit",
         "place",
@@ -82,6 +84,7 @@ class Waiter:
         self.priority = priority
         self.is_queued = False
         self.is_unsent = True
+        self.number = 0
         self.deadline_entry: list[Any] | None = None
         self.place = 0
         self.joined_at = 0.0

@@ -34,10 +34,13 @@ class AdmissionController(LimiterState):
 
     __slots__ = ()
 
-    def admit(self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False) -> Permit:
+    def admit(
+        self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False, call: int = 0
+    ) -> Permit:
         """Take a slot, charge the quotas and return the permit; the caller has checked `ready_at` with the same cost.
 
-        A call `beyond` the learned limits (its caller has checked `admits`) opens no slot and uses no pace.
+        A call `beyond` the learned limits (its caller has checked `admits`) opens no slot and uses no pace. `call` is
+        its number for events, 0 where it has none.
         """
         if not self.permits_in_flight:
             self._began = now
@@ -67,7 +70,9 @@ class AdmissionController(LimiterState):
                 out.append(events.BreakerHalfOpened(self.key, now))
             if self.resumes:
                 out.append(events.KeyResumed(self.key, now))
-            out.append(events.SlotAcquired(self.key, now, waited, len(self.permits_in_flight)))
+            out.append(events.SlotAcquired(self.key, now, waited, len(self.permits_in_flight), call=call))
+            if call:
+                permit.trace = events.AttemptTrace(call, waited, probe)
         self.resumes = False
         return permit
 
@@ -91,7 +96,8 @@ class AdmissionController(LimiterState):
         self._end(permit)
         self.counts.attempts -= 1
         if out is not None:
-            out.append(events.SlotReleased(self.key, now, 0.0, len(self.permits_in_flight), Kind.ABANDONED))
+            call = permit.trace.call if permit.trace is not None else 0
+            out.append(events.SlotReleased(self.key, now, 0.0, len(self.permits_in_flight), Kind.ABANDONED, call=call))
         self.quotas.refund(permit.charges)
         self.pause.withdrawn(permit.sent_at)
         self.breaker.abandoned(permit.probe, now)
@@ -172,9 +178,14 @@ class AdmissionController(LimiterState):
             answered(self, permit, now, out)
             self.unavailability.answered()
             rejected(self, permit, outcome, now, out)
+        trace = permit.trace
+        ended = trace.end(self.key, outcome, now - permit.sent_at, now) if trace is not None else None
         if out is not None:
             held, flying = now - permit.sent_at, len(self.permits_in_flight)
-            out.append(events.SlotReleased(self.key, now, held, flying, kind, outcome.cause, outcome.status))
+            if ended is not None:
+                out.append(ended)
+            call = trace.call if trace is not None else 0
+            out.append(events.SlotReleased(self.key, now, held, flying, kind, outcome.cause, outcome.status, call=call))
 
     def forked(self) -> None:
         """Forget the attempts in flight: after a fork they belong to the parent process."""

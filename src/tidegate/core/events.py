@@ -1,15 +1,16 @@
 """Events of tidegate as frozen values: all telemetry starts here.
 
-Every event names its key and `at`, in monotonic seconds. Durations are in seconds. No event carries a credential, a
-prompt or an answer.
+Every event names its key and `at`, in monotonic seconds. Durations are in seconds. The events of one call share its
+number `call`. No event carries a credential, a prompt or an answer.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Key, Kind
+from tidegate.core.values import Cause, Key, Kind, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,14 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotAcquired(Event):
+class CallEvent(Event):
+    """Base class of the events of one call; `call` is its number, unique in the process, and 0 where it has none."""
+
+    call: int = field(default=0, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAcquired(CallEvent):
     """Admission of an attempt after `waited` seconds in the queue; `in_flight` includes it."""
 
     waited: float
@@ -29,7 +37,7 @@ class SlotAcquired(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class SlotReleased(Event):
+class SlotReleased(CallEvent):
     """End of an attempt after `held` seconds; `in_flight` others remain, and `status` is its answer's, if any."""
 
     held: float
@@ -37,6 +45,69 @@ class SlotReleased(Event):
     kind: Kind
     cause: Cause = Cause.NONE
     status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded(CallEvent):
+    """End of an attempt: `index` counts those of its call from 0; it waited `waited` seconds and lasted `held`.
+
+    A stream's attempt ends with the stream. `probe`: it probed an open breaker. Tokens are None where they are unknown.
+    """
+
+    index: int
+    waited: float
+    held: float
+    kind: Kind
+    cause: Cause
+    status: int | None
+    retry_after: float | None
+    input_tokens: int | None
+    output_tokens: int | None
+    probe: bool
+
+
+class AttemptTrace:
+    """Facts of an attempt in flight, kept only where a listener or an audit gets its `AttemptEnded`.
+
+    `receivers` are those of the audits that were open where the attempt began. `deliver` runs with every lock free.
+    """
+
+    __slots__ = ("call", "ended", "index", "probe", "receivers", "waited")
+
+    def __init__(self, call: int, waited: float, probe: bool) -> None:
+        self.call = call
+        self.waited = waited
+        self.probe = probe
+        self.index = 0
+        self.receivers: Sequence[Callable[[AttemptEnded], object]] = ()
+        self.ended: AttemptEnded | None = None
+
+    def end(self, key: Key, outcome: Outcome, held: float, now: float) -> AttemptEnded:
+        """Return the event of the attempt's end at `now`, and keep it for `deliver`."""
+        usage = outcome.usage
+        ended = self.ended = AttemptEnded(
+            key,
+            now,
+            self.index,
+            self.waited,
+            held,
+            outcome.kind,
+            outcome.cause,
+            outcome.status,
+            outcome.retry_after,
+            usage.input_tokens if usage is not None else None,
+            usage.output_tokens if usage is not None else None,
+            self.probe,
+            call=self.call,
+        )
+        return ended
+
+    def deliver(self) -> None:
+        """Give the event to the audits, once."""
+        ended, self.ended = self.ended, None
+        if ended is not None:
+            for receiver in self.receivers:
+                receiver(ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +159,14 @@ class ConcurrencyDecreased(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestStarted(Event):
+class RequestStarted(CallEvent):
     """Start of a call's first attempt after `waited` seconds in the queue."""
 
     waited: float
 
 
 @dataclass(frozen=True, slots=True)
-class RequestWaited(Event):
+class RequestWaited(CallEvent):
     """End of a wait of `waited` seconds; `gate` is the gate (limiter) that was last closed, or `backoff`."""
 
     waited: float
@@ -103,7 +174,7 @@ class RequestWaited(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestRetrying(Event):
+class RequestRetrying(CallEvent):
     """Start of a further attempt of a call; `attempt` is the one before it, which ended as `kind`."""
 
     attempt: int
@@ -113,7 +184,7 @@ class RequestRetrying(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestCompleted(Event):
+class RequestCompleted(CallEvent):
     """Answer to a call after `attempts` attempts, `elapsed` seconds after it joined the queue."""
 
     attempts: int
@@ -122,7 +193,7 @@ class RequestCompleted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestFailed(Event):
+class RequestFailed(CallEvent):
     """Failure of a call that is handed back; `given_up` says that the wait, not the provider, ended it.
 
     A call that left the queue has the closed `gate` (else None). Without an attempt its kind is `rate_limit`.
@@ -185,7 +256,7 @@ class KeyAccepted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueDeadline(Event):
+class QueueDeadline(CallEvent):
     """Exit of a call from the queue after `waited` seconds, at its deadline or because `gate` opens only after it.
 
     `queued` seconds of them are those since it last joined the queue. `RequestFailed` follows.

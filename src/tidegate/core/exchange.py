@@ -183,8 +183,12 @@ class QueuedCall(Protocol):
         """Release the permit of an attempt that was cut short (cancelled, interrupted); learn nothing."""
         ...
 
-    def count_resent(self, after: Kind) -> None:
-        """Count an attempt of a call whose last one had the kind `after`."""
+    def begin_attempt(self, permit: Permit, index: int, waited: float) -> None:
+        """Note that attempt `index` (from 0) is sent now, after `waited` seconds in the queue."""
+        ...
+
+    def count_resent(self, after: Kind, is_second: bool) -> None:
+        """Count an attempt of a call whose last one had the kind `after`; `is_second` says that it had only one."""
         ...
 
     def count_given_up(self) -> None:
@@ -195,10 +199,6 @@ class QueuedCall(Protocol):
         """Count a call that its caller ended while it was not in flight."""
         ...
 
-    def note_sent(self) -> None:
-        """Note that the first attempt of the call is sent now."""
-        ...
-
     def count_failed(self) -> None:
         """Count a call that ended with a failure of the provider, handed back or final."""
         ...
@@ -207,7 +207,7 @@ class QueuedCall(Protocol):
         """Count a call that gets another call's answer."""
         ...
 
-    def emit(self, event: type[events.Event], *facts: object) -> None:
+    def emit(self, event: type[events.CallEvent], *facts: object) -> None:
         """Report an event of this call."""
         ...
 
@@ -324,12 +324,12 @@ class _Exchange:
     def send(self, now: float) -> Generator[Effect, Resume, float]:
         """Perform one attempt; return the time of its end."""
         assert self.permit is not None, "an attempt is sent under a permit"
+        self.call.begin_attempt(self.permit, self.attempts, now - self.queued_at)
         if self.attempt is None:
-            self.call.note_sent()
             self.call.emit(events.RequestStarted, self.waited)
         else:
             before = self.attempt.outcome
-            self.call.count_resent(before.kind)
+            self.call.count_resent(before.kind, self.attempts == 1)
             self.call.emit(events.RequestRetrying, self.attempts, before.kind, before.cause, before.status)
         resume = yield Send(self.permit)
         self.attempt = resume.attempt

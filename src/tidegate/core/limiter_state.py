@@ -49,7 +49,7 @@ class Permit:
     A `silent` attempt was given no answer within the time limit of its caller.
 
     `thread` is the identifier of the thread that runs the attempt, 0 if unknown. `loop` is the event loop that runs it,
-    None for an attempt that blocks its thread.
+    None for an attempt that blocks its thread. `trace` is None where nothing reports the attempt.
     """
 
     __slots__ = (
@@ -73,6 +73,7 @@ class Permit:
         "silent",
         "state",
         "thread",
+        "trace",
     )
 
     def __init__(
@@ -97,6 +98,7 @@ class Permit:
         self.silent = False
         self.answered = False
         self.learned = False
+        self.trace: events.AttemptTrace | None = None
         self.charges: list[Charge] = state.quotas.debit(cost, order, sent_at, self)
         self.informs = state.quotas.asks
 
@@ -113,6 +115,7 @@ class KeyCounts:
     never saw the refusal. `given_up` calls ended for lack of capacity. `failed_calls` had their failure handed back, or
     their stream broke. `replayed` ones of them got another call's answer. `left` calls were ended by their callers
     while they were not in flight. `unsent` calls were never sent so far, whether they still wait or have ended.
+    `retried_calls` had more than one attempt.
     """
 
     __slots__ = (
@@ -129,13 +132,14 @@ class KeyCounts:
         "refused",
         "replayed",
         "resent",
+        "retried_calls",
         "unsent",
     )
 
     def __init__(self) -> None:
         self.attempts = self.answered = self.refused = self.failed = 0
         self.abandoned = self.ignored = self.resent = self.absorbed = self.given_up = self.unsent = 0
-        self.failed_calls = self.replayed = self.left = 0
+        self.failed_calls = self.replayed = self.left = self.retried_calls = 0
         self.latencies: deque[float] = deque(maxlen=100)
 
     @property

@@ -187,7 +187,7 @@ class KeySnapshot:
     caller never saw them. `calls` counts all calls, `given_up` those that ended for lack of capacity. `failed` and
     `abandoned` count attempts. `failed_calls` counts calls whose failure was handed back, including those `replayed`:
     given another call's answer. `abandoned_calls` counts calls that their callers ended, in flight or in the queue.
-    `retried` counts the attempts that followed a transient failure.
+    `retried` counts the attempts that followed a transient failure, `retried_calls` the calls with several attempts.
 
     Each of the `calls` is `answered`, `given_up`, one of the `failed_calls` or of the `abandoned_calls`, or `unended`:
     it is `in_flight`, `waiting`, or in a backoff.
@@ -249,6 +249,13 @@ class KeySnapshot:
     stated_for: float = 0.0
     abandoned_calls: int = 0
     unsent: int = 0
+    retried_calls: int = 0
+    latency_p95: float | None = None
+
+    @property
+    def completed_calls(self) -> int:
+        """Return the calls that were answered."""
+        return self.answered
 
     @property
     def unended(self) -> int:
@@ -316,6 +323,16 @@ class RegistrySnapshot:
     def given_up(self) -> int:
         """Return the calls that ended for lack of capacity, over all keys."""
         return sum(each.given_up for each in self.keys.values())
+
+    @property
+    def completed_calls(self) -> int:
+        """Return the calls that were answered, over all keys."""
+        return sum(each.completed_calls for each in self.keys.values())
+
+    @property
+    def retried_calls(self) -> int:
+        """Return the calls with several attempts, over all keys."""
+        return sum(each.retried_calls for each in self.keys.values())
 
     @property
     def failed_calls(self) -> int:
@@ -408,6 +425,8 @@ def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean:
         replayed=counts.replayed,
         abandoned_calls=counts.abandoned + counts.left,
         unsent=counts.unsent,
+        retried_calls=counts.retried_calls,
+        latency_p95=_percentile(latencies, 0.95),
         rejected=rejection.outcome.cause.value if rejection is not None else "",
         rejected_for=max(0.0, opens - now),
         stated_wait=pause.stated if stated else 0.0,

@@ -283,10 +283,12 @@ class ModelController(AdmissionController):
             ready, gate = max(earlier, now + SOON), held_by
         return ready, gate
 
-    def admit(self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False) -> Permit:
+    def admit(
+        self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False, call: int = 0
+    ) -> Permit:
         """Admit a call, as the base class, under the next number of the account."""
         self.order = self.account.order
-        permit = super().admit(cost, now, waited, out, blocked, beyond)
+        permit = super().admit(cost, now, waited, out, blocked, beyond, call)
         self.account.order = self.order
         if self.account.slow_start is not None:
             under_way = self.account.in_flight

@@ -310,6 +310,7 @@ class SharedKeyCounts(KeyCounts):
 
     def __init__(self, queue: KeyQueue, get_row: Callable[[], memoryview]) -> None:
         self.latencies: deque[float] = deque(maxlen=100)
+        self.retried_calls = 0
         self._queue = queue
         self._get_row = get_row
         self._quotas_at = self._outlook_at = float("-inf")

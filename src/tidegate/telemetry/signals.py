@@ -178,6 +178,7 @@ def _changed(what: str, note: Facts | None = None, apart: bool = False) -> Signa
 SIGNALS: dict[type[events.Event], Signals] = {
     events.SlotAcquired: Signals((Measure(WAIT, (), attrgetter("waited"), apart=True),)),
     events.SlotReleased: Signals((Measure(ATTEMPT, ENDED, attrgetter("held")), Measure(ATTEMPTS, ENDED))),
+    events.AttemptEnded: Signals(),  # its facts are those of SlotReleased
     events.RateLimitHit: Signals(
         (Measure(HITS, (*ENDED, (a.QUOTA, attrgetter("gate")))),),
         Note(

@@ -420,8 +420,10 @@ class HttpCall(GovernedCall, ABC):
         return Outcome(Kind.ABANDONED, row="exception")
 
     def reads_usage(self, permit: Permit) -> bool:
-        """Return whether to read the usage: at first or where it settles the charge always, later at intervals."""
-        cost = permit.cost
+        """Return whether to read the usage: always at first, for a charge or for an audit; later at intervals."""
+        cost, trace = permit.cost, permit.trace
+        if trace is not None and trace.receivers:
+            return True
         now_and_then = permit.order <= USAGE_ALWAYS or permit.order % USAGE_EVERY == 0
         return now_and_then or cost.produced > 0.0 or cost.held > 0.0
 
