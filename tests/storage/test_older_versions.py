@@ -17,10 +17,12 @@ import pytest
 import tidegate
 from tests.storage.places import Place
 from tidegate.admission.registry import RateLimitRegistry
+from tidegate.errors import StoreError
 from tidegate.runner import Experiment, ExperimentRunner
 from tidegate.saved_state import LearnedState
 from tidegate.settings import Settings
-from tidegate.storage import Status, claims
+from tidegate.storage import Status, Store, claims
+from tidegate.storage.migrate import HEAD, LIVE_SECONDS, VERSION_TABLE
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +70,26 @@ async def test_experiment_of_an_older_version_is_shown_as_it_was(older: Place) -
         "correct: 1.000 of 10",
         "length.score: 0.300 of 12",
     ]
+
+
+async def test_database_is_upgraded_once_and_keeps_what_an_audit_records(older: Place) -> None:
+    for _ in range(2):
+        store = await Store.open(older.url)
+        assert older.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [(HEAD,)]
+        assert await store.attempt_counts(1) == {}
+        assert await store.claim_stats(1) == []
+        await store.close()
+
+
+async def test_database_is_not_upgraded_while_an_older_version_runs_an_experiment(older: Place) -> None:
+    older.sql(older.claimed(1, "an-older-replica"))
+    with pytest.raises(StoreError, match="replica an-older-replica") as told:
+        await Store.open(older.url)
+    assert not told.value.retryable
+    assert older.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [("0001",)]
+    older.age(1, 2 * LIVE_SECONDS)
+    await (await Store.open(older.url)).close()
+    assert older.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [(HEAD,)]
 
 
 async def test_experiment_of_an_older_version_goes_on_with_what_is_missing(

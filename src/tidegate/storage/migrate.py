@@ -1,7 +1,8 @@
 """Migration of a database's schema to the newest version, done by the first process that opens it.
 
 The migration is one transaction under a lock: on SQLite its write lock, on PostgreSQL an advisory one. A second process
-waits, and then finds it done.
+waits, and then finds it done. No experiment is claimed or written meanwhile, and none may run before: replicas of the
+older version do not know the new schema.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from sqlalchemy import Column, Connection, MetaData, Table, Text, inspect, selec
 from tidegate.errors import SchemaMismatch, StoreError
 from tidegate.storage.database import Database
 from tidegate.storage.engines import LOCK_SECONDS
-from tidegate.storage.schema import PREFIX
+from tidegate.storage.schema import PREFIX, RUNNING, execution_configs, experiments
+from tidegate.storage.sql_clock import ago, since
 
-HEAD = "0001"
+HEAD = "0002"
 """Newest migration in `versions/`."""
 
 VERSION_TABLE = f"{PREFIX}version"
@@ -30,11 +32,18 @@ ADVISORY_LOCK = 0x7469_6465_6761_7465
 IN_TURN = threading.Lock()
 """Alembic keeps its state in module variables: a process may run only one migration at a time."""
 
+LIVE_SECONDS = 60.0
+"""Seconds since the last heartbeat for which a claim counts as live. Raising it refuses upgrades longer after a replica
+died. Derived from the default of `RunnerSettings.stale_after`."""
+
 version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 
 
 async def migrate(database: Database) -> None:
-    """Create the schema, or bring it to `HEAD`; raise `SchemaMismatch` for an unknown version."""
+    """Create the schema, or bring it to `HEAD`.
+
+    Raise `SchemaMismatch` for an unknown version, and `StoreError` while an older version runs experiments.
+    """
     if database.sqlite:
         await _prepare(database)
     async with database.reading() as connection:
@@ -100,4 +109,26 @@ def _upgrade(connection: Connection) -> None:
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
     if at is not None and at not in known:
         raise SchemaMismatch(found=at, expected=HEAD)
+    if at is not None and at != HEAD:
+        _refuse_live_claims(connection)
     command.upgrade(config, "head")
+
+
+def _refuse_live_claims(connection: Connection) -> None:
+    """Raise `StoreError` where a replica runs an experiment; until the transaction ends, none can claim one."""
+    config = execution_configs.c
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"LOCK TABLE {execution_configs.name} IN SHARE ROW EXCLUSIVE MODE"))
+    live = (
+        select(experiments.c.name, config.claimed_by, since(config.claimed_at).label("quiet"))
+        .join(experiments, experiments.c.id == config.experiment_id)
+        .where(RUNNING, config.claimed_at > ago(LIVE_SECONDS))
+        .order_by(config.claimed_at.desc())
+    )
+    row = connection.execute(live).first()
+    if row is not None:
+        raise StoreError(
+            f"database not upgraded: an older tidegate runs experiment {row.name} (replica {row.claimed_by}, last "
+            f"heartbeat {row.quiet:.0f} s ago); stop it, or try again {LIVE_SECONDS:g} s after its end",
+            retryable=False,
+        )

@@ -22,6 +22,9 @@ TaskCursor: TypeAlias = tuple[int, int]
 EvalCursor: TypeAlias = tuple[int, int, str]
 """(ordinal, repetition, evaluator) of the last eval item of a page."""
 
+AttemptCursor: TypeAlias = tuple[int, int, str, int, int]
+"""(ordinal, repetition, stage, run_epoch, call_index) of the last attempt of a page."""
+
 
 class Status(StrEnum):
     """State of an experiment. Only a RUNNING one is claimed."""
@@ -164,6 +167,29 @@ class PendingEval:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One attempt at an item in `stage`, the `index`th from 0 under this claim; `key` has no secret.
+
+    It began at `began_at`, in seconds of `time.monotonic`, after `waited` seconds, and lasted `latency`. The store
+    turns that instant into the database's time. `status` is `success`, `failure` or `capacity_retry`.
+    """
+
+    stage: str
+    index: int
+    began_at: float
+    latency: float
+    waited: float
+    status: str
+    kind: str
+    cause: str
+    key: str = ""
+    http_status: int | None = None
+    retry_after: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunResult:
     """Result of a task item. `output` is JSON text (`encoded`); `seconds` is the time of its attempts together."""
 
@@ -177,6 +203,7 @@ class RunResult:
     error: str | None = None
     attempts: int = 0
     seconds: float = 0.0
+    audit: tuple[AttemptRecord, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +241,33 @@ class AnnotationResult:
     annotations: tuple[Annotation, ...]
     attempts: int = 0
     seconds: float = 0.0
+    audit: tuple[AttemptRecord, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.annotations:
             raise ValueError(
                 f"result of {self.evaluator!r} invalid: it has no outputs; nothing would show that it is done"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class ItemAttempts:
+    """Attempts at an item that has no result yet; those at one with a result are its `audit`."""
+
+    experiment_id: int
+    epoch: int
+    ordinal: int
+    repetition: int
+    audit: tuple[AttemptRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimStats:
+    """Statistics of one claim at its end, as JSON."""
+
+    experiment_id: int
+    epoch: int
+    stats: Mapping[str, JSON]
 
 
 @dataclass(frozen=True, slots=True)

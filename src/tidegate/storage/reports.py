@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import add
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, Select, and_, case, func, literal, select, text
+from sqlalchemy import Row, Select, and_, case, func, literal, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.storage.database import Database
@@ -16,7 +16,9 @@ from tidegate.storage.json_codec import decoded
 from tidegate.storage.paging import body_of, inlined, output_of, size, small, within_bytes
 from tidegate.storage.pending import content, extent_of, past
 from tidegate.storage.records import (
+    JSON,
     Annotation,
+    AttemptCursor,
     Category,
     Failure,
     LoggedLine,
@@ -27,7 +29,18 @@ from tidegate.storage.records import (
     StoredRun,
     TaskCursor,
 )
-from tidegate.storage.schema import annotation_rows, contents, dataset_rows, datasets, experiments, logs, not_ok, runs
+from tidegate.storage.schema import (
+    annotation_rows,
+    attempts,
+    contents,
+    dataset_rows,
+    datasets,
+    experiments,
+    logs,
+    not_ok,
+    run_stats,
+    runs,
+)
 
 MAX_LABELS = 100
 """Maximum different labels in a summary. Raising it lists free text. Chosen: an output with more of them is free
@@ -166,6 +179,35 @@ async def results(database: Database, experiment_id: int, after: TaskCursor | No
             )
             for row in found
         ]
+
+
+async def attempts_of(
+    database: Database, experiment_id: int, after: AttemptCursor | None, limit: int
+) -> list[Mapping[str, Any]]:
+    """Return the next attempts that an audit has kept, by their cursor."""
+    names = ("ordinal", "repetition", "stage", "run_epoch", "call_index")
+    cursor = [attempts.c[name] for name in names]
+    query = select(*attempts.c[1:]).where(attempts.c.experiment_id == experiment_id).order_by(*cursor).limit(limit)
+    if after is not None:
+        query = query.where(tuple_(*cursor) > tuple_(*map(literal, after)))
+    async with database.reading() as connection:
+        return [dict(row) for row in (await connection.execute(query)).mappings()]
+
+
+async def attempt_counts(database: Database, experiment_id: int) -> dict[str, int]:
+    """Return the number of kept attempts by status."""
+    one = attempts.c
+    query = select(one.status, func.count()).where(one.experiment_id == experiment_id).group_by(one.status)
+    async with database.reading() as connection:
+        return {row[0]: row[1] for row in await connection.execute(query.order_by(one.status))}
+
+
+async def claim_stats(database: Database, experiment_id: int) -> list[Mapping[str, JSON]]:
+    """Return the statistics of each claim that has ended, the oldest first."""
+    one = run_stats.c
+    query = select(one.stats).where(one.experiment_id == experiment_id).order_by(one.epoch)
+    async with database.reading() as connection:
+        return [decoded(stats) for stats in (await connection.execute(query)).scalars()]
 
 
 async def _judged(connection: AsyncConnection, experiment_id: int) -> dict[str, Mapping[ResultStatus, int]]:

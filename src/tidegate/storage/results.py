@@ -1,23 +1,27 @@
 """Batches of results, written in full or not at all, and only for claims that are the newest.
 
 A batch is checked against rows of `execution_configs`, which stay locked until it is committed: on PostgreSQL by FOR
-SHARE, on SQLite by the write lock. A later claim waits for that, so none can happen between check and write.
+SHARE, on SQLite by the write lock. A later claim waits for that, so none can happen between check and write. The same
+query reads the version of the schema, and the database's clock.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Executable, Integer, Select, Table, and_, bindparam, delete, not_, select, tuple_
 
-from tidegate.errors import NotStorable
+from tidegate.errors import NotStorable, SchemaMismatch
 from tidegate.storage.bulk import execute, put, unnested
 from tidegate.storage.database import Database
 from tidegate.storage.json_codec import cleaned, encoded, shortened
-from tidegate.storage.records import Annotation, AnnotationResult, LogLine, RunResult
-from tidegate.storage.schema import OK, annotation_rows, execution_configs, logs, not_ok, runs
+from tidegate.storage.migrate import HEAD, version
+from tidegate.storage.records import Annotation, AnnotationResult, ClaimStats, ItemAttempts, LogLine, RunResult
+from tidegate.storage.schema import OK, annotation_rows, attempts, execution_configs, logs, not_ok, run_stats, runs
 from tidegate.storage.sql_clock import now
 
 EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
@@ -27,21 +31,31 @@ KEPT_LINES = 1500
 Logplex keeps the last 1,500 of an application."""
 
 Values = dict[str, Any]
-Result = RunResult | AnnotationResult | LogLine
+Result = RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine
+
+
+class WriteState(NamedTuple):
+    """Newest epochs of the experiments of a batch, and the database's time."""
+
+    epochs: dict[int, int]
+    at: datetime
 
 
 async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
-    """Write the results of the newest epochs; return the experiments whose results were rejected."""
+    """Write the results of the newest epochs; return the experiments whose results were rejected.
+
+    Raise `SchemaMismatch` where another version of tidegate has changed the schema.
+    """
     if not batch:
         return frozenset()
     return await database.transacted(partial(_write, batch, database.sqlite))
 
 
 def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> frozenset[int]:
-    newest = _epochs(connection, {result.experiment_id for result in batch})
-    lost = frozenset(result.experiment_id for result in batch if newest.get(result.experiment_id) != result.epoch)
+    state = _state(connection, {result.experiment_id for result in batch})
+    lost = frozenset(one.experiment_id for one in batch if state.epochs.get(one.experiment_id) != one.epoch)
     kept = [one for one in batch if one.experiment_id not in lost]
-    for statement, values in _statements(sqlite, kept):
+    for statement, values in _statements(sqlite, kept, state.at):
         if values:
             execute(connection, sqlite, statement, values)
     for experiment_id in sorted({one.experiment_id for one in kept if isinstance(one, LogLine)}):
@@ -49,23 +63,32 @@ def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> fro
     return lost
 
 
-def _epochs(connection: Connection, experiment_ids: Iterable[int]) -> dict[int, int]:
-    """Return the newest epochs, which cannot change until the transaction ends."""
-    return dict(connection.execute(_newest(), {"experiments": sorted(experiment_ids)}).all())
+def _state(connection: Connection, experiment_ids: Iterable[int]) -> WriteState:
+    """Return the newest epochs, which cannot change until the transaction ends; raise `SchemaMismatch`."""
+    rows = connection.execute(_newest(), {"experiments": sorted(experiment_ids)}).all()
+    for row in rows:
+        if row.found != HEAD:
+            raise SchemaMismatch(found=row.found, expected=HEAD)
+    return WriteState({row.experiment_id: row.epoch for row in rows}, rows[0].at if rows else datetime.now(UTC))
 
 
 @cache
 def _newest() -> Select[Any]:
     columns = execution_configs.c
     return (
-        select(columns.experiment_id, columns.epoch)
+        select(
+            columns.experiment_id,
+            columns.epoch,
+            select(version.c.version_num).scalar_subquery().label("found"),
+            now().label("at"),
+        )
         .where(columns.experiment_id.in_(bindparam("experiments", expanding=True)))
         .order_by(columns.experiment_id)
-        .with_for_update(read=True)
+        .with_for_update(read=True, of=execution_configs)
     )
 
 
-def _statements(sqlite: bool, kept: Sequence[Result]) -> Iterable[tuple[Executable, list[Values]]]:
+def _statements(sqlite: bool, kept: Sequence[Result], at: datetime) -> Iterable[tuple[Executable, list[Values]]]:
     judged = [result for result in kept if isinstance(result, AnnotationResult)]
     ended = [_run(result) for result in kept if isinstance(result, RunResult)]
     annotated = [_annotation(result, one) for result in judged for one in result.annotations]
@@ -73,6 +96,8 @@ def _statements(sqlite: bool, kept: Sequence[Result]) -> Iterable[tuple[Executab
     yield _forget(sqlite), [_of_eval(result) for result in judged]
     yield _put(sqlite, annotation_rows), _one_each(annotation_rows, annotated)
     yield _note(sqlite), [_line(result) for result in kept if isinstance(result, LogLine)]
+    yield _add_attempts(sqlite), _attempts(kept, at)
+    yield _put_stats(sqlite), [_stats(result) for result in kept if isinstance(result, ClaimStats)]
 
 
 def _one_each(table: Table, rows: Sequence[Values]) -> list[Values]:
@@ -103,6 +128,23 @@ def _put(sqlite: bool, table: Table) -> Executable:
 def _note(sqlite: bool) -> Executable:
     """Return a statement that adds lines to the log."""
     statement: Executable = put(sqlite, logs, ("experiment_id", "level", "category", "detail"), at=now())
+    return statement
+
+
+@cache
+def _add_attempts(sqlite: bool) -> Executable:
+    """Return a statement that adds attempts; one that is there already stays."""
+    statement: Executable = put(sqlite, attempts, [one.name for one in attempts.c]).on_conflict_do_nothing()
+    return statement
+
+
+@cache
+def _put_stats(sqlite: bool) -> Executable:
+    """Return a statement that writes the statistics of a claim over those written before."""
+    put_in = put(sqlite, run_stats, ("experiment_id", "epoch", "stats"), ended_at=now())
+    statement: Executable = put_in.on_conflict_do_update(
+        index_elements=list(run_stats.primary_key), set_={"stats": put_in.excluded.stats}
+    )
     return statement
 
 
@@ -170,6 +212,39 @@ def _annotation(result: AnnotationResult, one: Annotation) -> Values:
         "seconds": result.seconds,
         "epoch": result.epoch,
     }
+
+
+def _attempts(kept: Sequence[Result], at: datetime) -> list[Values]:
+    """Return the rows of the attempts in a batch; the database's time is `at`."""
+    elapsed = time.monotonic()
+    return [
+        {
+            "experiment_id": result.experiment_id,
+            "ordinal": result.ordinal,
+            "repetition": result.repetition,
+            "stage": shortened(one.stage),
+            "run_epoch": result.epoch,
+            "call_index": one.index,
+            "started_at": at - timedelta(seconds=elapsed - one.began_at),
+            "latency": one.latency,
+            "waited": one.waited,
+            "status": one.status,
+            "kind": cleaned(one.kind),
+            "cause": one.cause,
+            "http_status": one.http_status,
+            "key": cleaned(one.key),
+            "retry_after": one.retry_after,
+            "input_tokens": one.input_tokens,
+            "output_tokens": one.output_tokens,
+        }
+        for result in kept
+        if isinstance(result, RunResult | AnnotationResult | ItemAttempts)
+        for one in result.audit
+    ]
+
+
+def _stats(result: ClaimStats) -> Values:
+    return {"experiment_id": result.experiment_id, "epoch": result.epoch, "stats": encoded(result.stats)}
 
 
 def _line(line: LogLine) -> Values:

@@ -2,9 +2,9 @@
 
 Theory of operation. A dataset's rows have ordinals from 0 up; equal contents are stored once, by digest. Pending work
 is never stored: it is whatever `runs` and `annotations` lack. Most of their rows are ok, so the others have a small
-partial index. The two watermarks of an experiment state from which row on results may be missing. The owner and the
-epoch of an experiment are one row of `execution_configs`. Every claim is one UPDATE of it, and every batch of results
-holds a lock on it while it is written.
+partial index. `attempts` has what audits keep, `run_stats` the sums of each claim. The two watermarks of an
+experiment state from which row on results may be missing. The owner and the epoch of an experiment are one row of
+`execution_configs`. Every claim is one UPDATE of it, and every batch of results holds a lock on it while it is written.
 """
 
 from __future__ import annotations
@@ -208,6 +208,39 @@ logs = Table(
     CheckConstraint("category IN ('TASK', 'EVAL', 'EXPERIMENT')", name="category"),
 )
 Index(f"{PREFIX}logs_experiment", logs.c.experiment_id, logs.c.id)
+
+attempts = Table(
+    f"{PREFIX}attempts",
+    metadata,
+    Column("experiment_id", ForeignKey(experiments.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("ordinal", Number, primary_key=True, autoincrement=False),
+    Column("repetition", Integer, primary_key=True, autoincrement=False),
+    Column("stage", Name, primary_key=True),
+    Column("run_epoch", Number, primary_key=True, autoincrement=False),
+    Column("call_index", Integer, primary_key=True, autoincrement=False),
+    Column("started_at", Instant, nullable=False),
+    Column("latency", Float, nullable=False),
+    Column("waited", Float, nullable=False),
+    Column("status", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("http_status", Integer),
+    Column("key", Text, nullable=False),
+    Column("retry_after", Float),
+    Column("input_tokens", Number),
+    Column("output_tokens", Number),
+    CheckConstraint("status IN ('success', 'failure', 'capacity_retry')", name="status"),
+    sqlite_with_rowid=False,
+)
+
+run_stats = Table(
+    f"{PREFIX}run_stats",
+    metadata,
+    Column("experiment_id", ForeignKey(experiments.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("epoch", Number, primary_key=True, autoincrement=False),
+    Column("ended_at", Instant, nullable=False),
+    Column("stats", Text, nullable=False),
+)
 
 
 def not_ok(table: Table) -> ColumnElement[bool]:

@@ -1,4 +1,4 @@
-"""The database's clock, as SQL: no instant is ever created in this process, so no local clock matters.
+"""The database's clock, as SQL: every instant is one of it, or a span of time before one, so no local clock matters.
 
 PostgreSQL stores instants as `timestamptz`, SQLite as UTC text with milliseconds, which sorts by time. PostgreSQL's
 `clock_timestamp()` advances while a statement waits for a lock; `now()` is fixed before that wait.
@@ -27,6 +27,11 @@ class Instant(TypeDecorator[datetime]):
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         return TIMESTAMP(timezone=True) if dialect.name == "postgresql" else String()
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        if value is None or dialect.name == "postgresql":
+            return value
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None:

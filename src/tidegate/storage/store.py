@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from tidegate.errors import DatabaseFileLost
 from tidegate.storage import claims, datasets, experiments, pending, reports, results
@@ -20,11 +21,14 @@ from tidegate.storage.reading import readable
 from tidegate.storage.records import (
     JSON,
     AnnotationResult,
+    AttemptCursor,
     Claim,
+    ClaimStats,
     EvalCursor,
     ExperimentRow,
     ExperimentSummary,
     Failure,
+    ItemAttempts,
     LoggedLine,
     LogLine,
     NewRow,
@@ -159,7 +163,9 @@ class Store:
         """Return the progress of an experiment."""
         return await reports.counts(self._database, experiment_id)
 
-    async def write(self, batch: Sequence[RunResult | AnnotationResult | LogLine]) -> frozenset[int]:
+    async def write(
+        self, batch: Sequence[RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine]
+    ) -> frozenset[int]:
         """Write a batch in one transaction, which is durable when this returns.
 
         Return the experiments whose results had an epoch that is not the newest. Nothing of these is written,
@@ -228,3 +234,17 @@ class Store:
         Large rows make the list shorter than `limit`; an empty list is the end.
         """
         return await reports.results(self._database, experiment_id, after, limit)
+
+    async def attempts(
+        self, experiment_id: int, *, after: AttemptCursor | None, limit: int
+    ) -> builtins.list[Mapping[str, Any]]:
+        """Return the next attempts that an audit has kept, by their cursor; each has the columns of its table."""
+        return await reports.attempts_of(self._database, experiment_id, after, limit)
+
+    async def attempt_counts(self, experiment_id: int) -> dict[str, int]:
+        """Return the number of kept attempts by status."""
+        return await reports.attempt_counts(self._database, experiment_id)
+
+    async def claim_stats(self, experiment_id: int) -> builtins.list[Mapping[str, JSON]]:
+        """Return the statistics of each claim that has ended, the oldest first."""
+        return await reports.claim_stats(self._database, experiment_id)
