@@ -144,6 +144,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
             *CORE,
             "storage",
             "classification",
+            "admission.audit",
             "admission.handoff",
             "admission.key_table",
             "admission.resources",

@@ -36,17 +36,23 @@ receivers = _receivers.get
 """Return the receivers of the audits that are open in this context."""
 
 
-@contextmanager
-def received(receiver: Receiver) -> Iterator[None]:
-    """Call `receiver` with each `AttemptEnded` of the calls that begin in this context; on the thread that ends it."""
-    global open_count
-    with _lock:
-        open_count += 1
-    token = _receivers.set((*_receivers.get(), receiver))
-    try:
-        yield
-    finally:
-        _receivers.reset(token)
+class AttemptReceipt:
+    """Block whose calls give each `AttemptEnded` to `receiver`, on the thread that ends it."""
+
+    __slots__ = ("_receiver", "_token")
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+
+    def __enter__(self) -> None:
+        global open_count
+        with _lock:
+            open_count += 1
+        self._token = _receivers.set((*_receivers.get(), self._receiver))
+
+    def __exit__(self, *exc: object) -> None:
+        global open_count
+        _receivers.reset(self._token)
         with _lock:
             open_count -= 1
 
@@ -154,5 +160,5 @@ def audit(limit: int = 100_000) -> Iterator[Trail]:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise ConfigurationError("limit", limit, "a whole number of at least 1")
     trail = Trail(limit)
-    with received(trail.record):
+    with AttemptReceipt(trail.record):
         yield trail

@@ -212,10 +212,12 @@ class GovernedCall(Waiter):
 
     def _trace(self, permit: Permit, number: int, index: int, waited: float) -> None:
         """Note the facts of an attempt that its audits get at its end."""
-        trace = permit.trace
+        trace, receivers = permit.trace, audit.receivers()
         if trace is None:
+            if not receivers:
+                return
             trace = permit.trace = AttemptTrace(number, waited, permit.probe)
-        trace.index, trace.waited, trace.receivers = index, waited, audit.receivers()
+        trace.index, trace.waited, trace.receivers = index, waited, receivers
 
     def count_resent(self, after: Kind, is_second: bool) -> None:
         """Count a repeated attempt."""

@@ -124,7 +124,7 @@ class ExperimentRunner:
     async def summary(self, name_or_id: str | int) -> Summary:
         """Return an experiment's current summary."""
         row = await self._row(name_or_id)
-        return Summary(row, await self.store.counts(row.id), tuple(await self.store.scores(row.id)))
+        return await Summary.read(self.store, row)
 
     async def stop(self, name_or_id: str | int) -> Toggle:
         """Stop an experiment for the user, on whichever replica it runs.

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tidegate.storage import AttemptRecord
+
 TASK = 0
 """Stage number of tasks; the evaluators of an experiment are stages 1, 2, …, in their order."""
 
@@ -25,21 +27,29 @@ class Item:
     counts refusals at another key than the one asked for it. `ready_at` is the time since when it could be dispatched
     (monotonic seconds). `size` is the stored size of its row and answer in characters. `slow`: a call of it took all
     its time, though the provider answered others.
+
+    For the audit, `calls` counts the attempts under this claim, and `audit` has those that are not written yet.
+    `queued_at` is when its last job began or ended (None: it was never dispatched), and `waited` the seconds until its
+    last dispatch.
     """
 
     __slots__ = (
         "attempts",
+        "audit",
         "body",
+        "calls",
         "closed_before",
         "elsewhere",
         "output",
         "place",
+        "queued_at",
         "ready_at",
         "refused_at",
         "seconds",
         "size",
         "slow",
         "stage",
+        "waited",
     )
 
     def __init__(self, stage: int, place: Place, body: Any, output: Any = None, size: int = 0) -> None:
@@ -55,6 +65,15 @@ class Item:
         self.closed_before = 0.0
         self.elsewhere = 0
         self.slow = False
+        self.audit: list[AttemptRecord] = []
+        self.calls = 0
+        self.queued_at: float | None = None
+        self.waited = 0.0
+
+    def take_audit(self) -> tuple[AttemptRecord, ...]:
+        """Return the attempts that are not written yet, once."""
+        taken, self.audit = tuple(self.audit), []
+        return taken
 
     @property
     def identity(self) -> tuple[int, int, int]:

@@ -18,8 +18,10 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from tidegate.admission.audit import AttemptReceipt
 from tidegate.admission.handoff import PermitHandoff
 from tidegate.admission.key_table import KeyTable
+from tidegate.core.events import AttemptEnded
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key, Silence
 from tidegate.runner import forked
@@ -305,7 +307,7 @@ class Job:
     `in_outage` its time was over while it waited for a provider that answers nothing. A function
     that ignores its cancellation is abandoned after `cancel_grace` seconds: its slot is free, and its result dropped.
     While the function waits in a key's queue, the job `slot_lent` its slot. The runner's `FunctionLimit` keeps
-    `at_work_since`, `beside` and `over`.
+    `at_work_since`, `beside` and `over`. `attempts` has those of its calls that have ended.
     """
 
     __slots__ = (
@@ -317,6 +319,7 @@ class Job:
         "_suspended",
         "_timer",
         "at_work_since",
+        "attempts",
         "beside",
         "cancel_reason",
         "done",
@@ -352,6 +355,7 @@ class Job:
         self.at_work_since: float | None = None
         self.beside = 0
         self.over = False
+        self.attempts: list[AttemptEnded] = []
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
         self._cancel_grace = cancel_grace
@@ -396,7 +400,7 @@ class Job:
     async def _run(self) -> None:
         emits_to(self._on_chunk)
         try:
-            with self.handoff:
+            with self.handoff, AttemptReceipt(self.attempts.append):
                 try:
                     self.value = await self.stage.invoke(self.item)
                 except BaseException as error:

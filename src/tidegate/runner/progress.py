@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.runner.item import TASK
-from tidegate.storage import AnnotationResult, ExperimentRow, ResultCounts, ResultStatus, RunResult, Score, Status
+from tidegate.runner.stats import RunStats, added_up
+from tidegate.storage import (
+    AnnotationResult,
+    ExperimentRow,
+    ResultCounts,
+    ResultStatus,
+    RunResult,
+    Score,
+    Status,
+    Store,
+)
 
 WORDS = {ResultStatus.ERROR: "failed", ResultStatus.PARKED: "parked", ResultStatus.INVALID: "invalid"}
 """Words of the headline for results without an answer."""
@@ -16,12 +26,22 @@ WORDS = {ResultStatus.ERROR: "failed", ResultStatus.PARKED: "parked", ResultStat
 class Summary:
     """Experiment as the store has it, usually at a run's end, with its counts and its evaluators' scores.
 
-    Its text is the headline and the mean of every output; a notebook shows it.
+    `stats` are those of its claims that have ended, added up. `attempts` counts the kept attempts by status. Its text
+    is the headline and the mean of every output; a notebook shows it.
     """
 
     experiment: ExperimentRow
     counts: ResultCounts
     scores: tuple[Score, ...]
+    stats: RunStats = field(default_factory=RunStats)
+    attempts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    async def read(cls, store: Store, row: ExperimentRow) -> Summary:
+        """Return the present summary of an experiment."""
+        counts, scores = await store.counts(row.id), tuple(await store.scores(row.id))
+        stats = added_up(await store.claim_stats(row.id))
+        return cls(row, counts, scores, stats, await store.attempt_counts(row.id))
 
     @property
     def status(self) -> Status:

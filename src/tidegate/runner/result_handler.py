@@ -29,12 +29,12 @@ class ResultHandler:
 
     def conclude(self, job: Job) -> None:
         """Process the end of a job; a job that was cancelled by the run's stop leaves its item unchanged."""
-        if isinstance(job.error, KeyboardInterrupt):
-            self._run.on_interrupt(job)
+        run, item = self._run, job.item
+        if isinstance(job.error, KeyboardInterrupt) or job.cancel_reason is CancelReason.STOP:
+            run.audit.note_done(job, job.stage.name, None, run.shared.loop.time())
+            if isinstance(job.error, KeyboardInterrupt):
+                run.on_interrupt(job)
             return
-        if job.cancel_reason is CancelReason.STOP:
-            return
-        item = job.item
         failure_class = (
             classify(job.error, job.handoff.outcome, job.handoff.refused, job.probe)
             if job.cancel_reason is None
@@ -42,6 +42,7 @@ class ResultHandler:
             if job.in_outage
             else TIMEOUT
         )
+        run.audit.note_done(job, job.stage.name, failure_class, run.shared.loop.time())
         if failure_class.next_step in (NextStep.CAPACITY, NextStep.TRANSIENT) and (
             job.error is not None or failure_class is UNHEARD
         ):
@@ -49,8 +50,8 @@ class ResultHandler:
         if failure_class.next_step is NextStep.ANSWERED:
             self._answered(item, job.value)
         elif failure_class.next_step is not NextStep.PERMANENT and (job.recalled or job.stage.closing is not None):
-            if self._run.live:
-                self._run.park(item)
+            if run.live:
+                run.park(item)
         elif failure_class.next_step is NextStep.CAPACITY:
             self._refused(job, failure_class)
         elif failure_class.next_step is NextStep.PARKED:
@@ -99,6 +100,7 @@ class ResultHandler:
         gate = run.work_queue.gate(item.stage)
         if isinstance(gate, StageGate):
             run.shared.gates.refused(gate, failure_class.retry_after, failure_class.kind == OUTAGE)
+        run.audit.note_refused(item, run.shared.loop.time())
         if not run.timers.refused(item):
             run.park(item)
         elif isinstance(gate, Key) and job.handoff.refused is None and failure_class is not UNHEARD:
@@ -112,6 +114,7 @@ class ResultHandler:
             run.shared.gates.close_for_day(at, failure_class.retry_after)
         if at == run.work_queue.gate(item.stage) and failure_class.retry_after is not None and run.live:
             # The item waits for the reset, which does not count as active waiting.
+            run.audit.note_refused(item, run.shared.loop.time())
             run.timers.refused(item)
             run.work_queue.put_back(item)
         else:
@@ -140,6 +143,7 @@ class ResultHandler:
             if failure_class.retry_after is not None:
                 delay = max(delay, min(failure_class.retry_after, settings.backoff_cap))
             run.work_queue.delay(item, run.shared.loop.time() + delay)
+            run.audit.transient_retries += 1
             run.publish(Retrying(*item.place, run.stages[item.stage].name, item.attempts, failure_class.kind))
 
     def _failed(self, item: Item, kind: str, text: str | None) -> None:

@@ -29,10 +29,10 @@ from tidegate.runner.key_gates import KeyDiscovery
 from tidegate.runner.redaction import redacted
 from tidegate.runner.replica import actor, process
 from tidegate.runner.retry_timers import RetryTimers
-from tidegate.runner.run_state import RunPhase, RunState
+from tidegate.runner.run_state import STOPPED_ELSEWHERE, RunPhase, RunState
 from tidegate.runner.watermark import WatermarkWriter
 from tidegate.runner.writer import Result
-from tidegate.storage import AnnotationResult, Category, Claim, LogLevel, LogLine, ResultStatus, RunResult, Status
+from tidegate.storage import AnnotationResult, Category, Claim, LogLevel, ResultStatus, RunResult, Status
 
 logger = logging.getLogger("tidegate")
 
@@ -52,7 +52,7 @@ class ExperimentRun(RunState):
         super().__init__(shared, experiment, claim, retry_failed, self)
         self.drained: asyncio.Future[None] = shared.loop.create_future()
         self.lent_slots = 0
-        self.fenced_off = self._held = False
+        self.fenced_off = self._held = self._has_put_end = False
         self._jobs_of = [0] * len(self.stages)
         self._lending_of = [0] * len(self.stages)
         self._freed_at = -INFINITY
@@ -122,6 +122,7 @@ class ExperimentRun(RunState):
         self.in_flight.add(job)
         self._jobs_of[stage.index] += 1
         self.shared.functions.started(job)
+        self.audit.note_dispatched(job, len(self.in_flight), self.shared.loop.time())
         self._update_cap()
         job.start(self.shared.loop, self.context.copy())
 
@@ -139,6 +140,7 @@ class ExperimentRun(RunState):
             item.seconds += job.seconds
             self._discovery.on_job_done(stage, job.handoff)
             self.conclude(job)
+            self.put_attempts(item)
             self.offer()
         except Exception as error:
             logger.exception(
@@ -158,6 +160,7 @@ class ExperimentRun(RunState):
         stage.
         """
         self._lend(job.item.stage, 1 if job.slot_lent else -1)
+        self.audit.note_lent(job, self.shared.loop.time())
         self._update_cap()
         self.timers.schedule_check()
         self.shared.wake()
@@ -215,7 +218,7 @@ class ExperimentRun(RunState):
     def durable(self, item: Item | None, result: Result) -> None:
         """Process a result of this run that is now in the database: publish it and count its item as done."""
         self.tracker.unwritten -= 1
-        if item is not None and not isinstance(result, LogLine):
+        if item is not None and isinstance(result, RunResult | AnnotationResult):
             self._settle(item, result)
         self.check_progress()
 
@@ -223,14 +226,15 @@ class ExperimentRun(RunState):
         """Handle a result that the store refuses permanently: record that its item has failed."""
         self.tracker.unwritten -= 1
         text = "experiment %s: result not stored: %s; %s"
-        if isinstance(result, LogLine) or item is None:
-            logger.error(text, self.experiment.name, error, "it is only a line of the log, and the run continues")
+        if item is None or not isinstance(result, RunResult | AnnotationResult):
+            logger.error(text, self.experiment.name, error, "it is no result of an item, and the run continues")
             self.check_progress()
         elif results.failed(result):
             logger.error(text, self.experiment.name, error, "the run ends with ERROR")
             self.fail(error)
         else:
             logger.error(text, self.experiment.name, error, "its item is stored as failed")
+            item.audit = list(result.audit)
             self.write_failure(item, ResultStatus.ERROR, "not_storable", redacted(error))
 
     def fenced(self, count: int) -> None:
@@ -265,7 +269,7 @@ class ExperimentRun(RunState):
 
     def stopped_elsewhere(self) -> None:
         """Stop because a user's stop is recorded in the database."""
-        self.drain(None, "stopped")
+        self.drain(None, STOPPED_ELSEWHERE)
 
     def leave(self) -> None:
         """Stop for the user of this process."""
@@ -416,6 +420,9 @@ class ExperimentRun(RunState):
     def _finish_if_drained(self) -> None:
         if self.phase is not RunPhase.DRAINING or self.in_flight:
             return
+        if not self._has_put_end and not self.fenced_off and self.shared.writer.broken is None:
+            self._has_put_end = True
+            self.put_end()
         if self.tracker.unwritten:
             self.shared.writer.flush()
             return

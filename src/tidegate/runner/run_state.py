@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from tidegate.runner import results
+from tidegate.runner.audit import RunAudit
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Event
 from tidegate.runner.experiment import Experiment
@@ -22,7 +23,20 @@ from tidegate.runner.progress import Progress, ResultTally, StageProgress, Wait
 from tidegate.runner.watermark import CompletionTracker
 from tidegate.runner.work_queue import WorkQueue
 from tidegate.runner.writer import Result, WriteReceiver
-from tidegate.storage import Category, Claim, LogLevel, ResultStatus, Status
+from tidegate.storage import (
+    AnnotationResult,
+    Category,
+    Claim,
+    ClaimStats,
+    ItemAttempts,
+    LogLevel,
+    ResultStatus,
+    RunResult,
+    Status,
+)
+
+STOPPED_ELSEWHERE = "stopped"
+"""Reason of a run whose stop is recorded in the database."""
 
 
 class RunPhase(Enum):
@@ -71,6 +85,7 @@ class RunState:
         self.reason: str | None = None
         self.final: Status | None = None
         self.began_at = shared.loop.time()
+        self.audit = RunAudit(settings.audit, shared.registry.clock, self.began_at)
         self.rejected_at = [self.began_at] * len(self.stages)
         self._receiver = receiver
         self._forecast = RestForecast(shared.registry)
@@ -103,7 +118,34 @@ class RunState:
         self.tracker.unwritten += 1
         if item is not None:
             item.release()
+            if isinstance(result, RunResult | AnnotationResult):
+                self.audit.note_result(item, result, self.shared.loop.time())
         self.shared.writer.put(self._receiver, item, result)
+
+    def put_attempts(self, item: Item) -> None:
+        """Queue the attempts at an item that has no result yet, where some are kept."""
+        if item.audit:
+            self.put(None, ItemAttempts(self.id, self.claim.epoch, *item.place, item.take_audit()))
+
+    def put_end(self) -> None:
+        """Queue the statistics of the claim and the line of the log that ends it."""
+        stats = self.audit.end(self.shared.loop.time())
+        task, *evaluators = self.tally.done
+        counts = {status.value: task.get(status, 0) for status in ResultStatus}
+        status = self.final or (Status.STOPPED if self.reason == STOPPED_ELSEWHERE else Status.RUNNING)
+        self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored()))
+        self.log(
+            LogLevel.INFO,
+            Category.EXPERIMENT,
+            type="ended",
+            status=status.value,
+            answered=counts["ok"],
+            failed=counts["error"],
+            parked=counts["parked"],
+            invalid=counts["invalid"],
+            judged=sum(done.get(ResultStatus.OK, 0) for done in evaluators),
+            stats=stats.to_json(),
+        )
 
     def write_failure(self, item: Item, status: ResultStatus, kind: str, text: str | None) -> None:
         """Record that an item has no answer, and the reason."""

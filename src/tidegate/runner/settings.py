@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -86,6 +86,9 @@ class RunnerSettings(BaseModel):
     )
     retry_share: float = Field(
         0.5, gt=0, le=1, description="Share of the slots that retries may have while anything else could go."
+    )
+    audit: Literal["off", "refusals", "all"] = Field(
+        "refusals", description="Attempts kept with the results: none, those without an answer, or all (docs/audit.md)."
     )
     buffer: int = Field(1000, ge=1, le=1_000_000, description="Events held for one subscriber (Phoenix: 1000).")
 

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from tidegate.core.backoff import half_jitter
 from tidegate.runner.background import BASE, CAP, retry_while_unavailable
 from tidegate.runner.item import Item
-from tidegate.storage import AnnotationResult, LogLine, RunResult, Store
+from tidegate.storage import AnnotationResult, ClaimStats, ItemAttempts, LogLine, RunResult, Store
 
 logger = logging.getLogger("tidegate")
 
-Result: TypeAlias = RunResult | AnnotationResult | LogLine
+Result: TypeAlias = RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine
 
 MAX_FAILURES = 5
 """Consecutive internal errors after which writing ends. Raising it repeats a programming error more often before the

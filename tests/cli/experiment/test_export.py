@@ -316,14 +316,15 @@ def test_a_long_reason_is_cut_in_the_list_and_whole_where_nobody_looks(
 
 
 def test_show_tells_the_state_the_scores_and_the_last_log_lines(mixed: Place) -> None:
-    said = mixed.run("show", "mixed", "--lines", "1").out.splitlines()
+    said = mixed.run("show", "mixed", "--lines", "2").out.splitlines()
     assert said[0] == "mixed: COMPLETED: 3 rows, 2 answered, 1 failed"
     assert "dataset: rows.jsonl" in said[1]
     assert any(line.split()[:3] == ["scored", "0.500", "2"] for line in said)
     logged = [line for line in said if line.startswith("20")]
-    assert len(logged) == 1
+    assert len(logged) == 2
     assert "ValueError" in logged[0]
     assert "failure (stage task, row c, repetition 1, " in mixed.run("show", "mixed").out
+    assert "ended (status COMPLETED" in logged[1]
     assert mixed.run("show", "1").out.splitlines()[0] == said[0]
 
 

@@ -97,14 +97,17 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE (default: standard output).")
     ] = None,
+    attempts: Annotated[
+        bool, typer.Option("--attempts", help="Export the kept attempts (RunnerSettings.audit) instead of the runs.")
+    ] = False,
 ) -> None:
-    """Export every run with its row and its judgements.
+    """Export every run with its row and its judgements, or every kept attempt.
 
-    Formats are JSONL, CSV, and Parquet if pyarrow is installed.
+    Formats are JSONL, CSV, and Parquet if pyarrow is installed; attempts have no Parquet.
     """
     from tidegate.cli.experiment.export import exported
 
-    exported(name, db, format_.value if format_ is not None else None, output)
+    exported(name, db, format_.value if format_ is not None else None, output, attempts)
 
 
 def reported(command: Callable[..., None]) -> Callable[..., None]:

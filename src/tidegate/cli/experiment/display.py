@@ -198,8 +198,19 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
             for name, counts in summary.counts.annotations.items()
         },
         "scores": [_score_facts(each) for each in summary.scores],
+        "stats": summary.stats.to_json(),
+        "attempts": dict(summary.attempts),
         "failures": [_failure_facts(each) for each in failures],
     }
+
+
+def calls(summary: Summary) -> Iterator[str]:
+    """Yield the lines of the calls of an experiment: their statistics, and the attempts that are kept."""
+    if summary.stats.calls:
+        yield f"all runs: {summary.stats}"
+    if summary.attempts:
+        kept = ", ".join(f"{count} {status}" for status, count in summary.attempts.items())
+        yield f"attempts kept: {kept}"
 
 
 def refusals(refused: int, summary: Summary) -> str:

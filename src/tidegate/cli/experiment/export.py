@@ -1,4 +1,4 @@
-"""`tidegate experiment export`: every run with its row and its judgements, as JSONL, CSV or Parquet.
+"""`tidegate experiment export`: every run with its row and judgements, or every kept attempt, as JSONL, CSV or Parquet.
 
 Runs are read and written page by page: memory holds at most some pages.
 """
@@ -24,6 +24,7 @@ from tidegate.cli.experiment.common import existing, found
 from tidegate.errors import ConfigurationError, StoreError
 from tidegate.storage import Annotation, Score, Store, StoredRun, decoded
 from tidegate.storage.paging import PageSizer
+from tidegate.storage.records import AttemptCursor
 
 FIXED = ("id", "repetition", "row", "status", "output", "error_kind", "error", "attempts", "seconds", "finished_at")
 PARTS = ("score", "label", "value", "error")
@@ -278,9 +279,17 @@ PAGE = 500
 it anyway (`storage.paging`)."""
 
 
-def exported(name: str, url: str, form: str | None, output: Path | None) -> None:
-    """Write an experiment's runs to a file or to standard output. A file appears complete, or not at all."""
+def exported(name: str, url: str, form: str | None, output: Path | None, attempts: bool = False) -> None:
+    """Write an experiment's runs, or its kept attempts, to a file or to standard output.
+
+    A file appears complete, or not at all.
+    """
     chosen = form if form is not None else _form_of(output)
+    if attempts:
+        if chosen == "parquet":
+            raise ConfigurationError("format", chosen, "attempts are exported as jsonl or csv")
+        asyncio.run(_write_attempts(name, url, chosen, output))
+        return
     make = FORMATS[chosen]
     if chosen == "parquet" and output is None and sys.stdout.isatty():
         raise ConfigurationError("output", None, "Parquet is binary and not for a terminal; name a file with --output")
@@ -302,6 +311,43 @@ async def _write(name: str, url: str, make: type[ExportWriter], output: Path | N
             except BaseException:
                 writer.abandon()
                 raise
+
+
+ATTEMPT = (
+    "ordinal", "repetition", "stage", "run_epoch", "call_index", "started_at", "waited", "latency", "status", "kind",
+    "cause", "http_status", "key", "retry_after", "input_tokens", "output_tokens",
+)  # fmt: skip
+"""Columns of an exported attempt. The first five identify it within its experiment."""
+
+
+async def _write_attempts(name: str, url: str, form: str, output: Path | None) -> None:
+    async with existing(url, to_read=True) as store:
+        row = await found(store, name)
+        with _opened(output) as file:
+            text = io.TextIOWrapper(file, "utf-8", "backslashreplace", newline="", write_through=True)
+            table = csv.DictWriter(text, ATTEMPT)
+            if form == "csv":
+                table.writeheader()
+            try:
+                async for each in _attempts(store, row.id):
+                    told = {
+                        **{column: each[column] for column in ATTEMPT},
+                        "started_at": each["started_at"].isoformat(),
+                    }
+                    if form == "csv":
+                        table.writerow({column: _harmless(value) for column, value in told.items()})
+                    else:
+                        text.write(json.dumps(told, ensure_ascii=False) + "\n")
+            finally:
+                text.detach()
+
+
+async def _attempts(store: Store, number: int) -> AsyncIterator[Mapping[str, Any]]:
+    after: AttemptCursor | None = None
+    while page := await store.attempts(number, after=after, limit=ROWS):
+        for each in page:
+            yield each
+        after = tuple(page[-1][column] for column in ATTEMPT[:5])
 
 
 async def _pages(store: Store, number: int) -> AsyncIterator[list[StoredRun]]:

@@ -333,6 +333,8 @@ class ExperimentCommand:
         console.print(summary.headline, markup=False, soft_wrap=True)
         for table in display.tables(summary, failures):
             console.print(table)
+        for each_line in display.calls(summary):
+            console.print(each_line, markup=False, soft_wrap=True)
         refused = tidegate.registry().snapshot().refused
         wall = clock(time.monotonic() - self._began)
         console.print(f"{display.refusals(refused, summary)}, wall time {wall}", markup=False)

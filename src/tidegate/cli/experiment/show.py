@@ -31,7 +31,7 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
     """Print the state of an experiment."""
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
-        summary = Summary(row, await store.counts(row.id), tuple(await store.scores(row.id)))
+        summary = await Summary.read(store, row)
         failures = await store.failures(row.id)
         log = await store.last_logs(row.id, max(lines, KEPT_LINES))
     by, stopped = owner(row, log) if row.status is Status.RUNNING else "", stopper(row, log)
@@ -72,6 +72,8 @@ def _print(
         console.print(f"stopped by {stopped}", markup=False, soft_wrap=True)
     for each_table in display.tables(summary, failures):
         console.print(each_table)
+    for each_line in display.calls(summary):
+        console.print(each_line, markup=False, soft_wrap=True)
     parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
     if parked and row.status is not Status.RUNNING:
         said = f"{parked} parked; {command('resume', row.name, url)} tries them again"
@@ -99,7 +101,7 @@ def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
 def _line(line: LoggedLine) -> str:
     """Format a log line: its time, level and category, then the event and its details. A row's id stands for it."""
     kind = line.detail.get("type", "")
-    facts = {name: value for name, value in line.detail.items() if name not in ("type", "id")}
+    facts = {name: value for name, value in line.detail.items() if name not in ("type", "id", "stats")}
     if "id" in line.detail:
         facts["row"] = line.detail["id"]
     details = [f"{name} {value}" for name, value in facts.items()]
