@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import tidegate
 from tests.runner.scene import Refused, in_loop, make, rows, runner_at
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner, RunnerSettings
-from tidegate.runner.stats import STEP, BusyTime, RunStats, added_up
+from tidegate.runner.stats import CLASSES, STEP, BusyTime, RunStats, added_up
 from tidegate.storage import Status, Store
 
 KEY = tidegate.Key("p", "https://p.test", "0123456789abcdef", "m")
@@ -182,6 +183,14 @@ class TestAttempts:
         assert summary.status is Status.STOPPED
         assert summary.attempts.get("capacity_retry") == 1
 
+    @in_loop
+    async def test_an_audit_around_a_run_gets_its_attempts_too(self, tmp_path: Path) -> None:
+        registry = registry_of()
+        async with runner_at(tmp_path, registry=registry) as runner:
+            with tidegate.audit() as trail:
+                await runner.run(Experiment("e", rows(3), refusing(1, registry)))
+        assert sorted(each.status for each in trail.attempts) == ["capacity_retry", *["success"] * 3]
+
     @pytest.mark.parametrize("value", ["some", "", None, True, 1])
     def test_the_setting_is_one_of_three_words(self, value: Any) -> None:
         with pytest.raises(ConfigurationError) as told:
@@ -264,11 +273,9 @@ class TestStatistics:
         assert "900 + 300 tokens" in str(summary.stats)
 
     def test_percentiles_are_within_their_class(self) -> None:
-        from tidegate.runner.stats import latency_class
-
         counts: dict[str, int] = {}
         for number in range(1, 101):
-            name = str(latency_class(number / 10))
+            name = str(round(math.log(number / 10) * CLASSES))
             counts[name] = counts.get(name, 0) + 1
         stats = RunStats(latencies=counts)
         assert stats.latency_p50 == pytest.approx(5.0, rel=STEP - 1.0)

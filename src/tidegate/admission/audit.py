@@ -14,7 +14,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -36,25 +36,25 @@ receivers = _receivers.get
 """Return the receivers of the audits that are open in this context."""
 
 
-class AttemptReceipt:
-    """Block whose calls give each `AttemptEnded` to `receiver`, on the thread that ends it."""
-
-    __slots__ = ("_receiver", "_token")
-
-    def __init__(self, receiver: Receiver) -> None:
-        self._receiver = receiver
-
-    def __enter__(self) -> None:
-        global open_count
-        with _lock:
-            open_count += 1
-        self._token = _receivers.set((*_receivers.get(), self._receiver))
-
-    def __exit__(self, *exc: object) -> None:
-        global open_count
-        _receivers.reset(self._token)
+@contextmanager
+def opened() -> Iterator[None]:
+    """Let calls look at their context while the block lasts."""
+    global open_count
+    with _lock:
+        open_count += 1
+    try:
+        yield
+    finally:
         with _lock:
             open_count -= 1
+
+
+def receive(receiver: Receiver) -> Token[tuple[Receiver, ...]]:
+    """Give `receiver` each `AttemptEnded` of the calls that begin in this context, on the thread that ends it.
+
+    It gets none where no audit is `opened`. The token ends it.
+    """
+    return _receivers.set((*_receivers.get(), receiver))
 
 
 class AttemptStatus(StrEnum):
@@ -160,5 +160,9 @@ def audit(limit: int = 100_000) -> Iterator[Trail]:
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
         raise ConfigurationError("limit", limit, "a whole number of at least 1")
     trail = Trail(limit)
-    with AttemptReceipt(trail.record):
-        yield trail
+    with opened():
+        token = receive(trail.record)
+        try:
+            yield trail
+        finally:
+            _receivers.reset(token)

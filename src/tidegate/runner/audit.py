@@ -11,19 +11,23 @@ No record has a row, an answer or a credential.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import log
 from typing import Literal, TypeAlias
 
 from tidegate.admission.audit import AttemptStatus, attempt_status
 from tidegate.core.events import AttemptEnded
 from tidegate.core.values import OK, Kind
-from tidegate.runner.item import Item
 from tidegate.runner.job import Job
 from tidegate.runner.results import FailureClass, NextStep
-from tidegate.runner.stats import BusyTime, RunStats, latency_class
-from tidegate.storage import AnnotationResult, AttemptRecord, ResultStatus, RunResult
+from tidegate.runner.stats import CLASSES, BusyTime, RunStats
+from tidegate.storage import AttemptRecord, ResultStatus
 
 AuditMode: TypeAlias = Literal["off", "refusals", "all"]
+
+MIN_LATENCY = 1e-6
+"""Seconds of the shortest latency that is told apart. Raising it counts short functions as one. Chosen: no attempt
+takes less."""
 
 NEXT = {NextStep.ANSWERED: AttemptStatus.SUCCESS, NextStep.CAPACITY: AttemptStatus.CAPACITY_RETRY}
 """Status of a job without a governed call, by the next step of its item; all others are failures."""
@@ -32,105 +36,105 @@ NEXT = {NextStep.ANSWERED: AttemptStatus.SUCCESS, NextStep.CAPACITY: AttemptStat
 class RunAudit:
     """Attempts and statistics of one run; instants are seconds of the loop.
 
-    `clock` is the registry's, in which the attempts of governed calls have their instants.
+    `clock` is the registry's, in which the attempts of governed calls have their instants. `waits` has the items that
+    wait for capacity, and the jobs that do so inside a call.
     """
 
     def __init__(self, mode: AuditMode, clock: Callable[[], float], now: float) -> None:
-        self._mode = mode
+        self._keeps_answered = mode == "all"
+        self._keeps_others = mode != "off"
         self._clock = clock
         self._began_at = now
-        self._waits, self._jobs = BusyTime(), BusyTime()
-        self._latencies: dict[str, int] = {}
-        self._results: dict[ResultStatus, int] = {}
+        self._busy_since = self._executing_for = 0.0
+        self.waits = BusyTime()
+        self._latencies: dict[int, int] = {}
         self._submitted = self._calls = self._capacity_retries = self._max_concurrent = 0
         self._input_tokens = self._output_tokens = 0
         self.transient_retries = 0
 
-    def note_dispatched(self, job: Job, in_flight: int, now: float) -> None:
+    def note_dispatched(self, job: Job, in_flight: int) -> None:
         """Note that an item is dispatched, while `in_flight` functions are in flight with it."""
-        item = job.item
-        self._submitted += item.queued_at is None
-        item.waited = now - (item.ready_at if item.queued_at is None else item.queued_at)
+        item, now = job.item, job.began
+        queued_at = item.queued_at
+        if queued_at is None:
+            self._submitted += 1
+            queued_at = item.ready_at
+        item.waited = now - queued_at
         item.queued_at = now
-        self._max_concurrent = max(self._max_concurrent, in_flight)
-        self._waits.end(item, now)
-        self._jobs.begin(job, now)
+        if in_flight == 1:
+            self._busy_since = now
+        if in_flight > self._max_concurrent:
+            self._max_concurrent = in_flight
+        if self.waits.active:
+            self.waits.end(item, now)
 
     def note_lent(self, job: Job, now: float) -> None:
         """Note that a function begins to wait for capacity inside a call, or goes on."""
         if job.slot_lent:
-            self._waits.begin(job, now)
+            self.waits.begin(job, now)
         else:
-            self._waits.end(job, now)
+            self.waits.end(job, now)
 
-    def note_done(self, job: Job, stage: str, failure_class: FailureClass | None, now: float) -> None:
-        """Count and keep the attempts of an ended job; one without a `failure_class` was cut short."""
-        item = job.item
-        item.queued_at = now
-        self._waits.end(job, now)
-        self._jobs.end(job, now)
-        waited = item.waited
+    def note_done(self, job: Job, failure_class: FailureClass | None, in_flight: int) -> None:
+        """Count and keep the attempts of an ended job; one without a `failure_class` was cut short.
+
+        `in_flight` functions are left.
+        """
+        # Every row runs this: what most need is written out.
+        item, waited = job.item, job.item.waited
+        now = item.queued_at = job.began + job.seconds
+        if self.waits.active:
+            self.waits.end(job, now)
+        if not in_flight:
+            self._executing_for += now - self._busy_since
         for ended in job.attempts:
             self._count(ended.kind, attempt_status(ended), ended.held)
             self._input_tokens += ended.input_tokens or 0
             self._output_tokens += ended.output_tokens or 0
-            if self._keeps(ended.kind):
-                item.audit.append(self._record(ended, stage, item.calls, waited + ended.waited))
+            if self._keeps_answered or (self._keeps_others and ended.kind is not OK):
+                item.audit.append(self._record(ended, job.stage.name, item.calls, waited + ended.waited))
             item.calls += 1
             waited = 0.0
         if not job.attempts and failure_class is not None:
             status = NEXT.get(failure_class.next_step, AttemptStatus.FAILURE)
-            kind = Kind.OK if status is AttemptStatus.SUCCESS else Kind.TRANSIENT
+            kind = OK if status is AttemptStatus.SUCCESS else Kind.TRANSIENT
             self._count(kind, status, job.seconds)
-            if self._keeps(kind):
+            if self._keeps_answered or (self._keeps_others and kind is not OK):
                 began_at = time.monotonic() - job.seconds
                 item.audit.append(
-                    AttemptRecord(stage, item.calls, began_at, job.seconds, waited, status.value,
+                    AttemptRecord(job.stage.name, item.calls, began_at, job.seconds, waited, status.value,
                                   failure_class.next_step.value, failure_class.kind or "none")
                 )  # fmt: skip
             item.calls += 1
 
-    def note_refused(self, item: Item, now: float) -> None:
-        """Note that an item waits for capacity from now on."""
-        self._waits.begin(item, now)
-
-    def note_result(self, item: Item, result: RunResult | AnnotationResult, now: float) -> None:
-        """Count an item's result."""
-        self._waits.end(item, now)
-        status = result.status if isinstance(result, RunResult) else result.annotations[0].status
-        self._results[status] = self._results.get(status, 0) + 1
-
-    def end(self, now: float) -> RunStats:
-        """End the waits of the items that are left, and return the statistics of the claim."""
-        self._waits.end_all(now)
-        self._jobs.end_all(now)
+    def end(self, results: Mapping[ResultStatus, int], now: float) -> RunStats:
+        """End the waits of the items that are left, and return the statistics of the claim, which has these results."""
+        self.waits.end_all(now)
         return RunStats(
             submitted=self._submitted,
-            answered=self._results.get(ResultStatus.OK, 0),
-            failed=self._results.get(ResultStatus.ERROR, 0) + self._results.get(ResultStatus.INVALID, 0),
-            parked=self._results.get(ResultStatus.PARKED, 0),
+            answered=results.get(ResultStatus.OK, 0),
+            failed=results.get(ResultStatus.ERROR, 0) + results.get(ResultStatus.INVALID, 0),
+            parked=results.get(ResultStatus.PARKED, 0),
             calls=self._calls,
             capacity_retries=self._capacity_retries,
             transient_retries=self.transient_retries,
             max_concurrent=self._max_concurrent,
-            throttle_seconds=self._waits.total,
-            throttled_for=self._waits.some,
-            executing_for=self._jobs.some,
+            throttle_seconds=self.waits.total,
+            throttled_for=self.waits.some,
+            executing_for=self._executing_for,
             wall_seconds=now - self._began_at,
             input_tokens=self._input_tokens,
             output_tokens=self._output_tokens,
-            latencies=self._latencies,
+            latencies={str(number): count for number, count in self._latencies.items()},
         )
-
-    def _keeps(self, kind: Kind) -> bool:
-        return self._mode == "all" or (self._mode == "refusals" and kind is not OK)
 
     def _count(self, kind: Kind, status: AttemptStatus, seconds: float) -> None:
         self._calls += 1
-        self._capacity_retries += status is AttemptStatus.CAPACITY_RETRY
         if kind is OK:
-            number = str(latency_class(seconds))
+            number = round(log(seconds if seconds > MIN_LATENCY else MIN_LATENCY) * CLASSES)
             self._latencies[number] = self._latencies.get(number, 0) + 1
+        elif status is AttemptStatus.CAPACITY_RETRY:
+            self._capacity_retries += 1
 
     def _record(self, ended: AttemptEnded, stage: str, index: int, waited: float) -> AttemptRecord:
         elapsed = self._clock() - ended.at + ended.held

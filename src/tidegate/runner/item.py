@@ -70,19 +70,16 @@ class Item:
         self.queued_at: float | None = None
         self.waited = 0.0
 
-    def take_audit(self) -> tuple[AttemptRecord, ...]:
-        """Return the attempts that are not written yet, once."""
-        taken, self.audit = tuple(self.audit), []
-        return taken
-
     @property
     def identity(self) -> tuple[int, int, int]:
         """Return the row, the repetition and the stage; at most one item with this identity is in flight."""
         return (*self.place, self.stage)
 
     def release(self) -> None:
-        """Drop the row and the answer: the item no longer runs, and only its result must become durable."""
+        """Drop the row, the answer and the attempts: only its result, which has these, must become durable."""
         self.body = self.output = None
+        if self.audit:
+            self.audit = []
 
     def __repr__(self) -> str:
         return f"Item(stage={self.stage}, row={self.place.ordinal}, repetition={self.place.repetition})"

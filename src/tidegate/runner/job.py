@@ -18,7 +18,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from tidegate.admission.audit import AttemptReceipt
+from tidegate.admission.audit import receive
 from tidegate.admission.handoff import PermitHandoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.events import AttemptEnded
@@ -307,11 +307,11 @@ class Job:
     `in_outage` its time was over while it waited for a provider that answers nothing. A function
     that ignores its cancellation is abandoned after `cancel_grace` seconds: its slot is free, and its result dropped.
     While the function waits in a key's queue, the job `slot_lent` its slot. The runner's `FunctionLimit` keeps
-    `at_work_since`, `beside` and `over`. `attempts` has those of its calls that have ended.
+    `at_work_since`, `beside` and `over`. It `began` at that second of the loop. `attempts` has those of its calls that
+    have ended.
     """
 
     __slots__ = (
-        "_began",
         "_cancel_grace",
         "_loop",
         "_owner",
@@ -320,6 +320,7 @@ class Job:
         "_timer",
         "at_work_since",
         "attempts",
+        "began",
         "beside",
         "cancel_reason",
         "done",
@@ -364,14 +365,9 @@ class Job:
         """Start the function in a separate task, which runs in `context`."""
         self._loop = loop
         self._process = os.getpid()
-        self._began = loop.time()
+        self.began = loop.time()
         self._timer = loop.call_later(self.stage.timeout, self._check_timeout)
         self.task = loop.create_task(self._run(), context=context)
-
-    @property
-    def began(self) -> float:
-        """Return the start time, in monotonic seconds of the loop."""
-        return self._began
 
     def recall(self) -> None:
         """End the waits of its calls: the function receives the present refusal, and its item is to be parked."""
@@ -400,7 +396,8 @@ class Job:
     async def _run(self) -> None:
         emits_to(self._on_chunk)
         try:
-            with self.handoff, AttemptReceipt(self.attempts.append):
+            receive(self.attempts.append)
+            with self.handoff:
                 try:
                     self.value = await self.stage.invoke(self.item)
                 except BaseException as error:
@@ -443,7 +440,7 @@ class Job:
             self._check_timeout()
 
     def _check_timeout(self) -> None:
-        remaining_seconds = self.stage.timeout - (self._loop.time() - self._began - self.handoff.waited_seconds())
+        remaining_seconds = self.stage.timeout - (self._loop.time() - self.began - self.handoff.waited_seconds())
         if self.handoff.is_waiting:
             # The timeout is suspended until the call continues, which `_update_slot` notices.
             self._suspended = True
@@ -460,7 +457,7 @@ class Job:
             return
         self.done = True
         self._timer.cancel()
-        self.seconds = self._loop.time() - self._began
+        self.seconds = self._loop.time() - self.began
         try:
             self.handoff.close()
         finally:

@@ -185,12 +185,13 @@ class Progress:
 
 
 class ResultTally:
-    """Counts of durable results by stage and status, including those of earlier runs."""
+    """Counts of durable results by stage and status, including those of earlier runs; `added` are those of this one."""
 
     def __init__(self, stages: int) -> None:
         self.rows = 0
         self.all_rows = False
         self.done: list[dict[ResultStatus, int]] = [{} for _ in range(stages)]
+        self.added: dict[ResultStatus, int] = {}
 
     def load(self, counts: ResultCounts, names: Sequence[str], retry_failed: bool) -> None:
         """Add the stored results of the stages with these `names`. Those to be tried again count as not done."""
@@ -205,3 +206,4 @@ class ResultTally:
         status = result.status if isinstance(result, RunResult) else result.annotations[0].status
         done = self.done[stage]
         done[status] = done.get(status, 0) + 1
+        self.added[status] = self.added.get(status, 0) + 1

@@ -31,7 +31,7 @@ class ResultHandler:
         """Process the end of a job; a job that was cancelled by the run's stop leaves its item unchanged."""
         run, item = self._run, job.item
         if isinstance(job.error, KeyboardInterrupt) or job.cancel_reason is CancelReason.STOP:
-            run.audit.note_done(job, job.stage.name, None, run.shared.loop.time())
+            run.audit.note_done(job, None, len(run.in_flight))
             if isinstance(job.error, KeyboardInterrupt):
                 run.on_interrupt(job)
             return
@@ -42,7 +42,7 @@ class ResultHandler:
             if job.in_outage
             else TIMEOUT
         )
-        run.audit.note_done(job, job.stage.name, failure_class, run.shared.loop.time())
+        run.audit.note_done(job, failure_class, len(run.in_flight))
         if failure_class.next_step in (NextStep.CAPACITY, NextStep.TRANSIENT) and (
             job.error is not None or failure_class is UNHEARD
         ):
@@ -100,7 +100,7 @@ class ResultHandler:
         gate = run.work_queue.gate(item.stage)
         if isinstance(gate, StageGate):
             run.shared.gates.refused(gate, failure_class.retry_after, failure_class.kind == OUTAGE)
-        run.audit.note_refused(item, run.shared.loop.time())
+        run.audit.waits.begin(item, run.shared.loop.time())
         if not run.timers.refused(item):
             run.park(item)
         elif isinstance(gate, Key) and job.handoff.refused is None and failure_class is not UNHEARD:
@@ -114,7 +114,7 @@ class ResultHandler:
             run.shared.gates.close_for_day(at, failure_class.retry_after)
         if at == run.work_queue.gate(item.stage) and failure_class.retry_after is not None and run.live:
             # The item waits for the reset, which does not count as active waiting.
-            run.audit.note_refused(item, run.shared.loop.time())
+            run.audit.waits.begin(item, run.shared.loop.time())
             run.timers.refused(item)
             run.work_queue.put_back(item)
         else:

@@ -101,10 +101,10 @@ def answered(claim: Claim, stage: Stage, item: Item, value: Any) -> RunResult | 
     """Return the result of an answered item; raise `NoJudgement` or `NotStorable` if `value` is not a valid result."""
     if item.stage == TASK:
         return RunResult(claim.experiment_id, claim.epoch, *item.place, OK, encoded(value),
-                         attempts=item.attempts, seconds=item.seconds, audit=item.take_audit())  # fmt: skip
+                         attempts=item.attempts, seconds=item.seconds, audit=tuple(item.audit))  # fmt: skip
     annotations = evaluation_results(value, stage.name, stage.outputs)
     return AnnotationResult(claim.experiment_id, claim.epoch, *item.place, stage.name, annotations,
-                            item.attempts, item.seconds, item.take_audit())  # fmt: skip
+                            item.attempts, item.seconds, tuple(item.audit))  # fmt: skip
 
 
 def unanswered(
@@ -113,10 +113,10 @@ def unanswered(
     """Return the result of an item that failed, was parked, or could not be tried."""
     if item.stage == TASK:
         return RunResult(claim.experiment_id, claim.epoch, *item.place, status, None, kind, text,
-                         item.attempts, item.seconds, item.take_audit())  # fmt: skip
+                         item.attempts, item.seconds, tuple(item.audit))  # fmt: skip
     annotations = failed_evaluations(stage.name, stage.outputs, status, kind, text)
     return AnnotationResult(claim.experiment_id, claim.epoch, *item.place, stage.name, annotations,
-                            item.attempts, item.seconds, item.take_audit())  # fmt: skip
+                            item.attempts, item.seconds, tuple(item.audit))  # fmt: skip
 
 
 def failed(result: RunResult | AnnotationResult) -> bool:

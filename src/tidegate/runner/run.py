@@ -122,9 +122,9 @@ class ExperimentRun(RunState):
         self.in_flight.add(job)
         self._jobs_of[stage.index] += 1
         self.shared.functions.started(job)
-        self.audit.note_dispatched(job, len(self.in_flight), self.shared.loop.time())
         self._update_cap()
         job.start(self.shared.loop, self.context.copy())
+        self.audit.note_dispatched(job, len(self.in_flight))
 
     def on_job_done(self, job: Job) -> None:
         """Free the slot of an ended job, and process its item."""
@@ -140,7 +140,8 @@ class ExperimentRun(RunState):
             item.seconds += job.seconds
             self._discovery.on_job_done(stage, job.handoff)
             self.conclude(job)
-            self.put_attempts(item)
+            if item.audit:
+                self.put_attempts(item)
             self.offer()
         except Exception as error:
             logger.exception(
@@ -420,7 +421,7 @@ class ExperimentRun(RunState):
     def _finish_if_drained(self) -> None:
         if self.phase is not RunPhase.DRAINING or self.in_flight:
             return
-        if not self._has_put_end and not self.fenced_off and self.shared.writer.broken is None:
+        if not (self.tracker.unwritten or self._has_put_end or self.fenced_off or self.shared.writer.broken):
             self._has_put_end = True
             self.put_end()
         if self.tracker.unwritten:

@@ -24,14 +24,12 @@ from tidegate.runner.watermark import CompletionTracker
 from tidegate.runner.work_queue import WorkQueue
 from tidegate.runner.writer import Result, WriteReceiver
 from tidegate.storage import (
-    AnnotationResult,
     Category,
     Claim,
     ClaimStats,
     ItemAttempts,
     LogLevel,
     ResultStatus,
-    RunResult,
     Status,
 )
 
@@ -118,18 +116,18 @@ class RunState:
         self.tracker.unwritten += 1
         if item is not None:
             item.release()
-            if isinstance(result, RunResult | AnnotationResult):
-                self.audit.note_result(item, result, self.shared.loop.time())
+            if self.audit.waits.active:
+                self.audit.waits.end(item, self.shared.loop.time())
         self.shared.writer.put(self._receiver, item, result)
 
     def put_attempts(self, item: Item) -> None:
-        """Queue the attempts at an item that has no result yet, where some are kept."""
-        if item.audit:
-            self.put(None, ItemAttempts(self.id, self.claim.epoch, *item.place, item.take_audit()))
+        """Queue the attempts at an item that has no result yet."""
+        self.put(None, ItemAttempts(self.id, self.claim.epoch, *item.place, tuple(item.audit)))
+        item.audit = []
 
     def put_end(self) -> None:
         """Queue the statistics of the claim and the line of the log that ends it."""
-        stats = self.audit.end(self.shared.loop.time())
+        stats = self.audit.end(self.tally.added, self.shared.loop.time())
         task, *evaluators = self.tally.done
         counts = {status.value: task.get(status, 0) for status in ResultStatus}
         status = self.final or (Status.STOPPED if self.reason == STOPPED_ELSEWHERE else Status.RUNNING)

@@ -11,10 +11,8 @@ STEP = 1.05
 """Ratio of two neighbouring classes of latencies. Raising it makes percentiles coarser and the stored classes fewer.
 Chosen: a percentile is right within 2.5 per cent, from a microsecond to a day in 520 classes."""
 
-
-def latency_class(seconds: float) -> int:
-    """Return the class of a latency."""
-    return round(math.log(max(seconds, 1e-6)) / math.log(STEP))
+CLASSES = 1.0 / math.log(STEP)
+"""Classes for each factor of e. Derived from `STEP`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +104,31 @@ def added_up(claims: Iterable[Mapping[str, Any]]) -> RunStats:
 
 
 class BusyTime:
-    """Time in which at least one of several things goes on, and the sum of their times; in seconds."""
+    """Time in which at least one of several things goes on, and the sum of their times; in seconds.
+
+    `active` are those that go on, with their begins.
+    """
 
     def __init__(self) -> None:
         self.some = self.total = 0.0
-        self._since: dict[object, float] = {}
+        self.active: dict[object, float] = {}
         self._busy_since = 0.0
 
     def begin(self, one: object, now: float) -> None:
         """Note that one of them begins."""
-        if not self._since:
+        if not self.active:
             self._busy_since = now
-        self._since.setdefault(one, now)
+        self.active.setdefault(one, now)
 
     def end(self, one: object, now: float) -> None:
         """Note that one of them ends; repeating it does nothing."""
-        since = self._since.pop(one, None)
+        since = self.active.pop(one, None)
         if since is not None:
             self.total += now - since
-            if not self._since:
+            if not self.active:
                 self.some += now - self._busy_since
 
     def end_all(self, now: float) -> None:
         """Note that all of them end."""
-        for one in list(self._since):
+        for one in list(self.active):
             self.end(one, now)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from tidegate.errors import (
-    StoreError,
-)
+from tidegate.admission.audit import opened
+from tidegate.errors import StoreError
 from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.dispatcher import Dispatcher
@@ -73,13 +72,14 @@ class RunSupervisor:
         background: list[BackgroundTask] = []
         status: Status | None = None
         try:
-            try:
-                await self._start_run(run, row, background)
-            except Exception as error:
-                reason = type(error).__name__
-                logger.exception("experiment %s not started: %s was raised; it ends with ERROR", row.name, reason)
-                run.fail(error)
-            await run.drained
+            with opened():
+                try:
+                    await self._start_run(run, row, background)
+                except Exception as error:
+                    reason = type(error).__name__
+                    logger.exception("experiment %s not started: %s was raised; it ends with ERROR", row.name, reason)
+                    run.fail(error)
+                await run.drained
             status = await self._record_end(run)
         finally:
             try:
