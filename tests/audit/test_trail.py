@@ -170,6 +170,14 @@ class TestRecords:
         assert (first.waited, first.latency, second.waited) == (0.0, 0.5, pytest.approx(3.0, abs=0.1))
         assert (second.index, second.input_tokens) == (1, 5)
 
+    def test_an_answer_that_is_garbage_collected_is_recorded_at_once(self) -> None:
+        scene = Scene()
+        with tidegate.audit() as trail:
+            permit = scene.call().permit
+            assert permit is not None
+            scene.registry.drop(permit)
+        assert [(each.status, each.kind) for each in trail.attempts] == [("failure", "abandoned")]
+
     def test_a_call_that_is_cut_short_is_a_failure(self) -> None:
         registry = make()
 
