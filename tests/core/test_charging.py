@@ -139,6 +139,39 @@ def test_the_charge_of_a_refused_call_is_no_evidence() -> None:
     assert (model.rule, model.settled) == (0, True)
 
 
+def test_a_rule_that_erred_lately_is_not_taken_for_one_span_that_fits_it_best() -> None:
+    model = ChargingModel("output_tokens", 0.0)
+    model.rule = RULES["output_tokens"].index("bound")
+    for number in range(6):
+        model.fell(2400.0, 2400.0, (0.0, 2400.0, 2300.0, 0.0), 1.0, LIMIT, number)
+    for number in range(6, 14):
+        model.fell(2400.0, 2400.0, (2400.0, 2400.0, 2400.0, 2400.0), 1.0, LIMIT, number)
+    model.fell(2400.0, 2400.0, (2400.0, 50_000.0, 3200.0, 2400.0), 1.0, LIMIT, 14.0)
+    assert model.evidence.rule == "bound, unused returned"
+
+
+def test_what_came_back_since_does_not_refute_a_rule_that_returns_it() -> None:
+    model = ChargingModel("output_tokens", 0.0)
+    outstanding = [(0.0, 1000.0, 1000.0, 0.0)] * 10 + [(0.0, 0.0, -1000.0, 0.0)] * 10
+    charged = (2000.0, 15_000.0, 12_000.0, 2000.0)
+    model.rule = RULES["output_tokens"].index("bound, unused returned")
+    assert not model.emptied(20_000.0, INFINITY, charged, outstanding, LIMIT, 0.5), "it predicts the whole fall"
+
+
+def test_a_test_of_the_charging_rules_goes_as_soon_as_another_rule_has_room() -> None:
+    quotas = QuotaSet()
+    dear = Cost(tokens=8_000.0, input_estimate=100.0, output_bound=7_900.0, output_estimate=20.0)
+    first = quotas.debit(dear, 1, 0.0)
+    quotas.observe((QuotaReading("quota", "tokens", "continuous", LIMIT, LIMIT, window=60.0),), 1, 0.0, 0.0, first)
+    for order in (2, 3, 4):
+        quotas.debit(dear, order, 0.1)
+    second = quotas.debit(dear, 5, 0.2)
+    spent = QuotaReading("quota", "tokens", "continuous", LIMIT, 0.0, window=60.0)
+    quotas.observe((spent,), 5, 0.2, 0.3, second)
+    ready, _ = quotas.ready_at(dear, 0.31)
+    assert 0.31 < ready < 3.0, "the input fits long before the bound does"
+
+
 def refused_at_first(remaining: float) -> AdmissionController:
     """Return a key with ten calls in flight, whose first answer is a refusal that says how much remains."""
     controller = AdmissionController(Key("any", "https://provider.test"), Settings(), 60.0, 0.0)

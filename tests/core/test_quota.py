@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import bucket, fixed
+from tidegate.core.charging import RULES
 from tidegate.core.feedback import exhausted_quota
 from tidegate.core.fixed_window import FixedWindowMirror
 from tidegate.core.quota import QuotaSet
@@ -88,6 +89,18 @@ def test_the_scarcest_share_is_of_the_quotas_that_nothing_paces(quotas: QuotaSet
 def test_a_refusal_is_explained_by_the_quota_that_its_own_readings_show_too_low(quotas: QuotaSet) -> None:
     assert exhausted_quota(quotas.mirrors, Cost(tokens=500.0), (bucket(60.0, 3.0), tokens(400.0)), 0.0) == "tokens"
     assert exhausted_quota(quotas.mirrors, Cost(tokens=100.0, produced=350.0), (tokens(400.0),), 0.0) == "tokens"
+
+
+def test_a_refusal_is_explained_by_the_charge_of_the_rule_in_force_and_the_rounding() -> None:
+    quotas = QuotaSet()
+    quotas.observe((tokens(2000.0),), 1, 0.0, 0.0, [])
+    model = quotas.mirrors["tokens"].charging
+    assert model is not None
+    model.rule = RULES["tokens"].index("input + bound")
+    cost = Cost(tokens=10.0, input_estimate=10.0, output_bound=900.0)
+    assert exhausted_quota(quotas.mirrors, cost, (tokens(800.0),), 0.0) == "tokens"
+    assert exhausted_quota(quotas.mirrors, cost, (tokens(1000.0),), 0.0) == ""
+    assert exhausted_quota(quotas.mirrors, cost, (tokens(1000.0)._replace(quantum=1000.0),), 0.0) == "tokens"
 
 
 def test_readings_that_show_room_explain_nothing_however_low_the_copy_is(quotas: QuotaSet) -> None:

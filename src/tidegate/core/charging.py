@@ -111,6 +111,7 @@ class ChargingModel:
         "_needed",
         "_predicted",
         "_refuted",
+        "_scores",
         "_since_span",
         "_spans",
         "_votes",
@@ -131,6 +132,7 @@ class ChargingModel:
         self._spans = 0
         self._better = self._votes = 0
         self._refuted: tuple[int, ...] = ()
+        self._scores = [0.0] * len(RULES[unit])
         self.forget_span()
 
     @property
@@ -203,7 +205,8 @@ class ChargingModel:
             self._needed = SPAN * limit + rounding + unsure.above[self.rule] + unsure.below[self.rule]
             if self._since_span < self._needed:
                 return False  # it may fit only because so much is unsure
-        best = self._best(errors, least, most, CLEARLY)
+        self._scores = self._scored(errors)
+        best = self._best(self._scores, least, most, CLEARLY)
         proves = least > -INFINITY and most < INFINITY
         if proves:
             self._refuted = tuple(each for each, error in enumerate(errors) if error > CLOSE)
@@ -243,7 +246,7 @@ class ChargingModel:
             return False
         shown = self._low - CLOSE * abs(self._low) - NOISE * limit
         most = [
-            total + above + sum(each[rule] for each in outstanding if each)
+            total + above + sum(max(0.0, each[rule]) for each in outstanding if each)
             for rule, (total, above) in enumerate(zip(self._predicted, self._above, strict=True))
         ]
         if most[self.rule] >= shown or max(most) < shown:
@@ -252,7 +255,9 @@ class ChargingModel:
         errors = self._errors(self._low, self._high, find_unsure() if find_unsure is not None else None, limit)
         for each in self._refuted:
             errors[each] = INFINITY
-        best = self._best(errors, self._low, self._high)
+        scores = self._scored(errors)
+        # Of the rules that fit, the dearest overdraws nothing, as after the first answer.
+        best = min(range(len(scores)), key=lambda each: (max(0.0, scores[each] - CLOSE), -self._predicted[each]))
         return best != self.rule and self._take(best, now)
 
     def _errors(self, least: float, most: float, unsure: Unsure | None, limit: float) -> list[float]:
@@ -270,6 +275,10 @@ class ChargingModel:
             errors.append(max(low - guess, guess - high, 0.0) / max(shown, abs(guess)))
         return errors
 
+    def _scored(self, errors: Sequence[float]) -> list[float]:
+        """Return the scores of the rules after one more span with these errors: their running means."""
+        return [MEMORY * score + (1.0 - MEMORY) * error for score, error in zip(self._scores, errors, strict=True)]
+
     def _best(self, errors: Sequence[float], least: float, most: float, clearly: float = 1.0) -> int:
         """Return the rule that fits best: within `CLOSE`, the one that predicts the fall best if none overtook another.
 
@@ -280,7 +289,7 @@ class ChargingModel:
         shown = min(abs(low), abs(high))
         plain = [max(low - guess, guess - high, 0.0) / max(shown, abs(guess), 1.0) for guess in self._predicted]
         better = [each for each in range(len(errors)) if each == self.rule or plain[each] < clearly * plain[self.rule]]
-        return min(better, key=lambda each: (max(0.0, errors[each] - CLOSE), plain[each]))
+        return min(better, key=lambda each: (errors[each], plain[each]))
 
     def _end_span(self, unsure: Unsure | None) -> None:
         """Begin a new span, with the earlier ones at the weight `MEMORY`."""

@@ -28,6 +28,7 @@ from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import Source
+from tidegate.core.quota import expected_charge
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
@@ -287,15 +288,17 @@ def exhausted_quota(
     """Return the quota that a refusal's own readings show too low for `cost`; without any, a nearly empty mirror."""
     told = False
     for reading in readings:
-        if reading.remaining is not None and reading.name in mirrors:
+        mirror = mirrors.get(reading.name)
+        if reading.remaining is not None and mirror is not None:
             told = True
-            if reading.remaining < cost.amount(reading.unit) + cost.reserve(reading.unit):
+            rounding = reading.quantum / 2.0 if reading.quantum > 1.0 else 0.0
+            if reading.remaining - rounding < expected_charge(mirror, cost):
                 return reading.name
     if told:
         return ""
     tightest, least = "", NEARLY_EMPTY
     for mirror in mirrors.values():
-        amount = cost.amount(mirror.unit) + cost.reserve(mirror.unit)
+        amount = expected_charge(mirror, cost)
         share = (mirror.level(now) - amount) / mirror.limit
         if amount > 0.0 and share < least:
             tightest, least = mirror.name, share

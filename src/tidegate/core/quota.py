@@ -55,6 +55,12 @@ def charge_of(mirror: QuotaMirror, cost: Cost, place: int, reserves: bool) -> tu
     return amount, cost.output_estimate * cost.weight if model.produces else 0.0
 
 
+def expected_charge(mirror: QuotaMirror, cost: Cost) -> float:
+    """Return all that a call is charged by the rule in force, 0 for an unknown unit."""
+    place = PLACES.get(mirror.unit)
+    return sum(charge_of(mirror, cost, place, mirror.unit in PRODUCED)) if place is not None else 0.0
+
+
 def mirror_of(reading: QuotaReading, now: float, default_window: float) -> QuotaMirror:
     """A mirror of a quota that is read for the first time; `default_window` (seconds) where nothing says another."""
     if reading.refill == "fixed":
@@ -262,10 +268,11 @@ class QuotaSet:
                 ready = mirror.stated_by(ready, now)
                 if ready > latest:
                     latest, binding = ready, mirror.name
-        tested_at = max(now, self._explore_at)
-        if latest > now + EXPLORE_WAIT and latest > tested_at and self._may_explore(cost, now):
-            latest = tested_at
-            self._explores = True
+        if latest > now + EXPLORE_WAIT and latest > self._explore_at and not self._explorer:
+            tested_at = self._may_explore_at(cost, now)
+            if tested_at < latest:
+                latest = tested_at
+                self._explores = True
         return latest, binding if latest > now else ""
 
     def _amounts_of(self, cost: Cost) -> list[tuple[float, float]]:
@@ -281,15 +288,15 @@ class QuotaSet:
             self._priced = cost, amounts
         return amounts
 
-    def _may_explore(self, cost: Cost, now: float) -> bool:
-        """Return whether one call may test the charging rules: it fits everywhere by a rule that is not refuted."""
-        if self._explorer:
-            return False
+    def _may_explore_at(self, cost: Cost, now: float) -> float:
+        """Return when one call may test the charging rules: it fits everywhere by a rule that is not refuted."""
+        tested_at = max(now, self._explore_at)
         # A quota that has room says so at once; only one without it compares the charging rules.
-        return all(
-            mirror.stated_by(mirror.ready_at(amount, reserve, now), now) <= now or mirror.may_fit(cost, place, now)
-            for (mirror, place, _), (amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True)
-        )
+        for (mirror, place, _), (amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True):
+            ready = mirror.stated_by(mirror.ready_at(amount, reserve, now), now)
+            if ready > tested_at:
+                tested_at = max(tested_at, min(ready, mirror.may_fit_at(cost, place, now)))
+        return tested_at
 
     def _explored(self, order: int, refused: bool, now: float) -> None:
         """End the test by a call: after a refusal, the next one waits twice as long."""

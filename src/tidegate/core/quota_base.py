@@ -237,21 +237,30 @@ class QuotaMirror(ABC):
         """Return the charge of a call at admission by the dearest charging rule."""
         return max(at_admission(self.unit, cost, cost[place])) if self.charging is not None else cost[place]
 
-    def may_fit(self, cost: Cost, place: int, now: float) -> bool:
-        """Return whether a call fits now by another charging rule than the one in force, which is still in doubt."""
+    def may_fit_at(self, cost: Cost, place: int, now: float) -> float:
+        """Return when a call fits by another charging rule than the one in force, which is still in doubt.
+
+        Infinity where no rule is in doubt, or where nothing comes back before a boundary.
+        """
         model = self.charging
         if model is None or model.settled or not cost.input_estimate:
-            return False
+            return INFINITY
         room = self.anchored_level(now) + self.ledger.total
         amounts = at_admission(self.unit, cost, cost[place])
         # Summed by column, as a queue that waits asks for each charge again and again.
         rules = len(amounts)
         by_rule = [debit.by_rule or (debit.amount,) * rules for debit in self.ledger.entries]
         charged = map(sum, zip(*by_rule, strict=True)) if by_rule else (0.0,) * rules
-        for rule, (amount, total) in enumerate(zip(amounts, charged, strict=True)):
-            if rule != model.rule and min(amount, self.limit) <= min(self.limit, room - total):
-                return True
-        return False
+        missing = [
+            min(amount, self.limit) - min(self.limit, room - total)
+            for rule, (amount, total) in enumerate(zip(amounts, charged, strict=True))
+            if rule != model.rule
+        ]
+        return now + self.refilled_in(max(0.0, min(missing)))
+
+    def refilled_in(self, amount: float) -> float:
+        """Return the seconds in which `amount` comes back; infinity where it comes at a boundary."""
+        return INFINITY if amount else 0.0
 
     def anchored_level(self, now: float) -> float:
         """Return the units left by the last answer, less all charges since; other limits are not applied."""
