@@ -92,3 +92,11 @@ def test_what_was_answered_was_seen(ledger: ChargeLog) -> None:
         debit.answered = True
     assert ledger.drop_through(3, sent_at=30.0, reorder=0.0, seen=0.0) == 7.0
     assert ledger.total == 0.0
+
+
+def test_what_the_level_fell_by_had_been_charged_whoever_was_not_answered() -> None:
+    ledger = ChargeLog()
+    for order in (1, 2, 3):
+        ledger.add(LoggedCharge(100.0, order, 29.9))
+    ledger.drop_through(3, sent_at=30.0, reorder=1.0, fell=210.0)
+    assert [debit.order for debit in ledger.entries] == [3]

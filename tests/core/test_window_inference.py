@@ -142,6 +142,21 @@ def test_what_is_known_roughly_tells_no_fraction(period: WindowInference) -> Non
     assert period.whole_level(bucket(5.0, 1.0, reset_after=4.2, window=None), 1.0) == 1.0
 
 
+def test_the_time_until_full_tells_a_debt_and_a_rounded_level(period: WindowInference) -> None:
+    for remaining in (200.0, 100.0, 0.0):
+        read(period, 240.0 - remaining, (240.0 - remaining) / 4.0, 0.0, limit=240.0)
+    debt = bucket(240.0, 0.0, reset_after=62.0, window=None)
+    assert period.levels(debt, -240.0, 0.0, 5.0, 5.3) == pytest.approx((-8.0, -8.0), abs=0.01)
+    rounded = bucket(240.0, 100.0, reset_after=32.0, window=None)
+    assert period.levels(rounded, 50.0, 150.0, 5.0, 5.3) == pytest.approx((112.0, 112.0), abs=0.01)
+
+
+def test_a_time_until_full_that_contradicts_what_remains_tells_no_level(period: WindowInference) -> None:
+    for remaining in (200.0, 100.0, 0.0):
+        read(period, 240.0 - remaining, (240.0 - remaining) / 4.0, 0.0, limit=240.0)
+    assert period.levels(bucket(240.0, 100.0, reset_after=2.0, window=None), 50.0, 150.0, 5.0, 5.3) == (50.0, 150.0)
+
+
 def test_a_new_limit_begins_anew(period: WindowInference) -> None:
     for remaining, reset in ((4.0, 0.25), (0.0, 1.25)):
         read(period, 240.0 - remaining, reset, 0.0, limit=240.0)

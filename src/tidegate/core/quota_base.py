@@ -82,12 +82,18 @@ class ChargeLog:
         return change
 
     def drop_through(
-        self, order: int, sent_at: float = INFINITY, reorder: float = -INFINITY, seen: float = INFINITY
+        self,
+        order: int,
+        sent_at: float = INFINITY,
+        reorder: float = -INFINITY,
+        seen: float = INFINITY,
+        fell: float = -INFINITY,
     ) -> float:
         """Forgets the charges numbered up to `order`; returns the sum of their estimates.
 
         What is unanswered stays where the request sent at `sent_at` may have overtaken it: if it was made less than
-        `reorder` seconds before, and the latest of it if not more than `seen` units had been charged by then.
+        `reorder` seconds before, and the latest of it if not more than `seen` units had been charged by then. What the
+        level `fell` by at least, had been charged.
         """
         entries = self.entries
         due: list[LoggedCharge] = []
@@ -97,7 +103,7 @@ class ChargeLog:
         for debit in due:
             if not debit.answered:
                 pending = [each for each in due if not each.answered]
-                stays = _overtaken(due, pending, sent_at, reorder, seen)
+                stays = _overtaken(due, pending, sent_at, reorder, seen, fell)
                 break
         estimates = 0.0
         for debit in due:
@@ -154,11 +160,16 @@ class ChargeLog:
 
 
 def _overtaken(
-    due: list[LoggedCharge], pending: list[LoggedCharge], sent_at: float, reorder: float, seen: float
+    due: list[LoggedCharge], pending: list[LoggedCharge], sent_at: float, reorder: float, seen: float, fell: float
 ) -> Collection[LoggedCharge]:
     """Those of `pending`, the unanswered of `due`, that the provider may not have charged yet: see `drop_through`."""
     stays = {debit for debit in pending if debit.charged_at >= sent_at - reorder}
-    unseen = sum(debit.amount for debit in due if debit not in stays) - seen
+    gone = sum(debit.amount for debit in due if debit not in stays)
+    for debit in pending:
+        if debit in stays and gone + debit.amount <= fell:
+            stays.remove(debit)
+            gone += debit.amount
+    unseen = gone - seen
     for debit in reversed(pending):
         if unseen <= UNSEEN or debit.charged_at < sent_at - UNDERWAY:
             break

@@ -10,6 +10,9 @@ an answer to an older request knows less. The first answer counts from its arriv
 know when its requests really left. The copy is clamped twice, because a full bucket wastes its refill. A second level
 (`_ceiling`) starts full and is clamped at every step; the true level is never above either.
 
+`remaining` may be rounded to thousands, and says zero for a debt. Once the window is known, the time until full tells
+the level, too (`WindowInference.levels`). Both together bound it, and what was expected is taken within the bounds.
+
 A charge is made when a request is sent. Output that the provider charges as it is generated is reserved at send and
 charged when the answer ends. Charges are numbered by `order`, one count for sends and settles.
 
@@ -30,7 +33,7 @@ from functools import partial
 from tidegate.core.charging import RULES
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
-from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, usable_window
+from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 
 SCALE_SPAN = 0.1
 SCALE_WEIGHT = 0.3
@@ -205,12 +208,14 @@ class TokenBucketMirror(QuotaMirror):
         "_anchor_at",
         "_anchor_level",
         "_anchor_remaining",
+        "_anchor_stated",
         "_brim",
         "_ceiling",
         "_ceiling_at",
         "_drag",
         "_drag_seen",
         "_held",
+        "_hidden",
         "_margin",
         "_reorder",
         "_round_trip",
@@ -234,7 +239,8 @@ class TokenBucketMirror(QuotaMirror):
         self._anchor_level = self.limit
         self._ceiling = self.limit
         self._ceiling_at = now
-        self._anchor_remaining = self.limit
+        self._anchor_remaining = self._anchor_stated = self.limit
+        self._hidden = False
         self._worth = EstimateScale(self.limit, now)
         self._margin = SafetyMargin(self.unit == "requests")
         self._reorder = REORDER_FIRST
@@ -246,6 +252,12 @@ class TokenBucketMirror(QuotaMirror):
     def turned(self) -> Refill | None:
         """Return how the quota comes back, where that turned out not to be continuously."""
         return self.period.turned
+
+    @property
+    def _exact(self) -> bool:
+        """Return whether a charge is mostly the request's bound of the output, which is no estimate."""
+        model = self.charging
+        return model is not None and (model.returns or (model.rule > 0 and self.unit == "output_tokens"))
 
     def level(self, now: float) -> float:
         """Units that may be spent at `now`, in the provider's count; negative when more is promised than is there."""
@@ -370,6 +382,15 @@ class TokenBucketMirror(QuotaMirror):
         level = max(-self.limit, min(reading.remaining, self.limit))
         if self.limit <= FEW and self.unit == "requests":
             level = self.period.whole_level(reading, level)
+        least = most = level
+        if self.unit != "requests":
+            half = min(reading.quantum, self.limit) / 2.0 if reading.quantum > 1.0 else 0.0
+            overdrawn = overdraws(reading, reading.remaining)
+            least, most = self.period.levels(
+                reading, -self.limit if overdrawn else level - half, level + half, sent_at, now
+            )
+            if least > -self.limit:
+                level = (least + most) / 2.0
         if order <= self._anchor_order:
             self._overtaken(level, sent_at, now, debit)
             return
@@ -380,7 +401,11 @@ class TokenBucketMirror(QuotaMirror):
         if self.unit != "requests":
             seen *= SCALE_STEP  # what is charged is an estimate here, and may be worth no more than half
         confirmed, since = -self.ledger.dropped, sent_at - self._anchor_at
-        estimated = self.ledger.drop_through(order, sent_at, self._reorder, seen)
+        fell = -INFINITY
+        if self.charging is not None and self.charging.returns:
+            # What came back hides what was taken; but the charges are bounds and no estimates, so the fall is exact.
+            seen, fell = INFINITY, self._anchor_level + self.rate * since - most
+        estimated = self.ledger.drop_through(order, sent_at, self._reorder, seen, fell)
         confirmed += self.ledger.dropped
         if self.charging is not None and self.charging.returns:
             self._leave_out_returns(sent_at)
@@ -393,20 +418,22 @@ class TokenBucketMirror(QuotaMirror):
                 confirmed,
                 estimated,
                 min(self._brim, refilled) - confirmed - level,
-                max(0.0, min(self.limit, reading.quantum)),
+                most - least if least > -self.limit else 0.0,
             )
             entries = self.ledger.entries
             unsure = self._reorder > SCALE_REORDER or bool(entries and entries[0].order <= order)
             self._worth.learn(level, refilled, self.rate, self.limit, sent_at, unsure)
-            if self.charging is None or not self.charging.returns:
-                self.scale = self._worth.scale  # else the amount is a bound, and no estimate
+            if not self._exact:
+                self.scale = self._worth.scale
             refused = debit is not None and not debit.by_rule
-            changed = not first and self._learn_charging(refilled, level, reading.quantum, refused, order, sent_at, now)
-        if reading.quantum > 1.0 and not first:
+            changed = not first and self._learn_charging(least, level, most, since, refused, order, sent_at, now)
+        self._anchor_stated = level
+        if most > least and not first:
             # Rounded to the nearest: what was expected is closer, within the rounding.
-            half = min(reading.quantum, self.limit) / 2.0
             expected = min(self._brim, refilled) - confirmed
-            level = max(-self.limit, min(level + half, max(level - half, expected)))
+            level = max(-self.limit, min(most, max(least, expected)))
+        if least <= -self.limit:
+            self._anchor_stated, self._hidden = level, level <= 0.0
         self._margin.anchored(self.rate, self.window, since, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         self._anchor_remaining = level
@@ -425,28 +452,40 @@ class TokenBucketMirror(QuotaMirror):
                 self.ledger.amend(debit, 0.0)
 
     def _learn_charging(
-        self, refilled: float, level: float, quantum: float, refused: bool, order: int, sent_at: float, now: float
+        self,
+        least: float,
+        level: float,
+        most: float,
+        since: float,
+        refused: bool,
+        order: int,
+        sent_at: float,
+        now: float,
     ) -> bool:
         """Compare the charging rules by the fall of the level since the last anchor; return whether another holds.
 
-        `refused` says that the answer, to the request numbered `order`, is a refusal.
+        The answer, to the request numbered `order`, allows levels from `least` to `most`. `refused` says that it is a
+        refusal.
         """
         model, dropped = self.charging, self.ledger.take_dropped()
         if model is None:
             return False
-        low = high = refilled - level
-        if max(refilled, level) >= FULL * self.limit:
+        before = self._anchor_stated
+        hidden = least <= -self.limit
+        low = high = before + self.rate * since - (most if hidden and not refused else level)
+        if max(before + self.rate * since, level) >= FULL * self.limit:
             low = -INFINITY  # a full quota loses its refill
-        elif level <= 0.0 or self._anchor_level <= 0.0:
+        elif hidden or self._hidden:
             # What is charged at the end of an answer may leave less than nothing, and headers show zero.
-            low, high = (low, INFINITY) if self._anchor_level > 0.0 else (-INFINITY, high if level > 0.0 else INFINITY)
+            low, high = (low, INFINITY) if not self._hidden else (-INFINITY, high if not hidden else INFINITY)
+        self._hidden = False
         if not dropped:
             dropped = [0.0] * len(RULES[self.unit])
         find_unsure = partial(self.ledger.unsure, order, sent_at, len(dropped))
         if refused:
             outstanding = [debit.by_rule for debit in self.ledger.entries]
             return model.emptied(low, high, dropped, outstanding, self.limit, now, find_unsure)
-        rounding = max(0.0, min(self.limit, quantum))
+        rounding = 1.0 if hidden else max(1.0, most - least)
         return model.fell(low, high, dropped, rounding, self.limit, now, find_unsure, self.scale)
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: LoggedCharge | None) -> None:

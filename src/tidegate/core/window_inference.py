@@ -234,19 +234,38 @@ class WindowInference:
         return self._first[1] if self._first is not None else self._default
 
     def whole_level(self, reading: QuotaReading, level: float) -> float:
-        """The level with the fraction that `remaining` leaves out, where the time until full tells it; else `level`."""
+        """Return `level` of a quota of few requests, with the part of one that `remaining` leaves out."""
+        low, high = self.levels(reading, level, level + 1.0, 0.0, 0.0)
+        return level if high - low > FRACTION else (low + high) / 2.0
+
+    def levels(self, reading: QuotaReading, low: float, high: float, sent_at: float, now: float) -> tuple[float, float]:
+        """Return the lowest and highest level at `sent_at` that the answer received at `now` allows.
+
+        `remaining` allows from `low` to `high`. The time until full tells the level, too, once the window is known.
+        """
         limit, reset = reading.limit, reading.reset_after
         if limit is None or reset is None or reading.window is not None or self.capacity is not None:
-            return level
-        if reading.from_receipt or self._held >= FROM_ANSWER:
-            return level
-        window = self._natural
-        if window is None:
-            low, high = self._bounds[self._held]
-            if low <= 0.0 or (high - low) * limit > FRACTION * low:
-                return level
-            window = low
-        return min(level + 1.0, max(level, limit - reset * limit / window))
+            return low, high
+        held = CONVENTIONS[self._held]
+        shortest, longest = self._bounds[self._held]
+        if self._natural is not None:
+            shortest = longest = self._natural
+        if shortest <= 0.0 or self._agreed < ENOUGH:
+            return low, high
+        if reading.instant is not None:
+            # All is back at that instant, whenever the request was admitted.
+            rounding, unsure = reading.instant.rounding, reading.resolution - reading.instant.rounding
+            since = now - sent_at
+        elif reading.from_receipt or held.transit:
+            return low, high
+        else:
+            rounding, unsure, since = reading.resolution, 0.0, 0.0
+        soonest = since + reset - held.above * rounding
+        latest = since + reset + held.below * rounding + unsure
+        least, most = limit - latest * limit / shortest, limit - max(0.0, soonest) * limit / longest
+        if least > high or most < low:
+            return low, high
+        return max(low, least), min(high, most)
 
     def waits(self, limit: float, wait: float, so_far: float) -> float:
         """The window, by a refusal of one request that asks to `wait` for it, while full is the last reset away.
