@@ -3,7 +3,7 @@ from __future__ import annotations
 from random import Random
 
 from tidegate.core.rate_meter import Burst
-from tidegate.core.refusal_cause import EVIDENCE, RefusalCause
+from tidegate.core.refusal_cause import EVIDENCE, REMEMBERED, RefusalCause
 
 TRIP = 0.01
 
@@ -78,3 +78,12 @@ def test_a_first_refusal_alone_shows_no_content_of_a_bucket() -> None:
             cause.sent(order, order, 60.0)
         odds.append(cause.random_odds(70.0))
     assert odds[1] < odds[0]
+
+
+def test_a_late_refusal_that_is_no_longer_kept_proves_nothing() -> None:
+    cause = RefusalCause(Burst(1, 0.0, float("inf")))
+    for order in range(REMEMBERED + 1):
+        cause.sent(order, order + 1, 0.01 * order)
+    cause.refused(0, 0.0, 2.0)
+    assert cause.log_odds(9.0) == cause.rate(9.0) == 0.0
+    assert cause.random_odds(9.0) == -float("inf")

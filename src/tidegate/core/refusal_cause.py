@@ -105,12 +105,12 @@ class RefusalCause:
         return self._best_slots(self._known(now))[1]
 
     def log_odds(self, now: float) -> float:
-        """Return the logarithm of the odds that a bucket refused, and not the slots.
+        """Return the logarithm of the odds that a bucket refused, and not the slots; 0 where no refusal is kept.
 
         An attempt without a refusal counts as admitted after two refusal round trips.
         """
         known = self._known(now)
-        if not known:
+        if not any(each.refused for each in known):
             return 0.0
         return (self._best_slots(known)[0] - self._bucket_misfits(known, now)) * -log(STRAY)
 
@@ -149,8 +149,11 @@ class RefusalCause:
         return min((excluded[number], number) for number in range(1, most + 1))
 
     def rate(self, now: float) -> float:
-        """Return the slowest rate in calls a second of a bucket that explains all outcomes, or nearly all."""
-        misfits, rates = self._fits(self._known(now), now)
+        """Return the slowest rate in calls a second of a bucket that explains nearly all outcomes; 0: not known."""
+        known = self._known(now)
+        if not any(each.refused for each in known):
+            return 0.0
+        misfits, rates = self._fits(known, now)
         return next(rate for rate, count in zip(rates, misfits, strict=True) if count <= min(misfits) + 1)
 
     def _bucket_misfits(self, known: list[SentAttempt], now: float) -> int:
