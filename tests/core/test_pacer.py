@@ -356,3 +356,26 @@ def test_under_a_slope_limit_the_pace_grows_from_what_was_let_in_and_a_refusal_t
     assert before > 2.0 * CLIMB_FROM * 10.0
     refuse(pacer, now, mark, cause=Cause.SLOPE)
     assert (pacer.phase, pacer.rate) == (PacerPhase.RAMP, before)
+
+
+def test_a_refusal_that_may_be_chance_lets_two_calls_go_at_once(pacer: Pacer) -> None:
+    at = held(pacer)
+    rate = pacer.rate
+    for number in range(1, 11):
+        pacer.sent(at + number / rate)
+    at += 11 / rate
+    pacer.chance_odds = 0.0
+    refuse(pacer, at, *send(pacer, at))
+    assert pacer.rate == rate
+    now = at + 2 * TRIP
+    for _ in range(2):
+        assert pacer.spacing.opens_at(now) == now
+        pacer.sent(now)
+    assert pacer.spacing.opens_at(now) > now
+
+
+def test_a_refusal_at_random_makes_nothing_slower(pacer: Pacer) -> None:
+    held(pacer)
+    rate = pacer.rate
+    pacer.ignore(pacer.mark, 5.0)
+    assert pacer.rate > rate

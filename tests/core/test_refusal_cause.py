@@ -65,6 +65,8 @@ def test_refusals_at_random_are_told_from_a_bucket() -> None:
 def test_where_all_attempts_had_one_fate_nothing_is_random() -> None:
     assert thrown(share=0.0).random_odds(30.0) == -float("inf")
     assert thrown(share=1.0).random_odds(30.0) == -float("inf")
+    assert thrown(share=0.0).chance_odds(30.0) == 0.0
+    assert thrown(share=1.0).chance_odds(30.0) < -EVIDENCE
 
 
 def test_a_first_refusal_alone_shows_no_content_of_a_bucket() -> None:
@@ -82,8 +84,39 @@ def test_a_first_refusal_alone_shows_no_content_of_a_bucket() -> None:
 
 def test_a_late_refusal_that_is_no_longer_kept_proves_nothing() -> None:
     cause = RefusalCause(Burst(1, 0.0, float("inf")))
-    for order in range(REMEMBERED + 1):
-        cause.sent(order, order + 1, 0.01 * order)
+    for order in range(REMEMBERED + 2):
+        cause.sent(order, 1, 0.01 * order)
     cause.refused(0, 0.0, 2.0)
     assert cause.log_odds(9.0) == cause.rate(9.0) == 0.0
     assert cause.random_odds(9.0) == -float("inf")
+
+
+def test_the_odds_of_chance_bear_changes_of_a_rate() -> None:
+    """A rate that alternates fourfold refuses what goes faster, again and again: at no time is that chance."""
+    draw = Random(3)
+    cause = RefusalCause(Burst(4, 0.02, float("inf")))
+    level, now = 0.0, 0.0
+    for order in range(400):
+        pace = 16.0 if order % 100 < 50 else 4.0
+        seconds = draw.uniform(0.5, 1.4) / pace
+        now, level = now + seconds, min(4.0, level + pace * seconds)
+        cause.sent(order, 2, now)
+        if level < 1.0:
+            cause.refused(order, now, now + TRIP)
+            assert cause.chance_odds(now + TRIP) < EVIDENCE
+        else:
+            level -= 1.0
+    assert cause.chance_odds(now + 1.0) <= -EVIDENCE
+
+
+def test_chance_is_disproved_by_refusals_that_follow_each_other() -> None:
+    cause = thrown(share=0.4)
+    assert cause.is_random(30.0)
+    for order in range(60, 75):
+        cause.sent(order, 2, 30.0 + 0.01 * order)
+        cause.refused(order, 30.0 + 0.01 * order, 30.0 + 0.01 * order + TRIP)
+    assert not cause.is_random(40.0)
+
+
+def test_refusals_of_slots_are_not_random() -> None:
+    assert not played(slots=4).is_random(4.0)

@@ -363,6 +363,13 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     if gates.pacer.disproved():
         _forget_pace(gates, permit)
     before, pacer = gates.concurrency.limit, gates.pacer
+    assert gates.cause is not None
+    plain = outcome.cause is Cause.RATE and not outcome.retry_after
+    if new_wave and plain and gates.cause.is_random(now):
+        gates.concurrency.remove_ceiling()
+        if pacer.active:
+            pacer.ignore(permit.mark, now)
+        return
     if _explained_by_concurrency(gates, permit, outcome, now, new_wave):
         pacer.active = False
         pacer.gauge.note(gates.run(permit, before=True), permit.sent_at, permit.in_flight == 1)
@@ -374,8 +381,10 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     gates.provenance.pace.record(Source.REFUSALS, now)
     latency = gates.counts.latency
     if pacer.active:
-        if new_wave and gates.cause is not None:
+        if new_wave:
             pacer.stray_odds = gates.cause.random_odds(now)
+            # Where a provider names a time, no refusal of its is taken for chance.
+            pacer.chance_odds = gates.cause.chance_odds(now) if plain else -EVIDENCE
         pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause, gates.pause.grace, latency)
     else:
         known = gates.cause.rate(now) if gates.cause is not None and gates.concurrency.ceiling < INFINITY else 0.0

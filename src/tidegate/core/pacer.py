@@ -100,6 +100,10 @@ KEPT_CALLS = 2 * SURE
 """A hold is broken where a refusal ends it after this many calls. Fewer calls show a drop, or a measurement too high.
 Raising it lets more random refusals pass for a rate."""
 
+CHANCE_CALLS = 2
+"""Calls that go at once after a refusal that chance may have caused: an empty bucket refuses them. Raising it decides
+sooner between chance and a rate, and costs more refusals where it is a rate. 3 cost the family `flips` 0.002."""
+
 
 class PacerPhase(IntEnum):
     """The states of the pacer."""
@@ -140,6 +144,7 @@ class Pacer:
         "_window_let_in",
         "_window_size",
         "active",
+        "chance_odds",
         "gauge",
         "hint",
         "phase",
@@ -167,6 +172,8 @@ class Pacer:
         self.timed = False
         # Logarithm of the odds that refusals come at random, and not from a hidden rate.
         self.stray_odds = -INFINITY
+        # The same where the rate may change: a refusal counts as random by these odds alone.
+        self.chance_odds = -INFINITY
         self._lone_at = self._refused_at = 0.0
         self._no_window_until = self._window_size = 0
         self._window_begun_at, self._window_let_in = 0.0, 0
@@ -287,6 +294,9 @@ class Pacer:
             self.gauge.zero(let_in, sent_at)
             return
         count, seconds = self.gauge.since_zero(let_in, sent_at)
+        if self.chance_odds > -0.5 * EVIDENCE and count >= KEPT_CALLS and cause is Cause.RATE:
+            self.spacing.burst(CHANCE_CALLS, now)
+            return
         self._least, self._highest = self.gauge.bounds(mark, sent_at)
         if cause is Cause.SLOPE:
             self._too_steep(count, now)
@@ -316,6 +326,15 @@ class Pacer:
         if self.hint > 0.0 and self.phase is not PacerPhase.RAMP:
             # What comes back during the pause is known by measurement only: a pace on trial saves one call.
             self.spacing.paused(self.hint, min(self.rate, self.gauge.rate) if self.gauge.rate else 0.0)
+
+    def ignore(self, mark: int, now: float) -> None:
+        """Take in a refusal at random: no slower pace would have been admitted instead, so a faster one is tried."""
+        if mark >= 0:
+            self.gauge.refused(mark)
+        self.chance_odds = 2.0 * EVIDENCE
+        self._floor.trying = False
+        if self.phase is not PacerPhase.WINDOWED and self.phase is not PacerPhase.RAMP:
+            self._start_up(STEP_MOST * self.rate, now)
 
     def _suspect_window(self, now: float) -> None:
         """The first call after a silence was admitted: where a window began, as many follow as before the silence."""
@@ -567,9 +586,8 @@ class Pacer:
                 self.spacing.rate *= STEP_MOST
                 self._after(self.spacing.grace, 1, now)
             else:
-                self.spacing.rate = self._startup.step(
-                    self.rate, self.gauge.pace(now), now, self.gauge.content < max(FEW, FEW_SECONDS * self.rate)
-                )
+                small = gauge.content < max(FEW, FEW_SECONDS * self.rate) or self.chance_odds > EVIDENCE
+                self.spacing.rate = self._startup.step(self.rate, gauge.pace(now), now, small)
             if self.rate >= ANNOUNCED_SHARE * self._most:
                 # The first rise shows if the hidden quota has this rate.
                 self._patience = ANNOUNCED_PATIENCE if self.gauge.rate > TOP * self._most else PATIENCE_KNOWN

@@ -310,6 +310,10 @@ class PacingBucket:
         self._level = min(self._level, max(1.0, self._saved) - self.rate * seconds)
         self._lone = False
 
+    def burst(self, calls: int, now: float) -> None:
+        """Let so many calls go at once, and none alone."""
+        self._level, self._at, self._saved, self._lone = float(calls), now, calls - 1.0, False
+
     def hold_off(self, seconds: float) -> None:
         """Lets nothing go for so long from the refusal that emptied it; never shortens that."""
         self._level = min(self._level, 1.0 - self.rate * seconds)
