@@ -105,6 +105,13 @@ def test_slots_that_a_late_event_loop_missed_open_at_once_within_one_doubling(li
     assert 8 <= limit.limit <= 9
 
 
+def test_late_event_loop_opens_no_more_slots_before_the_first_answer(limit: ConcurrencyLimit) -> None:
+    """The refusal of what was sent last waits for the same machine."""
+    limit.filled(4, 0.0)
+    limit.filled(5, 10.0, waited=10.0)
+    assert limit.opens_at(10.0) > 10.0
+
+
 def test_a_slot_that_no_call_waited_for_makes_no_other_open_earlier(limit: ConcurrencyLimit) -> None:
     limit.note_accepted()
     limit.filled(4, 0.0)

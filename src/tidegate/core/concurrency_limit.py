@@ -253,7 +253,8 @@ class ConcurrencyLimit:
         """Record that the last slot, or one more, was taken by the attempt that makes it `in_flight`.
 
         Its call has waited for `waited` seconds. Where it waited for a new slot and the event loop was late, the next
-        slots open earlier, within one doubling: a refusal may wait for the same loop.
+        slots open earlier, within one doubling. Before the first answer they do not: a busy machine that delays the
+        loop delays the first refusal as well.
         """
         if self.ceiling < INFINITY:
             if in_flight > self.limit:
@@ -268,7 +269,7 @@ class ConcurrencyLimit:
         late = 0.0
         if in_flight > self.limit:
             self._set(float(in_flight))
-            late = min(RAMP, waited, now - self.opens_at(-INFINITY))
+            late = min(RAMP, waited, now - self.opens_at(-INFINITY)) if self._heard else 0.0
         if self.limit < in_flight or self._value >= self.highest:
             self._opens = INFINITY
             return
