@@ -28,7 +28,10 @@ def test_an_error_that_is_handed_back_can_be_read_in_every_way(
         async def test(session: aiohttp.ClientSession) -> None:
             async with session.post(server.chat, json=BODY) as response:
                 assert (response.status, response.ok) == (429, False)
+                assert response.headers["Content-Type"] == "application/json"
                 assert is_given_up(response)
+                assert response.headers["x-tidegate-waited"] == "0.0"
+                assert "it waited 0.0 s of max_wait = " in response.headers["x-tidegate-reason"]
                 assert await read(response) == BUSY
 
         run(registry, test)
@@ -84,6 +87,7 @@ def test_a_refusal_that_is_given_up_is_raised_as_before(check: Any, error: type[
         async def test(session: aiohttp.ClientSession) -> None:
             with pytest.raises(error) as raised:
                 await ask(session, server.chat)
+            assert " given up: it waited 0.0 s of max_wait = " in raised.value.__notes__[0]
             if isinstance(raised.value, aiohttp.ClientResponseError):
                 assert (raised.value.status, raised.value.message) == (429, "Too Many Requests")
             else:

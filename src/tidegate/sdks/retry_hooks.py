@@ -22,10 +22,6 @@ one carries the binding itself: other users of those HTTP clients stay ungoverne
 cohere: Fern's HTTP client repeats 408, 409, 429 and 5xx twice, for any response. Source: cohere 7.3.1 and 5.21.1
 `core/http_client.py` (`_should_retry`, looked up at each answer).
 
-Stainless generates the clients of openai, anthropic, groq and together. They repeat no response that says so, and need
-a hook only for the note on their error. Source: `_base_client.py` of openai 3.52, anthropic 2.12, groq 1.7, together
-3.1.
-
 mistralai: it retries only with a `retry_config`, and then by Speakeasy's loop. Source: mistralai 3.7.0 `client/`,
 `azure/client/`, `gcp/client/`; mistralai 1.12.4 beside its azure and gcp packages.
 """
@@ -36,7 +32,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
-from tidegate.sdks.sdk import Hooks, Sdk, add_reason, is_given_up
+from tidegate.sdks.error_notes import add_reason, noted, of_error
+from tidegate.sdks.sdk import Hooks, Sdk, is_given_up
 from tidegate.transports.governance import BINDING, bind_context
 from tidegate.transports.patches import Patches
 
@@ -79,18 +76,6 @@ def patch_speakeasy(patches: Patches, module: ModuleType) -> None:
     if hasattr(module, LOOPS[1]):
         patches.put(module, LOOPS[1], loop)
         patches.put(module, f"{LOOPS[1]}_async", async_loop)
-
-
-def _status_error(wrapped: Callable[..., Any], _: Any, args: Any, kwargs: Any) -> Any:
-    error = wrapped(*args, **kwargs)
-    add_reason(error, args[0] if args else kwargs.get("response"))
-    return error
-
-
-def patch_stainless(patches: Patches, module: ModuleType) -> None:
-    """Wrap the function of a generated `_base_client` that makes the error of an answer."""
-    if hasattr(module.BaseClient, "_make_status_error_from_response"):
-        patches.put(module.BaseClient, "_make_status_error_from_response", _status_error)
 
 
 class Stopped(NamedTuple):
@@ -163,7 +148,13 @@ GOOGLE_GENAI = Sdk(
     family="gemini",
     places=("_api_client._httpx_client", "_api_client._async_httpx_client"),
     carrier="_api_client",
-    hooks=Hooks({"google.genai._api_client": patch_google_genai, "google.genai._gaos.utils.retries": patch_speakeasy}),
+    hooks=Hooks(
+        {
+            "google.genai._api_client": patch_google_genai,
+            "google.genai._gaos.utils.retries": patch_speakeasy,
+            "google.genai._gaos.lib.compat_errors": noted("APIStatusError", "__init__", of_error),
+        }
+    ),
     source="google-genai 3.4.0 `client.py`, `_api_client.py` 1357-1374; gaos shares both (`_gaos/google_genai.py` 218)",
 )
 
@@ -197,6 +188,7 @@ HUGGING_FACE = Sdk(
         {
             "huggingface_hub.inference._client": patch_hugging_face,
             "huggingface_hub.inference._generated._async_client": patch_async_hugging_face,
+            "huggingface_hub.errors": noted("HfHubHTTPError", "__init__", of_error),
         }
     ),
     source="huggingface_hub 2.4.0 `inference/_client.py` 245 (`get_session`)",
@@ -218,7 +210,12 @@ COHERE = Sdk(
     clients=("Client", "AsyncClient", "ClientV2", "AsyncClientV2"),
     family="cohere",
     places=("_client_wrapper.httpx_client.httpx_client",),
-    hooks=Hooks({"cohere.core.http_client": patch_cohere}),
+    hooks=Hooks(
+        {
+            "cohere.core.http_client": patch_cohere,
+            "cohere.core.api_error": noted("ApiError", "__init__", of_error),
+        }
+    ),
     source="cohere 7.3.1 `client.py` 178, 427 (`close`)",
 )
 
@@ -233,11 +230,21 @@ RETRIES = (
 )
 """Modules of mistralai that hold Speakeasy's loops."""
 
+ERRORS = {
+    "mistralai.client.errors.mistralerror": noted("MistralError", "__init__", of_error),
+    "mistralai.azure.client.errors.mistralazureerror": noted("MistralAzureError", "__init__", of_error),
+    "mistralai.gcp.client.errors.mistralgcperror": noted("MistralGCPError", "__init__", of_error),
+    "mistralai.models.mistralerror": noted("MistralError", "__init__", of_error),
+    "mistralai_azure.models.mistralazureerror": noted("MistralAzureError", "__init__", of_error),
+    "mistralai_gcp.models.mistralgcperror": noted("MistralGcpError", "__init__", of_error),
+}
+"""Hooks of the base classes of mistralai's errors, by module."""
+
 MISTRAL = Sdk(
     package="mistralai",
     clients=("Mistral",),
     family="mistral",
     places=("sdk_configuration.client", "sdk_configuration.async_client"),
-    hooks=Hooks(dict.fromkeys(RETRIES, patch_speakeasy)),
+    hooks=Hooks({**dict.fromkeys(RETRIES, patch_speakeasy), **ERRORS}),
     source="mistralai 3.7.0 `client/basesdk.py` 269, 343",
 )

@@ -11,32 +11,15 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from tidegate.core.display import printable
 from tidegate.imports import is_loading
-from tidegate.transports.call import GAVE_UP, NO_RETRY, REASON
+from tidegate.transports.call import NO_RETRY
 from tidegate.transports.patches import Patches, when_imported
 
 
 def is_given_up(response: Any) -> bool:
-    """Return whether an SDK must return this response rather than repeat: its call has used up its wait.
-
-    Responses of httpx, httpx2 and requests show it by a header, those of aiohttp by an attribute. The asynchronous
-    session of google-auth wraps the latter in `_response` (google-auth 2.62 `aio/transport/aiohttp.py`).
-    """
-    inner = getattr(response, "_response", response)
-    # Every attribute of a mock is true, so only True itself counts.
-    if getattr(inner, GAVE_UP, False) is True:
-        return True
-    headers = getattr(inner, "headers", None)
-    return headers is not None and headers.get(NO_RETRY) == "false"
-
-
-def add_reason(error: BaseException, response: Any) -> None:
-    """Add a note to an SDK's own error where tidegate gave the call up: how long it waited, for what and why."""
+    """Return whether an SDK must return this response rather than repeat: its call has used up its wait."""
     headers = getattr(response, "headers", None)
-    reason = headers.get(REASON) if headers is not None and is_given_up(response) else None
-    if isinstance(reason, str):
-        error.add_note(printable(reason))
+    return headers is not None and headers.get(NO_RETRY) == "false"
 
 
 logger = logging.getLogger("tidegate")

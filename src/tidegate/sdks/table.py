@@ -7,9 +7,13 @@ Replicate's `RetryTransport` is below its HTTP client, so its attempts would sha
 
 from __future__ import annotations
 
-from tidegate.sdks.retry_hooks import COHERE, GOOGLE_GENAI, HUGGING_FACE, MISTRAL, patch_stainless
+from tidegate.sdks.error_notes import noted, of_argument, of_error, of_handled, of_parsed
+from tidegate.sdks.retry_hooks import COHERE, GOOGLE_GENAI, HUGGING_FACE, MISTRAL
 from tidegate.sdks.sdk import Hooks, Sdk
 from tidegate.transports import sigv4
+
+STAINLESS = noted("BaseClient", "_make_status_error_from_response", of_error)
+"""Hook for the error of an answer, for `_base_client` of the SDKs that Stainless generates."""
 
 OPENAI = Sdk(
     package="openai",
@@ -17,7 +21,7 @@ OPENAI = Sdk(
     family="openai",
     families={"AzureOpenAI": "azure", "AsyncAzureOpenAI": "azure"},
     places=("_client",),
-    hooks=Hooks({**sigv4.of("openai"), "openai._base_client": patch_stainless}),
+    hooks=Hooks({**sigv4.of("openai"), "openai._base_client": STAINLESS}),
     source="openai 3.52 and 2.54 `_base_client.py`",
 )
 ANTHROPIC = Sdk(
@@ -25,7 +29,7 @@ ANTHROPIC = Sdk(
     clients=("Anthropic", "AsyncAnthropic"),
     family="anthropic",
     places=("_client",),
-    hooks=Hooks({**sigv4.of("anthropic"), "anthropic._base_client": patch_stainless}),
+    hooks=Hooks({**sigv4.of("anthropic"), "anthropic._base_client": STAINLESS}),
     source="anthropic 2.11 `_base_client.py`",
 )
 BOTO3 = Sdk(
@@ -33,6 +37,7 @@ BOTO3 = Sdk(
     clients=("BedrockRuntime",),
     family="bedrock",
     places=("_endpoint",),
+    hooks=Hooks({"botocore.exceptions": noted("ClientError", "__init__", of_parsed)}),
     source="botocore 1.44.5 `client.py` (boto3 has no client classes of its own)",
 )
 GROQ = Sdk(
@@ -40,7 +45,7 @@ GROQ = Sdk(
     clients=("Groq", "AsyncGroq"),
     family="groq",
     places=("_client",),
-    hooks=Hooks({"groq._base_client": patch_stainless}),
+    hooks=Hooks({"groq._base_client": STAINLESS}),
     source="groq 1.7.0 `_base_client.py`",
 )
 TOGETHER = Sdk(
@@ -48,7 +53,7 @@ TOGETHER = Sdk(
     clients=("Together", "AsyncTogether"),
     family="together",
     places=("_client",),
-    hooks=Hooks({"together._base_client": patch_stainless}),
+    hooks=Hooks({"together._base_client": STAINLESS}),
     source="together 2.36.0 and 3.1.1 `_base_client.py` (3.x adds the version to a base URL itself)",
 )
 OLLAMA = Sdk(
@@ -56,6 +61,7 @@ OLLAMA = Sdk(
     clients=("Client", "AsyncClient"),
     family="ollama",
     places=("_client",),
+    hooks=Hooks({"ollama._types": noted("ResponseError", "__init__", of_handled)}),
     source="ollama 0.6.3 `_client.py` 116",
 )
 REPLICATE = Sdk(
@@ -63,6 +69,7 @@ REPLICATE = Sdk(
     clients=("Client",),
     family="replicate",
     places=("_client", "_async_client"),
+    hooks=Hooks({"replicate.exceptions": noted("ReplicateError", "from_response", of_argument)}),
     source="replicate 1.0.7 `client.py` 64, 76 (both are made when they are asked for)",
 )
 

@@ -28,8 +28,8 @@ from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import pools, sigv4
 from tidegate.transports.bodies import MAX_SECONDS, ErrorBody
 from tidegate.transports.call import (
-    GAVE_UP,
     MAX_CHECKED_BYTES,
+    NO_RETRY,
     RETRYABLE,
     TOO_MANY_REQUESTS,
     HttpCall,
@@ -289,19 +289,19 @@ class AiohttpCall(HttpCall):
         yield from redaction.in_address(str(self.url))
 
     def stop_retries(self, response: Any) -> None:
-        """Mark the response, because its headers cannot be changed."""
+        """Mark the response; `sdks.sdk.is_given_up` reads the mark."""
         if response.status in RETRYABLE:
-            setattr(response, GAVE_UP, True)
+            self.add_headers(response, {NO_RETRY: "false"})
 
     def add_headers(self, response: Any, headers: dict[str, str]) -> None:
-        """Do nothing: the headers of an answer cannot be changed here."""
+        """Replace the headers by those with `headers` added, and forget the view of them that aiohttp has cached."""
+        response._headers = _proxy([*response._headers.items(), *headers.items()])
+        response._cache.pop("headers", None)
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
         """Return a refusal of the session's own response class."""
         self.received = None
-        response = self.stack.response(self.session, self.url, self.kwargs, headers, body, status)
-        setattr(response, GAVE_UP, True)
-        return response
+        return self.stack.response(self.session, self.url, self.kwargs, headers, body, status)
 
     def _judge_raised(self, permit: Permit, error: Exception) -> Outcome:
         outcome = self.judge_error(error)
@@ -333,9 +333,8 @@ class AiohttpModule:
 
     def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any, status: int) -> Any:
         """Return a refusal as `session` would have received it."""
-        multidict = sys.modules["multidict"]
         raw = json.dumps(body).encode()
-        sent = multidict.CIMultiDictProxy(session._prepare_headers(options.get("headers")))
+        sent = _proxy(session._prepare_headers(options.get("headers")))
         facts = {
             "writer": None,
             "continue100": None,
@@ -351,7 +350,7 @@ class AiohttpModule:
         pairs = {**headers, "Content-Type": "application/json", "Content-Length": str(len(raw))}
         response.version, response.status = self.module.HttpVersion11, status
         response.reason = HTTPStatus(status).phrase
-        response._headers = multidict.CIMultiDictProxy(multidict.CIMultiDict(pairs))
+        response._headers = _proxy(pairs)
         response._raw_headers = tuple((name.encode(), value.encode()) for name, value in pairs.items())
         response.content = self.readers.whole(raw)
         return response
@@ -417,6 +416,12 @@ def put(module: ModuleType) -> None:
 
 
 TRANSPORT = Clients(("aiohttp",), ("ClientSession",), put)
+
+
+def _proxy(pairs: Any) -> Any:
+    """Return headers as aiohttp's requests and responses hold them."""
+    multidict = sys.modules["multidict"]
+    return multidict.CIMultiDictProxy(multidict.CIMultiDict(pairs))
 
 
 def _url(session: Any, given: Any) -> Any:

@@ -167,12 +167,6 @@ _ENDPOINT = re.compile(
 
 logger = logging.getLogger("tidegate")
 
-GAVE_UP = "_tidegate_gave_up"
-"""Attribute, True, of a response that must not be requested again, where its headers cannot be changed.
-
-aiohttp's responses carry it. `sdks.sdk.is_given_up` reads it to stop the retries of an SDK above aiohttp.
-"""
-
 NO_RETRY = "x-should-retry"
 """Header. `false` stops the retries of the openai and anthropic SDKs (openai 3.52 `_should_retry`)."""
 
