@@ -15,6 +15,9 @@ EXAMPLES = ROOT / "examples" / "frameworks"
 PINS = Path(__file__).parent / "pins"
 MODEL = "gpt-5-mini"
 
+TOKENS = "{packages}/litellm/litellm_core_utils/tokenizers"
+"""Where LiteLLM keeps tiktoken's files."""
+
 Answer = Callable[[str], str]
 
 
@@ -26,20 +29,20 @@ class Framework:
     installation  below .venv, and its exact versions in `pins/<installation>.txt`
     requirements  what is installed: the framework, and what it needs beside it
     example       in examples/frameworks
-    page          anchor of its section in docs/frameworks.md
+    page          anchor of its section in docs/frameworks.md; "" if only the table there names it
     command       run in a copy of examples/frameworks; `{url}` is the endpoint, `{model}` the model
     outcome       what the run came to, from its standard output and the folder it ran in
     answer        the form in which the model gives the right answer
     per_row       requests that a row needs
     besides       requests of the run itself
-    settings      the environment variables that keep it off the network
+    settings      the environment variables that keep it off the network; `{packages}` is where its packages are
     """
 
     name: str
     installation: str
     requirements: tuple[str, ...]
     example: str
-    page: str
+    page: str = ""
     command: tuple[str, ...] = ()
     outcome: Callable[[str, Path], Outcome | None] = last_line
     answer: Answer = str
@@ -98,6 +101,10 @@ def _verdict(answer: str) -> str:
 
 def _label(answer: str) -> str:
     return json.dumps({"explanation": f"The product is {answer}.", "label": "right"})
+
+
+def _judged(answer: str) -> str:
+    return json.dumps({"reasoning": f"The product is {answer}.", "score": True})
 
 
 def _lm_eval(name: str, concurrent: int) -> Framework:
@@ -193,5 +200,100 @@ FRAMEWORKS = (
         "phoenix_classify.py",
         "phoenix-evals",
         answer=_label,
+    ),
+    Framework("aisuite", "aisuite", ("aisuite[openai]==0.2.0",), "aisuite_threads.py"),
+    Framework(
+        "agent-framework",
+        "agent-framework",
+        ("agent-framework-core==1.23.0", "agent-framework-openai==1.17.0"),
+        "agent_framework_run.py",
+    ),
+    Framework("agno", "agno", ("agno==3.1.10", "openai==3.54.0"), "agno_agents.py"),
+    Framework("autogen", "autogen", ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"), "autogen_agents.py"),
+    # camel-ai 0.2.90 imports mcp.server.FastMCP, which is gone in 2. LiteLLM has the file of tokens that it fetches.
+    Framework(
+        "camel",
+        "camel",
+        ("camel-ai==0.2.90", "mcp<2", "litellm==1.106.2"),
+        "camel_agents.py",
+        settings={"TIKTOKEN_CACHE_DIR": TOKENS},
+    ),
+    Framework(
+        "crewai",
+        "crewai",
+        ("crewai==1.15.30",),
+        "crewai_kickoff.py",
+        settings={"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false", "CREWAI_TESTING": "true"},
+    ),
+    Framework(
+        "curator",
+        "curator",
+        ("bespokelabs-curator==0.1.31",),
+        "curator_llm.py",
+        besides=1,  # it asks for the headers first
+        settings={
+            "TIKTOKEN_CACHE_DIR": TOKENS,
+            "TELEMETRY_ENABLED": "false",
+            "CURATOR_DISABLE_CACHE": "true",
+            "CURATOR_DISABLE_RICH_DISPLAY": "1",
+        },
+    ),
+    Framework("daft", "daft", ("daft[openai]==0.7.26",), "daft_prompt.py", settings={"DO_NOT_TRACK": "true"}),
+    Framework("deepagents", "deepagents", ("deepagents==0.7.32", "langchain-openai==1.7.3"), "deepagents_invoke.py"),
+    # distilabel 1.5.3 imports requests, and does not require it.
+    Framework("distilabel", "distilabel", ("distilabel[openai]==1.5.3", "requests"), "distilabel_pipeline.py"),
+    Framework(
+        "google-adk",
+        "adk",
+        ("google-adk==2.13.0", "litellm==1.106.2"),
+        "google_adk_runner.py",
+        settings={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+    ),
+    Framework(
+        "haystack",
+        "haystack",
+        ("haystack-ai==3.4.0",),
+        "haystack_pipeline.py",
+        settings={"HAYSTACK_TELEMETRY_ENABLED": "False"},
+    ),
+    Framework("langfuse", "langfuse", ("langfuse==5.0.4", "openai==3.54.0"), "langfuse_experiment.py"),
+    Framework("langgraph", "langgraph", ("langgraph==1.2.22", "langchain-openai==1.7.3"), "langgraph_abatch.py"),
+    Framework(
+        "langsmith",
+        "langsmith",
+        ("langsmith==0.15.0", "openai==3.54.0"),
+        "langsmith_aevaluate.py",
+        settings={"LANGSMITH_TRACING": "false"},
+    ),
+    Framework(
+        "llama-index",
+        "llama-index",
+        ("llama-index-core==0.14.25", "llama-index-llms-openai==0.8.3"),
+        "llama_index_agents.py",
+    ),
+    Framework("llm", "llm", ("llm==0.36",), "llm_threads.py"),
+    Framework("magentic", "magentic", ("magentic==0.41.1",), "magentic_prompts.py"),
+    Framework("mirascope", "mirascope", ("mirascope[openai]==2.8.2",), "mirascope_calls.py"),
+    Framework(
+        "openevals", "openevals", ("openevals==0.2.2", "langchain-openai==1.7.3"), "openevals_judge.py", answer=_judged
+    ),
+    Framework(
+        "opik",
+        "opik",
+        ("opik==2.2.122",),
+        "opik_metric.py",
+        answer=_score,
+        per_row=2,  # first the steps of the evaluation, then the score
+        settings={"OPIK_TRACK_DISABLE": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+    ),
+    Framework("semantic-kernel", "semantic-kernel", ("semantic-kernel==1.45.0",), "semantic_kernel_gather.py"),
+    Framework("smolagents", "smolagents", ("smolagents[openai]==1.26.0",), "smolagents_model.py"),
+    Framework("strands", "strands", ("strands-agents[openai]==1.62.0",), "strands_agents.py"),
+    Framework(
+        "weave",
+        "weave",
+        ("weave==0.54.0", "openai==3.54.0"),
+        "weave_evaluation.py",
+        settings={"WEAVE_DISABLED": "true", "WANDB_MODE": "disabled", "WANDB_ERROR_REPORTING": "false"},
     ),
 )

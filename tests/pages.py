@@ -255,7 +255,8 @@ def framework_table() -> str:
         there = framework.environment.versions
         stack = [f"{name} {there[name]}" for name in STACKS if name in there]
         example = f"[{framework.example}](../examples/frameworks/{framework.example})"
-        cells = (f"[{framework.name}](#{framework.page})", framework.version, ", ".join(stack), example)
+        name = f"[{framework.name}](#{framework.page})" if framework.page else framework.name
+        cells = (name, framework.version, ", ".join(stack), example)
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 

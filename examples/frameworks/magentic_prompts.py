@@ -1,0 +1,26 @@
+"""Magentic: 40 calls of a prompt function at once.
+
+OPENAI_BASE_URL and OPENAI_API_KEY say who is asked.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+
+from magentic import OpenaiChatModel, prompt
+
+ROWS = [json.loads(line) for line in Path(__file__).with_name("rows.jsonl").open()]
+
+
+@prompt("{question} Answer with the number alone.", model=OpenaiChatModel("gpt-5-mini"))
+async def ask(question: str) -> str: ...
+
+
+async def main() -> None:
+    answers = await asyncio.gather(*(ask(row["question"]) for row in ROWS))
+    right = sum(answer.strip() == row["answer"] for answer, row in zip(answers, ROWS, strict=True))
+    print(f"{len(answers)} of {len(ROWS)} rows answered, {right} right")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
