@@ -134,8 +134,8 @@ MUTATIONS = (
         4,
         "one call tests the dearest rule where it delays by more than a second",
         "core/quota.py",
-        "        if self._explorer:\n            return False\n",
-        "        if self:\n            return False\n",
+        "        if latest > now + EXPLORE_WAIT and latest > self._explore_at and not self._explorer:\n",
+        "        if latest == now > latest:\n",
         Bound("charges-returned", 12, "ratio", 1.05),
     ),
     Mutation(
