@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Iterable
 from math import log
 
+from tidegate.core.backoff import GRACE_FIRST
 from tidegate.core.rate_meter import Burst
 from tidegate.core.values import INFINITY
 
@@ -220,7 +221,8 @@ class RefusalCause:
         an attempt is known when a later one was refused, or after two refusal round trips.
         """
         last = max((each.order for each in self._attempts if each.refused), default=-1)
-        settled = now - 2.0 * self._round_trip
+        # A refusal that arrives later than expected cannot be taken in any more: the first one may come early.
+        settled = now - max(2.0 * self._round_trip, GRACE_FIRST)
         for each in self._attempts:
             if each.order > max(last, self._chance.newest) and each.sent_at > settled:
                 break
@@ -234,6 +236,8 @@ class RefusalCause:
             return False
         known = self._settled(self._attempts, now)
         refused = sum(each.refused for each in known)
+        if refused == len(known):
+            return False
         share = min(MOST_RANDOM, refused / len(known)) if refused else STRAY
         random = refused * log(share) + (len(known) - refused) * log(1.0 - share)
         return random > self._slots_likelihood(known)
