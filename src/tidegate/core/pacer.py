@@ -334,7 +334,7 @@ class Pacer:
         self.chance_odds = 2.0 * EVIDENCE
         self._floor.trying = False
         if self.phase is not PacerPhase.WINDOWED and self.phase is not PacerPhase.RAMP:
-            self._start_up(STEP_MOST * self.rate, now)
+            self._start_up(min(FASTEST, STEP_MOST * self.rate), now)
 
     def _suspect_window(self, now: float) -> None:
         """The first call after a silence was admitted: where a window began, as many follow as before the silence."""

@@ -317,7 +317,7 @@ class QuotaMirror(ABC):
         """
         if ready <= self.stated_at or self._anchor_order > self._stated_order or self.reserved > 0.0:
             return ready
-        if any(debit.amount for debit in self.ledger.entries):
+        if any(each.amount for each in self.ledger.entries if not each.answered or each.order > self._stated_order):
             return ready
         return max(now, self.stated_at)
 

@@ -124,7 +124,7 @@ class ChanceOdds:
             admits = 1.0 if low >= 1.0 else 0.0 if high <= 1.0 else (high - 1.0) / (high - low)
             if attempt.refused:
                 less -= log(max(STRAY, 1.0 - admits))
-                low, high = (low, min(high, 1.0)) if admits < 1.0 - STRAY else (0.0, high)
+                low, high = (low, min(high, 1.0)) if low < 1.0 else (0.0, high)
             elif admits > STRAY:
                 less -= log((1.0 - STRAY) * admits)
                 low, high = max(low, 1.0) - 1.0, high - 1.0

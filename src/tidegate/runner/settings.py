@@ -88,7 +88,8 @@ class RunnerSettings(BaseModel):
         0.5, gt=0, le=1, description="Share of the slots that retries may have while anything else could go."
     )
     audit: Literal["off", "refusals", "all"] = Field(
-        "refusals", description="Attempts kept with the results: none, those without an answer, or all (`tidegate docs audit`)."
+        "refusals",
+        description="Attempts kept with the results: none, those without an answer, or all (`tidegate docs audit`).",
     )
     buffer: int = Field(1000, ge=1, le=1_000_000, description="Events held for one subscriber (Phoenix: 1000).")
 

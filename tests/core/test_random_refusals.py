@@ -1,0 +1,71 @@
+"""A provider that refused at random, and then refuses for a reason: the key must notice, and not resend without end."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+
+import pytest
+
+from tests.core.values import KEY, OK
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.limiter_state import Permit
+from tidegate.core.pacer import FASTEST
+from tidegate.core.values import Cause, Cost, Kind, Outcome
+from tidegate.settings import Settings
+
+REFUSAL = Outcome(Kind.RATE_LIMIT, Cause.RATE, status=429)
+BEGINS = 20.0
+"""Instant at which the provider begins to refuse for a reason."""
+
+
+def refused_by_tens(
+    admits: Callable[[float], bool], until: float, callers: int
+) -> tuple[list[int], AdmissionController]:
+    """Return the refusals of each ten seconds; of the calls before `BEGINS`, 30 % are refused at random."""
+    drawn, now, ended = random.Random(1), 0.0, list[tuple[float, int, Permit, Outcome]]()
+    key = AdmissionController(KEY, Settings(), 60.0, 0.0)
+    counts = [0] * int(until // 10 + 1)
+    while now < until:
+        ready, _ = key.ready_at(Cost(), now)
+        if ready <= now and len(ended) < callers:
+            permit = key.admit(Cost(), now, 1.0, None)
+            good = drawn.random() >= 0.3 if now < BEGINS else admits(now)
+            counts[int(now // 10)] += not good
+            assert counts[-1] < 20_000, "the key resends without end"
+            after = drawn.uniform(0.4, 0.6) if good else 0.05 * (1 + 0.2 * drawn.random())
+            heapq.heappush(ended, (now + after, permit.order, permit, OK if good else REFUSAL))
+            continue
+        now = max(now, min([each[0] for each in ended[:1]] + [ready] * (len(ended) < callers)))
+        while ended and ended[0][0] <= now:
+            _, _, permit, outcome = heapq.heappop(ended)
+            key.settle(permit, outcome, now, drawn.random(), None)
+    return counts, key
+
+
+@pytest.mark.parametrize("callers", [4, 50])
+def test_refusals_that_are_no_longer_random_slow_the_key_down(callers: int) -> None:
+    counts, _ = refused_by_tens(lambda now: False, 50.0, callers)
+    assert counts[3] <= 20
+    assert counts[4] <= 20
+
+
+def test_bucket_after_random_refusals_is_paced() -> None:
+    level, at = 5.0, BEGINS
+
+    def admits(now: float) -> bool:
+        nonlocal level, at
+        level, at = min(5.0, level + 5.0 * (now - at)), now
+        if level < 1.0:
+            return False
+        level -= 1.0
+        return True
+
+    counts, _ = refused_by_tens(admits, 60.0, 50)
+    assert max(counts[3:6]) <= 30
+
+
+def test_pace_has_an_upper_bound_where_refusals_stay_random() -> None:
+    _, key = refused_by_tens(lambda now: True, BEGINS, 50)
+    assert key.pacer.rate <= 2 * FASTEST
