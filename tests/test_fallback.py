@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import tidegate
 from tidegate import fallbacks
+from tidegate.admission.handoff import hand_off
 from tidegate.fallbacks import Answered, Choice, Fallback, fallback
 from tidegate.testing import Limit, Scenario, Simulator
 
@@ -179,12 +181,12 @@ def test_line_is_first_come_first_served() -> None:
     calls = [VirtualWaits() for _ in range(3)]
     for each in calls:
         line.join(each)
-    assert [line.is_head(each) for each in calls] == [True, False, False]
+    assert [line.may_ask(each) for each in calls] == [True, False, False]
     line.leave(calls[1])
     assert not calls[2].woken
     line.leave(calls[0])
     assert calls[2].woken
-    assert line.is_head(calls[2])
+    assert line.may_ask(calls[2])
 
 
 def test_call_of_a_closed_loop_is_taken_out_of_the_line() -> None:
@@ -195,7 +197,7 @@ def test_call_of_a_closed_loop_is_taken_out_of_the_line() -> None:
         line.join(each)
     line.leave(first)
     assert last.woken
-    assert line.is_head(last)
+    assert line.may_ask(last)
 
 
 def test_awaited_choices_and_a_cancelled_call_gives_its_permit_back() -> None:
@@ -273,3 +275,83 @@ def test_bad_input_is_refused_at_once(field: str, choices: list[Any], options: d
     with pytest.raises(tidegate.ConfigurationError) as raised:
         fallback(choices, **options)
     assert raised.value.field == field
+
+
+def test_key_that_direct_calls_queue_for_serves_the_fallback_in_turn() -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    order: list[str] = []
+    waiting, free = threading.Event(), threading.Event()
+    key = tidegate.Key("custom", "a")
+
+    def named(name: str) -> Callable[[], None]:
+        return lambda: order.append(name)
+
+    def first() -> None:
+        waiting.set()
+        free.wait(30)
+
+    def direct(name: str) -> None:
+        registry.execute("a", named(name))
+
+    def through(row: str) -> None:
+        order.append(row)
+
+    judge = fallback([Choice("a", through)], registry=registry, on=["rate"])
+    threads = [threading.Thread(target=lambda: registry.execute("a", first))]
+    threads[0].start()
+    waiting.wait(30)
+    for target, name in ((direct, "before"), (judge.execute, "fallback"), (direct, "after")):
+        threads.append(threading.Thread(target=target, args=(name,)))
+        threads[-1].start()
+        while registry.snapshot().keys[key].waiting < len(threads) - 1:
+            pass
+    free.set()
+    for each in threads:
+        each.join()
+    assert order == ["before", "fallback", "after"]
+
+
+def test_closed_choice_keeps_one_callback_however_many_calls_pass_it_over(virtual: VirtualWaits) -> None:
+    first, second = Model("a", DAY), Model("b")
+    judge = virtual.fallback(first, second)
+    for row in range(50):
+        assert judge.execute(row).choice.endswith("b")
+    (queue,) = [each for key, each in virtual.registry._queues.items() if key.base_url == "a"]
+    assert len(queue.ready_callbacks) <= 1
+
+
+def test_max_wait_holds_for_a_client_that_is_governed_itself() -> None:
+    registry = tidegate.RateLimitRegistry()
+    key = tidegate.Key("custom", "inner")
+    registry.suspend("custom/*", seconds=3600)
+    judge = fallback(
+        [Choice(None, lambda row: registry.execute(key, lambda: row), name="inner")], registry=registry, on=["day"]
+    )
+    with pytest.raises(tidegate.DeadlineExceeded):
+        judge.execute(1, max_wait=0.0)
+
+
+def test_part_of_a_scheduled_work_tells_its_scheduler_of_keys_and_waits() -> None:
+    registry = tidegate.RateLimitRegistry()
+    a, b = tidegate.Key("custom", "a"), tidegate.Key("custom", "b")
+    permit = registry.try_admit(a)
+    assert isinstance(permit, tidegate.Permit)
+    judge = fallback([Choice("a", Model("a", NO_MONEY)), Choice("b", Model("b"))], registry=registry)
+    with hand_off(registry, permit) as work:
+        assert judge.execute(1).value == "b 1"
+    assert list(work.keys) == [a, b]
+    assert (work.refused, work.outcome_at) == (None, b)
+    assert registry.snapshot().keys[a].calls == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_child_of_a_fork_does_not_wait_for_the_line_of_its_parent() -> None:
+    line = fallbacks.WaitingLine()
+    line.join(VirtualWaits())
+    child = os.fork()
+    if child == 0:
+        waker = VirtualWaits()
+        line.join(waker)
+        os._exit(0 if line.may_ask(waker) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

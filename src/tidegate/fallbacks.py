@@ -20,9 +20,10 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from tidegate import providers
+from tidegate.admission import fork
 from tidegate.admission.arguments import checked_cost, checked_key, checked_max_wait
 from tidegate.admission.drive import ThreadWaker, async_waker
-from tidegate.admission.handoff import PermitHandoff, hand_off
+from tidegate.admission.handoff import PermitHandoff, current_handoff, hand_off
 from tidegate.admission.registry import NotReady, RateLimitRegistry, registry
 from tidegate.admission.wait_queue import Waker
 from tidegate.classification import classify_error
@@ -39,6 +40,9 @@ REASONS = ("day", "money", "outage", "rate", "overload")
 """Reasons for which a choice may be passed over."""
 
 ORDERS = ("listed", "first_ready")
+
+UNKNOWN = Key("unknown", "")
+"""Key of a waiting call whose choices have none yet."""
 
 NO_OUTCOME = Outcome(Kind.OK)
 """Outcome of a function that made no attempt and did not fail."""
@@ -126,31 +130,66 @@ class _Closed(NamedTuple):
 
 
 class WaitingLine:
-    """Line of the calls of one fallback that wait, first come, first served."""
+    """Line of the calls of one fallback that wait, first come, first served; only its head asks the keys.
+
+    A call that was refused waits `aside`: it leaves out choices that are open to the calls behind it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._wakers: deque[Waker] = deque()
+        self._aside: set[Waker] = set()
+        fork.register(self)
 
-    def join(self, waker: Waker) -> None:
-        """Join at the end."""
+    def join(self, waker: Waker, aside: bool = False) -> None:
+        """Join at the end, or beside the line."""
         with self._lock:
-            self._wakers.append(waker)
+            if aside:
+                self._aside.add(waker)
+            else:
+                self._wakers.append(waker)
 
-    def is_head(self, waker: Waker) -> bool:
-        """Return whether the call is the one that asks."""
+    def may_ask(self, waker: Waker) -> bool:
+        """Return whether a call is the head, or waits aside."""
         with self._lock:
-            return self._wakers[0] is waker
+            return waker in self._aside or self._wakers[0] is waker
 
     def leave(self, waker: Waker) -> None:
-        """Leave the line, and wake its new head; a call whose event loop is closed is taken out."""
+        """Leave the line, and wake its new head; calls whose event loop is closed are taken out."""
         with self._lock:
-            was_head = bool(self._wakers) and self._wakers[0] is waker
-            if waker in self._wakers:
-                self._wakers.remove(waker)
-            head = self._wakers[0] if was_head and self._wakers else None
-        if head is not None and not head.wake():
-            self.leave(head)
+            heads = self._take_out(waker)
+        while heads and not heads[0].wake():
+            with self._lock:
+                heads = self._take_out(heads[0])
+
+    def wake(self) -> None:
+        """Make the calls look again that may ask."""
+        with self._lock:
+            asking = [*self._aside, *list(self._wakers)[:1]]
+        for each in asking:
+            each.wake()
+
+    def before_fork(self) -> None:
+        """Take the lock."""
+        self._lock.acquire()
+
+    def after_fork_in_parent(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """Make a new lock, and forget the calls of the parent."""
+        self._lock = threading.Lock()
+        self._wakers.clear()
+        self._aside.clear()
+
+    def _take_out(self, waker: Waker) -> list[Waker]:
+        """Remove a call; return the new head if it was the head."""
+        self._aside.discard(waker)
+        was_head = bool(self._wakers) and self._wakers[0] is waker
+        if waker in self._wakers:
+            self._wakers.remove(waker)
+        return [self._wakers[0]] if was_head and self._wakers else []
 
 
 class Fallback(Generic[T_co]):
@@ -275,41 +314,53 @@ class _FallbackCall:
     ) -> None:
         max_wait = governor.settings.max_wait if max_wait is None else checked_max_wait(max_wait)
         self._fallback = fallback
-        self._waker = waker
+        self.waker = waker
         self._governor = governor
         self._submit = submit
         self._args = args
+        self._outer = current_handoff()
         self._closed: dict[int, _Closed] = {}
         self._opens: dict[int, float] = {}
         self._failures: dict[int, _Result] = {}
         self._refusals = 0
-        now = governor.clock()
+        self._max_wait = max_wait
+        self._begun = now = governor.clock()
         self.deadline = now + max_wait
         self._patient_until = now + fallback._patience
         first = next(fallback._turns) % len(fallback._choices)
         self._order = [*range(first, len(fallback._choices)), *range(first)]
 
-    def choose(self) -> Generator[_Wait, None, _Chosen | None]:
-        """Return the next choice; None if none opens in time.
+    @property
+    def key(self) -> Key:
+        """Return the key for which the call is said to wait: that of its first choice."""
+        return self._fallback._keys[0] or UNKNOWN
 
-        A call that was refused waits outside the line: it leaves out choices that are open to the calls behind it.
-        """
-        line = self._fallback._line if not self._failures else WaitingLine()
-        line.join(self._waker)
+    def choose(self) -> Generator[_Wait, None, _Chosen | None]:
+        """Return the next choice; None if none opens in time."""
+        line, outer, waits = self._fallback._line, self._outer, False
+        line.join(self.waker, aside=bool(self._failures))
         try:
             while True:
                 now = self._governor.clock()
                 until = self.deadline
-                if line.is_head(self._waker):
+                if line.may_ask(self.waker):
                     found = self._look(now)
+                    if isinstance(found, float):
+                        # The call must be woken: it asks again, and leaves one callback for the whole line.
+                        found = self._look(now, line.wake)
                     if not isinstance(found, float):
                         return found
                     until = min(found, until)
-                if now >= self.deadline:
+                if now >= self.deadline or (outer is not None and outer.is_recalled):
                     return None
+                if outer is not None and not waits:
+                    waits = True
+                    outer.note_wait_started(self, now)
                 yield _Wait(None if until == INFINITY else until)
         finally:
-            line.leave(self._waker)
+            line.leave(self.waker)
+            if outer is not None and waits:
+                outer.note_wait_ended(self, self._governor.clock())
 
     def run(self, position: int, permit: Permit | None, deadline: float) -> Generator[_Run, _Result, _Result | None]:
         """Return the result of a choice; None if it refused for a reason to pass it over."""
@@ -320,10 +371,7 @@ class _FallbackCall:
             now = governor.clock()
             if choice.key is not None:
                 call = partial(self._submit, key, call, cost=choice.cost, max_wait=max(0.0, deadline - now))
-            handoff = hand_off(governor, permit)
-            if deadline <= now:
-                # A governed client must not wait either: it gets the refusal that its key keeps.
-                handoff.refused_at = key
+            handoff = hand_off(governor, permit, deadline)
             result = yield _Run(call, handoff)
             if choice.key is None and handoff.keys:
                 # The key of its first attempt is the one to ask for a permit next time.
@@ -331,7 +379,7 @@ class _FallbackCall:
             outcome, reason = _reason_of(result, handoff)
             if reason in fallback._on:
                 break
-            if permit is None or handoff.refused is None:
+            if handoff.refused is None:
                 return result
             # The attempt with the handed permit came back without a wait; the next one waits in the key's own queue.
             permit = None
@@ -347,10 +395,19 @@ class _FallbackCall:
             if result is not None:
                 return result, self.answered(0, result)
         failure = self._failures[0]
+        if isinstance(failure.error, DeadlineExceeded):
+            failure = _Result(error=self._deadline_exceeded(failure.error))
         if failure.error is not None:
             passed = ", ".join(f"{each.choice}: {each.reason}" for each in self._passed_over())
             failure.error.add_note(f"tidegate: fallback given up: no choice opens in time; passed over {passed}")
         return failure, self.answered(0, failure)
+
+    def _deadline_exceeded(self, error: DeadlineExceeded) -> DeadlineExceeded:
+        """Return the error of the first choice, with the whole wait of this call."""
+        waited = self._governor.clock() - self._begun
+        return DeadlineExceeded(
+            key=error.key, waited=waited, max_wait=self._max_wait, gate=error.gate, opens_in=error.opens_in
+        )
 
     def answered(self, position: int, result: _Result) -> Answered[Any]:
         """Return the result with the choice that gave it."""
@@ -358,12 +415,13 @@ class _FallbackCall:
         fallback = self._fallback
         return Answered(result.value, fallback._choices[position].name, fallback._keys[position], self._passed_over())
 
-    def _look(self, now: float) -> _Chosen | float | None:
+    def _look(self, now: float, wake: Callable[[], object] | None = None) -> _Chosen | float | None:
         """Return the first choice that is open; else the instant to look again; None if none opens in time.
 
-        Infinity says that a change at some key will wake the call.
+        With `wake`, a change at some key calls it; infinity stands for such a change. A key that other calls wait for
+        admits nobody past them: where no choice is open, the call joins the queue of the first such key.
         """
-        fallback, again, hopeless = self._fallback, INFINITY, True
+        fallback, again, hopeless, joinable = self._fallback, INFINITY, True, -1
         for position in self._order:
             key, opens = fallback._keys[position], self._opens.get(position, now)
             if opens > now:
@@ -372,7 +430,8 @@ class _FallbackCall:
                 continue
             if key is None:
                 return _Chosen(position, None)
-            answer = self._governor.try_admit(key, fallback._costs[position], wake=self._waker.wake)
+            permit = self._outer.take(self._governor, key) if self._outer is not None else None
+            answer = permit or self._governor.try_admit(key, fallback._costs[position], wake=wake)
             if not isinstance(answer, NotReady):
                 return _Chosen(position, answer)
             reason = _reason_of_gate(answer.gate, self._governor.unavailable(key).last)
@@ -385,8 +444,12 @@ class _FallbackCall:
                 continue
             again = min(again, opens)
             hopeless = hopeless and answer.stated and opens > self.deadline
+            if answer.queued and reason == "rate" and joinable < 0:
+                joinable = position
             if now < self._patient_until and (opens <= self._patient_until or opens == INFINITY):
                 return min(again, self._patient_until)
+        if joinable >= 0:
+            return _Chosen(joinable, None)
         return None if hopeless else again
 
     def _opens_after(self, reason: str, outcome: Outcome) -> float:

@@ -27,7 +27,7 @@ from tidegate.core.display import printable
 from tidegate.core.events import AttemptTrace
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import CAPACITY, ELSEWHERE, OK, Cause, Cost, Key, Kind, Outcome
+from tidegate.core.values import CAPACITY, ELSEWHERE, INFINITY, OK, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
 from tidegate.errors import DeadlineExceeded, KeyRefused
 
@@ -134,7 +134,7 @@ class GovernedCall(Waiter):
     @property
     def recalled(self) -> bool:
         """Return whether the scheduler has recalled this work."""
-        return self.handoff is not None and self.handoff.recalled
+        return self.handoff is not None and self.handoff.is_recalled
 
     def enqueue(self, now: float, deadline: float) -> Permit | None:
         """Join the queue, or return a permit at once."""
@@ -268,6 +268,9 @@ class GovernedCall(Waiter):
         """
         registry, policy = self.registry, self.policy
         self.handed_permit = None
+        if handoff.wait_until < INFINITY:
+            left = max(0.0, handoff.wait_until - registry.clock())
+            self.policy = policy = policy._replace(max_wait=min(policy.max_wait, left))
         permit = handoff.take(registry, self.key)
         if permit is not None:
             self.policy = policy._replace(patient=False)

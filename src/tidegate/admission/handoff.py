@@ -15,7 +15,7 @@ from typing import Any
 
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import CAPACITY, Cause, Cost, Key, Kind, Outcome, Silence
+from tidegate.core.values import CAPACITY, INFINITY, Cause, Cost, Key, Kind, Outcome, Silence
 
 _handoff: ContextVar[PermitHandoff | None] = ContextVar("tidegate_hand", default=None)
 
@@ -48,9 +48,10 @@ class PermitHandoff:
         "recalled",
         "refused",
         "refused_at",
+        "wait_until",
     )
 
-    def __init__(self, queues: KeyTable, permit: Permit | None) -> None:
+    def __init__(self, queues: KeyTable, permit: Permit | None, wait_until: float = INFINITY) -> None:
         if permit is not None:
             queues.require_own(permit)
         self._queues = queues
@@ -63,6 +64,7 @@ class PermitHandoff:
         self.outcome: Outcome | None = None
         self.outcome_at: Key | None = None
         self.recalled = False
+        self.wait_until = wait_until
         self._waiting_calls: set[Any] = set()
         self._sending: set[Permit] = set()
         self._waiting_since = self._waited = 0.0
@@ -107,6 +109,11 @@ class PermitHandoff:
             waker = getattr(call, "waker", None)
             if waker is not None:
                 waker.wake()
+
+    @property
+    def is_recalled(self) -> bool:
+        """Return whether the work's calls wait no longer."""
+        return self.recalled
 
     def waiting_keys(self) -> set[Key]:
         """Return the keys in whose queues the work's calls wait now."""
@@ -184,9 +191,73 @@ class PermitHandoff:
             self.refused, self.refused_at = outcome, permit.key
 
 
-def hand_off(queues: KeyTable, permit: Permit | None = None) -> PermitHandoff:
-    """Return a context that hands `permit` down to the code inside it; without a permit it only records the keys."""
-    return PermitHandoff(queues, permit)
+class NestedHandoff(PermitHandoff):
+    """Handoff of a part of a piece of work that has a handoff itself.
+
+    The outer one gives its permit where this one has none, and is told of keys, waits and attempts. So its scheduler
+    sees them as those of the work.
+    """
+
+    __slots__ = ("_outer",)
+
+    def __init__(self, queues: KeyTable, permit: Permit | None, wait_until: float, outer: PermitHandoff) -> None:
+        super().__init__(queues, permit, wait_until)
+        self._outer = outer
+
+    @property
+    def is_recalled(self) -> bool:
+        """Return whether this part, or the whole work, waits no longer."""
+        return self.recalled or self._outer.is_recalled
+
+    def take(self, queues: KeyTable, key: Key) -> Permit | None:
+        """Return the permit for an attempt at `key`, once, or else that of the whole work."""
+        return super().take(queues, key) or self._outer.take(queues, key)
+
+    def note_wait_started(self, call: object, now: float) -> None:
+        """Note that a call waits, for the whole work too."""
+        super().note_wait_started(call, now)
+        self._outer.note_wait_started(call, now)
+
+    def note_wait_ended(self, call: object, now: float) -> None:
+        """Note that a call waits no more, for the whole work too."""
+        super().note_wait_ended(call, now)
+        self._outer.note_wait_ended(call, now)
+
+    def note_sending(self, permit: Permit) -> None:
+        """Note that a call makes an attempt, for the whole work too."""
+        super().note_sending(permit)
+        self._outer.note_sending(permit)
+
+    def note_settled(self, permit: Permit) -> None:
+        """Note that an attempt has ended, for the whole work too."""
+        super().note_settled(permit)
+        self._outer.note_settled(permit)
+
+    def note_use(self, key: Key, cost: Cost) -> None:
+        """Remember a key, for the whole work too."""
+        super().note_use(key, cost)
+        self._outer.note_use(key, cost)
+
+    def note_replayed(self, key: Key, outcome: Outcome) -> None:
+        """Remember an answer without an attempt, for the whole work too."""
+        super().note_replayed(key, outcome)
+        self._outer.note_replayed(key, outcome)
+
+    def note_outcome(self, permit: Permit, outcome: Outcome, direct: bool) -> None:
+        """Remember the outcome of an attempt; the whole work is not refused by it, as another part may be admitted."""
+        super().note_outcome(permit, outcome, direct)
+        self._outer.note_outcome(permit, outcome, False)
+
+
+def hand_off(queues: KeyTable, permit: Permit | None = None, wait_until: float = INFINITY) -> PermitHandoff:
+    """Return a context that hands `permit` down to the code inside it; without a permit it only records the keys.
+
+    The calls inside wait until `wait_until` at most (monotonic seconds). Inside another handoff it is a part of that.
+    """
+    outer = _handoff.get()
+    return (
+        PermitHandoff(queues, permit, wait_until) if outer is None else NestedHandoff(queues, permit, wait_until, outer)
+    )
 
 
 current_handoff = _handoff.get

@@ -40,12 +40,13 @@ class NotReady:
     """Negative answer of `try_admit`: the call cannot go now. It is false.
 
     `ready_at` is in monotonic seconds, and `gate` names the closed gate: the limiter that holds the call back. `stated`
-    says that the provider has named `ready_at`; else it is an estimate.
+    says that the provider has named `ready_at`; else it is an estimate. Other calls wait before it if it is `queued`.
     """
 
-    __slots__ = ("gate", "ready_at", "stated")
+    __slots__ = ("gate", "queued", "ready_at", "stated")
 
-    def __init__(self, ready_at: float, gate: str, stated: bool = False) -> None:
+    def __init__(self, ready_at: float, gate: str, stated: bool = False, queued: bool = False) -> None:
+        self.queued = queued
         self.ready_at = ready_at
         self.gate = gate
         self.stated = stated
@@ -174,7 +175,7 @@ class RateLimitRegistry(KeyTable):
             refusal = NotReady(opens, rejection.gate, rejection.waits(INFINITY))
         elif head is not None:
             first, _ = admission.ready_at(head.cost, now)
-            refusal = NotReady(max(ready, first), gate or "queue", bool(gate) and stated)
+            refusal = NotReady(max(ready, first), gate or "queue", bool(gate) and stated, queued=True)
         elif ready > now:
             refusal = NotReady(ready, gate, stated and ready < INFINITY)
         else:
