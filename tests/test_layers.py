@@ -138,6 +138,19 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     ),
     "classification": ({*CORE, "providers"}, False, set()),
     "admission.call": (ADMISSION, True, set()),
+    "scheduling": (
+        {
+            *CORE,
+            "classification",
+            "admission.handoff",
+            "admission.key_table",
+            "admission.registry",
+            "admission.resources",
+            "scheduling",
+        },
+        True,
+        set(),
+    ),
     "storage": ({*CORE, "storage"}, True, {"sqlalchemy", "alembic", "psycopg"}),
     "runner": (
         {
@@ -145,9 +158,9 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
             "storage",
             "classification",
             "admission.audit",
+            "scheduling",
             "admission.handoff",
             "admission.key_table",
-            "admission.resources",
             "redaction",
             "admission.registry",
             "runner",

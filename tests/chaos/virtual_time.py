@@ -19,7 +19,7 @@ import aiosqlite.core
 import pytest
 
 from tidegate.admission import drive
-from tidegate.runner import threads
+from tidegate.scheduling import threads
 
 PATIENCE = 300.0
 """Real seconds for which an answer of a thread is waited for: none takes as long."""

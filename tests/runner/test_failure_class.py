@@ -12,7 +12,7 @@ from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
 from tidegate.redaction import clean
 from tidegate.runner.redaction import redacted
-from tidegate.runner.results import ANSWERED, FailureClass, NextStep, classify
+from tidegate.scheduling.failure_class import ANSWERED, FailureClass, NextStep, classify
 
 OK = Outcome(Kind.OK)
 RATE = Outcome(Kind.RATE_LIMIT, Cause.RATE, 2.0)

@@ -17,8 +17,9 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, settings, statuses, stored
-from tidegate.runner import Evaluator, Experiment, emit, threads
-from tidegate.runner.threads import in_thread
+from tidegate.runner import Evaluator, Experiment, emit
+from tidegate.scheduling import threads
+from tidegate.scheduling.threads import in_thread
 from tidegate.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR

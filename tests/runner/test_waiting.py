@@ -16,7 +16,7 @@ from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.runner import Experiment
 from tidegate.runner.fair_queue import FairQueue
 from tidegate.runner.job import Job
-from tidegate.runner.key_gates import KeyGates
+from tidegate.scheduling.key_gates import KeyGates
 from tidegate.storage import ResultStatus
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED

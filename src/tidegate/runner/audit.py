@@ -19,8 +19,8 @@ from tidegate.admission.audit import AttemptStatus, attempt_status
 from tidegate.core.events import AttemptEnded
 from tidegate.core.values import OK, Kind
 from tidegate.runner.job import Job
-from tidegate.runner.results import FailureClass, NextStep
 from tidegate.runner.stats import CLASSES, BusyTime, RunStats
+from tidegate.scheduling.failure_class import FailureClass, NextStep
 from tidegate.storage import AttemptRecord, ResultStatus
 
 AuditMode: TypeAlias = Literal["off", "refusals", "all"]

@@ -30,7 +30,7 @@ from tidegate.runner.redaction import redacted
 from tidegate.runner.replica import is_dead, owner, stopper
 from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.supervisor import RunSupervisor
-from tidegate.runner.threads import in_thread
+from tidegate.scheduling.threads import in_thread
 from tidegate.storage import Claim, ExperimentRow, LoggedLine, Status, Store, Toggle
 from tidegate.storage.results import KEPT_LINES
 

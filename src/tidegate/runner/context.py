@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner.events import SubscriberHub
 from tidegate.runner.fair_queue import FairQueue
-from tidegate.runner.function_limit import FunctionLimit
-from tidegate.runner.key_gates import KeyGates
 from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.writer import ResultWriter
+from tidegate.scheduling.function_limit import FunctionLimit
+from tidegate.scheduling.key_gates import KeyGates
 from tidegate.storage import Store
 
 

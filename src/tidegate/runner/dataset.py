@@ -22,7 +22,7 @@ from tidegate.errors import CannotRead
 from tidegate.runner.experiment import Dataset
 from tidegate.runner.item import own_id
 from tidegate.runner.redaction import redacted
-from tidegate.runner.threads import in_thread
+from tidegate.scheduling.threads import in_thread
 from tidegate.storage import NewRow
 
 JSONL = frozenset({".jsonl", ".ndjson", ".jsonlines"})

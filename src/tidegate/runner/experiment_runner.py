@@ -11,7 +11,6 @@ from pathlib import Path
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.errors import StoppedElsewhere, UnknownExperiment
-from tidegate.runner import forked
 from tidegate.runner.background import BackgroundTask, stop_within
 from tidegate.runner.claims import SHUT_DOWN, ClaimService, Restore
 from tidegate.runner.context import RunnerContext
@@ -20,9 +19,7 @@ from tidegate.runner.dispatcher import Dispatcher
 from tidegate.runner.events import SubscriberHub, Subscription
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.fair_queue import FairQueue
-from tidegate.runner.function_limit import FunctionLimit
 from tidegate.runner.heartbeat import Heartbeat
-from tidegate.runner.key_gates import KeyGates
 from tidegate.runner.loader import restored
 from tidegate.runner.lost_file import LostFile
 from tidegate.runner.progress import Progress, Summary
@@ -31,6 +28,9 @@ from tidegate.runner.run import ExperimentRun
 from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.supervisor import RunSupervisor
 from tidegate.runner.writer import ResultWriter
+from tidegate.scheduling import forked
+from tidegate.scheduling.function_limit import FunctionLimit
+from tidegate.scheduling.key_gates import KeyGates
 from tidegate.storage import ExperimentRow, Store, Toggle
 
 logger = logging.getLogger("tidegate")

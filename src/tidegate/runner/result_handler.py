@@ -10,11 +10,13 @@ from tidegate.errors import NotStorable
 from tidegate.runner import results
 from tidegate.runner.events import Retrying
 from tidegate.runner.item import TASK, Item
-from tidegate.runner.job import CancelReason, Job
-from tidegate.runner.key_gates import StageGate
+from tidegate.runner.job import Job
 from tidegate.runner.redaction import redacted
-from tidegate.runner.results import OUTAGE, TIMEOUT, UNHEARD, FailureClass, NextStep, NoJudgement, classify
+from tidegate.runner.results import NoJudgement
 from tidegate.runner.run import ExperimentRun
+from tidegate.scheduling.execution import CancelReason
+from tidegate.scheduling.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureClass, NextStep, classify
+from tidegate.scheduling.key_gates import StageGate
 from tidegate.storage import ResultStatus, RunResult, Status
 
 

@@ -14,24 +14,27 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from tidegate.admission.audit import receive
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.runner import results
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Chunk, StateChanged
 from tidegate.runner.experiment import Experiment
-from tidegate.runner.function_limit import FLOOR
 from tidegate.runner.item import TASK, Item, own_id
-from tidegate.runner.job import CancelReason, Job, Stage, StageClosing
-from tidegate.runner.key_gates import KeyDiscovery
+from tidegate.runner.job import Job, Stage, StageClosing, emits_to
+from tidegate.runner.key_discovery import KeyDiscovery
 from tidegate.runner.redaction import redacted
 from tidegate.runner.replica import actor, process
 from tidegate.runner.retry_timers import RetryTimers
 from tidegate.runner.run_state import STOPPED_ELSEWHERE, RunPhase, RunState
 from tidegate.runner.watermark import WatermarkWriter
 from tidegate.runner.writer import Result
+from tidegate.scheduling.execution import CancelReason
+from tidegate.scheduling.function_limit import FLOOR
 from tidegate.storage import AnnotationResult, Category, Claim, LogLevel, ResultStatus, RunResult, Status
 
 logger = logging.getLogger("tidegate")
@@ -123,7 +126,10 @@ class ExperimentRun(RunState):
         self._jobs_of[stage.index] += 1
         self.shared.functions.started(job)
         self._update_cap()
-        job.start(self.shared.loop, self.context.copy())
+        context = self.context.copy()
+        context.run(emits_to, partial(self.on_chunk, job))
+        context.run(receive, job.attempts.append)
+        job.start(self.shared.loop, context)
         self.audit.note_dispatched(job, len(self.in_flight))
 
     def on_job_done(self, job: Job) -> None:

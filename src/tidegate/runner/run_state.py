@@ -16,13 +16,13 @@ from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Event
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.forecast import RestForecast, StageRest
-from tidegate.runner.function_limit import FLOOR, Hold
 from tidegate.runner.item import TASK, Item
 from tidegate.runner.job import Job, Stage, stages_of
 from tidegate.runner.progress import Progress, ResultTally, StageProgress, Wait
 from tidegate.runner.watermark import CompletionTracker
 from tidegate.runner.work_queue import WorkQueue
 from tidegate.runner.writer import Result, WriteReceiver
+from tidegate.scheduling.function_limit import FLOOR, Hold
 from tidegate.storage import (
     Category,
     Claim,

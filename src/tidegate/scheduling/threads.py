@@ -18,7 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from tidegate.errors import Error
-from tidegate.runner import forked
+from tidegate.scheduling import forked
 
 T = TypeVar("T")
 

@@ -1,21 +1,18 @@
-"""Gates of a runner: a gate decides whether the work of a stage may start.
+"""Gates of a runner or a pool: a gate decides whether the work of a function may start.
 
-Theory of operation. A stage waits behind one gate: the key that its function asks first, or its own gate while that key
-is unknown or absent. The dispatcher asks a gate only when it selects its work. If one of a key's limiters rejects, the
-key is closed in the fair queue, so it costs nothing. It reopens at the instant that the limiter stated or at the
-registry's wake call, whichever is first. Nothing is polled in between.
-
-A stage with an unknown key sends one item ahead, which waits inside its call, and closes its own gate. The gate opens
-when the key is known or the item has ended. `KeyDiscovery` learns the key from these calls and puts the stage behind
-it. A key's gate exists while a run uses it, or while it records a spent daily quota, which the key does not record.
+Theory of operation. Work waits behind one gate: the key that its function asks first, or a gate of its own while that
+key is unknown or absent. The scheduler asks a gate only when it selects its work. If one of a key's limiters rejects,
+the key is closed in the queue, so it costs nothing. It reopens at the instant that the limiter stated or at the
+registry's wake call, whichever is first. Nothing is polled in between. A key's gate exists while somebody uses it, or
+while it records a spent daily quota, which the key does not record.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.backoff import half_jitter
@@ -23,9 +20,6 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import REJECTED
 from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key
-from tidegate.runner.fair_queue import FairQueue
-from tidegate.runner.job import ObservedHandoff, Stage
-from tidegate.runner.work_queue import WorkQueue
 
 MIN_RETRY_SECONDS = 0.001
 """Minimum seconds before a gate is asked again without a wake call from the registry. Raising it delays calls; lowering
@@ -85,8 +79,24 @@ class _KeyGate:
         self.callbacks: set[Callable[[], None]] = set()
 
 
+class GatedQueue(Protocol):
+    """Queue of the work behind the gates."""
+
+    def open(self, gate: Hashable) -> None:
+        """Let the work behind a gate be chosen again."""
+        ...
+
+    def close(self, gate: Hashable) -> None:
+        """Let no work behind a gate be chosen."""
+        ...
+
+    def remove(self, gate: Hashable) -> None:
+        """Forget a gate that no work will use."""
+        ...
+
+
 class KeyGates:
-    """Gates of a runner: each holds back the work of one key, or of a stage whose key is not known.
+    """Gates of a runner or pool: each holds back the work of one key, or of a function whose key is not known.
 
     `opened` is called after a gate has opened; it must be cheap.
     """
@@ -94,13 +104,13 @@ class KeyGates:
     def __init__(
         self,
         registry: RateLimitRegistry,
-        fair_queue: FairQueue,
+        queue: GatedQueue,
         loop: asyncio.AbstractEventLoop,
         opened: Callable[[], None],
         draw: Callable[[], float],
     ) -> None:
         self._registry = registry
-        self._fair_queue = fair_queue
+        self._queue = queue
         self._loop = loop
         self._opened = opened
         self._draw = draw
@@ -118,7 +128,7 @@ class KeyGates:
             self._drop(name, gate)
 
     def request_permit(self, name: Hashable, cost: Cost | None) -> Permit | bool:
-        """Return a permit, True if none is needed, or False if the gate is closed (the fair queue then knows)."""
+        """Return a permit, True if none is needed, or False if the gate is closed (the queue then knows)."""
         if not isinstance(name, Key):
             return True
         gate = self._gate(name)
@@ -180,7 +190,7 @@ class KeyGates:
             return
         self._end_closing(gate)
         gate.closed = None
-        self._fair_queue.open(name)
+        self._queue.open(name)
         self._opened()
         self._notify(gate)
         if isinstance(name, Key) and not gate.users:
@@ -192,7 +202,7 @@ class KeyGates:
         if gate is not None:
             self._drop(name, gate)
         else:
-            self._fair_queue.remove(name)
+            self._queue.remove(name)
 
     def closed(self, name: Hashable) -> GateClosing | None:
         """Return why a gate is closed; None if it is open."""
@@ -244,14 +254,14 @@ class KeyGates:
         if gate.timer is not None:
             gate.timer.cancel()
         del self._gates[name]
-        self._fair_queue.remove(name)
+        self._queue.remove(name)
 
     def _shut(self, name: Hashable, gate: _KeyGate, closed: GateClosing, known: bool) -> None:
         self._end_closing(gate)
         gate.closed, gate.known, gate.closed_at = closed, known, self._loop.time()
         if closed.until < INFINITY:
             gate.timer = self._loop.call_at(closed.until, self.open, name)
-        self._fair_queue.close(name)
+        self._queue.close(name)
         self._notify(gate)
 
     def _end_closing(self, gate: _KeyGate) -> None:
@@ -279,69 +289,3 @@ class KeyGates:
         gate = self._gates.get(name)
         if gate is not None and not gate.firm:
             self.open(name)
-
-
-class KeyDiscovery:
-    """Discovery of the keys of one run's stages.
-
-    `number` is the experiment's number. `on_new_key` is called after a stage has moved behind another key.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        stages: Sequence[Stage],
-        work_queue: WorkQueue,
-        gates: KeyGates,
-        fair_queue: FairQueue,
-        on_new_key: Callable[[], None],
-    ) -> None:
-        self._number = number
-        self._stages = stages
-        self._work_queue = work_queue
-        self._gates = gates
-        self._fair_queue = fair_queue
-        self._on_new_key = on_new_key
-        self._keys: set[Key] = set()
-        self._ended = False
-        # No key is known yet, so every stage waits behind its own gate.
-        for stage in stages:
-            work_queue.set_gate(stage.index, self._stage_gate(stage))
-
-    def end(self) -> None:
-        """Release the gates of this run's stages."""
-        self._ended = True
-        for stage in self._stages:
-            self._gates.remove(self._stage_gate(stage))
-        for key in self._keys:
-            self._gates.remove_user(key)
-        self._keys.clear()
-
-    def dispatched(self, stage: Stage) -> None:
-        """Close the gate of a stage with an unknown key after its first item was started."""
-        if not stage.key_usage.known:
-            self._gates.close_stage(self._stage_gate(stage), "its first call")
-
-    def on_job_done(self, stage: Stage, handoff: ObservedHandoff) -> None:
-        """Learn from an ended job the key that it asked, or that it asks none."""
-        if handoff.first is not None:
-            self.set_key(stage, handoff.first, handoff.keys[handoff.first])
-        elif stage.key_usage.ended():
-            self._gates.open(self._stage_gate(stage))
-
-    def set_key(self, stage: Stage, key: Key, cost: Cost) -> None:
-        """Record that the function of a stage asks `key` first."""
-        if not stage.key_usage.note_use(key, cost) or self._ended:
-            return
-        if key not in self._keys:
-            self._keys.add(key)
-            self._gates.add_user(key)
-        before = self._work_queue.gate(stage.index)
-        self._work_queue.set_gate(stage.index, key)
-        if not self._work_queue.has(before):
-            self._fair_queue.withdraw(self._number, before)
-        self._gates.open(self._stage_gate(stage))
-        self._on_new_key()
-
-    def _stage_gate(self, stage: Stage) -> StageGate:
-        return StageGate(self._number, stage.index)

@@ -1,0 +1,1 @@
+"""Scheduling of functions that call providers: what the runner and the pool share."""
