@@ -1,10 +1,9 @@
 """Timers of one run: they release retries and park rows that found no capacity.
 
 Theory of operation. A row waits behind its stage's gate: the key that its function asks first, or the stage's own gate
-while that key is unknown. A row is overdue after `row_deadline` seconds of waiting in which its gate answered no call.
-It is also overdue `row_deadline` seconds after its own first refusal. Time in which the gate is closed until a reset
-that the provider stated does not count. Nothing is polled. A row cannot be overdue before the lesser of `row_deadline`
-and `max_outage` has passed, so one timer is set to that instant. Each check sets it to the next possible instant.
+while that key is unknown. `CapacityDeadline` says when it is overdue. Nothing is polled. A row cannot be overdue before
+the lesser of `row_deadline` and `max_outage` has passed, so one timer is set to that instant. Each check sets it to the
+next possible instant.
 
 A stage is *out* when one of its rows has waited `max_outage` seconds behind a circuit breaker that never closed. All
 its rows are then parked. One row stays, to detect the provider's return, while other stages have work.
@@ -16,11 +15,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tidegate.core.unavailability import KeyOutage
 from tidegate.core.values import INFINITY, Key, Outcome
 from tidegate.runner.item import Item
 from tidegate.runner.job import Job, Stage
 from tidegate.runner.run_state import RunState
+from tidegate.scheduling.capacity_deadline import CapacityDeadline
 from tidegate.storage import Category, LogLevel
 
 logger = logging.getLogger("tidegate")
@@ -50,6 +49,7 @@ class RetryTimers:
         self._offer = offer
         settings = run.shared.settings
         self._limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
+        self._deadlines = CapacityDeadline(run.shared.gates, settings.row_deadline)
         self._shortest = max(MIN_TIMER_SECONDS, SHARE * self._limit)
         self._retry: asyncio.TimerHandle | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -77,13 +77,11 @@ class RetryTimers:
         run = self._run
         now = run.shared.loop.time()
         gate = run.work_queue.gate(item.stage)
-        if item.refused_at is None:
-            item.refused_at = now
-            item.closed_before = run.shared.gates.closed_for(gate)
+        self._deadlines.refused(item, gate, now)
         state = run.shared.gates.unavailable(gate)
-        if self._remaining_seconds(item, now, state) <= 0:
+        if self._deadlines.remaining(item, gate, now, state) <= 0:
             return False
-        self._check_within(self._due_in(item, now, state))
+        self._check_within(self._deadlines.due_in(item, gate, now, state, self.check_soon))
         return True
 
     def check_soon(self) -> None:
@@ -107,38 +105,8 @@ class RetryTimers:
         self._run.work_queue.queue_ready(self._run.shared.loop.time())
         self._offer()
 
-    def _remaining_seconds(self, item: Item, now: float, state: KeyOutage) -> float:
-        """Return the seconds of waiting that an item has left; zero or less if it is overdue."""
-        waited = max(min(state.unanswered, now - item.ready_at), self._refused_for(item, now))
-        return self._run.shared.settings.row_deadline - waited
-
-    def _refused_for(self, item: Item, now: float) -> float:
-        """Return the seconds since an item's first refusal, without the time of stated resets."""
-        if item.refused_at is None:
-            return 0.0
-        closed = self._run.shared.gates.closed_for(self._run.work_queue.gate(item.stage)) - item.closed_before
-        return now - item.refused_at - max(0.0, closed)
-
-    def _due_in(self, item: Item, now: float, state: KeyOutage) -> float:
-        """Return the seconds until an item may be overdue. A stated reset postpones this instant."""
-        limit = self._run.shared.settings.row_deadline
-        due = limit - min(state.unanswered, now - item.ready_at) + state.stated_for
-        if item.refused_at is None:
-            return due
-        gates, gate = self._run.shared.gates, self._run.work_queue.gate(item.stage)
-        closed = gates.closed_until_known(gate)
-        if closed > 0:
-            gates.notify(gate, self.check_soon)
-        return min(due, limit - self._refused_for(item, now) + closed)
-
-    def _job_remaining_seconds(self, job: Job, now: float) -> float:
-        """Return the fewest seconds until an item inside a call is overdue, at any key where it waits."""
-        gates, gate = self._run.shared.gates, self._run.work_queue.gate(job.item.stage)
-        waited = 0.0
-        for key in job.handoff.waiting_keys():
-            since = job.item.ready_at if key == gate else job.began
-            waited = max(waited, min(gates.unavailable(key).unanswered, now - since))
-        return self._run.shared.settings.row_deadline - waited
+    def _remaining_in_call(self, job: Job, now: float) -> float:
+        return self._deadlines.remaining_in_call(job, self._run.work_queue.gate(job.item.stage), now)
 
     def _waiting_jobs(self) -> list[Job]:
         return [job for job in self._run.in_flight if job.slot_lent and not job.recalled]
@@ -151,13 +119,14 @@ class RetryTimers:
             items = run.work_queue.items(stage.index)
             if not items:
                 continue
-            state = run.shared.gates.unavailable(run.work_queue.gate(stage.index))
-            due = min(due, *(self._due_in(item, now, state) for item in items))
+            gate = run.work_queue.gate(stage.index)
+            state = run.shared.gates.unavailable(gate)
+            due = min(due, *(self._deadlines.due_in(item, gate, now, state, self.check_soon) for item in items))
             if max_outage is not None and stage.index not in self._run.outages:
                 since = min(item.ready_at for item in items)
                 due = min(due, max_outage - min(state.outage, now - since) + state.stated_for)
         for job in self._waiting_jobs():
-            due = min(due, self._job_remaining_seconds(job, now))
+            due = min(due, self._remaining_in_call(job, now))
             if max_outage is not None:
                 due = min(due, max_outage - self._outage(job, now))
         return due
@@ -184,10 +153,11 @@ class RetryTimers:
             items = run.work_queue.items(stage.index)
             if not items:
                 continue
-            state = run.shared.gates.unavailable(run.work_queue.gate(stage.index))
-            self._give_up([item for item in items if self._remaining_seconds(item, now, state) <= 0])
+            gate = run.work_queue.gate(stage.index)
+            state = run.shared.gates.unavailable(gate)
+            self._give_up([item for item in items if self._deadlines.remaining(item, gate, now, state) <= 0])
         for job in self._waiting_jobs():
-            if self._job_remaining_seconds(job, now) <= 0:
+            if self._remaining_in_call(job, now) <= 0:
                 job.recall()
         due = self._due(now)
         self._check_within(max(due, self._shortest))
