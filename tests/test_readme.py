@@ -32,10 +32,10 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("number", range(7))
+@pytest.mark.parametrize("number", range(8))
 def test_every_python_snippet_of_the_readme_runs(number: int, tmp_path: Path) -> None:
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(snippets) == 7
+    assert len(snippets) == 8
     with SimulatorProcess(Scenario(limiters=(Limit(limit=100, window=1.0),))) as provider:
         env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "PATH": ""}
         run = [sys.executable, "-c", snippets[number]]

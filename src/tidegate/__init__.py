@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tidegate.core.limiter_state import Permit as Permit
     from tidegate.core.values import Cost as Cost
     from tidegate.core.values import Key as Key
+    from tidegate.errors import CapacityTimeout as CapacityTimeout
     from tidegate.errors import ConfigurationError as ConfigurationError
     from tidegate.errors import DeadlineExceeded as DeadlineExceeded
     from tidegate.errors import Error as Error
@@ -36,22 +37,29 @@ if TYPE_CHECKING:
     from tidegate.errors import PermitMisuse as PermitMisuse
     from tidegate.fallbacks import Choice as Choice
     from tidegate.fallbacks import fallback as fallback
+    from tidegate.pool import Failed as Failed
+    from tidegate.pool import RowResult as RowResult
+    from tidegate.pool import amap as amap
+    from tidegate.pool import map as map
     from tidegate.requeue import after_failure as after_failure
     from tidegate.settings import Settings as Settings
 
 
 _HOMES = {
+    "CapacityTimeout": "tidegate.errors",
     "Choice": "tidegate.fallbacks",
     "ConfigurationError": "tidegate.errors",
     "Cost": "tidegate.core.values",
     "DeadlineExceeded": "tidegate.errors",
     "Error": "tidegate.errors",
+    "Failed": "tidegate.pool",
     "Key": "tidegate.core.values",
     "NotAdmitted": "tidegate.errors",
     "NotReady": "tidegate.admission.registry",
     "Permit": "tidegate.core.limiter_state",
     "PermitMisuse": "tidegate.errors",
     "RateLimitRegistry": "tidegate.admission.registry",
+    "RowResult": "tidegate.pool",
     "Settings": "tidegate.settings",
     "after_failure": "tidegate.requeue",
     "audit": "tidegate.admission.audit",
@@ -67,6 +75,9 @@ _HOMES = {
 
 __all__ = ["__version__", *sorted(_HOMES)]
 
+# A star import must not hide the builtin `map`.
+_HOMES |= {"amap": "tidegate.pool", "map": "tidegate.pool"}
+
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
@@ -76,4 +87,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

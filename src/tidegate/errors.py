@@ -4,6 +4,8 @@
     ├ ConfigurationError (ValueError)     a setting or table row is wrong: names the field, the value and the bound.
     ├ NotAdmitted                         a call was not admitted.
     │ ├ DeadlineExceeded (TimeoutError)   it would have waited past its deadline.
+    │ │ └ PoolDeadlineExceeded            the deadline of its pool passed before its row had ended.
+    │ ├ CapacityTimeout (TimeoutError)    a row of a pool found no capacity in time.
     │ └ KeyRefused                        the provider rejects the whole key, as its answer to another call shows.
     ├ PermitMisuse (RuntimeError)         a permit was settled twice.
     ├ UnusableAnswer                      an answer cannot be used, but another one may be.
@@ -23,7 +25,7 @@
       └ CoolingDown                       it was stopped or resumed a moment ago.
 
 None of these is ever raised below an SDK: there the answer is a response of the client's own HTTP library. They are
-raised by `registry.execute`, `registry.aexecute`, by the store, by the runner and by constructors.
+raised by `registry.execute`, `registry.aexecute`, by the pool, the store, the runner and by constructors.
 """
 
 from __future__ import annotations
@@ -76,6 +78,46 @@ class DeadlineExceeded(NotAdmitted, TimeoutError):
         until = "" if opens_in is None else f"; it opens in {opens_in:.1f} s"
         limits = f"gate {gate or 'queue'} was closed after {waited:.1f} s (max_wait {max_wait:g} s)"
         super().__init__(f"call to {key} not admitted: {limits}{until}", key=key)
+
+
+class PoolDeadlineExceeded(DeadlineExceeded):
+    """Error of a row that had not ended at the deadline of its pool; `index` is None for the rows not pulled by then.
+
+    `max_wait` is that deadline, and `waited` the time for which the row waited, in seconds. `key` is None if the row
+    has asked no key.
+    """
+
+    def __init__(self, *, index: int | None, key: object, waited: float, deadline: float) -> None:
+        self.index = index
+        self.waited = waited
+        self.max_wait = deadline
+        self.gate = "deadline"
+        self.opens_in = None
+        rows = "rows after the last one not read" if index is None else f"row {index} not answered"
+        NotAdmitted.__init__(
+            self, f"{rows}: the deadline of the pool ({deadline:g} s) has passed; nothing more is sent", key=key
+        )
+
+
+class CapacityTimeout(NotAdmitted, TimeoutError):
+    """Error of row `index` of a pool that found no capacity for `max_wait` seconds of active waiting.
+
+    `waited` is the time for which it waited in all, in seconds. `status` is the HTTP status of the key's newest
+    refusal or failure, None if no server answered. Its cause is the row's own last error.
+    """
+
+    def __init__(self, *, index: int, key: object, waited: float, max_wait: float, status: int | None) -> None:
+        self.index = index
+        self.waited = waited
+        self.max_wait = max_wait
+        self.status = status
+        at = "" if key is None else f" at {key}"
+        last = "no server answered" if status is None else f"the last answer had status {status}"
+        super().__init__(
+            f"row {index} not answered: no capacity{at} for {max_wait:g} s of active waiting, and {last}; "
+            "it is not tried again",
+            key=key,
+        )
 
 
 class KeyRefused(NotAdmitted):

@@ -1,6 +1,6 @@
 """Deadline of the active waiting of work for capacity.
 
-Theory of operation. Work waits behind a gate: a key, or a gate of its own. It is overdue after `limit` seconds of
+Theory of operation. Work waits behind a gate: a key, or a separate gate. It is overdue after `limit` seconds of
 waiting in which its gate answered no call. It is also overdue `limit` seconds after its own first refusal. Time in
 which the gate is closed until a reset that the provider stated does not count.
 """
@@ -46,7 +46,7 @@ class CapacityDeadline:
     def due_in(
         self, item: WaitingWork, gate: Hashable, now: float, state: KeyOutage, reopened: Callable[[], None]
     ) -> float:
-        """Return the seconds until an item may be overdue; call `reopened` if a stated reset comes to its end."""
+        """Return the seconds until an item may be overdue; call `reopened` if a stated reset ends."""
         due = self._limit - min(state.unanswered, now - item.ready_at) + state.stated_for
         if item.refused_at is None:
             return due

@@ -1,9 +1,9 @@
 """Gates of a runner or a pool: a gate decides whether the work of a function may start.
 
-Theory of operation. Work waits behind one gate: the key that its function asks first, or a gate of its own while that
+Theory of operation. Work waits behind one gate: the key that its function asks first, or a separate gate while that
 key is unknown or absent. The scheduler asks a gate only when it selects its work. If one of a key's limiters rejects,
 the key is closed in the queue, so it costs nothing. It reopens at the instant that the limiter stated or at the
-registry's wake call, whichever is first. Nothing is polled in between. A key's gate exists while somebody uses it, or
+registry's wake call, whichever is first. Nothing is polled in between. A key's gate exists while it is in use, or
 while it records a spent daily quota, which the key does not record.
 """
 
@@ -125,6 +125,11 @@ class KeyGates:
         gate = self._gates[name]
         gate.users -= 1
         if not gate.users and not gate.firm:
+            self._drop(name, gate)
+
+    def end(self) -> None:
+        """Forget all gates, with their timers."""
+        for name, gate in list(self._gates.items()):
             self._drop(name, gate)
 
     def request_permit(self, name: Hashable, cost: Cost | None) -> Permit | bool:

@@ -1,0 +1,221 @@
+"""Flow of a pool's rows from the source to the consumer: a bounded window, and the order of the rows."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from contextvars import Context, copy_context
+from typing import Any
+
+from tidegate.core.reorder import ReorderBuffer
+from tidegate.pool.options import PoolOptions
+from tidegate.pool.rows import PoolRow, RowQueue
+from tidegate.pool.sources import SourceReader, aclose_source
+from tidegate.scheduling.failure_class import NextStep
+from tidegate.scheduling.function_limit import FunctionLimit
+
+
+class RowFlow:
+    """Rows of one pool. Methods run in the loop's thread, except where they say otherwise.
+
+    `notify` is called there when an ended row is in `outbox`, when another row is `wanted`, and at the end. `context`
+    is the consumer's at its last `next`. `source_error` is raised after all rows. The source is `exhausted` for its
+    puller, and `source_ended` once all its rows have arrived. After `expired` nothing is sent, after `closed` nothing
+    is given.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, options: PoolOptions, notify: Callable[[], None]) -> None:
+        self.loop = loop
+        self.options = options
+        self.outbox: deque[PoolRow] = deque()
+        self.source_error: BaseException | None = None
+        self.source_ended = self.exhausted = self.closed = self.expired = False
+        self.pulled = self.submitted = self.taken = 0
+        self.context: Context = copy_context()
+        self.drained: Callable[[], None] | None = None
+        self._notify = notify
+        self._thread = 0
+        self._begun = 0
+        self._order: ReorderBuffer[PoolRow] = ReorderBuffer()
+        self._queue = RowQueue()
+        self._open: set[PoolRow] = set()
+        self._functions = FunctionLimit(options.pool_size, loop.time, lambda: self.in_loop(self.wake))
+        self._check_scheduled = False
+        self._iterator: Iterator[Any] | None = None
+        self._stream: asyncio.Task[None] | None = None
+        self._reader: SourceReader | None = None
+        self._room: asyncio.Future[None] | None = None
+
+    def check(self) -> None:
+        """Start what can start; `wake` schedules it."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the pool."""
+        raise NotImplementedError
+
+    @property
+    def is_drained(self) -> bool:
+        """Return whether nothing of a closed pool is under way."""
+        return self.closed and self._stream is None
+
+    def watch(self, reader: SourceReader) -> None:
+        """Notify the thread that pulls the source whenever it should look again."""
+        self._reader = reader
+
+    @property
+    def ended(self) -> bool:
+        """Return whether every row was taken, and the source has ended; callable in the consumer's thread."""
+        return self.source_ended and self.submitted == self.taken and not self.outbox
+
+    @property
+    def pulls(self) -> bool:
+        """Return whether another row may be wanted; callable in the thread that pulls."""
+        return not (self.exhausted or self.closed or self.expired)
+
+    def wanted(self) -> int:
+        """Return the number of rows to pull now; callable in the thread that pulls.
+
+        One row is pulled ahead of the free slots. Rows not taken never exceed the window.
+        """
+        if not self.pulls:
+            return 0
+        untaken = self.pulled - self.taken
+        return min(self.options.window - untaken, self._functions.free + 1 - (self.pulled - self._begun))
+
+    def pull(self, iterator: Iterator[Any], context: Context) -> None:
+        """Pull one row, and submit it; callable in the one thread that pulls."""
+        try:
+            body = next(iterator)
+        except StopIteration:
+            self.exhausted = True
+            self.post(self._end_source, None)
+        except Exception as error:
+            self.exhausted = True
+            self.post(self._end_source, error)
+        else:
+            self.pulled += 1
+            self.post(self._submit, body, context)
+
+    def take(self) -> PoolRow:
+        """Remove the next ended row from `outbox`; callable in the consumer's thread."""
+        row = self.outbox.popleft()
+        self.taken += 1
+        if self._reader is not None:
+            self._reader.notify()
+        elif self._thread == threading.get_ident() and self.wanted() > 0:
+            self.wake()
+        return row
+
+    def fail_source(self, error: BaseException) -> None:
+        """Record that the source was interrupted; callable in the thread that pulls."""
+        self.exhausted = True
+        self.post(self._end_source, error)
+
+    def post(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function in the loop, at once in its own thread; callable in any thread, even after its end."""
+        if threading.get_ident() == self._thread:
+            function(*args)
+        else:
+            self.in_loop(function, *args)
+
+    def in_loop(self, function: Callable[..., object], *args: Any) -> None:
+        """Call a function in the loop soon; callable in any thread at any point, even after its end."""
+        with suppress(RuntimeError):
+            if threading.get_ident() == self._thread:
+                self.loop.call_soon(function, *args)
+            else:
+                self.loop.call_soon_threadsafe(function, *args)
+
+    def abandon(self) -> None:
+        """Close soon; callable in any thread at any point."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.close)
+
+    async def until_drained(self) -> None:
+        """Wait until a closed pool has nothing under way."""
+        if not self.is_drained:
+            drained = asyncio.Event()
+            self.drained = drained.set
+            await drained.wait()
+
+    def wake(self) -> None:
+        """Schedule one check; further calls until then have no effect."""
+        if not self._check_scheduled and not self.closed and not self.loop.is_closed():
+            self._check_scheduled = True
+            self.loop.call_soon(self.check)
+
+    def _submit(self, body: Any, context: Context) -> None:
+        if self.closed or self.expired:
+            return
+        row = PoolRow(self._order.submit() if self.options.ordered else self.submitted, body, context, self.loop.time())
+        self.submitted += 1
+        self._open.add(row)
+        self._queue.fresh.append(row)
+        self.wake()
+
+    def _end_source(self, error: BaseException | None) -> None:
+        if not self.source_ended:
+            self.source_ended, self.source_error = True, error
+            self._tell()
+
+    async def _read(self, source: AsyncIterable[Any]) -> None:
+        rows: AsyncIterator[Any] | None = None
+        try:
+            rows = aiter(source)
+            async for body in rows:
+                self.pulled += 1
+                self._submit(body, self.context)
+                while self.wanted() <= 0:
+                    self._room = self.loop.create_future()
+                    await self._room
+        except BaseException as error:
+            self.exhausted = True
+            self._end_source(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            self.exhausted = True
+            self._end_source(None)
+        finally:
+            if rows is not None:
+                await aclose_source(rows)
+            self._stream = None
+            self._tell_if_drained()
+
+    def _fill(self) -> bool:
+        """Pull rows while slots are free; return whether there were any."""
+        if self._iterator is None:
+            if self._room is not None and not self._room.done() and self.wanted() > 0:
+                self._room.set_result(None)
+            return False
+        before = self.pulled
+        context = self.context
+        while self.wanted() > 0:
+            context.run(self.pull, self._iterator, context)
+        return self.pulled > before
+
+    def _finish(self, row: PoolRow, verdict: NextStep, error: BaseException | None) -> None:
+        if not row.begun:
+            row.begun = True
+            self._begun += 1
+        row.error = error
+        self._open.discard(row)
+        row.end(self.loop.time(), verdict, self.submitted - len(self._open) - 1)
+        if self.options.ordered:
+            self._order.complete(row.index, row)
+            self.outbox.extend(self._order.ready())
+        else:
+            self.outbox.append(row)
+
+    def _tell(self) -> None:
+        self._notify()
+        if self._reader is not None:
+            self._reader.notify()
+
+    def _tell_if_drained(self) -> None:
+        if self.is_drained and self.drained is not None:
+            self.drained()

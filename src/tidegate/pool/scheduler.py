@@ -1,0 +1,474 @@
+"""Scheduler of a pool: it pulls rows, starts their functions in free slots, and gives their ends in order.
+
+Theory of operation. All state belongs to the thread of one event loop: the consumer's own for `amap`, a private one for
+`map`. A consumer takes ended rows from `outbox`; the puller of the source asks `wanted` and calls `pull`. Nothing is
+polled: a submitted, ended or delayed row, an opened key or a freed slot calls `wake`, and the scheduler then checks
+once.
+
+A fresh row asks for a permit of the key that earlier rows asked (`tidegate.scheduling.key_gates`). That key is a guess.
+If it is closed, a row may still belong to another key, so some rows go ahead without a permit. Such a *scout* waits
+inside its call, and lends its slot, if its key is the closed one. Where all rows had one key, one scout goes at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterable, Callable, Hashable, Iterator
+from typing import Any
+
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import INFINITY, Cost, Key
+from tidegate.errors import CapacityTimeout, PoolDeadlineExceeded
+from tidegate.pool.flow import RowFlow
+from tidegate.pool.options import PoolOptions
+from tidegate.pool.retrying import RetryPolicy, RowFunction, raisable
+from tidegate.pool.rows import PoolRow
+from tidegate.pool.sources import close_source
+from tidegate.scheduling.capacity_deadline import CapacityDeadline
+from tidegate.scheduling.execution import CancelReason, Execution
+from tidegate.scheduling.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureClass, NextStep, classify
+from tidegate.scheduling.key_gates import KeyGates, StageGate
+
+UNKNOWN_KEY = StageGate(0, 0)
+"""Gate of the rows whose key is unknown, or that ask none."""
+
+FIRST_CALL_SECONDS = 0.1
+"""Seconds for which the first row goes alone, unless it makes a call or ends before. Raising it starts the other rows
+of an ungoverned function later. Lowering it lets more rows wait inside their calls, without a permit asked first.
+Chosen: a function makes its first call within milliseconds."""
+
+SCOUT_SECONDS = 0.25
+"""Seconds for which the first key stays closed before scouts go, while no row has ended; later it is a row's mean time.
+Raising it delays rows of other keys. Lowering it sends scouts into the pauses of a paced key. Precedent:
+`tidegate.admission.executors.PATIENCE`."""
+
+MAX_KEYS = 16
+"""Keys that are remembered for the permits of fresh rows. Raising it makes a check longer where all are closed.
+Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
+
+CANCEL_GRACE_SECONDS = 5.0
+"""Seconds that a cancelled coroutine may take to end before its slot is free. Raising it holds the slots of functions
+that ignore it for longer. Precedent: `RunnerSettings.cancel_grace`."""
+
+MIN_CHECK_SECONDS = 0.05
+"""Minimum seconds until the next check of the waiting rows. Raising it ends overdue rows later. Lowering it checks more
+often where `max_wait` is near zero. Chosen: it is small beside the latency of a call."""
+
+
+class RowExecution(Execution[PoolRow, RowFunction]):
+    """One execution of a row; a `scout` went ahead of a closed key."""
+
+    __slots__ = ("scout",)
+
+    scout: bool
+
+
+class RowScheduler(RowFlow):
+    """Scheduler of one pool. Methods run in the loop's thread, except where they say otherwise.
+
+    `fatal` is an interrupt of a function, or an internal error: it ends the pool at once.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, function: RowFunction, options: PoolOptions, notify: Callable[[], None]
+    ) -> None:
+        super().__init__(loop, options, notify)
+        self.fatal: BaseException | None = None
+        self._function = function
+        self._ended = self._scouts = 0
+        self._run_seconds = 0.0
+        self._in_flight: set[RowExecution] = set()
+        self._delayed: dict[PoolRow, asyncio.TimerHandle] = {}
+        self._gates = KeyGates(options.registry, self._queue, loop, self.wake, options.registry.draw)
+        self._deadlines = CapacityDeadline(self._gates, options.max_wait)
+        self._policy = RetryPolicy(options)
+        self._keys: dict[Key, Cost | None] = {}
+        self._key_known = options.key is not None
+        if options.key is not None:
+            self._keys[options.key] = None
+            self._gates.add_user(options.key)
+        self._blocked_at: float | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def begin(self, iterator: Iterator[Any] | None = None, stream: AsyncIterable[Any] | None = None) -> None:
+        """Begin in the loop's thread, and pull rows from `iterator` or `stream`; without them another thread does."""
+        self._thread = threading.get_ident()
+        self._iterator = iterator
+        if self.options.deadline < INFINITY:
+            self._set_timer("deadline", self.loop.time() + self.options.deadline, self._expire)
+        if stream is not None:
+            self._stream = self.loop.create_task(self._read(stream), context=self.context.copy())
+        self.wake()
+
+    def close(self) -> None:
+        """Start nothing more, cancel what is in flight, and drop the rows that were not taken; may be repeated."""
+        if self.closed:
+            return
+        self.closed = True
+        self._stop()
+        if self.options.ordered:
+            for row in self._open:
+                self._order.evict(row.index)
+        self._open.clear()
+        self._gates.end()
+        self._tell()
+        self._tell_if_drained()
+
+    @property
+    def is_drained(self) -> bool:
+        """Return whether nothing of a closed pool is under way."""
+        return super().is_drained and not self._in_flight
+
+    # Methods of `ExecutionOwner`.
+
+    def on_key_used(self, function: RowFunction, key: Key, cost: Cost) -> None:
+        """Record the first key that a row asks for; called in any thread."""
+        if key not in self._keys:
+            self.in_loop(self._learn_key, key, cost)
+
+    def in_call(self, job: RowExecution, calling: bool) -> None:
+        """Do nothing: the size of the pool is given, whatever its functions do."""
+
+    def on_slot_lent(self, job: RowExecution) -> None:
+        """Lend the slot of a row that waits inside a call, or take it back."""
+        self._functions.lend(1 if job.slot_lent else -1)
+        if job.slot_lent and self._waits_too_long(job):
+            job.recall()
+        self.wake()
+
+    def on_job_done(self, job: RowExecution) -> None:
+        """Free the slot of a row, and give or repeat it."""
+        self._in_flight.discard(job)
+        if job.slot_lent:
+            self._functions.lend(-1)
+        self._functions.ended(job)
+        self._scouts -= job.scout
+        try:
+            self._conclude(job)
+        except Exception as error:
+            self._fail(error)
+        job.forget()
+        self.wake()
+        self._tell_if_drained()
+
+    # Dispatch.
+
+    def check(self) -> None:
+        """Start the rows that can start, and pull others."""
+        self._check_scheduled = False
+        if self.closed or self.expired:
+            return
+        try:
+            self._dispatch()
+            while self._fill():
+                self._dispatch()
+            self._watch_waits()
+        except Exception as error:
+            self._fail(error)
+        self._tell()
+
+    def _dispatch(self) -> None:
+        while self._functions.has_room():
+            fresh_gate = self._fresh_gate()
+            turn = self._queue.next(fresh_gate)
+            if turn is None:
+                if not self._queue.fresh or not self._send_scout(fresh_gate):
+                    return
+                continue
+            row, gate = turn
+            cost = row.cost if row.cost is not None else self._keys.get(gate) if isinstance(gate, Key) else None
+            permit = self._gates.request_permit(gate, cost)
+            if permit is False:
+                self._on_gate_closed(row, gate)
+                continue
+            self._queue.take(row, gate)
+            if gate == fresh_gate:
+                self._blocked_at = None
+            self._start(row, None if permit is True else permit, scout=False)
+
+    def _fresh_gate(self) -> Hashable:
+        """Return the gate of fresh rows: the newest key that is open, else the newest one."""
+        newest: Hashable = UNKNOWN_KEY
+        for key in reversed(self._keys):
+            if not self._queue.is_closed(key):
+                return key
+            newest = key if newest is UNKNOWN_KEY else newest
+        return newest
+
+    def _on_gate_closed(self, row: PoolRow, gate: Hashable) -> None:
+        if row.key is not None and self._opens_too_late(self._gates.closed_until_known(gate)):
+            # Its key is known to open only after the end of the pool.
+            late = [each for each, behind in self._queue.waiting(None) if behind == gate]
+            self._queue.discard(set(late))
+            for each in late:
+                self._finish(each, NextStep.PARKED, self._deadline_error(each))
+
+    def _send_scout(self, gate: Hashable) -> bool:
+        """Start a fresh row behind a closed key, if it may belong to another one; return whether it started."""
+        closing = self._gates.closed(gate)
+        if self.options.key is not None or not isinstance(gate, Key) or closing is None:
+            return False
+        # Rows of one key so far make another key less likely.
+        size = self.options.pool_size
+        if self._scouts >= (size if len(self._keys) > 1 else max(1, size - self._ended)):
+            return False
+        if not self._ended and closing.until == INFINITY:
+            return False
+        # A key that admits rows one by one is closed in between.
+        patience = self._run_seconds / self._ended if self._ended else SCOUT_SECONDS
+        now = self.loop.time()
+        if self._blocked_at is None:
+            self._blocked_at = now
+        due = self._blocked_at + patience
+        if now < due:
+            self._set_timer("scout", due, self._on_scout_due)
+            return False
+        self._start(self._queue.fresh.popleft(), None, scout=True)
+        return True
+
+    def _on_scout_due(self) -> None:
+        self._blocked_at = -INFINITY
+        self.wake()
+
+    def _start(self, row: PoolRow, permit: Permit | None, *, scout: bool) -> None:
+        job = RowExecution(row, self._function, self, self.options.registry, permit, CANCEL_GRACE_SECONDS)
+        job.scout = scout
+        self._scouts += scout
+        if not row.begun:
+            row.begun = True
+            self._begun += 1
+        if not self._key_known:
+            self._gates.close_stage(UNKNOWN_KEY, "its first call")
+            self._set_timer("first", self.loop.time() + FIRST_CALL_SECONDS, self._open_unknown)
+        self._in_flight.add(job)
+        self._functions.started(job)
+        job.start(self.loop, row.context.copy())
+
+    def _open_unknown(self) -> None:
+        self._key_known = True
+        self._gates.open(UNKNOWN_KEY)
+
+    def _learn_key(self, key: Key, cost: Cost) -> None:
+        if self.closed:
+            return
+        if self.options.key is None:
+            if key not in self._keys:
+                self._gates.add_user(key)
+                if len(self._keys) >= MAX_KEYS:
+                    oldest = next(iter(self._keys))
+                    del self._keys[oldest]
+                    self._gates.remove_user(oldest)
+                self._key_known = True
+                self._gates.open(UNKNOWN_KEY)
+            else:
+                del self._keys[key]
+        if self.options.key in (None, key):
+            self._keys[key] = cost
+        self.wake()
+
+    # Ends of rows.
+
+    def _conclude(self, job: RowExecution) -> None:
+        row, handoff = job.item, job.handoff
+        seconds = max(0.0, job.seconds - handoff.waited_seconds())
+        row.seconds += seconds
+        self._ended += 1
+        self._run_seconds += seconds
+        if handoff.first is not None:
+            row.key, row.cost = handoff.first, handoff.keys[handoff.first]
+            self._learn_key(row.key, row.cost)
+        elif not self._key_known:
+            self._open_unknown()
+        if isinstance(job.error, KeyboardInterrupt | SystemExit):
+            self._fail(job.error)
+            return
+        if row.done or job.cancel_reason is CancelReason.STOP or self.closed:
+            return
+        failure = (
+            classify(job.error, handoff.outcome, handoff.refused, job.probe)
+            if job.cancel_reason is None
+            else UNHEARD
+            if job.in_outage
+            else TIMEOUT
+        )
+        if failure.next_step is NextStep.ANSWERED:
+            row.attempts += 1
+            row.value, row.error = job.value, None
+            if row.key is None:
+                self._gates.answered(UNKNOWN_KEY)
+            self._finish(row, NextStep.ANSWERED, None)
+            return
+        row.error = self._error_of(job)
+        if failure.next_step is NextStep.CAPACITY and not job.recalled:
+            self._refused(job, failure)
+        elif (
+            failure.next_step is NextStep.CAPACITY
+            and row.key is not None
+            and self._opens_too_late(self._gates.unavailable(row.key).stated_for)
+        ):
+            self._finish(row, NextStep.PARKED, self._deadline_error(row))
+        elif failure.next_step is NextStep.CAPACITY:
+            self._give_up(row)
+        elif failure.next_step is NextStep.PARKED:
+            self._close_for_day(job, failure)
+        else:
+            row.attempts += 1
+            delay = self._policy.delay(row, failure, None if row.is_attempt else handoff.outcome, job.error)
+            if delay is None:
+                self._finish(row, failure.next_step, row.error)
+            else:
+                self._delay(row, delay)
+
+    def _error_of(self, job: RowExecution) -> BaseException | None:
+        if job.cancel_reason is CancelReason.TIMEOUT:
+            return TimeoutError(
+                f"row {job.item.index} not answered: no answer within {job.stage.timeout:g} s (timeout)"
+            )
+        return None if job.error is None else raisable(job.error, f"row {job.item.index}")
+
+    def _refused(self, job: RowExecution, failure: FailureClass) -> None:
+        row = job.item
+        gate = self._gate_of(row)
+        row.capacity_retries += 1
+        if gate is UNKNOWN_KEY:
+            self._gates.refused(UNKNOWN_KEY, failure.retry_after, failure.kind == OUTAGE)
+        now = self.loop.time()
+        self._deadlines.refused(row, gate, now)
+        if self._deadlines.remaining(row, gate, now, self._gates.unavailable(gate)) <= 0:
+            self._give_up(row)
+        elif gate is not UNKNOWN_KEY and job.handoff.refused is None and failure is not UNHEARD:
+            # Its gate is open, and has no record of the refusal: at the head of its queue it would go again at once.
+            self._delay(row, self._policy.delay_elsewhere(row, failure))
+        else:
+            self._queue.put_back(row, gate)
+
+    def _close_for_day(self, job: RowExecution, failure: FailureClass) -> None:
+        row, at, reset = job.item, job.handoff.outcome_at, failure.retry_after
+        if at is None or at != row.key or reset is None or reset > self.options.max_wait or self._opens_too_late(reset):
+            self._finish(row, NextStep.PARKED, row.error)
+            return
+        self._gates.close_for_day(at, reset)
+        row.capacity_retries += 1
+        self._deadlines.refused(row, at, self.loop.time())
+        self._queue.put_back(row, at)
+
+    def _delay(self, row: PoolRow, seconds: float) -> None:
+        self._delayed[row] = self.loop.call_later(seconds, self._again, row)
+
+    def _again(self, row: PoolRow) -> None:
+        del self._delayed[row]
+        self._queue.put_back(row, self._gate_of(row))
+        self.wake()
+
+    def _gate_of(self, row: PoolRow) -> Hashable:
+        return row.key if row.key is not None else self.options.key or UNKNOWN_KEY
+
+    def _give_up(self, row: PoolRow) -> None:
+        """End a row that found no capacity in time."""
+        last = self._gates.unavailable(self._gate_of(row)).last
+        error = CapacityTimeout(
+            index=row.index,
+            key=row.key or self.options.key,
+            waited=row.waited(self.loop.time()),
+            max_wait=self.options.max_wait,
+            status=last.status if last is not None else None,
+        )
+        error.__cause__ = row.error
+        self._finish(row, NextStep.CAPACITY, error)
+
+    # Time.
+
+    def _watch_waits(self) -> None:
+        """Set the timer of the next check of waiting rows: none can be overdue before `max_wait` has passed."""
+        limit = self.options.max_wait
+        if limit < INFINITY and "waits" not in self._timers and self._open:
+            self._set_timer("waits", self.loop.time() + max(limit, MIN_CHECK_SECONDS), self._check_waits)
+
+    def _check_waits(self) -> None:
+        now, due = self.loop.time(), INFINITY
+        overdue = []
+        for row, gate in self._queue.waiting(self._fresh_gate()):
+            state = self._gates.unavailable(gate)
+            refused = row.refused_at is not None or state.unanswered > 0
+            if refused and self._deadlines.remaining(row, gate, now, state) <= 0:
+                overdue.append(row)
+            else:
+                due = min(due, self._deadlines.due_in(row, gate, now, state, self._check_waits_soon))
+        if overdue:
+            self._queue.discard(set(overdue))
+            for row in overdue:
+                self._give_up(row)
+        for job in self._in_flight:
+            if not job.slot_lent or job.recalled:
+                continue
+            remaining = self._deadlines.remaining_in_call(job, self._gate_of(job.item), now)
+            if remaining <= 0 or self._waits_too_long(job):
+                job.recall()
+            else:
+                due = min(due, remaining)
+        limit = self.options.max_wait
+        if self._open:
+            self._set_timer("waits", now + max(MIN_CHECK_SECONDS, min(due, limit)), self._check_waits)
+        self._tell()
+
+    def _check_waits_soon(self) -> None:
+        if not self.closed and not self.expired:
+            self._check_waits()
+
+    def _waits_too_long(self, job: RowExecution) -> bool:
+        return any(self._opens_too_late(self._gates.unavailable(key).stated_for) for key in job.handoff.waiting_keys())
+
+    def _opens_too_late(self, seconds: float) -> bool:
+        timer = self._timers.get("deadline")
+        return timer is not None and seconds > 0 and self.loop.time() + seconds > timer.when()
+
+    def _expire(self) -> None:
+        """End the open rows at the pool's deadline."""
+        self.expired = True
+        self._stop()
+        for row in sorted(self._open, key=lambda row: row.index):
+            self._finish(row, NextStep.PARKED, self._deadline_error(row))
+        if not self.source_ended:
+            self._end_source(PoolDeadlineExceeded(index=None, key=None, waited=0.0, deadline=self.options.deadline))
+        self._tell()
+
+    def _deadline_error(self, row: PoolRow) -> PoolDeadlineExceeded:
+        error = PoolDeadlineExceeded(
+            index=row.index, key=row.key, waited=row.waited(self.loop.time()), deadline=self.options.deadline
+        )
+        error.__cause__ = row.error
+        return error
+
+    def _set_timer(self, name: str, at: float, function: Callable[[], None]) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+        self._timers[name] = self.loop.call_at(at, self._on_timer, name, function)
+
+    def _on_timer(self, name: str, function: Callable[[], None]) -> None:
+        del self._timers[name]
+        try:
+            function()
+        except Exception as error:
+            self._fail(error)
+
+    def _stop(self) -> None:
+        """Start nothing more, and cancel what is in flight; waits inside calls end at once."""
+        for timer in (*self._timers.values(), *self._delayed.values()):
+            timer.cancel()
+        self._timers.clear()
+        self._delayed.clear()
+        self._queue.clear()
+        for job in list(self._in_flight):
+            job.recall()
+            job.cancel(CancelReason.STOP)
+        if self._stream is not None:
+            self._stream.cancel()
+        close_source(self._iterator)
+        self._iterator = None
+
+    def _fail(self, error: BaseException) -> None:
+        if self.fatal is None:
+            self.fatal = error
+        self.close()

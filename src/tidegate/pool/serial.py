@@ -1,0 +1,92 @@
+"""Pool of one slot in the consumer's own thread: no other thread, no buffer, no loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+from tidegate.admission.handoff import PermitHandoff
+from tidegate.errors import CapacityTimeout
+from tidegate.pool.options import PoolOptions
+from tidegate.pool.retrying import RetryPolicy, checked_result, raisable
+from tidegate.pool.rows import PoolRow
+from tidegate.pool.sources import close_source
+from tidegate.scheduling.failure_class import NextStep, classify
+
+
+class SerialRows:
+    """Rows of a `map` with one slot: each call of `next_row` runs one. A refusal is waited out inside the call."""
+
+    def __init__(self, fn: Callable[[Any], Any], rows: Iterable[Any], options: PoolOptions) -> None:
+        self._fn = fn
+        self._options = options
+        self._policy = RetryPolicy(options)
+        self._rows: Iterator[Any] | None = iter(rows)
+        self._count = 0
+
+    def next_row(self) -> PoolRow:
+        """Return the next row after its end; raise `StopIteration` after the last one, or the source's exception."""
+        if self._rows is None:
+            raise StopIteration
+        row = PoolRow(self._count, next(self._rows), copy_context(), time.monotonic())
+        self._count += 1
+        while (delay := self._attempt(row)) is not None:
+            time.sleep(delay)
+        return row
+
+    def close(self) -> None:
+        """Give the source up."""
+        rows, self._rows = self._rows, None
+        close_source(rows)
+
+    abandon = close
+
+    def _attempt(self, row: PoolRow) -> float | None:
+        """Run the function once; return the seconds until the next time, None if the row has ended."""
+        error: BaseException | None = None
+        began = time.monotonic()
+        handoff = PermitHandoff(self._options.registry, None)
+        try:
+            row.value = row.context.copy().run(partial(self._call, handoff, row))
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as raised:
+            error = raised
+        now = time.monotonic()
+        row.seconds += max(0.0, now - began - handoff.waited_seconds())
+        row.key = next(iter(handoff.keys), None)
+        failure = classify(error, handoff.outcome, handoff.refused, False)
+        if failure.next_step is NextStep.ANSWERED:
+            row.attempts += 1
+            row.error = None
+            row.end(now, NextStep.ANSWERED, row.index)
+            return None
+        row.error, row.value = None if error is None else raisable(error, f"row {row.index}"), None
+        if failure.next_step is NextStep.CAPACITY:
+            row.capacity_retries += 1
+            row.refused_at = row.refused_at if row.refused_at is not None else now
+            remaining = row.refused_at + self._options.max_wait - now
+            if remaining > 0:
+                return min(self._policy.delay_elsewhere(row, failure), remaining)
+            capacity = CapacityTimeout(
+                index=row.index,
+                key=row.key,
+                waited=row.waited(now),
+                max_wait=self._options.max_wait,
+                status=handoff.outcome.status if handoff.outcome is not None else None,
+            )
+            capacity.__cause__, row.error = row.error, capacity
+        elif failure.next_step is not NextStep.PARKED:
+            row.attempts += 1
+            delay = self._policy.delay(row, failure, handoff.outcome, error)
+            if delay is not None:
+                return delay
+        row.end(now, failure.next_step, row.index)
+        return None
+
+    def _call(self, handoff: PermitHandoff, row: PoolRow) -> Any:
+        with handoff:
+            return checked_result(self._fn, self._fn(row.body))
