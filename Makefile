@@ -8,7 +8,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-openai2 test-aiobotocore chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-runner mutations frameworks suites clean
+.PHONY: demo test test-openai2 test-aiobotocore chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner mutations frameworks suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -44,7 +44,7 @@ bench: $(ENVS)/bench/ready
 bench-makespan: $(ENVS)/bench/ready
 	$(ENVS)/bench/bin/python -m bench.lab --http --family headers $(if $(SEEDS),--seeds $(SEEDS))
 
-bench-overhead bench-waiters bench-peers bench-runner: bench-%: $(ENVS)/test/ready
+bench-overhead bench-waiters bench-peers bench-pool bench-runner: bench-%: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m bench.$*
 
 # Each rule of the controller without itself, in virtual time.
