@@ -35,7 +35,7 @@ class RowFlow:
         self.source_ended = self.exhausted = self.closed = self.expired = False
         self.pulled = self.submitted = self.taken = 0
         self.context: Context = copy_context()
-        self.drained: Callable[[], None] | None = None
+        self.drained: list[Callable[[], object]] = []
         self._notify = notify
         self._thread = 0
         self._begun = 0
@@ -139,7 +139,7 @@ class RowFlow:
         """Wait until a closed pool has nothing under way."""
         if not self.is_drained:
             drained = asyncio.Event()
-            self.drained = drained.set
+            self.drained.append(drained.set)
             await drained.wait()
 
     def wake(self) -> None:
@@ -169,9 +169,11 @@ class RowFlow:
             async for body in rows:
                 self.pulled += 1
                 self._submit(body, self.context)
-                while self.wanted() <= 0:
+                while self.pulls and self.wanted() <= 0:
                     self._room = self.loop.create_future()
                     await self._room
+                if not self.pulls:
+                    break
         except BaseException as error:
             self.exhausted = True
             self._end_source(error)
@@ -183,8 +185,10 @@ class RowFlow:
         finally:
             if rows is not None:
                 await aclose_source(rows)
-            self._stream = None
-            self._tell_if_drained()
+
+    def _on_stream_ended(self, _: asyncio.Task[None]) -> None:
+        self._stream = None
+        self._tell_if_drained()
 
     def _fill(self) -> bool:
         """Pull rows while slots are free; return whether there were any."""
@@ -217,5 +221,6 @@ class RowFlow:
             self._reader.notify()
 
     def _tell_if_drained(self) -> None:
-        if self.is_drained and self.drained is not None:
-            self.drained()
+        if self.is_drained:
+            for tell in self.drained:
+                tell()

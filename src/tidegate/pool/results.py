@@ -94,7 +94,7 @@ class ThreadedRows:
 
 
 def _run(loop: asyncio.AbstractEventLoop, scheduler: RowScheduler) -> None:
-    scheduler.drained = loop.stop
+    scheduler.drained.append(loop.stop)
     loop.call_soon(scheduler.begin)
     try:
         loop.run_forever()

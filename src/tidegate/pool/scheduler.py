@@ -99,6 +99,8 @@ class RowScheduler(RowFlow):
             self._set_timer("deadline", self.loop.time() + self.options.deadline, self._expire)
         if stream is not None:
             self._stream = self.loop.create_task(self._read(stream), context=self.context.copy())
+            # A task that is cancelled before its first step never runs.
+            self._stream.add_done_callback(self._on_stream_ended)
         self.wake()
 
     def close(self) -> None:

@@ -1,0 +1,86 @@
+"""`amap` at the ends that come at an awkward time: each ends the pool, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import tidegate
+from tests.chaos.virtual_time import in_virtual_time
+from tests.pool.scene import registry_of
+
+SECONDS = 60.0
+"""Virtual seconds after which a wait is one for ever: longer than any cancelled function may take."""
+
+
+async def stream() -> AsyncIterator[int]:
+    """Rows that come at once."""
+    for row in range(3):
+        yield row
+
+
+async def forever(row: int) -> None:
+    """Wait for nothing."""
+    await asyncio.Event().wait()
+
+
+async def first_of(results: tidegate.AsyncResults[Any]) -> Any:
+    """The first value, or None if there is none."""
+    return await anext(results, None)
+
+
+@in_virtual_time
+async def test_a_pool_may_be_closed_before_its_source_is_first_asked() -> None:
+    results = tidegate.amap(forever, stream(), registry=registry_of())
+    reading = asyncio.ensure_future(first_of(results))
+    closing = asyncio.ensure_future(results.aclose())
+    async with asyncio.timeout(SECONDS):
+        assert await asyncio.gather(reading, closing) == [None, None]
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="Python 3.12")
+@in_virtual_time
+async def test_a_source_may_end_before_its_task_is_known() -> None:
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    async with asyncio.timeout(SECONDS), tidegate.amap(asyncio.sleep, stream(), registry=registry_of()) as results:
+        assert [row async for row in results] == [None] * 3
+
+
+@in_virtual_time
+async def test_two_tasks_may_close_one_pool() -> None:
+    async def slow_to_end(row: int) -> None:
+        try:
+            await forever(row)
+        finally:
+            await asyncio.sleep(1)
+
+    results = tidegate.amap(slow_to_end, range(3), registry=registry_of())
+    reading = asyncio.ensure_future(first_of(results))
+    await asyncio.sleep(1)
+    async with asyncio.timeout(SECONDS):
+        await asyncio.gather(results.aclose(), results.aclose(), reading)
+
+
+@in_virtual_time
+async def test_a_source_that_ignores_its_cancellation_is_asked_no_more() -> None:
+    given = []
+
+    async def stubborn() -> AsyncIterator[int]:
+        for row in range(100):
+            given.append(row)
+            yield row
+            try:
+                await asyncio.sleep(10)
+            except asyncio.CancelledError:
+                continue
+
+    results = tidegate.amap(forever, stubborn(), registry=registry_of())
+    reading = asyncio.ensure_future(first_of(results))
+    await asyncio.sleep(5)
+    async with asyncio.timeout(SECONDS):
+        await results.aclose()
+        await reading
+    assert given == [0, 1]
