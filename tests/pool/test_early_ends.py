@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -25,6 +25,12 @@ async def stream() -> AsyncIterator[int]:
 async def forever(row: int) -> None:
     """Wait for nothing."""
     await asyncio.Event().wait()
+
+
+async def collect(results: tidegate.AsyncResults[Any], given: list[Any]) -> None:
+    """Append the values of a pool, up to its error."""
+    async for value in results:
+        given.append(value)
 
 
 async def first_of(results: tidegate.AsyncResults[Any]) -> Any:
@@ -84,3 +90,26 @@ async def test_a_source_that_ignores_its_cancellation_is_asked_no_more() -> None
         await results.aclose()
         await reading
     assert given == [0, 1]
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
+@pytest.mark.parametrize("threaded", [False, True])
+def test_no_exception_of_a_source_is_taken_for_its_end(error: type[BaseException], threaded: bool) -> None:
+    def rows() -> Iterator[int]:
+        yield 0
+        raise error
+
+    @in_virtual_time
+    async def run() -> None:
+        given: list[Any] = []
+        with pytest.raises(RuntimeError, match="source failed"):
+            await collect(tidegate.amap(asyncio.sleep, rows(), registry=registry_of()), given)
+        assert given == [None]
+
+    def read() -> None:
+        given: list[str] = []
+        with pytest.raises(RuntimeError, match="source failed"):
+            given.extend(tidegate.map(str, rows(), registry=tidegate.RateLimitRegistry()))
+        assert given == ["0"]
+
+    (read if threaded else run)()

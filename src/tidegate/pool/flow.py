@@ -93,9 +93,10 @@ class RowFlow:
         except StopIteration:
             self.exhausted = True
             self.post(self._end_source, None)
-        except Exception as error:
-            self.exhausted = True
-            self.post(self._end_source, error)
+        except BaseException as error:
+            self.fail_source(error)
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
         else:
             self.pulled += 1
             self.post(self._submit, body, context)
@@ -111,7 +112,7 @@ class RowFlow:
         return row
 
     def fail_source(self, error: BaseException) -> None:
-        """Record that the source was interrupted; callable in the thread that pulls."""
+        """Record the exception that ended the source; callable in the thread that pulls."""
         self.exhausted = True
         self.post(self._end_source, error)
 

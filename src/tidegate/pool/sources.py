@@ -30,7 +30,7 @@ class Puller(Protocol):
         ...
 
     def fail_source(self, error: BaseException) -> None:
-        """Record that the source was interrupted."""
+        """Record the exception that ended the source."""
         ...
 
 
