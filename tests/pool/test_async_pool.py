@@ -420,6 +420,19 @@ class TestCapacity:
         assert now() >= opens_at
 
     @in_virtual_time
+    async def test_the_first_refusal_without_a_key_pauses_the_pool_for_its_time(self) -> None:
+        began, times = now(), []
+
+        async def fn(row: int) -> int:
+            times.append(now() - began)
+            if len(times) == 1:
+                raise Answered429({"retry-after": "7"})
+            return row
+
+        assert [row async for row in tidegate.amap(fn, range(3), registry=registry_of())] == [0, 1, 2]
+        assert [at >= 7.0 for at in times] == [False, True, True, True]
+
+    @in_virtual_time
     async def test_what_never_reached_a_server_and_a_plain_503_spend_no_attempt(self) -> None:
         class Unavailable(Exception):
             status_code = 503

@@ -248,8 +248,9 @@ class RowScheduler(RowFlow):
         job.start(self.loop, row.context.copy())
 
     def _open_unknown(self) -> None:
-        self._key_known = True
-        self._gates.open(UNKNOWN_KEY)
+        if not self._key_known:
+            self._key_known = True
+            self._gates.open(UNKNOWN_KEY)
 
     def _learn_key(self, key: Key, cost: Cost) -> None:
         if self.closed:
@@ -261,8 +262,7 @@ class RowScheduler(RowFlow):
                     oldest = next(iter(self._keys))
                     del self._keys[oldest]
                     self._gates.remove_user(oldest)
-                self._key_known = True
-                self._gates.open(UNKNOWN_KEY)
+                self._open_unknown()
             else:
                 del self._keys[key]
         if self.options.key in (None, key):
@@ -280,7 +280,7 @@ class RowScheduler(RowFlow):
         if handoff.first is not None:
             row.key, row.cost = handoff.first, handoff.keys[handoff.first]
             self._learn_key(row.key, row.cost)
-        elif not self._key_known:
+        else:
             self._open_unknown()
         if isinstance(job.error, KeyboardInterrupt | SystemExit):
             self._fail(job.error)
