@@ -55,6 +55,26 @@ async def test_a_source_may_end_before_its_task_is_known() -> None:
         assert [row async for row in results] == [None] * 3
 
 
+def test_no_row_starts_after_the_end_of_the_program() -> None:
+    begun, full = [], asyncio.Event()
+
+    async def fn(row: int) -> None:
+        begun.append(row)
+        if row == 2:
+            full.set()
+        await asyncio.sleep(0 if row == 0 else 1000)
+
+    async def read() -> tidegate.AsyncResults[None]:
+        results = tidegate.amap(fn, range(99), pool_size=2, registry=tidegate.RateLimitRegistry())
+        await anext(results)
+        await full.wait()
+        return results
+
+    results = asyncio.run(read())
+    assert begun == [0, 1, 2]
+    del results
+
+
 @in_virtual_time
 async def test_two_tasks_may_close_one_pool() -> None:
     async def slow_to_end(row: int) -> None:

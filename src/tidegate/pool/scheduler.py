@@ -67,7 +67,8 @@ class RowExecution(Execution[PoolRow, RowFunction]):
 class RowScheduler(RowFlow):
     """Scheduler of one pool. Methods run in the loop's thread, except where they say otherwise.
 
-    `fatal` is an interrupt of a function, or an internal error: it ends the pool at once.
+    `fatal` is an interrupt of a function, a cancellation of its task by others, or an internal error: it ends the pool
+    at once.
     """
 
     def __init__(
@@ -286,6 +287,15 @@ class RowScheduler(RowFlow):
             self._fail(job.error)
             return
         if row.done or job.cancel_reason is CancelReason.STOP or self.closed:
+            return
+        if (
+            job.cancel_reason is None
+            and isinstance(job.error, asyncio.CancelledError)
+            and job.task is not None
+            and job.task.cancelling()
+        ):
+            # Others cancel its task, as the end of `asyncio.run` does: a further row would start in a loop that ends.
+            self._fail(raisable(job.error, f"row {row.index}"))
             return
         failure = (
             classify(job.error, handoff.outcome, handoff.refused, job.probe)
