@@ -215,6 +215,26 @@ class TestFailures:
         assert not pools()
 
 
+@pytest.mark.parametrize("name", ["tidegate pool", "tidegate source"])
+def test_nothing_is_left_of_a_pool_that_gets_no_thread(
+    name: str, monkeypatch: pytest.MonkeyPatch, registry: tidegate.RateLimitRegistry
+) -> None:
+    start = threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    results = tidegate.map(str, range(9), deadline=TOO_LONG, registry=registry)
+    with pytest.raises(RuntimeError, match="new thread"):
+        next(results)
+    gc.collect()
+    wait_until(lambda: not pools())
+    assert list(results) == []
+
+
 @pytest.mark.parametrize("way", ["break", "close", "with", "error", "rows"])
 def test_nothing_is_left_of_a_pool_that_is_given_up(way: str, registry: tidegate.RateLimitRegistry) -> None:
     closed, begun, go = [], [], threading.Event()

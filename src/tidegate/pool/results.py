@@ -49,9 +49,16 @@ class ThreadedRows:
             self._reader = SourceReader(self._scheduler, rows)
             self._scheduler.watch(self._reader)
         self._thread = threading.Thread(target=_run, args=(loop, self._scheduler), name="tidegate pool", daemon=True)
-        self._thread.start()
-        if self._reader is not None:
-            self._reader.start()
+        try:
+            self._thread.start()
+            if self._reader is not None:
+                self._reader.start()
+        except BaseException:
+            if self._thread.is_alive():
+                self.abandon()
+            else:
+                loop.close()
+            raise
 
     def next_row(self) -> PoolRow:
         """Return the next ended row; raise `StopIteration` after the last one, or the exception that ends the pool."""
