@@ -14,7 +14,9 @@ import pytest
 from tests.cli.running import PYTHON, RUN, SRC, TIDEGATE, Done, environ, run
 
 UNSEEN = "tidegate: no LLM call was seen; `tidegate doctor` lists what is governed"
-UNGOVERNED = "tidegate: no LLM call was governed: no Python process loaded tidegate (`tidegate docs run` lists the causes)"
+UNGOVERNED = (
+    "tidegate: no LLM call was governed: no Python process loaded tidegate (`tidegate docs run` lists the causes)"
+)
 
 
 def test_everything_after_the_command_is_its_own() -> None:

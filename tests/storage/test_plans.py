@@ -77,8 +77,8 @@ def sqlite_scans(steps: Iterable[str]) -> Iterator[str]:
     for step in steps:
         verb, _, rest = step.partition(" ")
         table, _, condition = rest.partition(" ")
-        search = verb == "SEARCH" and bounded(table, condition)
-        if table.startswith("tidegate_") and table != VERSION and not search and "INDEX tidegate_execution_configs_running" not in step:
+        search = (verb == "SEARCH" and bounded(table, condition)) or table == VERSION
+        if table.startswith("tidegate_") and not search and "INDEX tidegate_execution_configs_running" not in step:
             yield step
 
 
