@@ -4,7 +4,8 @@ Theory of operation. Providers, gateways and assistants report the same few fact
 plan's window or a day's quota is used up, the capacity of the server is used up, the limit is zero. A row of a table
 that compares only the status, or a code such as `rate_limit_error`, cannot tell them apart. If such a row matches,
 `meaning_of` asks four witnesses together: the error's codes, its words, the quotas at zero, and the named wait. The
-status only excludes what it contradicts. A row that compares words, or an unambiguous code, is never overruled.
+status only excludes what it contradicts, and what an ordinary error may echo of the request. A row that compares words,
+or an unambiguous code, is never overruled.
 
 Words are matched as families, not as single messages: a window ("5-hour", "weekly", "billing cycle") near a limit, or
 what is owned ("balance", "credits", "funds") near its absence. Sources: the recorded answers `common.json`, and the
@@ -36,8 +37,16 @@ _SHARED = frozenset({429, 500, 502, 503, 504, 529})
 _DENIED = frozenset({401, 402, 403})
 """Statuses that deny: what they offer to buy is missing, and a rate that they name is what they refuse for."""
 
-_OF_REQUEST = frozenset({404, 405, 406, 410, 411, 413, 414, 415, 416, 417, 422, 426, 428, 431, 451})
+_OF_REQUEST = frozenset({404, 405, 406, 408, 410, 411, 413, 414, 415, 416, 417, 422, 426, 428, 431, 451})
 """Statuses that name a fault of the request itself. A limit that its words name is one of the request."""
+
+_UNSPECIFIC = frozenset({400, 401, 403, *range(500, 600)}) - {503, 529}
+"""Statuses of ordinary errors, whose messages echo the caller's text. Only words that state an excess count there."""
+
+_QUOTED = re.compile(
+    r"""https?://\S+|"[^"]*(?:"|\Z)|`[^`]*(?:`|\Z)|\u201c[^\u201d]*(?:\u201d|\Z)|(?<!\w)'(?:[^']|'(?=\w))*(?:'|\Z)"""
+)
+"""URLs and quoted spans. One that is cut has no end, and an apostrophe within a word is no quote."""
 
 
 class Meaning(NamedTuple):
@@ -95,10 +104,15 @@ def _words(*patterns: str) -> re.Pattern[str]:
 _GAP = r"(?:\W{1,3}\w{1,20}){0,3}?\W{1,3}"
 """Up to three words between two others."""
 
+_FAR = r"(?:\W{1,3}\w{1,20}){0,5}?\W{1,3}"
+"""Up to five words between two others."""
+
 _ZERO = re.compile(
     r"(?<!remaining )(?<!current )\b(?:limit|(?:rate|quota) limit of|(?:limit|quota) is):? 0(?![0-9]|[.,][0-9])"
 )
 
+_EXCESS = r"(?:exceed(?:ed|s)?|reach(?:ed|es)|exhausted|used up|hit|over)"
+_SPENDING = r"(?:billing|spend|spending|cost|credit|payment)(?: hard| soft)? (?:limit|cap)\b"
 _OWNED = r"(?:balance|funds|credits?)"
 _ABOUT_MONEY = ("balance", "funds", "credit", "usage", "bill", "spend", "cost", "pay", "budget", "standing", "account",
                 "invoice", "charge", "top", "subscription", "trial", "余额", "欠费", "额度")  # fmt: skip
@@ -114,9 +128,10 @@ _MONEY = WordFamily(
         rf"\b(?:is|are|'re|run|ran) out of(?: \w{{1,20}}){{0,2}}? (?:{_OWNED}|usage)\b",
         r"\bdraws? from your extra usage\b",
         rf"\brequires? more {_OWNED}\b",
-        r"\b(?:billing|spend|spending|cost|credit|payment)(?: hard| soft)? (?:limit|cap)\b",
-        r"\bbudget (?:has been |was |is )?(?:exceeded|exhausted)\b",
-        r"\b(?:exceeded|over|out of)(?: \w{1,20}){0,2}? budget\b",
+        rf"\b{_EXCESS}(?: [\w']{{1,20}}){{0,4}}? {_SPENDING}",
+        rf"\b{_SPENDING}(?:[^.!?]|\.(?=[0-9])){{0,40}}?\b{_EXCESS}\b",
+        r"\bbudget (?:has been |was |is )?(?:exceeded|exhausted)\b(?! the\b)",
+        r"\b(?:exceeded|over|out of)(?: \w{1,20}){0,2}? budget\b(?!:)",
         r"\bexceededbudget\b",
         r"\bnot active, please check your billing\b",
         r"\bin good standing\b",
@@ -143,29 +158,50 @@ _BOUND = r"(?:limits?|quotas?|allowance|allocation|cap)"
 _ABOUT_PLANS = ("session", "hour", "week", "month", "day", "usage", "message", "individual", "plan", "billing", "your ",
                 "quota", " all ", "trial", " set ", "使用", "限额", "每周", "月",
                 *(f"{number}h" for number in range(10)))  # fmt: skip
+_STATED_PLANS = (
+    r"\b(?:used|consumed|exhausted)(?: up)? all(?: \w{1,20}){0,4}? (?:requests|messages|usage|quota|allowance)\b",
+    r"\bout of(?: [\w-]{1,20}){0,3}? quota\b",
+    r"\b(?:exceeded|exhausted|reached|used up)(?: \w{1,20}){0,4}? trial\b",
+    r"\breached the set(?: \w{1,20})? limit\b",
+    r"\bquota will (?:be )?(?:reset|renew|replenish|refresh|refill)(?:ed)?\b",
+    r"\b(?:have no|no remaining) (?:quota|allowance)\b",
+    r"\b(?:usage|individual|plan) (?:limit|quota)(?: has been| was| is)? (?:reached|hit|exceeded|exhausted)\b",
+    r"\bexhausted your (?:capacity|quota)\b",
+    r"\bexceed(?:ed|s)? your (?!current )(?:\w{1,20} ){0,3}?(?:allowance|allotment|quota)\b",
+    r"\bquota (?:is |was )?(?:not enough|insufficient|used up)\b",
+)
+"""Words that state by themselves that a plan is used up."""
 _PLAN = WordFamily(
     _ABOUT_PLANS,
     _words(
+        *_STATED_PLANS,
         rf"\b{_PERIOD}\b{_GAP}{_BOUND}\b",
         rf"\b{_BOUND} (?:reached|exceeded|exhausted|used up)? ?(?:for|of|per) (?:your |the |this )?{_PERIOD}\b",
         r"\b(?:reach(?:ed|es)|hit|exceed(?:ed|s)?|exhausted|used up)(?: [\w']{1,20}){0,3}? "
         r"(?:usage|message|individual|plan) (?:limit|quota)\b",
-        r"\b(?:used|consumed|exhausted)(?: up)? all(?: \w{1,20}){0,4}? (?:requests|messages|usage|quota|allowance)\b",
-        r"\bout of(?: [\w-]{1,20}){0,3}? quota\b",
-        r"\b(?:exceeded|exhausted|reached|used up)(?: \w{1,20}){0,4}? trial\b",
-        r"\breached the set(?: \w{1,20})? limit\b",
-        r"\bquota will (?:be )?(?:reset|renew|replenish|refresh|refill)(?:ed)?\b",
-        r"\b(?:have no|no remaining) (?:quota|allowance|requests|messages)\b",
+        r"\b(?:have no|no remaining) (?:requests|messages)\b",
         r"\b(?:per|every|within|last|past) (?:[2-9]|[0-9]{2,3}|five|seven)[- ]?(?:hours?|days?|weeks?)\b",
-        r"\b(?:usage|individual|plan) (?:limit|quota)(?: has been| was| is)? (?:reached|hit|exceeded|exhausted)\b",
         rf"\b(?:reached|limit|quota|exceeded|used)\b{_GAP}(?:this|the|current|per)(?: current)? "
         r"(?:month|week|billing (?:cycle|period))\b",
-        r"\bexhausted your (?:capacity|quota)\b",
-        r"\bexceed(?:ed|s)? your (?!current )(?:\w{1,20} ){0,3}?(?:allowance|allotment|quota)\b",
-        r"\bquota (?:is |was )?(?:not enough|insufficient|used up)\b",
         r"使用上限|限额|每周|每月|本月",
     ),
 )
+_SURE_PLAN = WordFamily(
+    _ABOUT_PLANS,
+    _words(
+        *_STATED_PLANS,
+        r"\b(?:reached|hit|exhausted|used up|exceeded (?:your|the))(?: [\w']{1,20}){0,3}? "
+        r"(?:usage|message|individual|plan) (?:limit|quota)\b",
+    ),
+)
+"""The words of `_PLAN` that no ordinary error has: no length of a file, age of a key or size of a request."""
+_PLAN_BOUND = _words(
+    rf"\b(?:hourly|weekly|monthly|(?:[0-9]{{1,3}}|five|seven)-(?:hour|day|week))\b{_GAP}{_BOUND}\b",
+    rf"\b(?:reached|limit|quota|used)\b{_GAP}(?:this|current|per)(?: current)? "
+    r"(?:month|week|billing (?:cycle|period))\b",
+    r"(?:每周|每月|本月)\w{0,10}(?:上限|限额|额度)|使用(?:上限|限额)",
+)
+"""A bound beside a plan's window: an excess that is stated elsewhere in an ordinary error counts only with it."""
 _PLAN_CODES = _words(
     r"usage_?limit",
     r"quota_exhausted",
@@ -214,6 +250,7 @@ _A_DAY = WordFamily(
         r"今日|当日|每日|每天",
     ),
 )
+_ONE_DAY = r"(?:(?:per|a|each|every)[- ]day|daily|today|[rti]pd|24-hour)"
 _A_MONTH = re.compile(r"\b(?:this|per|a|each|every|/) ?(?:month|week|billing (?:cycle|period))\b")
 _LATER = re.compile(r"\bresets? (?:\w{1,20} ){0,4}?(?:monthly|weekly|month|week|billing)\b")
 _OFFERED = re.compile(r"\b(?:upgrade|unlock|purchase|buy|increase)\b")
@@ -226,6 +263,14 @@ _A_RATE = _words(
 _USED_UP = re.compile(
     r"\b(?:exceed(?:ed|s)?|reached|exhausted|used up|too many|hit|over|limits?|quota)\b|上限|用完|用尽|超出|超过|耗尽"
 )
+
+_DAY_BOUND = _words(
+    rf"\b{_ONE_DAY}\b{_FAR}{_BOUND}\b",
+    rf"\b{_BOUND}\b{_FAR}{_ONE_DAY}\b",
+    r"(?:今日|当日|每日|每天)\w{0,10}(?:上限|限额|额度|配额)",
+)
+"""A bound beside a day, as `_PLAN_BOUND`."""
+_OVER = re.compile(rf"\b{_EXCESS}\b|超出|超过|用完|用尽|耗尽|达到|已达")
 
 _UPSTREAM = WordFamily(
     ("upstream", "上游"),
@@ -293,6 +338,7 @@ _CONCURRENCY_CODES = _words(r"concurren")
 def meaning_of(facts: Witnesses) -> Meaning | None:
     """Return what the witnesses say together, or None if they say no more than the status."""
     words, codes = facts.words, facts.codes
+    echoing = facts.status in _UNSPECIFIC
     throttled = facts.status is None or facts.status in _SHARED
     if facts.status in _OF_REQUEST:
         return None
@@ -302,15 +348,15 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     offered = denied and _OFFER.search(words) is not None and not _is_limited(words)
     if offered or _MONEY.found(words) or _any(_MONEY_CODES, codes):
         return MONEY
-    plan = facts.rejected or _PLAN.found(words) or _any(_PLAN_CODES, codes)
+    plan = facts.rejected or _is_a_plan(words, echoing) or _any(_PLAN_CODES, codes)
     plan = plan or (not throttled and (_QUOTA.search(words) is not None or _any(_QUOTA_CODES, codes)))
     plan = plan or (denied and _LIMIT.search(words) is not None and not _is_throttled(words, codes))
     longer = _is_longer_than_a_day(words)
-    plan = plan or longer
+    plan = plan or (longer and not echoing)
     named = bool(facts.wait)
     if plan and not _is_a_rate(words) and (named or _AT_A_TIME.search(words)):
         return PLAN_UNTIL
-    if _is_a_day(words, codes) or (not longer and (_FREE.search(words) or _any(_FREE_CODES, codes))):
+    if _is_a_day(words, codes, echoing) or (not longer and (_FREE.search(words) or _any(_FREE_CODES, codes))):
         return DAY
     if (throttled or denied) and _is_long(facts.readings):
         return DAY
@@ -336,12 +382,25 @@ def _any(pattern: re.Pattern[str], codes: frozenset[str]) -> bool:
     return any(pattern.search(code) for code in codes)
 
 
-def _is_a_day(words: str, codes: frozenset[str]) -> bool:
+def unquoted(status: int | None, text: str) -> str:
+    """Return the text of an answer, for an ordinary error without what it quotes of the request."""
+    return _QUOTED.sub(" ", text) if status in _UNSPECIFIC else text
+
+
+def _is_a_plan(words: str, echoing: bool) -> bool:
+    if not echoing:
+        return _PLAN.found(words)
+    return _SURE_PLAN.found(words) or (_OVER.search(words) is not None and _PLAN_BOUND.search(words) is not None)
+
+
+def _is_a_day(words: str, codes: frozenset[str], echoing: bool) -> bool:
     """Return whether a day's quota is used up: of several windows, the first one named is the one exceeded."""
     if _any(_DAY_CODES, codes):
         return True
-    day = _A_DAY.pattern.search(words) if _A_DAY.found(words) else None
-    if day is None or _USED_UP.search(words) is None:
+    if not _A_DAY.found(words):
+        return False
+    day = (_DAY_BOUND if echoing else _A_DAY.pattern).search(words)
+    if day is None or (_OVER if echoing else _USED_UP).search(words) is None:
         return False
     rate = _A_RATE.search(words)
     return rate is None or day.start() < rate.start()

@@ -16,7 +16,7 @@ from math import ceil
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Unit
 from tidegate.providers import _values
 from tidegate.providers._error_text import Prose, read_prose
-from tidegate.providers._evidence import PLAN_UNTIL, Witnesses, meaning_of
+from tidegate.providers._evidence import PLAN_UNTIL, Witnesses, meaning_of, unquoted
 from tidegate.providers._headers import Found, gather, origin, read_found, row_at, states_zero
 from tidegate.providers._refusal import NOTHING, RefusalDetails, parsed, refusal_in, refusal_of
 from tidegate.providers._schema import CODE, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, ErrorRow, HeaderRow, Provider
@@ -27,6 +27,9 @@ UNKNOWN = "unknown"
 """Label of a refusal that no row of the table matches."""
 
 _PROSE_STATUSES = frozenset({413, 429, 503, 529})
+
+INVALID_STATUS = 400
+"""HTTP status of an invalid request. A wait that only its message names may be an echo of the caller's text."""
 
 _MAX_EVENT = 1 << 18
 """Bytes of an event above which it is not parsed. Raising it spends more time on large events. Chosen: equal to
@@ -66,22 +69,29 @@ def judge(
         readings, ignored = read_found(provider, found, now_on)
     named, unusable = _header_wait(found, now_on)
     codes = refusal.codes | _header_codes(found)
-    prose = read_prose(refusal.text, codes)
+    refusal, prose = _without_echo(refusal._replace(codes=codes), status)
     rejected, until = _plan(provider, found, now_on)
     if until is not None:
         named = max(named or 0.0, until)
     if status in _PROSE_STATUSES:
         wait = _first(named, _said(refusal, prose, found, now_on), _reset_wait(provider, found, readings))
-        refusal = refusal._replace(codes=codes, wait=wait, status=status)
+        refusal = refusal._replace(wait=wait, status=status)
         return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status, rejected)
     # Only a quota's refusal is worth waiting for, and it names its limit; an invalid request's words name another.
-    refusal = refusal._replace(codes=codes, wait=_first(named, refusal.wait), status=status)
+    refusal = refusal._replace(wait=_first(named, refusal.wait), status=status)
     outcome = _outcome(provider, refusal, Prose(), found, readings, ignored + unusable, status, rejected)
     if outcome.kind in REFUSED and outcome.row.startswith("common:"):
         wait = _first(named, _said(refusal, prose, found, now_on), _reset_wait(provider, found, readings))
         refusal = refusal._replace(wait=wait)
         return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status, rejected)
     return outcome
+
+
+def _without_echo(refusal: RefusalDetails, status: int | None) -> tuple[RefusalDetails, Prose]:
+    """Return the refusal without what an ordinary error quotes of the request, and the facts in its message."""
+    refusal = refusal._replace(text=unquoted(status, refusal.text), words=unquoted(status, refusal.words))
+    prose = read_prose(refusal.text, refusal.codes)
+    return refusal, prose._replace(wait=None, until=None) if status == INVALID_STATUS else prose
 
 
 def _first(*waits: float | None) -> float | None:
@@ -146,7 +156,7 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
 
 def _failure(provider: Provider, refusal: RefusalDetails, status: int | None) -> Outcome:
     """Return the outcome of a refusal that came with a good status."""
-    prose = read_prose(refusal.text, refusal.codes)
+    refusal, prose = _without_echo(refusal, refusal.status)
     refusal = refusal._replace(wait=_body_wait(refusal.wait, prose.wait))
     return _outcome(provider, refusal, prose, {}, [], 0, status)
 
