@@ -213,6 +213,12 @@ def test_a_rejected_plan_is_known_to_the_reset_in_its_header():
     assert answer(429, "Too Many Requests", headers=half).kind is Kind.RATE_LIMIT
 
 
+def test_a_plans_reset_beyond_a_hundred_years_is_no_wait():
+    headers = {"anthropic-ratelimit-unified-status": "rejected", "anthropic-ratelimit-unified-reset": "99999999999"}
+    outcome = answer(429, "Error", headers=headers, table=ANTHROPIC)
+    assert (outcome.kind, outcome.retry_after) == (Kind.DAILY_LIMIT, None)
+
+
 @pytest.mark.parametrize(
     ("message", "wait"),
     [
@@ -225,6 +231,8 @@ def test_a_rejected_plan_is_known_to_the_reset_in_its_header():
         ("It will reset at 2026-01-01 10:00:00 +0800 CST", 7200),
         ("resets at 2026-01-01T02:00:00Z", 7200),
         ("resets at 2026-13-01T02:00:00Z", None),
+        ("resets at 9999-12-31 23:59:59 -2359", None),
+        ("resets at 9999999999", None),
     ],
 )
 def test_a_named_end_is_read_as_a_span_or_an_instant(message, wait):

@@ -102,7 +102,13 @@ def _said(refusal: RefusalDetails, prose: Prose, found: Found, now_on: datetime)
     """Return the wait in a field of the body, else in the message, as a span or as an instant."""
     wait = _body_wait(refusal.wait, prose.wait)
     until = _first(refusal.until, prose.until)
-    return wait if wait is not None or until is None else max(0.0, until - origin(found, now_on)[0])
+    return wait if wait is not None or until is None else _left(until, found, now_on)
+
+
+def _left(until: float, found: Found, now_on: datetime) -> float | None:
+    """Return the seconds until an instant, 0 after it; None if it is too far away to be believed."""
+    left = max(0.0, until - origin(found, now_on)[0])
+    return left if left <= _values.MAX_SECONDS else None
 
 
 def _plan(provider: Provider, found: Found, now_on: datetime) -> tuple[bool, float | None]:
@@ -115,10 +121,8 @@ def _plan(provider: Provider, found: Found, now_on: datetime) -> tuple[bool, flo
         rejected = True
         reset = _values.time(_value(provider, found, plan.reset) or b"")
         if reset is not None:
-            waits.append(
-                max(0.0, reset.seconds - origin(found, now_on)[0]) if reset.form == "instant" else reset.seconds
-            )
-    return rejected, max(waits, default=None)
+            waits.append(_left(reset.seconds, found, now_on) if reset.form == "instant" else reset.seconds)
+    return rejected, max((wait for wait in waits if wait is not None), default=None)
 
 
 def _value(provider: Provider, found: Found, name: str) -> bytes | None:
