@@ -134,6 +134,11 @@ def test_a_row_for_a_plans_window_yields_to_a_named_end():
     assert (ended.kind, ended.retry_after) == (Kind.DAILY_LIMIT, 86400)
 
 
+def test_a_limit_below_one_is_no_limit_of_zero():
+    assert answer(429, "rate limit: 0.5 requests per second", table=GEMINI).kind is Kind.RATE_LIMIT
+    assert answer(429, "Quota exceeded, limit: 0, model: x", table=GEMINI).row == "gemini:limit_0"
+
+
 def test_every_meaning_has_an_example():
     assert {rule for _, _, rule in FOUND} == {meaning.name for meaning in MEANINGS}
 
@@ -148,6 +153,9 @@ def test_every_meaning_has_an_example():
         (429, "Rate limit exceeded: 20 requests per minute. Buy a plan for 1000 requests per day."),
         (429, "Limit: 60 / min. Remaining limit: 0"),
         (429, "60 requests per hour exceeded, retry in 50 minutes"),
+        (429, "Rate limit exceeded. Your credit limit is $500, tokens per minute: 100"),
+        (429, "Limit: 60 per minute. Remaining: 0. Limit: 0 burst"),
+        (429, "Limit 0 remaining; rate limit 60 rpm, retry in 1s"),
         (429, "Your plan has a limit of 3 requests per minute, try again in 20s"),
     ],
 )

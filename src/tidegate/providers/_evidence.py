@@ -108,7 +108,8 @@ _FAR = r"(?:\W{1,3}\w{1,20}){0,5}?\W{1,3}"
 """Up to five words between two others."""
 
 _ZERO = re.compile(
-    r"(?<!remaining )(?<!current )\b(?:limit|(?:rate|quota) limit of|(?:limit|quota) is):? 0(?![0-9]|[.,][0-9])"
+    r"(?<!remaining )(?<!current )\b(?:limit|(?:rate|quota) limit of|(?:limit|quota) is):? 0"
+    r"(?![0-9]|[.,][0-9]| burst| remaining)"
 )
 
 _EXCESS = r"(?:exceed(?:ed|s)?|reach(?:ed|es)|exhausted|used up|hit|over)"

@@ -398,7 +398,9 @@ class Provider:
 @lru_cache(maxsize=512)
 def _phrases(text: tuple[str, ...], whole: bool) -> re.Pattern[str]:
     either = "|".join(re.escape(phrase) for phrase in text)
-    return re.compile(rf"\A(?:{either})[.!]*\Z" if whole else rf"(?<![a-z0-9_])(?:{either})(?![a-z0-9_])")
+    return re.compile(
+        rf"\A(?:{either})[.!]*\Z" if whole else rf"(?<![a-z0-9_])(?:{either})(?![a-z0-9_]|(?<=[0-9])[.,][0-9])"
+    )
 
 
 def _set(provider: Provider, name: str, value: object) -> None:
