@@ -71,6 +71,8 @@ def test_an_error_with_the_callers_own_words_stays_what_its_status_says(table, s
         (400, "Spending limit of $5.00 was reached", Kind.QUOTA_EXHAUSTED),
         (403, "You've reached your plan's monthly spending cap", Kind.QUOTA_EXHAUSTED),
         (403, "You have hit your 5-hour limit for 'x'", Kind.QUOTA_EXHAUSTED),
+        (403, "You've reached your session limit", Kind.QUOTA_EXHAUSTED),
+        (403, "Weekly quota depleted", Kind.QUOTA_EXHAUSTED),
         (403, "You've exceeded the limit of 1,000 requests per day", Kind.DAILY_LIMIT),
         (500, "Daily quota of `model` exhausted", Kind.DAILY_LIMIT),
         (502, "You have hit your usage limit. Try again in 2 hours.", Kind.DAILY_LIMIT),

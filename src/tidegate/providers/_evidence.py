@@ -112,7 +112,7 @@ _ZERO = re.compile(
     r"(?![0-9]|[.,][0-9]| burst| remaining)"
 )
 
-_EXCESS = r"(?:exceed(?:ed|s)?|reach(?:ed|es)|exhausted|used up|hit|over)"
+_EXCESS = r"(?:exceed(?:ed|s)?|reach(?:ed|es)|exhausted|depleted|used up|hit|over)"
 _SPENDING = r"(?:billing|spend|spending|cost|credit|payment)(?: hard| soft)? (?:limit|cap)\b"
 _OWNED = r"(?:balance|funds|credits?)"
 _ABOUT_MONEY = ("balance", "funds", "credit", "usage", "bill", "spend", "cost", "pay", "budget", "standing", "account",
@@ -193,6 +193,7 @@ _SURE_PLAN = WordFamily(
         *_STATED_PLANS,
         r"\b(?:reached|hit|exhausted|used up|exceeded (?:your|the))(?: [\w']{1,20}){0,3}? "
         r"(?:usage|message|individual|plan) (?:limit|quota)\b",
+        r"\b(?:reached|hit|exceeded) your (?:\w{1,20} )?session limit\b",
     ),
 )
 """The words of `_PLAN` that no ordinary error has: no length of a file, age of a key or size of a request."""
