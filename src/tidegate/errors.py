@@ -30,10 +30,17 @@ raised by `registry.execute`, `registry.aexecute`, by the pool, the store, the r
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def add_note(error: BaseException, text: str) -> None:
+    """Add a note to `error`; an error that takes none, such as a frozen dataclass, stays as it is."""
+    with suppress(Exception):
+        error.add_note(text)
 
 
 class Error(Exception):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import anthropic
@@ -13,6 +15,8 @@ import requests
 
 import tidegate
 from tests.transports.answering import BODY, Reply, Server
+from tidegate.sdks.error_notes import noted, of_error
+from tidegate.transports.patches import Patches
 
 WHY = "it waited 0.0 s of max_wait = 5 s; paused: provider asks for 10:00, next try in 2:00"
 MESSAGES: Any = [{"role": "user", "content": "hi"}]
@@ -92,3 +96,33 @@ def test_exception_of_a_function_has_a_note(registry: tidegate.RateLimitRegistry
         )
     (note,) = caught.value.__notes__
     assert note.endswith(WHY)
+
+
+@dataclass(frozen=True)
+class Unchangeable(Exception):
+    """An error that takes no note."""
+
+    status: int = 429
+
+
+def test_exception_that_takes_no_note_is_raised_as_it_is(registry: tidegate.RateLimitRegistry) -> None:
+    refusal = Unchangeable()
+
+    def call() -> None:
+        raise refusal
+
+    with pytest.raises(Unchangeable) as caught:
+        registry.execute(
+            "service",
+            call,
+            is_rate_limited=lambda result, error: error is not None,
+            get_retry_after=lambda result, error: 600.0,
+            max_wait=5.0,
+        )
+    assert caught.value is refusal
+
+
+def test_hook_of_a_version_without_the_error_does_nothing() -> None:
+    patches = Patches()
+    noted("ResponseError", "__init__", of_error)(patches, ModuleType("ollama._types"))
+    assert not patches.on

@@ -29,7 +29,7 @@ from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeRe
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, ELSEWHERE, INFINITY, OK, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
-from tidegate.errors import DeadlineExceeded, KeyRefused
+from tidegate.errors import DeadlineExceeded, KeyRefused, add_note
 
 
 class GovernedCall(Waiter):
@@ -372,7 +372,7 @@ class FunctionCall(GovernedCall):
         if attempt.error is not None:
             reason = self.reason_of(ended)
             if reason:
-                attempt.error.add_note(reason)
+                add_note(attempt.error, reason)
             raise attempt.error
         return attempt.response
 

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from tidegate.core.display import printable
+from tidegate.errors import add_note
 from tidegate.transports.call import REASON
 from tidegate.transports.patches import Patches
 
@@ -29,7 +30,7 @@ def add_reason(error: BaseException, source: Any) -> None:
     headers = getattr(source, "headers", None)
     reason = headers.get(REASON) if headers is not None else None
     if isinstance(reason, str):
-        error.add_note(printable(reason))
+        add_note(error, printable(reason))
 
 
 def noted(owner: str, maker: str, source: Source) -> Callable[[Patches, ModuleType], None]:
@@ -48,7 +49,8 @@ def noted(owner: str, maker: str, source: Source) -> Callable[[Patches, ModuleTy
 
     def put(patches: Patches, module: ModuleType) -> None:
         cls: Any = getattr(module, owner, None)
-        if hasattr(cls, maker):
+        # None has an `__init__` too.
+        if cls is not None and hasattr(cls, maker):
             patches.put(cls, maker, make)
 
     return put

@@ -29,6 +29,7 @@ from tidegate.core.display import printable
 from tidegate.core.exchange import Ending, ExchangeResult, RetryTime, retry_time
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import OK, Cause, Cost, Key, Kind, Outcome, RequestFacts
+from tidegate.errors import add_note
 from tidegate.transports.governance import Binding
 from tidegate.transports.principals import TOKEN_START, lasting_claims
 
@@ -267,7 +268,7 @@ class HttpCall(GovernedCall, ABC):
         reason = self.reason_of(ended)
         if attempt.error is not None:
             if reason:
-                attempt.error.add_note(reason)
+                add_note(attempt.error, reason)
             raise attempt.error
         if ended.ending is Ending.GIVEN_UP:
             self.stop_retries(attempt.response)
