@@ -69,6 +69,7 @@ class TestExperiment:
             ({"max_concurrency": 0}, "max_concurrency"),
             ({"task_timeout": -1.0}, "task_timeout"),
             ({"evaluators": [judge, judge]}, "evaluators"),
+            ({"evaluators": [task]}, "evaluator"),
         ],
     )
     def test_what_cannot_be_is_refused_by_the_name_of_its_field(self, changes: dict[str, Any], field: str) -> None:

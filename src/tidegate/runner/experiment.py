@@ -21,6 +21,9 @@ Dataset: TypeAlias = (
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Pattern of the names of environment variables."""
 
+TASK_STAGE = "task"
+"""Name of the stage of tasks beside the names of the evaluators; no evaluator may have it."""
+
 MAX_NAME_CHARACTERS = 200
 """Maximum characters of a name. Raising it may exceed an index entry. Chosen: in any script, this fits an index of both
 databases."""
@@ -46,6 +49,7 @@ class Evaluator:
         require(callable(function), "evaluator", function, "a function of a row and an output")
         self.function = function
         self.name = _name("evaluator", name if name is not None else name_of(function))
+        require(self.name != TASK_STAGE, "evaluator", self.name, "another name: the stage of tasks has this one")
         _takes(f"evaluator {self.name}", function, "row", "output")
         require(not isinstance(outputs, str), "outputs", outputs, "a list of names")
         self.outputs = tuple(outputs)

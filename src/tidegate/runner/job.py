@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.events import AttemptEnded
 from tidegate.core.limiter_state import Permit
-from tidegate.runner.experiment import Experiment
+from tidegate.runner.experiment import TASK_STAGE, Experiment
 from tidegate.runner.item import TASK, Item, copied
 from tidegate.runner.settings import RunnerSettings
 from tidegate.scheduling.execution import Execution, ExecutionOwner, KeyUsage, implementation
@@ -112,7 +112,7 @@ class Stage:
 def stages_of(experiment: Experiment, settings: RunnerSettings) -> list[Stage]:
     """Return the stages of an experiment: its task, then its evaluators in their order."""
     task_timeout = experiment.task_timeout or settings.task_timeout
-    stages = [Stage(TASK, "task", experiment.task, (), task_timeout, settings.guard)]
+    stages = [Stage(TASK, TASK_STAGE, experiment.task, (), task_timeout, settings.guard)]
     for index, evaluator in enumerate(experiment.evaluators, start=1):
         timeout = evaluator.timeout or settings.eval_timeout
         stages.append(Stage(index, evaluator.name, evaluator.function, evaluator.outputs, timeout, settings.guard))

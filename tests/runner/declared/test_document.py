@@ -116,6 +116,11 @@ def test_two_evaluators_of_one_name_are_refused() -> None:
     assert said == "experiment.yaml, line 14, evaluators.1.name: 'judge' is not usable: another evaluator has this name"
 
 
+def test_an_evaluator_with_the_name_of_the_stage_of_tasks_is_refused() -> None:
+    said = refusal(WHOLE.replace("- name: judge", "- name: task"))
+    assert said == "experiment.yaml, line 8, evaluators.0.name: 'task' is not usable: the stage of tasks has this name"
+
+
 SECRET = "sk-a-real-key-that-must-not-be-shown"
 
 

@@ -21,6 +21,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from tidegate import redaction
 from tidegate.core.credentials import is_secret_segment
 from tidegate.errors import ConfigurationError, Error
+from tidegate.runner.experiment import TASK_STAGE
 
 FIELD = re.compile(r"\{\{([A-Za-z_][\w.\-]*)\}\}|\{([A-Za-z_][\w.\-]*)\}")
 """Pattern of an escaped name (group 1) or a field (group 2) of a template."""
@@ -370,6 +371,8 @@ class Declaration(_Part):
         if len(set(names)) != len(names):
             twice = max(range(len(names)), key=lambda index: names[:index].count(names[index]))
             raise _At(("evaluators", twice, "name"), "another evaluator has this name")
+        if TASK_STAGE in names:
+            raise _At(("evaluators", names.index(TASK_STAGE), "name"), "the stage of tasks has this name")
         return self
 
     @property
