@@ -57,6 +57,17 @@ def test_it_counts_as_a_key_without_a_sheet_does(tmp_path: Path) -> None:
     assert only(tmp_path).counts == {name: getattr(plain.admission.counts, name) for name in shared_counters.COUNTS}
 
 
+def test_a_file_that_was_being_made_is_readable_later(tmp_path: Path) -> None:
+    call(opened(CounterFile(str(tmp_path))))
+    (path,) = tmp_path.glob("*.sheet")
+    whole, folder = path.read_bytes(), Folder(tmp_path)
+    path.write_bytes(whole[:5000])
+    assert folder.totals().unreadable
+    path.write_bytes(whole)
+    seen = folder.totals()
+    assert (seen.unreadable, seen.calls) == ({}, 1)
+
+
 def test_who_waits_stands_there_too(tmp_path: Path) -> None:
     slots = opened(CounterFile(str(tmp_path)))
     call(slots)

@@ -181,7 +181,6 @@ class Folder:
         self._path = path
         self._onlooker = onlooker
         self._ended: dict[str, KeyTotal] = {}
-        self._unreadable: dict[int, str] = {}
 
     def totals(self) -> Totals:
         """Return the current counts."""
@@ -192,6 +191,8 @@ class Folder:
             newest[pid] = max(born, newest.get(pid, 0))
         here: list[KeyRow] = []
         pids: set[int] = set()
+        # A file may have been read while it was being made: each look judges anew.
+        unreadable: dict[int, str] = {}
         for path in files:
             pid, born, start = _origin(path)
             # A process may have become another program (exec): the live values of its old counter file are outdated.
@@ -199,7 +200,7 @@ class Folder:
             try:
                 said = list(_read(path))
             except UnreadableFile as error:
-                self._unreadable[pid] = str(error)
+                unreadable[pid] = str(error)
                 continue
             if is_live:
                 here += said
@@ -209,7 +210,7 @@ class Folder:
                 path.unlink(missing_ok=True)
         keys = copy.deepcopy(self._ended)
         _add(keys, here, True)
-        return Totals(keys, (self._path / "started").exists(), dict(self._unreadable), frozenset(pids))
+        return Totals(keys, (self._path / "started").exists(), unreadable, frozenset(pids))
 
 
 def _add(keys: dict[str, KeyTotal], said: list[KeyRow], running: bool) -> None:
