@@ -8,6 +8,8 @@ import textwrap
 from pathlib import Path
 
 from tidegate.launch.bootstrap import WATCHED
+from tidegate.sdks import error_notes
+from tidegate.sdks.table import SDKS
 
 SRC = str(Path(__file__).parents[2] / "src")
 BEGIN = """
@@ -16,6 +18,15 @@ from tidegate.launch.bootstrap import begin
 said = []
 begin(said.append, None)
 """
+
+ERRORS = {
+    name
+    for sdk in SDKS
+    if sdk.hooks is not None
+    for name, put in sdk.hooks._puts.items()
+    if getattr(put, "__module__", "") == error_notes.__name__ and name not in WATCHED
+}
+"""Modules in which only notes are put on errors: without a client, which is watched, no error is made."""
 
 
 def python(program: str, cwd: Path) -> str:
@@ -37,7 +48,16 @@ def test_what_is_watched_is_what_install_waits_for(tmp_path: Path) -> None:
         """,
         tmp_path,
     ).split()
-    assert sorted(set(hooked)) == sorted(WATCHED)
+    assert set(hooked) == WATCHED | ERRORS
+
+
+def test_module_of_errors_alone_installs_nothing(tmp_path: Path) -> None:
+    assert "botocore.exceptions" in ERRORS
+    program = """
+        import botocore.exceptions
+        print("tidegate.admission.registry" in sys.modules)
+        """
+    assert python(program, tmp_path) == "False\n"
 
 
 def test_it_is_put_on_when_something_governed_is_looked_for(tmp_path: Path) -> None:
