@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.core.values import KEY, OK, OUTAGE, answer, bucket, fixed, refusal
+from tidegate.admission import key_hook
 from tidegate.admission.key_queue import KeyQueue
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.snapshot import HeadWait, estimate_eta, head_wait
@@ -66,6 +68,17 @@ def test_a_file_that_was_being_made_is_readable_later(tmp_path: Path) -> None:
     path.write_bytes(whole)
     seen = folder.totals()
     assert (seen.unreadable, seen.calls) == ({}, 1)
+
+
+def test_a_suspension_stands_there_as_a_pause_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
+    registry = RateLimitRegistry(Settings(), clock=lambda: 1000.0)
+    registry.execute(KEY, lambda: 1)
+    registry.suspend(KEY, seconds=600)
+    closed = only(tmp_path).outlook(1000.0)
+    assert (round(closed.closed_for), closed.closed_by) == (600, "pause")
+    registry.resume(KEY)
+    assert only(tmp_path).outlook(1000.0).closed_for == 0.0
 
 
 def test_who_waits_stands_there_too(tmp_path: Path) -> None:

@@ -264,20 +264,22 @@ class RateLimitRegistry(KeyTable):
                 self._held[target] = until
             for key, queue in self._queues.items():
                 if covers(target, key):
-                    self._close_held(queue)
+                    self._close_held(queue, now)
                     to_wake += self._pump(queue, now, out)
         self._act(to_wake, out)
 
-    def _close_held(self, queue: KeyQueue) -> None:
+    def _close_held(self, queue: KeyQueue, now: float) -> None:
         key = queue.admission.key
         queue.admission.pause.suspend(
             max((end for each, end in self._held.items() if covers(each, key)), default=NEVER)
         )
+        queue.admission.counts.note_closing()
+        self._note_wait(queue, queue.waiting.count, now)
 
     def _new_queue(self, key: Key, window: float, now: float) -> KeyQueue:
         queue = super()._new_queue(key, window, now)
         if self._held:
-            self._close_held(queue)
+            self._close_held(queue, now)
         return queue
 
     def execute(

@@ -47,7 +47,7 @@ class WaitLog:
     def look(self, admission: AdmissionController, waiting: int, now: float) -> WaitRecord | None:
         """Return the record that is due at `now`, while `waiting` calls wait; None if there is none."""
         pause, breaker = latest_pause(admission), admission.breaker
-        closings = [(pause.until, "pause"), (day_reset(admission), DAY), (pause.suspended_until, "suspended")]
+        closings = [(pause.until, "pause"), (day_reset(admission), DAY), (admission.pause.suspended_until, "suspended")]
         if not breaker.closed:
             closings.append((max(now, breaker.ready_at), "breaker"))
         tried, gate = max(closings)

@@ -142,6 +142,9 @@ class KeyCounts:
         self.failed_calls = self.replayed = self.left = self.retried_calls = 0
         self.latencies: deque[float] = deque(maxlen=100)
 
+    def note_closing(self) -> None:
+        """Do nothing; a subclass that shares its counts writes until when the key is closed."""
+
     @property
     def calls(self) -> int:
         """Return the calls so far, sent or not."""

@@ -339,7 +339,7 @@ class SharedKeyCounts(KeyCounts):
             self._look_ahead(now)
         elif admission.breaker.state is not CLOSED:
             # Also without a waiting call: a runner asks before it gives a slot away, so that no call may wait here.
-            self._close()
+            self.note_closing()
 
     def _write_quotas(self, quotas: KeyQuotas) -> None:
         # A quota keeps its place when one before it is forgotten.
@@ -361,18 +361,19 @@ class SharedKeyCounts(KeyCounts):
         if count and not self.integers[_WAITING]:
             self._outlook_at = float("-inf")
         self.integers[_WAITING] = count
-        self._close()
+        self.note_closing()
 
-    def _close(self) -> None:
+    def note_closing(self) -> None:
+        """Write the instants until which the key is closed; a suspension is a pause here."""
         admission = self._queue.admission
         pause, doubles = latest_pause(admission), self._doubles
-        doubles[PAUSED_UNTIL] = max(0.0, pause.until)
+        doubles[PAUSED_UNTIL] = max(0.0, pause.until, admission.pause.suspended_until)
         doubles[BROKEN_UNTIL] = 0.0 if admission.breaker.closed else max(0.0, admission.breaker.ready_at)
         doubles[STATED], doubles[STATED_UNTIL] = pause.stated, max(0.0, pause.stated_until)
         doubles[DAY_UNTIL] = max(0.0, day_reset(admission))
 
     def _look_ahead(self, now: float) -> None:
-        self._close()
+        self.note_closing()
         admission = self._queue.admission
         seen = queue_forecast(admission, self.integers[_WAITING], self._queue.mean_cost(), now)
         self._doubles[LOOKED_AT] = now
