@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 import tidegate
-from tidegate.admission import key_table
+from tidegate.admission import blocked_loops
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Key, Kind, Outcome
 
@@ -59,7 +59,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_table, "_warned", False)
+    monkeypatch.setattr(blocked_loops, "_warned", False)
 
 
 class Tasks:

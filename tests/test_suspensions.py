@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import tidegate
-from tidegate.admission.suspensions import covers, normalised
+from tidegate.admission.suspensions import BRIEF, MAX_REASON, covers, normalised
 from tidegate.classification import Evidence
 from tidegate.cli.main import app
 from tidegate.core.values import INFINITY, Cause, Kind
 from tidegate.requeue import Action
 
+SECRET = "sk-proj-" + "abcdefghijklmnopqrstuvwxyz0123456789"
 TARGET = "cerebras/zai-glm-4.7"
 KEY = tidegate.Key("cerebras", "api.cerebras.ai/v1", "", "zai-glm-4.7")
 OTHER = tidegate.Key("cerebras", "api.cerebras.ai/v1", "", "llama-4")
@@ -178,6 +180,131 @@ def test_refusal_that_suspends_for_others_closes_nothing_here() -> None:
     assert process.registry.try_admit(KEY)
 
 
+def refuse(process: Process, retry_after: float = 600.0) -> None:
+    """End an attempt of the process with a refusal."""
+    permit = process.registry.try_admit(KEY)
+    assert isinstance(permit, tidegate.Permit)
+    process.registry.settle(permit, tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.RATE, retry_after))
+
+
+def test_refusals_write_only_an_end_that_is_noticeably_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(path, suspend_models=("*",))
+    waits: list[float] = []
+    connect = sqlite3.connect
+
+    def connected(*args: Any, timeout: float, **named: Any) -> sqlite3.Connection:
+        waits.append(timeout)
+        return connect(*args, timeout=timeout, **named)
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+    table, refusal = process.registry.suspension_table, tidegate.core.values.Outcome(Kind.RATE_LIMIT)
+    for _ in range(9):
+        table.note_refusal(KEY, refusal)
+    assert waits == [BRIEF]
+    process.passes(5.0)
+    table.note_refusal(KEY, refusal)
+    with sqlite3.connect(path, timeout=0.0) as file:
+        assert file.execute("SELECT until FROM suspensions").fetchall() == [(process.begin.timestamp() + 60.0,)]
+    process.passes(2.0)
+    table.note_refusal(KEY, refusal)
+    with sqlite3.connect(path, timeout=0.0) as file:
+        assert file.execute("SELECT until FROM suspensions").fetchall() == [(process.begin.timestamp() + 67.0,)]
+
+
+def test_suspension_that_another_process_has_resumed_is_written_again_by_a_refusal(path: Path) -> None:
+    one, other = Process(path, suspend_models=("*",)), Process(path)
+    one.registry.suspend(KEY, seconds=600)
+    other.registry.resume(KEY)
+    one.passes(2.0)
+    table = one.registry.suspension_table
+    assert table.note_refusal(KEY, tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.RATE, 60.0)) is not None
+    other.passes(2.0)
+    assert other.registry.suspended(KEY) is not None
+
+
+def test_changes_at_a_locked_file_are_written_once_it_is_free(path: Path) -> None:
+    one, other = Process(path, suspend_models=("*",)), Process(path)
+    table = one.registry.suspension_table
+    one.registry.suspend("groq/x", seconds=600)
+    one.registry.suspend("groq/y", seconds=600)
+    with closing(sqlite3.connect(path, isolation_level=None)) as locked:
+        locked.execute("BEGIN IMMEDIATE")
+        refuse(one)
+        with table._file_lock:
+            # The file lock of another thread is as good as a locked file.
+            table._changes["groq/x"] = None
+    one.passes(2.0)
+    other.passes(2.0)
+    for process in (one, other):
+        assert [each.target for each in process.registry.suspensions()] == [TARGET, "groq/y"]
+
+
+def test_rows_that_are_no_times_reach_no_call(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    process = Process(path, suspend_models=("*",))
+    process.registry.suspend("groq/x", seconds=600)
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE suspensions SET until = 1e300")
+    process.passes(2.0)
+    with caplog.at_level(logging.WARNING):
+        refuse(process)
+        assert process.registry.suspended(KEY) is not None
+    assert "those of this process hold alone" in caplog.text
+    assert process.registry.resume("groq/x")
+    process.passes(2.0)
+    assert [each.target for each in process.registry.suspensions()] == [TARGET]
+
+
+def test_record_that_fails_reaches_no_call(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Process(suspend_models=("*",))
+
+    def fails(*facts: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(process.registry.suspension_table, "note_refusal", fails)
+    refuse(process)
+    assert "record not written: RuntimeError was raised; the call goes on" in caplog.text
+
+
+def test_forked_child_waits_for_no_lock_of_a_thread_that_it_has_not(path: Path) -> None:
+    registry = Process(path).registry
+    table = registry.suspension_table
+    with table._lock, table._file_lock:
+        held = table._lock, table._file_lock
+        registry.after_fork_in_child()
+        assert not {*held} & {table._lock, table._file_lock}
+        assert registry.suspend(TARGET, seconds=1) is not None
+
+
+def test_reason_is_written_without_credentials(path: Path) -> None:
+    Process(path).registry.suspend(TARGET, seconds=60, reason=f"wrong key {SECRET}; ask the owner" + "." * 300)
+    with sqlite3.connect(path) as file:
+        ((reason,),) = file.execute("SELECT reason FROM suspensions").fetchall()
+    assert SECRET not in reason
+    assert reason.startswith("wrong key ")
+    assert len(reason) <= MAX_REASON
+
+
+def test_resume_tells_of_a_suspension_that_was_not_read_yet(path: Path) -> None:
+    one, other = Process(path), Process(path)
+    assert one.registry.suspended(TARGET) is None
+    other.registry.suspend(TARGET, seconds=60)
+    assert one.registry.resume(TARGET)
+    assert not other.registry.resume(TARGET)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_suspended_keys_are_told_in_the_log(early: bool, caplog: pytest.LogCaptureFixture) -> None:
+    process = Process()
+    with caplog.at_level(logging.INFO):
+        if early:
+            assert process.registry.try_admit(KEY)
+        process.registry.suspend(TARGET, seconds=600)
+        if not early:
+            assert not process.registry.try_admit(KEY)
+    (text,) = [each.getMessage() for each in caplog.records]
+    assert f"{KEY} suspended by the program: next call in 10:00" in text
+
+
 def test_advice_is_what_is_left_of_what_is_wanted() -> None:
     process = Process()
     advise = process.registry.advise
@@ -215,6 +342,7 @@ def test_advice_is_none_while_the_key_is_paused() -> None:
         (lambda it: it.suspend(TARGET, seconds=0), "seconds"),
         (lambda it: it.suspend(TARGET, seconds=INFINITY), "seconds"),
         (lambda it: it.suspend(TARGET, until=datetime(2026, 1, 1)), "until"),
+        (lambda it: it.suspend(TARGET, until=datetime.max.replace(tzinfo=UTC)), "until"),
         (lambda it: tidegate.after_failure("x", attempts=-1), "attempts"),
         (lambda it: tidegate.after_failure("x", attempts=1, max_attempts=0), "max_attempts"),
     ],

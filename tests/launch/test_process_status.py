@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.core.values import KEY
 from tidegate.admission import key_hook
 from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.main import app
+from tidegate.launch import process_status
 from tidegate.launch.runs import PREFIX
 
 
@@ -58,6 +60,29 @@ def test_registry_without_install_is_seen_while_it_makes_a_call() -> None:
 def test_registry_with_a_clock_of_its_own_is_not_shown(temporary: Path) -> None:
     assert tidegate.RateLimitRegistry(tidegate.Settings(), clock=lambda: 0.0).try_admit(KEY)
     assert list(temporary.iterdir()) == []
+
+
+def test_failure_to_show_it_is_logged_with_the_key_table_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(process_status, "ProcessStatus", fails)
+    registry = installed()
+    said: list[tuple[str, int]] = []
+
+    class Asking(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            assert not registry._lock.locked()
+            said.append((record.getMessage(), len(registry.snapshot().keys)))
+
+    handler = Asking()
+    logging.getLogger("tidegate").addHandler(handler)
+    try:
+        assert registry.try_admit(KEY)
+        assert registry.execute("other", lambda: 1) == 1
+    finally:
+        logging.getLogger("tidegate").removeHandler(handler)
+    assert said == [("process not shown in `tidegate status`: RuntimeError: ; it runs on", 1)]
 
 
 @pytest.mark.parametrize("settings", [{"status": False}, {"disabled": True}], ids=str)

@@ -7,8 +7,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-on_new_queue: Callable[[Any], None] | None = None
-"""Called with the `KeyQueue` of each new key, under the key table's lock; it must not fail."""
+on_new_queue: Callable[[Any], Callable[[], object] | None] | None = None
+"""Called with the `KeyQueue` of each new key, under the key table's lock; it must not fail.
+
+A function that it returns is called once that lock is free, to write to the log.
+"""
 
 on_ungoverned: Callable[[str], None] | None = None
 """Called with the host of each ungoverned call to an inference path; it must not fail.

@@ -24,10 +24,10 @@ from tidegate import redaction
 from tidegate.admission import fork, key_hook
 from tidegate.admission.account_queue import ModelQueue
 from tidegate.admission.accounts import AccountTable, SharingModels
+from tidegate.admission.blocked_loops import wake, warn_of_blocking
 from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.listeners import Listener, Listeners
-from tidegate.admission.loop_monitor import LoopProbe
 from tidegate.admission.rejection_log import log_begin, log_end
 from tidegate.admission.resources import measure
 from tidegate.admission.suspensions import SuspensionTable
@@ -52,7 +52,6 @@ MEASURE_EVERY = 1.0
 rise of a bound; lowering it costs up to a millisecond a time. Chosen: a doubling a second reaches any real limit."""
 
 logger = logging.getLogger("tidegate")
-_warned = False
 
 
 def today() -> datetime:
@@ -137,10 +136,10 @@ class KeyTable:
             permit = queue.take(waiter)
             if permit is not None:
                 permit.thread = threading.get_ident()
-        if to_wake or out or self._dropped:
+        if to_wake or out or self._dropped or self._records:
             self._act(to_wake, out)
         if permit is None:
-            _warn_of_blocking(waiter)
+            warn_of_blocking(waiter)
         return permit
 
     def bind_waiter(self, waiter: Waiter, key: Key, window: float) -> None:
@@ -201,7 +200,7 @@ class KeyTable:
         if self._at_bound:
             self._raise_bounds()
         if rejoin is not None and rejoin.permit is None:
-            _warn_of_blocking(rejoin)
+            warn_of_blocking(rejoin)
 
     def note_silent(self, permit: Permit, slow: bool) -> Silence:
         """Record that an attempt got no answer within the time limit of its caller; return what that means.
@@ -442,6 +441,7 @@ class KeyTable:
     def after_fork_in_child(self) -> None:
         """Forget waiting calls and attempts in flight: they belong to the parent."""
         self._lock = threading.Lock()
+        self.suspension_table.renew_locks()
         self._dropped.clear()
         self._listeners.pending.clear()
         for queue in self._queues.values():
@@ -469,8 +469,8 @@ class KeyTable:
             queue = ModelQueue(admission, account.queue, self._executors)
         else:
             queue = KeyQueue(admission, self._executors)
-        if key_hook.on_new_queue is not None:
-            key_hook.on_new_queue(queue)
+        if key_hook.on_new_queue is not None and (record := key_hook.on_new_queue(queue)) is not None:
+            self._records.append(record)
         if account is not None:
             # After the hook, which may replace the wait queue.
             queue.waiting.next_place = account.queue.next_place
@@ -609,7 +609,7 @@ class KeyTable:
             self._drain()
         while self._records:
             with suppress(IndexError):
-                self._records.popleft()()
+                _write(self._records.popleft())
         if out or self._listeners.pending:
             self._listeners.emit(out or ())
 
@@ -638,10 +638,10 @@ class KeyTable:
         return [(key, rejection) for key, rejection in found if rejection is not None]
 
     def _wake_all(self, to_wake: list[Waiter], out: list[events.Event] | None) -> None:
-        dead = [waiter for waiter in to_wake if not _wake(waiter)]
+        dead = [waiter for waiter in to_wake if not wake(waiter)]
         while dead:
             # Its event loop is closed: its place or its permit stays unused.
-            dead += [waiter for waiter in self._remove(dead.pop(), out) if not _wake(waiter)]
+            dead += [waiter for waiter in self._remove(dead.pop(), out) if not wake(waiter)]
 
     def _drain(self) -> None:
         while self._dropped:
@@ -658,42 +658,10 @@ class KeyTable:
             self._listeners.pending.extend(out or ())
 
 
-def _warn_once(message: str, *arguments: object) -> None:
-    """Write at most one warning per process about event loops that are blocked."""
-    global _warned
-    if not _warned:
-        _warned = True
-        logger.warning(message, *arguments)
-
-
-def _warn_of_blocking(waiter: Waiter) -> None:
-    """Warn of a call that has to wait and keeps an event loop from running."""
-    executor = waiter.executor
-    if executor is not None and executor.blocks:
-        _warn_once(
-            "event loop of thread %s blocked: a synchronous call waits on it for %s of %s; it goes before the loop's"
-            " own calls, which stand still until it returns; use the asynchronous client, or asyncio.to_thread",
-            threading.current_thread().name,
-            waiter.queue.gate or "its turn",
-            waiter.queue.admission.key,
-        )
-
-
-def _warn_of_stalled_loop(probe: LoopProbe) -> None:
-    """Warn that other calls do not wait for the attempts of an event loop that does not run."""
-    _warn_once(
-        "event loop of thread %s blocked: it holds slots that calls of other threads wait for; they go before its own"
-        " calls, which stand still until it runs again; await what it waits for, or use asyncio.to_thread",
-        next((thread.name for thread in threading.enumerate() if thread.ident == probe.thread), probe.thread),
-    )
-
-
-def _wake(waiter: Waiter) -> bool:
-    waker = waiter.waker
-    if isinstance(waiter, LoopProbe) and waiter.stalled:
-        _warn_of_stalled_loop(waiter)
-    if waker is None:
-        return True
-    if waiter.permit is None and waiter.until is not None:
-        return waker.arm(waiter.until)
-    return waker.wake()
+def _write(record: Callable[[], object]) -> None:
+    """Write a record; its failure is no failure of the call that happens to write it."""
+    try:
+        record()
+    except Exception as error:
+        with suppress(Exception):
+            logger.exception("record not written: %s was raised; the call goes on", type(error).__name__)

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
@@ -58,11 +59,14 @@ class NotReady:
         return f"NotReady(ready_at={self.ready_at:.3f}, gate={self.gate!r})"
 
 
-def _show_process(queue: Any) -> None:
-    """Share the counts of the first key, and of all later ones, with `tidegate status`."""
+def _show_process(queue: Any) -> Callable[[], object] | None:
+    """Share the counts of the first key, and of all later ones, with `tidegate status`; return the record of a failure.
+
+    The key table's lock is held: no handler of the log may run here.
+    """
     key_hook.on_new_queue = None
     if os.name != "posix":
-        return
+        return None
     try:
         from tidegate.launch.process_status import ProcessStatus
 
@@ -70,9 +74,10 @@ def _show_process(queue: Any) -> None:
         shown.on_new_queue(queue)
     except Exception as error:
         # The call of the program must not fail.
-        logger.warning("process not shown in `tidegate status`: %s: %s; it runs on", type(error).__name__, error)
-        return
+        text = "process not shown in `tidegate status`: %s: %s; it runs on"
+        return partial(logger.warning, text, type(error).__name__, error)
     key_hook.on_new_queue = shown.on_new_queue
+    return None
 
 
 class RateLimitRegistry(KeyTable):

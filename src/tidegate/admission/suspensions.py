@@ -2,7 +2,8 @@
 
 Theory of operation. A target is `provider/model`, `provider/*` or a key. A suspension only ever becomes longer, and
 ends by its time or by `resume`. The file is read at most once a second, and after each write of this process. Without a
-file, or if it cannot be used, the suspensions of this process hold alone. Times are of the wall clock.
+file, or if it cannot be used, the suspensions of this process hold alone; they are written when it is usable. No lock
+that guards the memory is held while the file is used. Times are of the wall clock.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidegate.core.display import printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import ConfigurationError, require
+from tidegate.redaction import clean
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,7 +36,15 @@ FRESH = 1.0
 specification of the suspensions."""
 
 BUSY = 5.0
-"""Seconds for which a locked file is waited for. Raising it delays the caller longer. Source: as above."""
+"""Seconds for which `suspend` and `resume` wait for a locked file. Raising it delays their caller longer. Source: as
+above."""
+
+BRIEF = 0.05
+"""Seconds for which all others wait for it. Raising it stops an event loop longer. Chosen: a few writes of others."""
+
+LATER = 0.1
+"""Part of a suspension by which a refusal must move its end before that is written. Raising it leaves others with an
+earlier end; lowering it writes more often. Chosen: the end is an estimate."""
 
 ALL = "*"
 """Model of a target that stands for every model of its provider."""
@@ -48,12 +58,14 @@ PRAGMA application_id = {MAGIC};
 PRAGMA user_version = {VERSION};
 COMMIT;
 """
+_DELETE = "DELETE FROM suspensions WHERE target = ? RETURNING target"
 _DELETE_ENDED = "DELETE FROM suspensions WHERE until <= ?"
 _EXTEND = """
 INSERT INTO suspensions VALUES (?, ?, ?, ?, ?) ON CONFLICT (target) DO UPDATE SET
     until = excluded.until, reason = excluded.reason, window = excluded.window, since = excluded.since
 WHERE excluded.until > until
 """
+_SELECT = "SELECT target, until, reason, window, since FROM suspensions"
 
 MAX_REASON = 200
 """Characters of a reason that are kept. Raising it makes lines longer. Chosen: a sentence or two."""
@@ -123,29 +135,36 @@ class SuspensionTable:
         self._path = settings.suspensions
         self._calendar = calendar
         self._allowed = frozenset(each.strip().lower() for each in settings.suspend_models)
-        self._lock = threading.Lock()
         self._rows: dict[str, Suspension] = {}
+        # What the file does not have so far: suspensions, and None for a target that was resumed.
+        self._changes: dict[str, Suspension | None] = {}
         self._read_at = float("-inf")
         self._warned = False
+        self.renew_locks()
 
-    def suspend(self, target: str | Key, until: datetime, reason: str, window: str = "") -> Suspension | None:
+    def renew_locks(self) -> None:
+        """Make new locks: after a fork, a thread that the child does not have may hold the old ones."""
+        self._lock = threading.Lock()
+        self._file_lock = threading.Lock()
+
+    def suspend(
+        self, target: str | Key, until: datetime, reason: str, window: str = "", *, patience: float = BUSY
+    ) -> Suspension | None:
         """Suspend a target; return the suspension that holds now.
 
-        An earlier suspension that lasts longer stays. Return None for a target without a provider or a model.
+        An earlier suspension that lasts longer stays. Wait for a locked file for `patience` seconds. Return None for a
+        target without a provider or a model.
         """
         name, now = normalised(target), self._calendar()
         if not name:
             return None
-        row = Suspension(name, until, printable(reason)[:MAX_REASON], window, now)
+        row = Suspension(name, until, clean(reason, MAX_REASON), window, now)
         with self._lock:
-            known = self._rows.get(name)
-            if known is None or known.until < until:
-                self._rows[name] = row
-            self._run(
-                (_DELETE_ENDED, (now.timestamp(),)),
-                (_EXTEND, (name, until.timestamp(), row.reason, window, now.timestamp())),
-            )
-            self._read(now.timestamp())
+            self._rows[name] = _longer(self._rows.get(name), row)
+            if self._path is not None:
+                self._changes[name] = _longer(self._changes.get(name), row)
+        self._exchange(now.timestamp(), patience)
+        with self._lock:
             return self._rows.get(name)
 
     def note_refusal(self, target: str | Key, outcome: Outcome, window: str = "") -> Suspension | None:
@@ -162,18 +181,30 @@ class SuspensionTable:
         elif outcome.kind is Kind.RATE_LIMIT:
             seconds = given.suspend_rate
         seconds = min(outcome.retry_after or seconds, LONGEST)
-        return self.suspend(
-            name, self._calendar() + timedelta(seconds=seconds), f"{outcome.kind}: {outcome.cause}", window
-        )
+        now = self._calendar()
+        least = now + timedelta(seconds=seconds * (1.0 - LATER))
+        known = self._rows.get(name)
+        if known is not None and known.until >= least:
+            self._refresh(now.timestamp())
+            known = self._rows.get(name)
+            if known is not None and known.until >= least:
+                return known
+        until, reason = now + timedelta(seconds=seconds), f"{outcome.kind}: {outcome.cause}"
+        return self.suspend(name, until, reason, window, patience=BRIEF)
 
     def resume(self, target: str | Key) -> bool:
         """End the suspension of a target; return whether there was one."""
         name, now = normalised(target), self._calendar()
         with self._lock:
-            self._refresh(now.timestamp())
-            found = self._rows.pop(name, None)
-            self._run(("DELETE FROM suspensions WHERE target = ?", (name,)))
-            return found is not None and found.until > now
+            found, unwritten = self._rows.pop(name, None), self._changes.get(name)
+            if self._path is not None:
+                self._changes[name] = None
+        deleted = self._exchange(now.timestamp(), BUSY)
+        if deleted is not None:
+            if name in deleted:
+                return True
+            found = unwritten
+        return found is not None and found.until > now
 
     def of(self, target: str | Key) -> Suspension | None:
         """Return the longest suspension that holds for a target now: its own, or that of its whole provider."""
@@ -189,45 +220,86 @@ class SuspensionTable:
     def all(self) -> list[Suspension]:
         """Return the suspensions that hold now, by target."""
         now = self._calendar()
+        self._refresh(now.timestamp())
         with self._lock:
-            self._refresh(now.timestamp())
             return [row for _, row in sorted(self._rows.items()) if row.until > now]
 
     def _refresh(self, now: float) -> None:
-        if self._path is not None and not now - FRESH < self._read_at <= now:
-            self._read(now)
+        if not now - FRESH < self._read_at <= now:
+            self._exchange(now, BRIEF)
 
-    def _read(self, now: float) -> None:
-        rows = self._run(("SELECT target, until, reason, window, since FROM suspensions", ()))
-        self._read_at = now
-        if rows is not None:
-            # The file is the truth: another process may have resumed a target.
-            self._rows = {row[0]: Suspension(row[0], _aware(row[1]), row[2], row[3], _aware(row[4])) for row in rows}
+    def _exchange(self, now: float, patience: float) -> set[str] | None:
+        """Write the changes of this process and read the file; return the targets that were deleted.
 
-    def _run(self, *statements: tuple[str, tuple[object, ...]]) -> list[tuple[Any, ...]] | None:
-        """Return the rows of the last statement; None without a usable file, which is logged once."""
-        if self._path is None:
+        Return None if that fails: the changes are kept for the next time.
+        """
+        lock = self._file_lock
+        if self._path is None or not lock.acquire(timeout=patience):
             return None
+        try:
+            with self._lock:
+                changes = dict(self._changes)
+            found = self._run(changes, now, patience)
+            self._read_at = now
+            if found is None:
+                return None
+            with self._lock:
+                # Other threads may have made changes during the exchange.
+                left = {name: row for name, row in self._changes.items() if changes.get(name, self) is not row}
+                # The file is the truth: another process may have resumed a target.
+                rows, self._changes = found.rows, left
+                for name, row in left.items():
+                    if row is not None:
+                        rows[name] = _longer(rows.get(name), row)
+                    else:
+                        rows.pop(name, None)
+                self._rows = rows
+            return found.deleted
+        finally:
+            lock.release()
+
+    def _run(self, changes: dict[str, Suspension | None], now: float, patience: float) -> _Content | None:
+        """Write `changes` and return the content of the file; None without a usable file, which is logged once."""
         import sqlite3
 
         try:
-            with closing(sqlite3.connect(self._path, timeout=BUSY, isolation_level=None)) as file:
+            with closing(sqlite3.connect(str(self._path), timeout=patience, isolation_level=None)) as file:
                 _prepare(file)
-                file.execute("BEGIN IMMEDIATE")
-                rows: list[tuple[Any, ...]] = []
-                for statement, values in statements:
-                    rows = file.execute(statement, values).fetchall()
-                file.execute("COMMIT")
-                return rows
-        except (sqlite3.Error, OSError) as error:
+                deleted: set[str] = set()
+                if changes:
+                    file.execute("BEGIN IMMEDIATE")
+                    file.execute(_DELETE_ENDED, (now,))
+                    for name, row in changes.items():
+                        if row is None:
+                            deleted.update(each for (each,) in file.execute(_DELETE, (name,)).fetchall())
+                        else:
+                            until, since = row.until.timestamp(), row.since.timestamp()
+                            file.execute(_EXTEND, (name, until, row.reason, row.window, since))
+                    file.execute("COMMIT")
+                rows = [
+                    Suspension(target, _aware(until), reason, window, _aware(since))
+                    for target, until, reason, window, since in file.execute(_SELECT).fetchall()
+                ]
+                return _Content(deleted, {row.target: row for row in rows})
+        except (sqlite3.Error, OSError, ValueError, OverflowError, TypeError) as error:
+            # The last three are of rows that another program wrote.
             if not self._warned:
                 self._warned = True
                 logger.warning(
-                    "suspensions in %s not usable: %s; those of this process hold alone",
+                    "suspensions in %s not usable: %s; those of this process hold alone, and are written later",
                     self._path,
                     printable(str(error)),
                 )
             return None
+
+
+class _Content(NamedTuple):
+    deleted: set[str]
+    rows: dict[str, Suspension]
+
+
+def _longer(known: Suspension | None, row: Suspension) -> Suspension:
+    return row if known is None or known.until < row.until else known
 
 
 def _prepare(file: sqlite3.Connection) -> None:
@@ -254,6 +326,8 @@ def checked_end(seconds: float | None, until: datetime | None, now: datetime) ->
         raise ConfigurationError("seconds", seconds, "either `seconds` or `until` must be given")
     if until is not None:
         require(isinstance(until, datetime) and until.tzinfo is not None, "until", until, "an aware datetime")
+        latest = now + timedelta(seconds=LONGEST)
+        require(until <= latest, "until", until, f"a time at most {LONGEST:g} seconds ahead")
         return until
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     require(number and 0 < (seconds or 0) <= LONGEST, "seconds", seconds, f"a number above 0, at most {LONGEST:g}")
