@@ -191,7 +191,7 @@ class Folder:
             newest[pid] = max(born, newest.get(pid, 0))
         here: list[KeyRow] = []
         pids: set[int] = set()
-        # A file may have been read while it was being made: each look judges anew.
+        # A file may have been read while it was being made: each look judges again.
         unreadable: dict[int, str] = {}
         for path in files:
             pid, born, start = _origin(path)
