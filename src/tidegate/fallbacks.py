@@ -31,7 +31,7 @@ from tidegate.core.backoff import full_jitter
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import DAY, REJECTED
 from tidegate.core.values import INFINITY, Cause, Cost, Key, Kind, Outcome
-from tidegate.errors import DeadlineExceeded, require
+from tidegate.errors import DeadlineExceeded, add_note, require
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -399,7 +399,7 @@ class _FallbackCall:
             failure = _Result(error=self._deadline_exceeded(failure.error))
         if failure.error is not None:
             passed = ", ".join(f"{each.choice}: {each.reason}" for each in self._passed_over())
-            failure.error.add_note(f"tidegate: fallback given up: no choice opens in time; passed over {passed}")
+            add_note(failure.error, f"tidegate: fallback given up: no choice opens in time; passed over {passed}")
         return failure, self.answered(0, failure)
 
     def _deadline_exceeded(self, error: DeadlineExceeded) -> DeadlineExceeded:
