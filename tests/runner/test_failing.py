@@ -82,8 +82,9 @@ class TestFailures:
             failed = (await statuses(runner.store, summary.experiment.id))[ERROR]
             (first, *_) = [each.detail for each in await runner.store.last_logs(summary.experiment.id, 99)
                            if each.detail["type"] == "failure"]  # fmt: skip
-        assert failed == 20
-        assert str(summary.last_error).endswith("; 15 more rows were in flight")
+        # Slots of the first failures may be taken again before the guard closes the task.
+        assert failed >= 20
+        assert str(summary.last_error).endswith(f"; {failed - 5} more rows were in flight")
         assert first["id"] == f"r{first['row']}"
 
     @in_loop
