@@ -87,7 +87,9 @@ async def test_two_tasks_may_close_one_pool() -> None:
     reading = asyncio.ensure_future(first_of(results))
     await asyncio.sleep(1)
     async with asyncio.timeout(SECONDS):
-        await asyncio.gather(results.aclose(), results.aclose(), reading)
+        closed = await asyncio.gather(results.aclose(), results.aclose(), reading)
+    assert closed[:2] == [None, None]
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @in_virtual_time
