@@ -49,9 +49,15 @@ def charge_of(mirror: QuotaMirror, cost: Cost, place: int, reserves: bool) -> tu
     It is a function and no method of the mirror, because most calls need nothing else of it.
     """
     model = mirror.charging
-    if model is None or not model.rule or not cost.input_estimate:
+    if model is None or not cost.input_estimate:
         return cost[place], cost.produced if reserves else 0.0
-    amount = at_admission(mirror.unit, cost, cost[place])[model.rule]
+    amount, departure = cost[place], model.input
+    if model.rule:
+        amount = at_admission(mirror.unit, cost, amount)[model.rule]
+    if departure is not None and departure.kind:
+        amount = departure.charge(amount, cost.cached_change)
+    if not model.rule:
+        return amount, cost.produced if reserves else 0.0
     return amount, cost.output_estimate * cost.weight if model.produces else 0.0
 
 
@@ -238,8 +244,8 @@ class QuotaSet:
         self.provenance: dict[str, QuotaProvenance] = {}
         self.unproven: set[str] = set()
         self._tab: list[Tabbed] = []
-        # The cost of the last call that asked, and its charge and reserve at each quota.
-        self._priced: tuple[Cost | None, list[tuple[float, float]]] = None, []
+        # The cost of the last call that asked, and each mirror with its charge and reserve there.
+        self._priced: tuple[Cost | None, list[tuple[QuotaMirror, float, float]]] = None, []
         self._portion: SubWindow | None = None
         self._whole: dict[str, float] = {}
 
@@ -250,11 +256,16 @@ class QuotaSet:
             self._book()
         return self._mirrors
 
+    @property
+    def counted(self) -> dict[str, QuotaMirror]:
+        """Return the mirrors by name, with what was used of each; their levels lack what is on the tab."""
+        return self._mirrors
+
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
         amounts = self._amounts_of(cost)
         if self.ample:
-            for (mirror, _, _), (amount, reserve) in zip(self._charged, amounts, strict=True):
+            for mirror, amount, reserve in amounts:
                 if amount * mirror.scale + reserve > mirror.room:
                     break
             else:
@@ -262,7 +273,7 @@ class QuotaSet:
         latest, binding = now, ""
         if self._tab:
             self._book()
-        for (mirror, _, _), (amount, reserve) in zip(self._charged, amounts, strict=True):
+        for mirror, amount, reserve in amounts:
             ready = mirror.ready_at(amount, reserve, now)
             if ready > latest:
                 ready = mirror.stated_by(ready, now)
@@ -275,8 +286,8 @@ class QuotaSet:
                 self._explores = True
         return latest, binding if latest > now else ""
 
-    def _amounts_of(self, cost: Cost) -> list[tuple[float, float]]:
-        """Return the charge and the reserve of a call at each quota it counts against, in their order.
+    def _amounts_of(self, cost: Cost) -> list[tuple[QuotaMirror, float, float]]:
+        """Return each quota that a call counts against, in their order, with its charge and reserve there.
 
         They are kept for the call that asks, as it is charged next if the other gates are open, too.
         """
@@ -284,7 +295,8 @@ class QuotaSet:
         if known is not cost:
             amounts = []
             for mirror, place, reserves in self._charged:
-                amounts.append(charge_of(mirror, cost, place, reserves))
+                amount, reserve = charge_of(mirror, cost, place, reserves)
+                amounts.append((mirror, amount, reserve))
             self._priced = cost, amounts
         return amounts
 
@@ -292,7 +304,7 @@ class QuotaSet:
         """Return when one call may test the charging rules: it fits everywhere by a rule that is not refuted."""
         tested_at = max(now, self._explore_at)
         # A quota that has room says so at once; only one without it compares the charging rules.
-        for (mirror, place, _), (amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True):
+        for (mirror, place, _), (_, amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True):
             ready = mirror.stated_by(mirror.ready_at(amount, reserve, now), now)
             if ready > tested_at:
                 tested_at = max(tested_at, min(ready, mirror.may_fit_at(cost, place, now)))
@@ -385,8 +397,10 @@ class QuotaSet:
             self._charge(charges, cost, order, now)
             return charges
         self._tab.append((charges, cost, order, now, call))
-        for (mirror, _, _), (amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True):
-            room = mirror.room = mirror.room - (amount * mirror.scale + reserve)
+        for mirror, amount, reserve in self._amounts_of(cost):
+            charged = amount * mirror.scale
+            mirror.used += charged if charged < mirror.limit else mirror.limit
+            room = mirror.room = mirror.room - (charged + reserve)
             if room < 0.0:
                 self.ample = False
         if not self.ample or len(self._tab) >= LONGEST_TAB:
@@ -606,10 +620,13 @@ class QuotaSet:
         """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""
         tab, self._tab = self._tab, []
         for charges, cost, order, now, call in coalesce_charges(tab, confirmed):
-            self._charge(charges, cost, order, now, call.answered)
+            self._charge(charges, cost, order, now, call)
 
-    def _charge(self, charges: list[Charge], cost: Cost, order: int, now: float, answered: bool = False) -> None:
-        for (mirror, place, _), (amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True):
+    def _charge(
+        self, charges: list[Charge], cost: Cost, order: int, now: float, tabbed: ChargeOwner | None = None
+    ) -> None:
+        """Charge an attempt; what is `tabbed` (the owner of a charge on the tab) was counted as used before."""
+        for (mirror, place, _), (_, amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True):
             model = mirror.charging
             if amount or reserve or (model is not None and cost.output_bound):
                 # What is above the limit goes out alone and is refused there: it leaves an empty quota, and no debt.
@@ -617,8 +634,10 @@ class QuotaSet:
                 debit = mirror.debit(amount, reserve, order, now)
                 if model is not None:
                     mirror.book(debit, cost, place)
-                debit.answered = answered
-                mirror.used += debit.amount
+                if tabbed is None:
+                    mirror.used += debit.amount
+                else:
+                    debit.answered = tabbed.answered
                 charges.append((mirror, debit, reserve))
 
     def _find_room(self, now: float) -> None:

@@ -30,10 +30,11 @@ class LoggedCharge:
     """One charge against one quota.
 
     `estimate` is the amount before it was scaled, `mark` the sum of all charges up to this one; `answered` says that
-    its call has been. `by_rule` has the amount by each charging rule of the quota, where there are several.
+    its call has been. `by_rule` has the amount by each charging rule of the quota, where there are several. At
+    admission, `number` is that of its call in the model of the input's charge.
     """
 
-    __slots__ = ("amount", "answered", "by_rule", "charged_at", "estimate", "live", "mark", "order")
+    __slots__ = ("amount", "answered", "by_rule", "charged_at", "estimate", "live", "mark", "number", "order")
 
     def __init__(self, amount: float, order: int, charged_at: float, estimate: float = 0.0) -> None:
         self.amount = amount
@@ -44,6 +45,7 @@ class LoggedCharge:
         self.answered = False
         self.live = True
         self.by_rule: tuple[float, ...] = ()
+        self.number = 0
 
 
 class ChargeLog:
@@ -241,8 +243,17 @@ class QuotaMirror(ABC):
 
     def book(self, debit: LoggedCharge, cost: Cost, place: int) -> None:
         """Note in a charge what it is by each charging rule."""
-        if self.charging is not None and cost.input_estimate:
-            debit.by_rule = at_admission(self.unit, cost, cost[place])
+        model = self.charging
+        if model is None or not cost.input_estimate:
+            return
+        by_rule = at_admission(self.unit, cost, cost[place])
+        debit.number = model.sent(by_rule, cost)
+        if model.single:
+            return
+        departure = model.input
+        if departure is not None and departure.kind:
+            by_rule = tuple([departure.charge(each, cost.cached_change) for each in by_rule])
+        debit.by_rule = by_rule
 
     def dearest(self, cost: Cost, place: int) -> float:
         """Return the charge of a call at admission by the dearest charging rule."""
@@ -254,7 +265,7 @@ class QuotaMirror(ABC):
         Infinity where no rule is in doubt, or where nothing comes back before a boundary.
         """
         model = self.charging
-        if model is None or model.settled or not cost.input_estimate:
+        if model is None or model.settled or model.single or not cost.input_estimate:
             return INFINITY
         room = self.anchored_level(now) + self.ledger.total
         amounts = at_admission(self.unit, cost, cost[place])
@@ -295,8 +306,15 @@ class QuotaMirror(ABC):
         model = self.charging
         assert model is not None, "only a model changes its rule"
         for debit in self.ledger.entries:
-            if debit.by_rule:
-                self.amend(debit, debit.by_rule[model.rule])
+            if debit.by_rule or debit.number:
+                amount = debit.by_rule[model.rule] if debit.by_rule else debit.amount
+                sent = model.steps.call(debit.number) if debit.number and amount else None
+                if sent is not None:
+                    amount = sent.by_rule[model.rule]
+                    if model.input is not None:
+                        amount = model.input.charge(amount, sent.cached or model.steps.cached)
+                if amount < INFINITY:
+                    self.amend(debit, amount)
         self.reserved = 0.0
 
     def amend(self, debit: LoggedCharge, amount: float) -> None:
@@ -355,6 +373,7 @@ class QuotaMirror(ABC):
         """
         assert self.charging is not None, "only quotas of tokens have several rules"
         by_rule = at_end(self.unit, cost, output, table)
+        self.charging.steps.ended(by_rule)
         amount = by_rule[self.charging.rule]
         self.reserved = max(0.0, self.reserved - reserve)
         debit = LoggedCharge(amount, order, now, amount)

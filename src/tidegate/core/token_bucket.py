@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from tidegate.core.charge_steps import FoundLevel
 from tidegate.core.charging import RULES
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
@@ -197,6 +198,11 @@ FEW = 100.0
 FOLD_WINDOWS = 2.0
 """Windows after which a charge that no header has confirmed is folded into the anchor: by then it has refilled."""
 
+EXACT_CHARGE = 0.1
+"""Relative deviation of single charges below which the fall of the level tells how many of them are in it. Raising it
+takes calls for charged that are not; lowering it keeps calls in doubt until they are answered. Measured: charges of
+inputs whose length is known deviate by less, those of an output by more."""
+
 SCALE_REORDER = 0.05
 """Seconds; nothing is learned of the worth of estimates while requests overtake each other by more."""
 
@@ -282,6 +288,9 @@ class TokenBucketMirror(QuotaMirror):
         noise = 0.0
         if self.unit != "requests" and not self._held:  # what is charged as it is produced is no estimate
             noise = self._worth.noise(self.ledger.total, self.limit)
+            if noise and self.charging is not None:
+                # Requests that overtake each other look like noise; the charges of single calls do not.
+                noise = min(noise, self.charging.deviation * self.ledger.total)
         margin = self._margin.kept(self.limit, self.rate, self.window, noise)
         need = min(amount * self.scale + reserve + margin, self._brim)
         missing = need - self.level(now)
@@ -355,6 +364,8 @@ class TokenBucketMirror(QuotaMirror):
         """Takes back the charge of a request that the provider refused: it was not debited there."""
         self._ceiling -= self.ledger.amend(debit, 0.0)
         debit.estimate = 0.0
+        if debit.number and self.charging is not None:
+            self.charging.steps.refund(debit.number)
         if debit.by_rule and self.charging is not None:
             if not debit.live:
                 self.charging.refund(debit.by_rule)
@@ -370,6 +381,8 @@ class TokenBucketMirror(QuotaMirror):
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         if sent_at < self.since:
             return  # nothing was known yet
+        if self.charging is not None:
+            self.charging.steps.wake()
         self._margin.refused(self.limit)
 
     def observe(
@@ -391,7 +404,14 @@ class TokenBucketMirror(QuotaMirror):
             )
             if least > -self.limit:
                 level = (least + most) / 2.0
+        departs = (
+            debit is not None
+            and debit.number > 0
+            and self._learn_steps(least, level, most, reading, sent_at, now, debit.number)
+        )
         if order <= self._anchor_order:
+            if departs:
+                self.take_rule()
             self._overtaken(level, sent_at, now, debit)
             return
         first, changed = self._anchor_order < 0, False
@@ -399,12 +419,18 @@ class TokenBucketMirror(QuotaMirror):
         self._reorder = max(low, self._reorder * REORDER_DECAY)
         seen = max(0.0, self._anchor_level + self.rate * (sent_at - self._anchor_at) - level)
         if self.unit != "requests":
-            seen *= SCALE_STEP  # what is charged is an estimate here, and may be worth no more than half
+            # What is charged is an estimate here, and may be worth no more than half.
+            model = self.charging
+            deviation = model.deviation if model is not None else 1.0
+            seen *= min(SCALE_STEP, 1.0 + deviation)
+            seen += most - least
         confirmed, since = -self.ledger.dropped, sent_at - self._anchor_at
         fell = -INFINITY
         if self.charging is not None and self.charging.returns:
             # What came back hides what was taken; but the charges are bounds and no estimates, so the fall is exact.
             seen, fell = INFINITY, self._anchor_level + self.rate * since - most
+        elif self.charging is not None and self.charging.deviation < EXACT_CHARGE:
+            fell = self._anchor_level + self.rate * since - most
         estimated = self.ledger.drop_through(order, sent_at, self._reorder, seen, fell)
         confirmed += self.ledger.dropped
         if self.charging is not None and self.charging.returns:
@@ -426,7 +452,12 @@ class TokenBucketMirror(QuotaMirror):
             if not self._exact:
                 self.scale = self._worth.scale
             refused = debit is not None and not debit.by_rule
-            changed = not first and self._learn_charging(least, level, most, since, refused, order, sent_at, now)
+            single = self.charging is not None and self.charging.single
+            changed = (
+                not first
+                and not single
+                and self._learn_charging(least, level, most, since, refused, order, sent_at, now)
+            )
         self._anchor_stated = level
         if most > least and not first:
             # Rounded to the nearest: what was expected is closer, within the rounding.
@@ -437,7 +468,7 @@ class TokenBucketMirror(QuotaMirror):
         self._margin.anchored(self.rate, self.window, since, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         self._anchor_remaining = level
-        if changed:
+        if changed or departs:
             self.take_rule()
         self._advance(now)
         seen_level = min(self._brim, level + self.rate * (now - sent_at)) - self.ledger.total
@@ -450,6 +481,29 @@ class TokenBucketMirror(QuotaMirror):
                 return
             if debit.amount < 0.0:
                 self.ledger.amend(debit, 0.0)
+
+    def _learn_steps(
+        self,
+        least: float,
+        level: float,
+        most: float,
+        reading: QuotaReading,
+        sent_at: float,
+        now: float,
+        number: int,
+    ) -> bool:
+        """Compare the charges of single calls; return whether another rule or input charge holds.
+
+        The answer to the call of that number allows levels from `least` to `most`.
+        """
+        model = self.charging
+        room = FULL * self.limit - most
+        if model is None or room <= 0.0 or least <= -self.limit:
+            return False  # a full quota loses its refill, and a debt shows as nothing
+        found = FoundLevel(level, most - least, room / self.rate, sent_at, reading.instant)
+        shortest, longest = self.period.bounds(reading, now - sent_at)
+        unsure = self.limit / shortest - self.limit / longest
+        return model.answered(number, found, self.rate, unsure, now)
 
     def _learn_charging(
         self,

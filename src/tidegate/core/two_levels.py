@@ -116,6 +116,11 @@ class TwoLevelQuotas:
         return {**self.own.mirrors, **self.account.quotas.mirrors}
 
     @property
+    def counted(self) -> Mapping[str, QuotaMirror]:
+        """Return the mirrors of both levels by name, with what was used of each; their levels may lag."""
+        return {**self.own.counted, **self.account.quotas.counted}
+
+    @property
     def provenance(self) -> Mapping[str, QuotaProvenance]:
         """Return the provenance of the quotas of both levels."""
         return {**self.own.provenance, **self.account.quotas.provenance}

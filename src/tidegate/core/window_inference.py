@@ -186,6 +186,7 @@ class WindowInference:
         "_decimals",
         "_default",
         "_denied",
+        "_disputed",
         "_doubted",
         "_falls",
         "_first",
@@ -214,7 +215,7 @@ class WindowInference:
 
     def __init__(self, default: float) -> None:
         self._default = default
-        self._denied = False
+        self._denied = self._disputed = False
         self.turned: Refill | None = None
         self._decimals = 0
         self._only_reset: float | None = None
@@ -224,6 +225,23 @@ class WindowInference:
         self._first: tuple[float, float] | None = None
         self.capacity: float | None = None
         self.forget()
+
+    def bounds(self, reading: QuotaReading, took: float) -> tuple[float, float]:
+        """Return the shortest and the longest window that the answers allow; a natural one that is alone is known.
+
+        A declared window holds unless a reading, whose answer took `took` seconds, contradicts it.
+        """
+        declared, limit, remaining, reset = reading.window, reading.limit, reading.remaining, reading.reset_after
+        if declared is not None and not self._denied:
+            if limit is None or remaining is None or reset is None:
+                return (SHORTEST, INFINITY) if self._disputed else (declared, declared)
+            seen = _stated_window(CONVENTIONS[-1], reading, limit, remaining, reset, reading.resolution, took)
+            self._disputed = self._disputed or (seen is not None and not seen[0] <= declared <= seen[1])
+            return (SHORTEST, INFINITY) if self._disputed else (declared, declared)
+        low, high = self._bounds[self._held]
+        if self._natural is not None and sum([low <= each <= high for each in NATURAL_WINDOWS]) <= 1:
+            return self._natural, self._natural
+        return max(SHORTEST, low), max(SHORTEST, high)
 
     @property
     def returns_after(self) -> float:
