@@ -118,8 +118,8 @@ MUTATIONS = (
         2,
         "the window of a quota is learned from its resets",
         "core/window_inference.py",
-        "        if limit is None or remaining is None or reset is None:\n",
-        "        if True:\n",
+        "remaining is None or reset is None:\n            return usable_window(declared, so_far)\n",
+        "True:\n            return usable_window(declared, so_far)\n",
         Bound("announced-rolling", 2, "ratio", 1.06),
     ),
     Mutation(

@@ -248,6 +248,15 @@ def test_a_refusal_where_the_pace_had_held_is_a_drop(pacer: Pacer) -> None:
     assert (pacer.phase, pacer.rate) == (PacerPhase.STARTUP, pytest.approx(DROP * pace))
 
 
+def test_a_refusal_too_soon_for_the_held_pace_is_a_drop_after_a_few_calls(pacer: Pacer) -> None:
+    at = held(pacer)
+    pace = pacer.rate
+    send(pacer, at + 0.11, at + 0.22)
+    refuse(pacer, at + 0.5, *send(pacer, at + 0.5))
+    # Three calls in half a second are six a second at most.
+    assert (pacer.phase, pacer.rate) == (PacerPhase.STARTUP, pytest.approx(DROP * pace))
+
+
 def test_an_idle_key_raises_no_pace_and_saves_no_burst(pacer: Pacer) -> None:
     at = held(pacer)
     pace = pacer.rate

@@ -76,8 +76,7 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
         gates.unavailability.answered()
     for _, debit, _ in permit.charges:
         debit.answered = True
-    gates.counts.latencies.append(now - permit.sent_at)
-    gates.counts.answered += 1
+    gates.counts.note_answered(now - permit.sent_at)
     if permit.probe or gates.breaker.failures:
         answered(gates, permit, now, out)
     # While a quota binds, it decides how many calls are in flight: latencies prove nothing.

@@ -78,7 +78,8 @@ MANY = 30
 TRUE_SHARE = 0.9
 DOUBTS = 2
 """Calls admitted between two refusals from which their rate is taken, and so many from a deep bucket. While holding,
-less than `TRUE_SHARE` of the pace was no drop but a measurement too high; a few calls are doubted so many times."""
+less than `TRUE_SHARE` of the pace was no drop but a measurement too high. A few calls are doubted so many times, where
+they do not show that the rate is below that share of the pace."""
 
 NARROWEST = 1.02
 """Least first step of a rise, where a bucket of one or two calls is known well."""
@@ -452,9 +453,11 @@ class Pacer:
         if cruising and count >= KEPT_CALLS:
             self._broken += 1
         nothing, deep = self.gauge.nothing_new(let_in), self.gauge.deep(rate)
-        if count < SURE and (nothing or (cruising and (deep or self.spacing.waits < DOUBTS))):
+        # No rate near the held one admits as few calls as these.
+        fell = cruising and not (nothing or deep) and self.gauge.informed and self._highest < TRUE_SHARE * rate
+        if count < SURE and not fell and (nothing or (cruising and (deep or self.spacing.waits < DOUBTS))):
             self._wait(cause, sent_at, now)
-        elif count < SURE:
+        elif count < SURE and not fell:
             middle = sqrt(self._least * self._highest) if self.gauge.informed else 0.0
             if self.timed and self.hint > 0.0 and self.gauge.informed:
                 # The calls were as far apart as the provider asked for: what is faster than their bound is refused.

@@ -253,6 +253,10 @@ class PacingBucket:
         missing = 1.0 - self._level - self.rate * (now - self._at)
         return now if missing <= 1e-9 else now + missing / self.rate
 
+    def opened_at(self) -> float:
+        """Return when the next call may go, or could have gone."""
+        return self._at + (1.0 - self._level) / self.rate
+
     def alone(self, now: float) -> bool:
         """Return whether an attempt is under way that nobody may follow before its fate is known."""
         return now < self._judged_at < INFINITY
