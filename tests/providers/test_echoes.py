@@ -53,13 +53,81 @@ ECHOES = [
     (COMPATIBLE, 500, "sqlalchemy: session limit of size 5 overflow 10 reached, connection timed out"),
     (COMPATIBLE, 502, "context deadline exceeded: the job of every day"),
     (COMPATIBLE, 504, "Timeout: 24h job limit not reached"),
+    (COMPATIBLE, 400, "The following content was flagged: my account has insufficient funds and the bank returned 402"),
+    (COMPATIBLE, 400, "Content policy violation: user asked how to exceed the daily quota"),
+    (
+        COMPATIBLE,
+        400,
+        "Your prompt was rejected by the safety system: I hit my weekly limit and my balance is negative",
+    ),
+    (
+        COMPATIBLE,
+        400,
+        "This model's maximum context length is 8192 tokens. However, you requested 9000.",
+    ),
+    (COMPATIBLE, 400, "max_tokens is too large: 100000. This model supports at most 4096 completion tokens."),
+    (COMPATIBLE, 400, "Rate must be between 0 and 1; limit exceeded"),
+    (COMPATIBLE, 400, "Request payload size exceeds the limit: 20971520 bytes."),
+    (COMPATIBLE, 400, "Number of images exceeds the limit of 10 per request"),
+    (COMPATIBLE, 400, "The input token count (2500000) exceeds the maximum number of tokens allowed (1048576)."),
+    (COMPATIBLE, 400, "Total characters per day field is missing"),
+    (COMPATIBLE, 400, "Tool 'get_rate_limit' not found. rate limit reached"),
+    (COMPATIBLE, 400, "function name 'check_balance_insufficient' does not exist"),
+    (COMPATIBLE, 400, "Too many tools: 200. Limit is 128"),
+    (COMPATIBLE, 400, "Too many messages in conversation"),
+    (COMPATIBLE, 400, "There are no models available for your account"),
+    (COMPATIBLE, 400, "No keys available for this provider"),
+    (COMPATIBLE, 400, "No allowed providers are available for the selected model."),
+    (COMPATIBLE, 400, "Index capacity exceeded"),
+    (COMPATIBLE, 400, "Batch size limit exceeded: 2048"),
+    (COMPATIBLE, 400, "Embedding request: too many requests in batch, maximum 100 inputs"),
+    (COMPATIBLE, 400, "Parameter schedule: 'every 5 hours' unsupported; quota exceeded"),
+    (COMPATIBLE, 400, "The document mentions 余额不足 每日上限 but image is required"),
+    (COMPATIBLE, 400, "用户输入无效: 今日额度已用完"),
+    (COMPATIBLE, 400, "Неверный параметр: превышен дневной лимит"),
+    (
+        COMPATIBLE,
+        401,
+        "Incorrect API key provided: sk-dail***mit. You can find your API key at https://platform.openai.com.",
+    ),
+    (COMPATIBLE, 401, "Invalid token: monthly plan"),
+    (COMPATIBLE, 401, "Your API key has expired. Please renew it in 30 days"),
+    (COMPATIBLE, 403, "You do not have access to model gpt-5 on the free plan; upgrade your plan"),
+    (COMPATIBLE, 403, "Country, region, or territory not supported"),
+    (COMPATIBLE, 403, "This organization has been disabled."),
+    (COMPATIBLE, 403, "Content blocked: the text 'rate limited for 24 hours' violates policy"),
+    (COMPATIBLE, 403, "Quota management requires the role billing.admin"),
+    (COMPATIBLE, 403, "Billing is not enabled for this project"),
+    (COMPATIBLE, 404, "The model `daily-limit-1` does not exist"),
+    (COMPATIBLE, 422, "body.limit: Input should be less than or equal to 100; daily limit exceeded, retry in 2 hours"),
+    (COMPATIBLE, 500, "TypeError: cannot read property 'daily_limit' of undefined"),
+    (COMPATIBLE, 500, "Traceback: File quota.py line 20 in check_daily_limit: KeyError 'limit'"),
+    (COMPATIBLE, 500, "Internal error: failed to render template daily_quota_exceeded.html"),
+    (COMPATIBLE, 500, "assertion failed: queue.len() < max"),
+    (COMPATIBLE, 500, "sample rate exceeded 48000 Hz"),
+    (COMPATIBLE, 401, "The speech rate is too high"),
+    (COMPATIBLE, 500, "worker crashed: out of memory (limit reached)"),
+    (
+        COMPATIBLE,
+        500,
+        "CUDA out of memory. Tried to allocate 2 GiB (GPU 0; 24 GiB total capacity; 23 GiB already allocated)",
+    ),
+    (COMPATIBLE, 502, "upstream connect error or disconnect/reset before headers. reset reason: connection failure"),
+    (COMPATIBLE, 504, "The upstream server is timing out; try again after the 24 hour maintenance"),
+    (COMPATIBLE, 400, "Could not fetch https://example.org/a.png: HTTP 429 Too Many Requests"),
+    (COMPATIBLE, 400, "Function call failed: RateLimitError: quota exceeded for today"),
+    (
+        COMPATIBLE,
+        400,
+        "The assistant message cannot be empty; previous: you have been rate limited. Try again in 5 hours",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("table", "status", "message"), ECHOES)
 def test_an_error_with_the_callers_own_words_stays_what_its_status_says(table, status, message):
     outcome = judge(table, status, [], json.dumps({"error": {"message": message}}).encode(), NOW)
-    expected = Kind.PERMANENT if status in (400, 401, 403) else Kind.TRANSIENT
+    expected = Kind.PERMANENT if status < 500 and status != 408 else Kind.TRANSIENT
     assert (outcome.kind, outcome.retry_after) == (expected, None)
 
 

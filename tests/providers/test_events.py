@@ -47,6 +47,10 @@ def test_what_a_model_writes_is_no_failure(text):
         event({"choices": [{"delta": {}}], "base_resp": {"status_code": 0, "status_msg": ""}}),
         event({"choices": [{"delta": {"content": '"base_resp": {"status_code": 1002}'}}]}),
         b'{"choices": [{"message": {"base_resp": {"status_code": 1002}}}], "base_resp": {"status_code": 0}}',
+        b'{"Response": {"Result": {"Error": null}, "RequestId": "a"}}',
+        b'{"success": false}',
+        event({"choices": [{"delta": {"content": '"success":false,"code":1302,"msg":"rate limit exceeded"'}}]}),
+        event({"choices": [{"message": {"tool": {"success": False, "message": "rate limit exceeded"}}}]}),
     ],
 )
 def test_an_ordinary_chunk_is_no_failure(chunk):
@@ -71,6 +75,8 @@ def test_an_ordinary_chunk_is_no_failure(chunk):
         (COMPATIBLE, b"event: error\ndata: gone\n\n", Kind.TRANSIENT),
         (COMPATIBLE, b"event: error\ndata: the model is overloaded\n\n", Kind.OVERLOADED),
         (COMPATIBLE, b'{"error_code": 18, "error_msg": "Open api qps request limit reached"}', Kind.RATE_LIMIT),
+        (COMPATIBLE, event({"Response": {"Error": {"Code": "E", "Message": "No credits left"}}}), Kind.QUOTA_EXHAUSTED),
+        (COMPATIBLE, b'{"success": false, "code": 1302, "msg": "rate limit exceeded"}', Kind.RATE_LIMIT),
         (COMPATIBLE, b'{"error_code": 336, "error_msg": "bad"}', Kind.PERMANENT),
         (COMPATIBLE, b'[{\n "error": {\n  "code": 503,\n  "message": "overloaded"\n }\n}\n]', Kind.OVERLOADED),
         (COMPATIBLE, chat("hello") + event({"error": {"message": "overloaded", "code": 503}}), Kind.OVERLOADED),

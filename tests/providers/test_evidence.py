@@ -73,6 +73,24 @@ FOUND = [
     (402, "Queue full: 1 requests already queued (max: 1)", "concurrency_words"),
     (429, "You exceeded your concurrent session limit", "concurrency_words"),
     (403, "请求过于频繁", "rate_words"),
+    (403, "User is locked. Reason: TOP_UP.", "money"),
+    (403, "Your balance is -0.18", "money"),
+    (401, "Unpaid invoice", "money"),
+    (429, "Your weekly quota resets on April 20, 2026 at 2:00 AM", "plan_until"),
+    (403, "Rate limit quota violation. Quota limit exceeded", "rate_words"),
+    (400, "You are being throttled", "rate_words"),
+    (400, "tokens per min exceeded", "rate_words"),
+    (400, "concurrency limit reached, retry", "concurrency_words"),
+    (400, "The server is busy", "overload_words"),
+    (503, "exceeds maximum queue size", "overload_words"),
+    (500, "Request dropped due to backpressure", "overload_words"),
+    (429, "No available accounts", "others_capacity_words"),
+    (429, "No healthy upstream servers available", "others_capacity_words"),
+    (429, "All 3 providers are currently cooling down", "others_capacity_words"),
+    (502, "There is a surge in traffic", "overload_words"),
+    (429, "All credentials for model gpt-5 are cooling down via provider x", "others_capacity_words"),
+    (429, "insufficient_balance: please add billing credits", "money"),
+    (400, "ServiceQuotaExceededException MONTHLY_REQUEST_COUNT You have reached the limit", "plan_used_up"),
 ]
 
 
@@ -82,6 +100,27 @@ def test_the_words_of_a_family_name_its_meaning(status, message, rule):
     assert outcome.row == f"common:{rule}"
     meaning = next(each for each in MEANINGS if each.name == rule)
     assert (outcome.kind, outcome.cause) == (meaning.kind, meaning.cause)
+
+
+def test_a_quota_of_minutes_that_names_its_end_is_no_rate():
+    assert answer(403, "Out of call volume quota. Quota will be replenished in 00:30:02").row == "common:plan_until"
+    assert answer(429, "You've exceeded your weekly rate limit. Try again in 30 seconds").row == "common:plan_until"
+
+
+def test_a_day_that_only_a_field_names_is_a_days_quota():
+    body = {"error": "too many requests", "limit": 100, "limit_type": "daily"}
+    assert judge(COMPATIBLE, 429, [], json.dumps(body).encode(), NOW).row == "common:day_used_up"
+
+
+def test_a_reset_without_a_quota_is_that_of_the_window_it_fits():
+    windows = {"minute": "30", "day": "0", "month": "0"}
+    headers = {"ratelimit-reset": "2396808"}
+    headers |= {f"x-ratelimit-remaining-{window}": left for window, left in windows.items()}
+    outcome = answer(429, "slow down", headers=headers)
+    assert (outcome.kind, outcome.retry_after) == (Kind.DAILY_LIMIT, 2396808)
+    assert [r.name for r in outcome.readings if r.reset_after] == ["gateway-month"]
+    short = answer(429, "slow down", headers={**headers, "ratelimit-reset": "100"})
+    assert [r.name for r in short.readings if r.reset_after] == ["gateway-day"]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +135,8 @@ def test_the_words_of_a_family_name_its_meaning(status, message, rule):
         ("UserByModelByDay", "day_used_up"),
         ("dailyLimitExceeded", "day_used_up"),
         ("rateLimitExceeded", "rate_words"),
+        ("usage_not_included", "plan_used_up"),
+        ("account_stream_cap", "concurrency_words"),
     ],
 )
 def test_a_code_alone_names_its_meaning(code, rule):
@@ -157,6 +198,9 @@ def test_every_meaning_has_an_example():
         (429, "Limit: 60 per minute. Remaining: 0. Limit: 0 burst"),
         (429, "Limit 0 remaining; rate limit 60 rpm, retry in 1s"),
         (429, "Your plan has a limit of 3 requests per minute, try again in 20s"),
+        (429, "User hourly token limit of 100000 exceeded, retry in 1800 s"),
+        (429, "Requests per minute exceeded. Daily quota remaining: 49. Retry in 20 seconds."),
+        (429, "You have exhausted your capacity on this model. Your quota will reset after 5s."),
     ],
 )
 def test_a_rate_stays_a_rate(status, message):

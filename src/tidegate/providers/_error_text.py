@@ -1,7 +1,7 @@
 """Limits and waits in the message of a refusal, and in the details of a Google error. Never raises.
 
-Theory of operation. Messages are the last source to be read, and only those of refusals. They are in English, in lower
-case, with white space collapsed, and cut to 4,096 characters. Every pattern is word-bounded and has bounded repetition.
+Theory of operation. Messages are the last source to be read, and only those of refusals. They are in lower case,
+with white space collapsed, and cut to 4,096 characters. Every pattern is word-bounded and has bounded repetition.
 
 Google's details list the exceeded quotas and the time to retry. Source: google.rpc.QuotaFailure, RetryInfo and
 ErrorInfo as in captures gemini-429-paid-per-minute, gemini-429-free-tpm and gemini-429-codeassist-per-day (PROVIDERS.md
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tidegate.core.values import QuotaReading, Unit
 from tidegate.providers import _values
+from tidegate.providers._glossary import foreign_wait
 from tidegate.providers._values import window_name
 
 _NUMBER = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.0{1,6}(?![0-9]))?(k(?![a-z]))?"
@@ -24,11 +25,23 @@ _SPAN = rf"({_AMOUNT} ?{_TIME}(?:(?:,? and |, | )?{_AMOUNT} ?{_TIME}){{0,4}})"
 _CLOCK = r"(?:([0-9]{1,4})\.)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})(?![0-9])"
 """A span as .NET writes it (Azure API Management: `5.03:23:11`, days first)."""
 _AGAIN = (
-    r"\b(?:try again|retry|retrying|wait|resets?|renew(?:s|ed)|refreshe[sd]|replenishe[sd]|refills?|restored|unlocks?"
-    r"|available(?: again)?|come back|(?:blocked|limited|suspended|throttled|paused)(?= for ))"
+    r"\b(?:try (?:your request |the request |this )?again|retry(?: your| the| this)?(?: request| call)?|retrying|wait"
+    r"|resets?|renew(?:s|ed)|refreshe[sd]|replenishe[sd]|refills?|restored|unlocks?|cool ?down(?: period)?|slow down"
+    r"|(?<!was )(?<!were )available(?: again)?|come back|(?:next|another) (?:request|call|attempt|message|try|reset)"
+    r"(?: is| will be)?(?: allowed| possible| available| permitted)?"
+    r"|(?:blocked|limited|suspended|throttled|paused)(?= for ))"
 )
-_ABOUT = r"(?: in| after| for| within)?:? (?:about |around |approximately |at least |another )?~?"
+_ABOUT = r"(?: in| after| for| within| of)?:? (?:about |around |approximately |at least |another )?~?"
 _WAIT = re.compile(rf"{_AGAIN}{_ABOUT}(?:{_CLOCK}|{_SPAN})")
+_ONE = re.compile(rf"{_AGAIN}(?: in| after| for| within) (?:about |around )?an? (second|minute|hour|day|week)\b")
+_MINUTES = re.compile(rf"{_AGAIN} in ([0-9]{{1,2}}):([0-5][0-9])(?![:0-9]| ?[ap]\.?m)")
+_FIELD = re.compile(r"\bretry[-_ ]?(?:after|in|delay)(?:[-_ ]?(seconds|secs|s|ms))?[\"']? ?[:=] ?[\"']?"
+                    rf"({_AMOUNT})(ms|s)?(?![0-9.:a-z-])")  # fmt: skip
+"""The name of a field or header in a message: `retry_after=30`, `Retry-After: 12`."""
+_LEFT = re.compile(
+    rf"{_SPAN} (?:remaining |left )?(?:until|till|before) (?:the |your )?(?:next )?(?:reset|retry|quota|limit)"
+    rf"|\bin {_SPAN},? (?:your|the) (?:quota|limit|window) (?:will )?resets?\b"
+)
 _PARTS = re.compile(rf"({_AMOUNT}) ?({_TIME})")
 _UNTIL = re.compile(
     rf"(?:{_AGAIN}(?: at| on| by| after| until)?:?|\buntil|将在) ([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:[t ]|,? at )"
@@ -46,30 +59,37 @@ _BEIJING = "+08:00"
 """Zone of an instant without one. Only services of China are known to write such (Z.ai: collected answers of 2026)."""
 
 _END = r"(?![0-9]|[.,][0-9])"
-_LIMIT = re.compile(r"\blimit:? ~?" + _NUMBER + _END)
+_LIMIT = re.compile(r"\blimit(?: of(?= [0-9,]{1,15} (?:exceeded|reached)))?:? ~?" + _NUMBER + _END)
 _REQUESTED = re.compile(r"\brequested:? ~?" + _NUMBER + _END)
 _WHAT = (
-    r"(input tokens|output tokens|tokens?|requests?|images|api calls|calls|queries|messages|times)"
+    r"(input tokens|output tokens|tokens?|requests?|reqs?|images|api calls|calls|queries|messages|times)"
     r"(?: per [a-z]{1,20}(?= per ))?"
 )
 _WINDOW = r"(?:([0-9]{1,5})[ -]?)?(second|sec|s|minute|min|hour|day|week|month)s?\b"
-_WHAT_PER = re.compile(rf"\b{_WHAT} per {_WINDOW}")
+_WHAT_PER = re.compile(rf"\b{_WHAT}(?: per | ?/ ?){_WINDOW}")
 _DAILY = re.compile(r"\b(hourly|daily|weekly|monthly) (token|request)s? (?:limit|quota)\b")
 _PER = re.compile(rf"(?:\bper |/ ?){_WINDOW}")
-_SHORT = re.compile(r"\b([rt])p([smhd])\b")
+_SHORT = re.compile(r"\b([rtq])p([smhd])\b")
 _MAX_SHORT = re.compile(rf"\b(?:max(?:imum)? ([rt])p([smhd])|([rt])p([smhd]) limit)(?: of| is)?:? {_NUMBER}{_END}")
 _WHAT_LIMIT_PER = re.compile(rf"\b(token|request) limit \({_NUMBER} per {_WINDOW}\)")
 _AMOUNT_PER = re.compile(rf"(?<![0-9,.]){_NUMBER} {_WHAT} ?(?:per|/|every|each|(?:within|over|in)(?: an?)?) ?{_WINDOW}")
-_BOUNDED = re.compile(r"limit|quota|maximum|max |exceed|allow")
+_BOUNDED = re.compile(r"limit|quota|maximum|max |exceed|allow|only|up to")
 """Words beside which an amount per window is the limit."""
 _OFFERED = re.compile(r"\b(?:upgrade|unlock|increase)")
 """Words after which an amount is what another plan allows."""
+_NUMBER_SHORT = re.compile(rf"(?<![0-9,.]){_NUMBER} ?([rtq])p([smhd])\b")
+_ALONE = re.compile(rf"(?:rate limit exceeded|too many requests)?\W{{0,3}}{_NUMBER} ?(?:per|/) ?{_WINDOW}\W{{0,2}}")
+"""A whole message of Flask-Limiter or SlowAPI: `50 per 1 minute`."""
+_LIMIT_TIME = re.compile(rf"\blimit:? ?{_NUMBER},? ?(?:time|period|window|interval):? ?{_WINDOW}")
+"""Huawei's gateway: `over ratelimit,limit:5,time:1 minute`."""
 _NUMBER_PER = re.compile(rf"\blimit of {_NUMBER} per ([0-9]{{1,9}})s exceeded for ([a-z]{{1,40}})")
 _ACTUAL_LIMIT = re.compile(rf"\b{_WHAT} per {_WINDOW} \(actual/limit\): {_NUMBER}/{_NUMBER}")
 _AT_ONCE = re.compile(
     rf"\b(?:maximum|max|limit)(?: of)? {_NUMBER} (?:concurrent|parallel|simultaneous)\b"
     rf"|\b(?:concurrent|concurrency|parallel|simultaneous)(?: [a-z]{{1,20}})? limit(?: of| is)?:? {_NUMBER}{_END}"
     rf"|\bmax(?:imum)?(?: [a-z]{{1,20}})? concurrency:? {_NUMBER}{_END}"
+    rf"|\bconcurrent [a-z]{{1,20}}(?: in flight)?(?:\.| \() ?(?:max(?:imum)?(?: allowed)?|limit):? {_NUMBER}{_END}"
+    rf"|\ballows? (?:up to |only )?{_NUMBER} (?:concurrent|parallel|simultaneous)\b"
 )
 
 _MAX_BODY = 4096
@@ -81,10 +101,11 @@ _UNITS: dict[str, Unit] = {
     "input tokens": "input_tokens",
     "output tokens": "output_tokens",
     "requests": "requests",
-    **dict.fromkeys(("request", "api calls", "calls", "queries", "messages", "times"), "requests"),
+    **dict.fromkeys(("request", "req", "reqs", "api calls", "calls", "queries", "messages", "times"), "requests"),
     "token": "tokens",
     "images": "input_images",
 }
+_SHORT_UNITS: dict[str, Unit] = {"r": "requests", "q": "requests", "t": "tokens"}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "mo": 2592000.0}
 
 
@@ -127,9 +148,12 @@ def _amounts(text: str, codes: frozenset[str]) -> Prose:
     match = _WHAT_LIMIT_PER.search(text)
     if match is not None:
         return Prose(None, _count(match[2], match[3]), None, _UNITS[f"{match[1]}s"], _window(match[4], match[5]))
+    match = _LIMIT_TIME.search(text)
+    if match is not None:
+        return Prose(None, _count(match[1], match[2]), None, "requests", _window(match[3], match[4]))
     match = _AT_ONCE.search(text)
     if match is not None:
-        written = next((match[place], match[place + 1]) for place in (1, 3, 5) if match[place])
+        written = next((match[place], match[place + 1]) for place in (1, 3, 5, 7, 9) if match[place])
         return Prose(None, _count(*written), None, "concurrent_requests", 0.0)
     match = _MAX_SHORT.search(text)
     if match is not None:
@@ -145,17 +169,41 @@ def _amounts(text: str, codes: frozenset[str]) -> Prose:
     match = _AMOUNT_PER.search(stated) if _BOUNDED.search(stated) else None
     if match is not None:
         return Prose(None, _count(match[1], match[2]), None, _UNITS[match[3]], _window(match[4], match[5]))
+    match = _NUMBER_SHORT.search(stated) if _BOUNDED.search(stated) else None
+    if match is not None:
+        return Prose(None, _count(match[1], match[2]), None, _SHORT_UNITS[match[3]], _SECONDS[match[4]])
+    match = _ALONE.fullmatch(text)
+    if match is not None:
+        return Prose(None, _count(match[1], match[2]), None, "requests", _window(match[3], match[4]))
     return Prose()
 
 
 def _wait(text: str) -> float | None:
     match = _WAIT.search(text)
     if match is None:
-        return None
+        return _worded_wait(text)
     if match[5] is None:
         days, hours, minutes, seconds = (float(part or 0) for part in match.groups()[:4])
         return days * 86400.0 + hours * 3600.0 + minutes * 60.0 + seconds
-    wait = sum(float(number) * _seconds(unit) for number, unit in _PARTS.findall(match[5]))
+    return _span(match[5])
+
+
+def _worded_wait(text: str) -> float | None:
+    """Return a wait in a rarer form: "in an hour", "in 04:30", "retry_after=30", "30 s left", another language."""
+    one, minutes, field, left = _ONE.search(text), _MINUTES.search(text), _FIELD.search(text), _LEFT.search(text)
+    if one is not None:
+        return _SECONDS[one[1][0]]
+    if minutes is not None:
+        return 60.0 * float(minutes[1]) + float(minutes[2])
+    if field is not None:
+        return float(field[2]) / (1000.0 if "ms" in (field[1], field[3]) else 1.0)
+    if left is not None:
+        return _span(left[1] or left[2])
+    return foreign_wait(text)
+
+
+def _span(written: str) -> float | None:
+    wait = sum(float(number) * _seconds(unit) for number, unit in _PARTS.findall(written))
     return wait if wait <= _values.MAX_SECONDS else None
 
 
@@ -193,7 +241,7 @@ def _what(text: str, codes: frozenset[str]) -> tuple[Unit | None, float | None]:
         return _UNITS[f"{match[2]}s"], _window(None, match[1])
     match = _SHORT.search(text)
     if match is not None:
-        return ("requests" if match[1] == "r" else "tokens"), _SECONDS[match[2]]
+        return _SHORT_UNITS[match[1]], _SECONDS[match[2]]
     for unit in ("tokens", "requests"):
         if unit in codes:
             match = _PER.search(text)
@@ -243,6 +291,65 @@ class Exceeded(NamedTuple):
             return None
         name = f"{self.unit.replace('_', '-')}-{window_name(self.window)}"
         return QuotaReading(name, self.unit, "fixed", self.limit, None, None, self.window)
+
+
+_LIMIT_FIELDS = ("limit", "maxrequests", "requestlimit", "ratelimit", "quota", "max")
+_WINDOW_FIELDS = (
+    "window",
+    "windowseconds",
+    "windows",
+    "period",
+    "interval",
+    "per",
+    "limittype",
+    "windowsize",
+    "quotatype",
+)
+_COUNTED_FIELDS = ("unit", "type", "metric", "dimension", "resource", "limittype", "quotatype")
+_PER_WINDOW = re.compile(rf"{_NUMBER} ?(?:[a-z]{{1,10}} ?)?(?:/|per|every) ?{_WINDOW}")
+_A_WINDOW = re.compile(
+    r"(?:per[ _-])?(?:([0-9]{1,7}) ?)?(seconds?|secs?|s|minutes?|mins?|m|hours?|hr|h|days?|d|weeks?|w|months?)"
+)
+_WORDED_WINDOWS = {
+    "hourly": "hour",
+    "daily": "day",
+    "weekly": "week",
+    "monthly": "month",
+    "rpm": "m",
+    "rps": "s",
+    "rpd": "d",
+}
+
+
+def stated_limit(fields: dict[str, object]) -> Exceeded | None:
+    """Return the limit and its window in the fields of an error, whose names have no case and punctuation; else None.
+
+    Seen: `{"limit": 20, "window": "60s"}`, `{"limit": "1000r/s"}`, `{"limit": 100, "limit_type": "per_minute"}`.
+    """
+    limit = next((fields[name] for name in _LIMIT_FIELDS if isinstance(fields.get(name), int | str)), None)
+    if isinstance(limit, bool) or limit is None:
+        return None
+    counted = " ".join(str(fields[name])[:_MAX_TEXT] for name in _COUNTED_FIELDS if name in fields).lower()
+    unit: Unit = "tokens" if "token" in counted or "tpm" in counted else "requests"
+    rate = _PER_WINDOW.fullmatch(str(limit)[:_MAX_TEXT].lower())
+    if rate is not None:
+        unit = "tokens" if "token" in str(limit).lower() else unit
+        return Exceeded(unit, _window(rate[3], rate[4]), _count(rate[1], rate[2]))
+    amount = _values.amount(str(limit)[:_MAX_TEXT].encode("ascii", "replace"))
+    seconds = _stated_window(next((fields[name] for name in _WINDOW_FIELDS if name in fields), None))
+    if not amount or seconds is None:
+        return None
+    return Exceeded(unit, seconds, amount)
+
+
+def _stated_window(window: object) -> float | None:
+    if isinstance(window, int) and not isinstance(window, bool):
+        return float(window) if 0 < window <= _values.MAX_SECONDS else None
+    if not isinstance(window, str) or len(window) > _MAX_TEXT:
+        return None
+    written = window.strip().lower().replace("_", " ")
+    match = _A_WINDOW.fullmatch(_WORDED_WINDOWS.get(written, written))
+    return _window(match[1], match[2]) if match is not None else None
 
 
 class Details(NamedTuple):

@@ -15,7 +15,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from tidegate.providers import _values
-from tidegate.providers._error_text import Exceeded, read_details
+from tidegate.providers._error_text import Exceeded, read_details, stated_limit
+from tidegate.providers._quoted_refusal import announced, is_of_the_request, quoted_objects
 
 _MAX_BODY = 1 << 18
 """Bytes of a refusal's body above which it is not parsed. Raising it spends more time on a hostile answer. Chosen: the
@@ -33,6 +34,9 @@ _MAX_QUOTED = 64
 """Headers that are read from a gateway's quotation of an upstream answer, and fields of one object. Raising it spends
 more time on a hostile answer. Chosen: an answer of a provider has a few dozen headers."""
 
+_MAX_LISTED = 4
+"""Messages of a list that are read. Raising it spends more time on a hostile answer. Chosen: refusals list one."""
+
 _MAX_DEPTH = 3
 """Objects around the innermost one that is read. Raising it spends more time on a hostile answer. Chosen: the deepest
 refusal seen has two (`Response.Error`)."""
@@ -40,21 +44,40 @@ refusal seen has two (`Response.Error`)."""
 _AROUND = ("error", "fault", "detail", "response", "baseresp", "responsemetadata", "header")
 """Fields whose object holds the error. A list of `errors` is read after the message beside it."""
 
-_BESIDE = ("details", "detail", "metadata", "params", "ratelimit", "innererror", "retryinfo")
-"""Fields whose object adds codes and waits to the error that holds it."""
+_BESIDE = ("details", "detail", "metadata", "params", "ratelimit", "innererror", "retryinfo", "debug", "data", "cause",
+           "originalerror", "providererror")  # fmt: skip
+"""Fields whose object adds codes, waits and words to the error that holds it."""
 
 _CODES = ("code", "type", "status", "errorcode", "errortype", "errcode", "reason", "limitsource")
 _STATUSES = ("code", "status", "statuscode")
 _TEXTS = ("message", "detail", "msg", "errormessage", "errormsg", "errmsg", "faultstring", "title", "errordescription",
           "statusmsg", "error", "errors")  # fmt: skip
+_TEXTS_BESIDE = ("message", "msg", "title", "reason", "description")
+_LISTED = ("error", "errors", "detail", "details", "messages")
+"""Fields whose list may hold messages."""
 
 _WAIT = re.compile(
-    r"(?:quota|ratelimit)?(?:retry|resets?|wait|cooldown|clears|available|unlocks)"
-    r"(?:(?:after|in|delay|time(?:stamp)?|at|date)(?:milliseconds?|millis|ms|seconds?|secs?|s)?|seconds?|secs?|ms)"
+    r"(?:next(?:access|retry|attempt|allowed|available|request)(?:time|at)?"
+    r"|(?:quota|ratelimit)?(?:retry|resets?|wait|cooldown|clears|available|unlocks)"
+    r"(?:(?:after|in|delay|time(?:stamp)?|at|date)(?:milliseconds?|millis|ms|seconds?|secs?|s)?|seconds?|secs?|ms))"
 )
 """Names of fields that state when to try again: `retry_after`, `resetsInSeconds`, `quotaResetDelay`, `reset_at`."""
 
+_MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
+_MONTH_NAMED = re.compile(
+    r"([0-9]{4})-(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)-([0-9]{2}) ([0-9:]{8}) ?([+-][0-9]{4})(?: UTC)?"
+)
+"""An instant as WSO2 writes it: `2026-Jan-17 00:00:00+0000 UTC`."""
+
 _MILLISECONDS = re.compile(r"(?:milliseconds?|millis|ms)\Z")
+
+_A_CODE = re.compile(r"(?=[A-Za-z]{1,40}[_.:-]|[A-Za-z]{0,40}[a-z][A-Z])[A-Za-z][A-Za-z0-9_.:-]{3,99}")
+"""A message of one joined word: a code in the place of a message (`{"error": "RATE_LIMIT_EXCEEDED"}`)."""
+
+_LEADING = re.compile(r"[^A-Za-z]{0,3}((?:[A-Za-z][A-Za-z0-9.]*[_A-Z][A-Za-z0-9_.]*(?::? ?-? |\Z)){1,3})")
+"""Codes at the beginning of a message: `insufficient_balance: ...`, `ThrottlingException: ...`."""
+
+_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _PUNCTUATION = str.maketrans("", "", "_-. ")
 
@@ -64,7 +87,8 @@ class RefusalDetails(NamedTuple):
 
     `until` is the named end of the wait, in seconds since 1970. `headers` are those that the body quotes
     (`error.metadata.headers`, capture openrouter-429-free-day). `exceeded` are the quotas that the body lists as
-    exceeded. `words` is `text` with the body's other texts, and what it quotes of an upstream's refusal.
+    exceeded. `words` is `text` with the body's other texts, and what it quotes of an upstream's refusal, whose status
+    is `upstream`.
     """
 
     codes: frozenset[str] = frozenset()
@@ -75,6 +99,7 @@ class RefusalDetails(NamedTuple):
     exceeded: tuple[Exceeded, ...] = ()
     words: str = ""
     until: float | None = None
+    upstream: int | None = None
 
 
 NOTHING = RefusalDetails()
@@ -105,13 +130,12 @@ def refusal_in(document: object) -> RefusalDetails:
     if isinstance(document, list):
         document = document[0] if document else None
     if isinstance(document, str):
-        return RefusalDetails(text=plain(document), words=plain(document))
+        document = {"message": document}
     if not isinstance(document, dict):
         return NOTHING
     layers = list(_layers(document, 0))
-    nested = _nested(layers)
-    if nested is not None:
-        layers.insert(0, nested)
+    nested, upstream = _nested(layers)
+    layers = [*nested, *layers]
     beside = [_named(inner) for layer in layers for key in _BESIDE if isinstance(inner := layer.get(key), dict)]
     codes = {code for layer in (*layers, *beside) for code in _codes(layer)}
     waits: list[float] = []
@@ -119,14 +143,17 @@ def refusal_in(document: object) -> RefusalDetails:
     listed: tuple[Exceeded, ...] = ()
     for layer in (*layers, *beside):
         _read_times(layer, waits, ends)
+        stated = stated_limit(layer)
+        listed += (stated,) if stated is not None else ()
         if isinstance(layer.get("details"), list):
             wait, exceeded, reasons = read_details(layer["details"])
             codes |= reasons
             listed += exceeded
             waits += [wait] if wait is not None else []
     status = next((code for layer in layers for key in _STATUSES if (code := _status(layer.get(key)))), None)
-    texts = [text for layer in layers for key in _TEXTS if isinstance(text := layer.get(key), str) and text]
-    words = plain(" ".join(dict.fromkeys([*texts, _quoted_text(layers)]))) if texts else ""
+    texts = [text for layer in layers for text in _texts(layer)]
+    codes |= {code for text in texts for word in _code_words(text) for code in _spellings(word)}
+    others = [text for layer in beside for key in _TEXTS_BESIDE if isinstance(text := layer.get(key), str)]
     return RefusalDetails(
         frozenset(codes),
         plain(texts[0]) if texts else "",
@@ -134,8 +161,9 @@ def refusal_in(document: object) -> RefusalDetails:
         status,
         _quoted(layers),
         listed,
-        words,
+        plain(" ".join(dict.fromkeys([*texts, *others, _quoted_text(layers)]))),
         ends[0] if ends else None,
+        upstream,
     )
 
 
@@ -171,18 +199,34 @@ def _layers(document: object, depth: int) -> Iterator[Layer]:
     yield from _layers(layer.get("errors"), depth + 1)
 
 
-def _nested(layers: list[Layer]) -> Layer | None:
-    """Return the upstream provider's error object that a gateway put, as JSON text, into its own `message`; else None.
+def _nested(layers: list[Layer]) -> tuple[list[Layer], int | None]:
+    """Return the upstream's error objects that a gateway quotes, innermost first, and the status of the upstream.
 
-    Seen in the recorded answer gemini-429-free-tpm.
+    A message that is nothing but JSON is always such a quotation (recorded answer gemini-429-free-tpm).
     """
-    for layer in layers:
-        message = layer.get("message")
-        if isinstance(message, str) and message[:64].lstrip()[:1] == "{" and len(message) <= _MAX_BODY:
-            found = list(_layers(parsed(message), _MAX_DEPTH - 1))
-            if found:
-                return found[0]
-    return None
+    texts = [text for layer in layers for text in _texts(layer)]
+    upstream = next((status for text in texts if (status := announced(plain(text)))), None)
+    for text in (*texts, _quoted_text(layers)):
+        if len(text) > _MAX_BODY:
+            continue
+        for before, found in quoted_objects(text):
+            if not is_of_the_request(before):
+                nested = list(_layers(found, _MAX_DEPTH - 1))
+                stated = (_status(layer.get(key)) for layer in nested for key in _STATUSES)
+                return nested, next((status for status in stated if status), upstream)
+    return [], upstream
+
+
+def _texts(layer: Layer) -> Iterator[str]:
+    """Yield the messages of an object, those in lists too."""
+    for key in _TEXTS:
+        text = layer.get(key)
+        if isinstance(text, str) and text:
+            yield text
+    for key in _LISTED:
+        listed = layer.get(key)
+        if isinstance(listed, list):
+            yield from (text for text in listed[:_MAX_LISTED] if isinstance(text, str) and text)
 
 
 def _codes(layer: Layer) -> Iterator[str]:
@@ -190,14 +234,29 @@ def _codes(layer: Layer) -> Iterator[str]:
         value = layer.get(key)
         if isinstance(value, bool) or not isinstance(value, str | int):
             continue
-        code = str(value).lower()
-        if len(code) <= _MAX_CODE:
-            yield code
-            # Copilot adds the plan to a code: `user_global_rate_limited:pro`.
-            yield code.partition(":")[0]
+        if len(str(value)) <= _MAX_CODE:
+            yield from _spellings(str(value))
     status = layer.get("statuscode")
     if "statusmsg" in layer and isinstance(status, int):
         yield str(status)
+
+
+def _code_words(text: str) -> list[str]:
+    """Return the codes that are the message, or that it begins with."""
+    if _A_CODE.fullmatch(text):
+        return [text]
+    leading = _LEADING.match(text[:_MAX_CODE])
+    return [word for word in leading[1].replace(":", " ").split() if _A_CODE.fullmatch(word)] if leading else []
+
+
+def _spellings(code: str) -> Iterator[str]:
+    """Yield a code in lower case: whole, without what follows a colon, and with its words apart.
+
+    Copilot adds the plan to a code (`user_global_rate_limited:pro`). Others join words (`MonthlyQuotaExceeded`).
+    """
+    yield code.lower()
+    yield code.partition(":")[0].lower()
+    yield _CAPITAL.sub("_", code).lower().replace("-", "_")
 
 
 def _read_times(layer: Layer, waits: list[float], ends: list[float]) -> None:
@@ -206,13 +265,18 @@ def _read_times(layer: Layer, waits: list[float], ends: list[float]) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float | str) or not _WAIT.fullmatch(name):
             continue
         text = f"{value:f}" if isinstance(value, float) else str(value)
-        time = _values.time(text[:_MAX_CODE].encode("ascii", "replace"))
+        time = _values.time(_MONTH_NAMED.sub(_as_rfc_3339, text[:_MAX_CODE]).encode("ascii", "replace"))
         if time is None:
             continue
         if time.form == "instant":
             ends.append(time.seconds)
         elif not name.endswith(("at", "date", "time", "timestamp")):
             waits.append(time.seconds / 1000.0 if _MILLISECONDS.search(name) else time.seconds)
+
+
+def _as_rfc_3339(written: re.Match[str]) -> str:
+    year, month, day, clock, zone = written.groups()
+    return f"{year}-{_MONTHS.index(month.lower()) // 3 + 1:02}-{day}T{clock}{zone[:3]}:{zone[3:]}"
 
 
 def _quoted(layers: list[Layer]) -> tuple[tuple[bytes, bytes], ...]:

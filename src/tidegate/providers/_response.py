@@ -18,6 +18,7 @@ from tidegate.providers import _values
 from tidegate.providers._error_text import Prose, read_prose
 from tidegate.providers._evidence import PLAN_UNTIL, Witnesses, meaning_of, unquoted
 from tidegate.providers._headers import Found, gather, origin, read_found, row_at, states_zero
+from tidegate.providers._quoted_refusal import REFUSING, RELAYING
 from tidegate.providers._refusal import NOTHING, RefusalDetails, parsed, refusal_in, refusal_of
 from tidegate.providers._schema import CODE, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, ErrorRow, HeaderRow, Provider
 from tidegate.providers._usage import usage_of
@@ -43,6 +44,9 @@ _PAYLOAD = re.compile(rb"\{[^{}]{0,4096}\}")
 _REFUSED = re.compile(rb'"(?:status_code|error_code)"\s*:\s*"?[1-9]')
 """Code of a refusal in `base_resp` or at the top: a good answer has 0 there, or none."""
 
+_UNLIKE = re.compile(rb'"Error"|"success"\s{0,4}:\s{0,4}false')
+"""Marks of a refusal in a good answer that has no `error`."""
+
 ANSWERED_STATUS = 200
 """HTTP status of an answer that holds a refusal."""
 
@@ -67,24 +71,49 @@ def judge(
     if provider.body_headers and refusal.headers:
         found = gather(provider, refusal.headers, found)
         readings, ignored = read_found(provider, found, now_on)
+    readings = _with_reset(readings)
     named, unusable = _header_wait(found, now_on)
     codes = refusal.codes | _header_codes(found)
-    refusal, prose = _without_echo(refusal._replace(codes=codes), status)
+    meant = _meant(refusal, status)
+    refusal, prose = _without_echo(refusal._replace(codes=codes), meant)
     rejected, until = _plan(provider, found, now_on)
     if until is not None:
         named = max(named or 0.0, until)
-    if status in _PROSE_STATUSES:
+    if meant in _PROSE_STATUSES:
         wait = _first(named, _said(refusal, prose, found, now_on), _reset_wait(provider, found, readings))
-        refusal = refusal._replace(wait=wait, status=status)
+        refusal = refusal._replace(wait=wait, status=meant)
         return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status, rejected)
     # Only a quota's refusal is worth waiting for, and it names its limit; an invalid request's words name another.
-    refusal = refusal._replace(wait=_first(named, refusal.wait), status=status)
+    refusal = refusal._replace(wait=_first(named, refusal.wait), status=meant)
     outcome = _outcome(provider, refusal, Prose(), found, readings, ignored + unusable, status, rejected)
     if outcome.kind in REFUSED and outcome.row.startswith("common:"):
         wait = _first(named, _said(refusal, prose, found, now_on), _reset_wait(provider, found, readings))
         refusal = refusal._replace(wait=wait)
         return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status, rejected)
     return outcome
+
+
+def _with_reset(readings: list[QuotaReading]) -> list[QuotaReading]:
+    """Return the readings with a reset that names no quota given to the one that it ends.
+
+    Kong sends one `ratelimit-reset` beside a remaining count for each window. It ends the shortest window at zero that
+    is as long.
+    """
+    bare = [r for r in readings if r.reset_after and r.limit is None and r.remaining is None and r.window is None]
+    if len(bare) != 1:
+        return readings
+    reset = bare[0].reset_after or 0.0
+    ended = [r for r in readings if r.remaining == 0 and r.reset_after is None and (r.window or 0.0) >= reset]
+    shortest = min(ended, key=lambda r: r.window or 0.0, default=None)
+    if shortest is None:
+        return readings
+    given = shortest._replace(reset_after=reset, resolution=bare[0].resolution)
+    return [given if r is shortest else r for r in readings if r is not bare[0]]
+
+
+def _meant(refusal: RefusalDetails, status: int | None) -> int | None:
+    """Return the status to read by: that of the upstream if a gateway relays its refusal with a status of its own."""
+    return refusal.upstream if refusal.upstream in REFUSING and status in RELAYING else status
 
 
 def _without_echo(refusal: RefusalDetails, status: int | None) -> tuple[RefusalDetails, Prose]:
@@ -141,9 +170,11 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
     if thrown is not None:
         return _failure(provider, thrown, None)
     native = b'"base_resp"' in chunk
-    if not native and b"error" not in chunk:
+    # Bare words first: each chunk of a stream passes here, and a search for a quote stops at every field.
+    unlike = (b"Error" in chunk or b"success" in chunk) and _UNLIKE.search(chunk) is not None
+    if not native and not unlike and b"error" not in chunk:
         return None
-    native = (native or b'"error_code"' in chunk) and _REFUSED.search(chunk) is not None
+    native = ((native or b'"error_code"' in chunk) and _REFUSED.search(chunk) is not None) or unlike
     named = b"event: error" in chunk or b"event:error" in chunk
     if not native and not named and b'"error"' not in chunk:
         return None
@@ -160,6 +191,7 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
 
 def _failure(provider: Provider, refusal: RefusalDetails, status: int | None) -> Outcome:
     """Return the outcome of a refusal that came with a good status."""
+    refusal = refusal._replace(status=refusal.status or (refusal.upstream if refusal.upstream in REFUSING else None))
     refusal, prose = _without_echo(refusal, refusal.status)
     refusal = refusal._replace(wait=_body_wait(refusal.wait, prose.wait))
     return _outcome(provider, refusal, prose, {}, [], 0, status)
@@ -195,7 +227,8 @@ def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
 def _refused_with_200(line: bytes) -> RefusalDetails | None:
     """Return the refusal that a service puts into a good answer, or into an event of a stream.
 
-    MiniMax's own endpoints have it in `base_resp`, Baidu's in `error_code` and `error_msg`.
+    MiniMax's own endpoints have it in `base_resp`, Baidu's in `error_code` and `error_msg`, Tencent's in
+    `Response.Error`, Volcengine's in `ResponseMetadata.Error`. Others have `success: false` beside a code.
     """
     document = parsed(line) if len(line) <= _MAX_EVENT else None
     if not isinstance(document, dict):
@@ -204,6 +237,12 @@ def _refused_with_200(line: bytes) -> RefusalDetails | None:
     code = found.get("status_code") if isinstance(found, dict) else None
     if isinstance(code, int) and code != 0:
         return refusal_in({"base_resp": found})
+    for name in ("Response", "ResponseMetadata"):
+        holder = document.get(name)
+        if isinstance(holder, dict) and isinstance(holder.get("Error"), dict):
+            return refusal_in({name: {"Error": holder["Error"]}})
+    if document.get("success") is False and not document.keys().isdisjoint(("code", "error", "errors")):
+        return refusal_in(document)
     code = document.get("error_code")
     return refusal_in(document) if code and isinstance(code, int | str) and code != "0" else None
 
@@ -240,7 +279,7 @@ def _outcome(
         readings = [*readings, extra]
     for quota in refusal.exceeded:
         reading = quota.reading()
-        if reading is not None and all(reading.name != other.name for other in readings):
+        if reading is not None and not any(_is_same(reading, other) for other in readings):
             readings = [*readings, reading]
     matching = (pair for pair in provider.rows if _matches(provider, pair[1], refusal, prose, found))
     label, row = next(matching, (UNKNOWN, None))
@@ -258,6 +297,7 @@ def _outcome(
                 refusal.words,
                 refusal.wait,
                 tuple(readings),
+                tuple(quota.window for quota in refusal.exceeded if quota.window is not None),
                 rejected,
                 zero=not readings and states_zero(found),
             )
@@ -273,6 +313,10 @@ def _outcome(
         # The key stays closed until the wait ends, and its mirrors forget a day's reset with the refusal.
         wait = max((r.reset_after for r in readings if r.reset_after and _is_empty(r)), default=None)
     return Outcome(kind, cause, wait, tuple(readings), None, label, status, ignored)
+
+
+def _is_same(reading: QuotaReading, other: QuotaReading) -> bool:
+    return reading.name == other.name or (reading.unit, reading.window) == (other.unit, other.window)
 
 
 def _over(reading: QuotaReading, window: float) -> QuotaReading:

@@ -101,6 +101,14 @@ ERRORS = (
         text=("reached your specified api usage limits", "reached your api usage limits", "credit balance is too low"),
     ),
     ErrorRow(
+        name="long_context",
+        kind=Kind.PERMANENT,
+        cause=Cause.NEVER_FITS,
+        source="https://github.com/openclaw/openclaw docs, gateway/troubleshooting (for 1M only), read 2026-11-23",
+        status=_429,
+        text=("extra usage is required for long context", "usage credits are required for long context"),
+    ),
+    ErrorRow(
         name="plan_window",
         kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,

@@ -54,6 +54,14 @@ ERRORS = (
         codes=frozenset({"throttling.ratequota", "throttling.allocationquota", "limit_requests", "insufficient_quota"}),
     ),
     ErrorRow(
+        name="free_day",
+        kind=Kind.DAILY_LIMIT,
+        cause=Cause.DAY,
+        source="https://github.com/QwenLM/qwen-code/issues/1742 read 2026-11-23 (1,000 free requests a day)",
+        status=_429,
+        text=("free allocated quota exceeded",),
+    ),
+    ErrorRow(
         name="rate",
         kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
