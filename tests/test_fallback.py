@@ -263,6 +263,7 @@ def test_governed_clients_learn_their_keys_and_none_is_refused_twice() -> None:
         ("choices[1].name", [Choice("a", len, name="x"), Choice("b", len, name="x")], {}),
         ("key", [Choice(3, len)], {}),  # type: ignore[arg-type]
         ("cost", [Choice("a", len, cost=3)], {}),  # type: ignore[arg-type]
+        ("choices[0].model", [Choice("a", len, model=3)], {}),  # type: ignore[arg-type]
         ("on", [Choice("a", len)], {"on": ["weather"]}),
         ("on", [Choice("a", len)], {"on": "day"}),
         ("order", [Choice("a", len)], {"order": "random"}),

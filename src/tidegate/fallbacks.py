@@ -27,6 +27,7 @@ from tidegate.admission.handoff import PermitHandoff, current_handoff, hand_off
 from tidegate.admission.registry import NotReady, RateLimitRegistry, registry
 from tidegate.admission.wait_queue import Waker
 from tidegate.classification import classify_error
+from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.backoff import full_jitter
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import DAY, REJECTED
@@ -62,13 +63,15 @@ class Choice(Generic[T_co]):
     `call` asks it, with the arguments of `execute`. If `key` is a `Key` or a name, `call` runs under
     `registry.execute(key, ...)`, at the expected `cost`. If it is None, the client in `call` is itself governed, by
     `wrap` or `install`; its key is then learned from the first call. `name` identifies the choice in `Answered`, and
-    defaults to the key, or to the position.
+    defaults to the key, or to the position. An experiment warns where choices of different `model` answered; that is by
+    default the key's model, or the choice's name.
     """
 
     key: Key | str | None
     call: Callable[..., T_co]
     name: str = ""
     cost: Cost | None = None
+    model: str = ""
 
 
 class PassedOver(NamedTuple):
@@ -211,6 +214,7 @@ class Fallback(Generic[T_co]):
         require(number and 0 <= patience < INFINITY, "patience", patience, "a number of seconds, 0 or more")
         self._patience = patience
         self._registry = governor
+        self._has_one_model = order == "first_ready"
         self._turns = itertools.count() if order == "first_ready" else itertools.repeat(0)
         self._line = WaitingLine()
         self._keys = [each.key if isinstance(each.key, Key) else None for each in self._choices]
@@ -265,6 +269,17 @@ class Fallback(Generic[T_co]):
             flow.close()
             waker.close()
 
+    def answered_by(self, position: int) -> AnsweredBy:
+        """Return a choice as the results of experiments record it.
+
+        With the order `first_ready` the choices are deployments of one model, whatever their keys are called.
+        """
+        choice, key = self._choices[position], self._keys[position]
+        model = choice.model
+        if not model and not self._has_one_model:
+            model = (key.scope if key is not None else "") or choice.name
+        return AnsweredBy(choice.name, key.provider if key is not None else "", model)
+
     def _governor(self) -> RateLimitRegistry:
         """Return the registry, and give each choice with a name its key there."""
         governor = self._registry
@@ -290,7 +305,7 @@ class Fallback(Generic[T_co]):
                 return (yield from call.give_up())
             result = yield from call.run(chosen.position, chosen.permit, call.deadline)
             if result is not None:
-                return result, call.answered(chosen.position, result)
+                return result, call.answered(chosen.position, result, final=True)
 
 
 def _answer(ended: tuple[_Result, Answered[Any]]) -> Answered[Any]:
@@ -393,7 +408,7 @@ class _FallbackCall:
         if 0 not in self._failures:
             result = yield from self.run(0, None, self._governor.clock())
             if result is not None:
-                return result, self.answered(0, result)
+                return result, self.answered(0, result, final=True)
         failure = self._failures[0]
         if isinstance(failure.error, DeadlineExceeded):
             failure = _Result(error=self._deadline_exceeded(failure.error))
@@ -409,10 +424,12 @@ class _FallbackCall:
             key=error.key, waited=waited, max_wait=self._max_wait, gate=error.gate, opens_in=error.opens_in
         )
 
-    def answered(self, position: int, result: _Result) -> Answered[Any]:
-        """Return the result with the choice that gave it."""
+    def answered(self, position: int, result: _Result, *, final: bool = False) -> Answered[Any]:
+        """Return the result with the choice that gave it; a `final` value is no refusal, and its choice is noted."""
         self._closed.pop(position, None)
         fallback = self._fallback
+        if final and result.error is None and self._outer is not None:
+            self._outer.note_answered_by(fallback.answered_by(position))
         return Answered(result.value, fallback._choices[position].name, fallback._keys[position], self._passed_over())
 
     def _look(self, now: float, wake: Callable[[], object] | None = None) -> _Chosen | float | None:
@@ -520,6 +537,7 @@ def _checked_choices(choices: Iterable[Choice[T]]) -> Sequence[Choice[T]]:
             require(checked_key(choice.key) not in keys, f"{where}.key", choice.key, "a key that no other choice has")
         require(name not in [each.name for each in named], f"{where}.name", name, "a name that no other choice has")
         checked_cost(choice.cost)
+        require(isinstance(choice.model, str), f"{where}.model", choice.model, "a text")
         named.append(replace(choice, name=name))
     return named
 
