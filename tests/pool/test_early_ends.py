@@ -47,14 +47,6 @@ async def test_a_pool_may_be_closed_before_its_source_is_first_asked() -> None:
         assert await asyncio.gather(reading, closing) == [None, None]
 
 
-@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="Python 3.12")
-@in_virtual_time
-async def test_a_source_may_end_before_its_task_is_known() -> None:
-    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
-    async with asyncio.timeout(SECONDS), tidegate.amap(asyncio.sleep, stream(), registry=registry_of()) as results:
-        assert [row async for row in results] == [None] * 3
-
-
 def test_no_row_starts_after_the_end_of_the_program() -> None:
     begun, full = [], asyncio.Event()
 

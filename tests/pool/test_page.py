@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import tidegate
@@ -26,7 +27,17 @@ def test_the_example_gets_every_answer_at_a_limit_that_binds() -> None:
         assert provider.truth().total.answered == 120
 
 
+def names_of(table: str) -> list[str]:
+    """The names in the first column of the table with this head."""
+    [rows] = re.findall(rf"^\| {table} \|.*\n\|---.*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
+    return [name for row in rows.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+
+
+def test_a_table_names_every_statistic() -> None:
+    assert {*names_of("statistic")} == {*(each.name for each in fields(tidegate.PoolStats)), "unended"}
+
+
 def test_the_table_names_every_argument_of_both_functions() -> None:
-    named = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+    named = names_of("argument")
     for function in (tidegate.map, tidegate.amap):
         assert named == [*inspect.signature(function).parameters][2:]

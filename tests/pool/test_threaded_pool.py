@@ -118,6 +118,22 @@ def test_a_pool_of_one_runs_in_the_callers_thread_and_pulls_nothing_ahead(regist
     assert threading.active_count() == threads
 
 
+@pytest.mark.parametrize("pool_size", [1, 2])
+def test_max_wait_ends_a_wait_inside_a_call(pool_size: int) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False, pause_base=0.001, max_wait=TOO_LONG))
+
+    def refused() -> None:
+        raise Answered429({})
+
+    def fn(row: int) -> None:
+        registry.execute("service", refused)
+
+    with pytest.raises(tidegate.CapacityTimeout) as raised:
+        list(tidegate.map(fn, [0], pool_size=pool_size, max_wait=0.2, registry=registry))
+    assert raised.value.max_wait == 0.2
+    assert raised.value.waited < TOO_LONG
+
+
 @pytest.mark.parametrize("pool_size", [1, 4])
 class TestFailures:
     """What functions and sources raise, in a thread of the pool and in the caller's."""
@@ -300,7 +316,7 @@ def test_waits_inside_calls_end_with_the_pool(registry: tidegate.RateLimitRegist
     results = tidegate.map(fn, range(5), registry=registry)
     consumer = threading.Thread(target=lambda: list(results))
     consumer.start()
-    wait_until(lambda: registry.snapshot().waiting == 1)
+    wait_until(lambda: registry.snapshot().waiting)
     results.close()
     assert ended.wait(TOO_LONG)
     consumer.join(TOO_LONG)

@@ -17,6 +17,7 @@ from tidegate.core.values import Key
 from tidegate.pool.options import Errors, PoolOptions, check_function, check_rows
 from tidegate.pool.results import AsyncResults, Results
 from tidegate.pool.rows import Failed, RowResult
+from tidegate.pool.stats import PoolStats
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -25,7 +26,7 @@ POOL_SIZE = 32
 """Functions under way at once. Raising it uses more memory and threads, and is faster only while the keys admit more.
 Precedent: `concurrent.futures.ThreadPoolExecutor`, at most 32."""
 
-__all__ = ["AsyncResults", "Failed", "Results", "RowResult", "amap", "map"]
+__all__ = ["AsyncResults", "Failed", "PoolStats", "Results", "RowResult", "amap", "map"]
 
 
 def map(

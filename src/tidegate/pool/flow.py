@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterator
 from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
 from tidegate.core.reorder import ReorderBuffer
+from tidegate.core.values import Cost, Key
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.rows import PoolRow, RowQueue
 from tidegate.pool.sources import SourceReader, aclose_source
+from tidegate.pool.stats import PoolMeter, PoolStats
 from tidegate.scheduling.failure_class import NextStep
 from tidegate.scheduling.function_limit import FunctionLimit
+from tidegate.scheduling.key_gates import StageGate
+
+UNKNOWN_KEY = StageGate(0, 0)
+"""Gate of the rows whose key is unknown, or that ask none."""
 
 
 class RowFlow:
@@ -33,15 +39,20 @@ class RowFlow:
         self.outbox: deque[PoolRow] = deque()
         self.source_error: BaseException | None = None
         self.source_ended = self.exhausted = self.closed = self.expired = False
-        self.pulled = self.submitted = self.taken = 0
+        self.pulled = self.submitted = 0
         self.context: Context = copy_context()
         self.drained: list[Callable[[], object]] = []
+        self.meter = PoolMeter()
         self._notify = notify
         self._thread = 0
         self._begun = 0
         self._order: ReorderBuffer[PoolRow] = ReorderBuffer()
         self._queue = RowQueue()
         self._open: set[PoolRow] = set()
+        self._keys: dict[Key, Cost | None] = {}
+        self._key_known = False
+        self._backing_off = 0
+        self._stats: PoolStats | None = None
         self._functions = FunctionLimit(options.pool_size, loop.time, lambda: self.in_loop(self.wake))
         self._check_scheduled = False
         self._iterator: Iterator[Any] | None = None
@@ -58,6 +69,15 @@ class RowFlow:
         raise NotImplementedError
 
     @property
+    def stats(self) -> PoolStats:
+        """Return the statistics so far, or those at the end; callable in any thread."""
+        if self._stats is not None:
+            return self._stats
+        options = self.options
+        keys = options.registry.snapshot(list(self._keys)).keys
+        return self.meter.stats(options.pool_size, self.submitted, keys, self.loop.time())
+
+    @property
     def is_drained(self) -> bool:
         """Return whether nothing of a closed pool is under way."""
         return self.closed and self._stream is None
@@ -69,7 +89,7 @@ class RowFlow:
     @property
     def ended(self) -> bool:
         """Return whether every row was taken, and the source has ended; callable in the consumer's thread."""
-        return self.source_ended and self.submitted == self.taken and not self.outbox
+        return self.source_ended and self.submitted == self.meter.taken and not self.outbox
 
     @property
     def pulls(self) -> bool:
@@ -83,7 +103,7 @@ class RowFlow:
         """
         if not self.pulls:
             return 0
-        untaken = self.pulled - self.taken
+        untaken = self.pulled - self.meter.taken
         return min(self.options.window - untaken, self._functions.free + 1 - (self.pulled - self._begun))
 
     def pull(self, iterator: Iterator[Any], context: Context) -> None:
@@ -104,7 +124,7 @@ class RowFlow:
     def take(self) -> PoolRow:
         """Remove the next ended row from `outbox`; callable in the consumer's thread."""
         row = self.outbox.popleft()
-        self.taken += 1
+        self.meter.note_taken(row, self.loop.time())
         if self._reader is not None:
             self._reader.notify()
         elif self._thread == threading.get_ident() and self.wanted() > 0:
@@ -154,6 +174,7 @@ class RowFlow:
             return
         row = PoolRow(self._order.submit() if self.options.ordered else self.submitted, body, context, self.loop.time())
         self.submitted += 1
+        self.meter.max_pending = max(self.meter.max_pending, self.submitted - self.meter.taken)
         self._open.add(row)
         self._queue.fresh.append(row)
         self.wake()
@@ -203,13 +224,34 @@ class RowFlow:
             context.run(self.pull, self._iterator, context)
         return self.pulled > before
 
+    def _fresh_gate(self) -> Hashable:
+        """Return the gate of fresh rows: the newest key that is open, else the newest one."""
+        newest: Hashable = UNKNOWN_KEY
+        for key in reversed(self._keys):
+            if not self._queue.is_closed(key):
+                return key
+            newest = key if newest is UNKNOWN_KEY else newest
+        return newest
+
+    def _note_load(self) -> None:
+        """Note the rows that wait for capacity now; one whose key is not known yet waits for another row."""
+        if self.closed:
+            return
+        functions = self._functions
+        waiting = functions.lent + self._backing_off
+        if self._key_known:
+            waiting += self._queue.count_held(self._fresh_gate())
+        self.meter.note_load(waiting, functions.in_flight > functions.lent, self.loop.time())
+
     def _finish(self, row: PoolRow, verdict: NextStep, error: BaseException | None) -> None:
         if not row.begun:
             row.begun = True
             self._begun += 1
         row.error = error
         self._open.discard(row)
-        row.end(self.loop.time(), verdict, self.submitted - len(self._open) - 1)
+        ended = self.submitted - len(self._open)
+        row.end(self.loop.time(), verdict, ended - 1)
+        self.meter.note_end(row, ended)
         if self.options.ordered:
             self._order.complete(row.index, row)
             self.outbox.extend(self._order.ready())

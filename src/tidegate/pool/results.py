@@ -20,6 +20,7 @@ from tidegate.pool.rows import Failed, PoolRow, RowResult
 from tidegate.pool.scheduler import CANCEL_GRACE_SECONDS, RowScheduler
 from tidegate.pool.serial import SerialRows
 from tidegate.pool.sources import SourceReader, close_source
+from tidegate.pool.stats import PoolStats
 
 T = TypeVar("T")
 
@@ -59,6 +60,11 @@ class ThreadedRows:
             else:
                 loop.close()
             raise
+
+    @property
+    def stats(self) -> PoolStats:
+        """Return the statistics so far, or those at the end."""
+        return self._scheduler.stats
 
     def next_row(self) -> PoolRow:
         """Return the next ended row; raise `StopIteration` after the last one, or the exception that ends the pool."""
@@ -121,6 +127,7 @@ class Results(Generic[T]):
         self._rows: Iterable[Any] | None = rows
         self._options = options
         self._feed: SerialRows | ThreadedRows | None = None
+        self._stats = PoolStats(options.pool_size)
         self._process = os.getpid()
         self._lock = threading.Lock()
 
@@ -145,12 +152,20 @@ class Results(Generic[T]):
                 return
             yield row.result(time.monotonic())
 
+    @property
+    def stats(self) -> PoolStats:
+        """Return the statistics of the pool so far, or those at its end."""
+        feed = self._feed
+        return self._stats if feed is None else feed.stats
+
     def close(self) -> None:
         """End the pool; may be repeated."""
         self._rows = None
-        feed, self._feed = self._feed, None
+        feed = self._feed
         if feed is not None and os.getpid() == self._process:
             feed.close()
+            self._stats = feed.stats
+        self._feed = None
 
     def __enter__(self) -> Results[T]:
         return self
@@ -178,8 +193,9 @@ class Results(Generic[T]):
             raise StopIteration
         _give_back_unused_permit()
         options = self._options
-        # Only other threads can bound the time of a call in this one.
-        inline = options.pool_size == 1 and options.key is None
+        # Only other threads can bound the time of a call in this one, or end its waits earlier than the call does.
+        waits_as_calls_do = options.max_wait >= options.registry.settings.max_wait
+        inline = options.pool_size == 1 and options.key is None and waits_as_calls_do
         if inline and options.timeout == options.deadline == INFINITY:
             self._feed = SerialRows(self._fn, rows, options)
         else:
@@ -245,6 +261,11 @@ class AsyncResults(Generic[T]):
             except StopAsyncIteration:
                 return
             yield row.result(asyncio.get_running_loop().time())
+
+    @property
+    def stats(self) -> PoolStats:
+        """Return the statistics of the pool so far, or those at its end."""
+        return PoolStats(self._options.pool_size) if self._scheduler is None else self._scheduler.stats
 
     async def aclose(self) -> None:
         """End the pool, and wait until the functions under way have ended; may be repeated."""

@@ -177,6 +177,14 @@ class RowQueue:
         if not heap:
             del self._known[gate]
 
+    def count_held(self, fresh_gate: Hashable) -> int:
+        """Return the number of rows behind closed gates."""
+        closed = self._closed
+        if not closed:
+            return 0
+        held = len(self.fresh) if fresh_gate in closed else 0
+        return held + sum(len(heap) for gate, heap in self._known.items() if gate in closed)
+
     def waiting(self, fresh_gate: Hashable) -> Iterator[tuple[PoolRow, Hashable]]:
         """Return the queued rows, each with its gate."""
         for row in self.fresh:

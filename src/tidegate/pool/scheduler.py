@@ -20,7 +20,7 @@ from typing import Any
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.errors import CapacityTimeout, PoolDeadlineExceeded
-from tidegate.pool.flow import RowFlow
+from tidegate.pool.flow import UNKNOWN_KEY, RowFlow
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RetryPolicy, RowFunction, raisable
 from tidegate.pool.rows import PoolRow
@@ -28,10 +28,7 @@ from tidegate.pool.sources import close_source
 from tidegate.scheduling.capacity_deadline import CapacityDeadline
 from tidegate.scheduling.execution import CancelReason, Execution
 from tidegate.scheduling.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureClass, NextStep, classify
-from tidegate.scheduling.key_gates import KeyGates, StageGate
-
-UNKNOWN_KEY = StageGate(0, 0)
-"""Gate of the rows whose key is unknown, or that ask none."""
+from tidegate.scheduling.key_gates import KeyGates
 
 FIRST_CALL_SECONDS = 0.1
 """Seconds for which the first row goes alone, unless it makes a call or ends before. Raising it starts the other rows
@@ -84,7 +81,6 @@ class RowScheduler(RowFlow):
         self._gates = KeyGates(options.registry, self._queue, loop, self.wake, options.registry.draw)
         self._deadlines = CapacityDeadline(self._gates, options.max_wait)
         self._policy = RetryPolicy(options)
-        self._keys: dict[Key, Cost | None] = {}
         self._key_known = options.key is not None
         if options.key is not None:
             self._keys[options.key] = None
@@ -110,6 +106,8 @@ class RowScheduler(RowFlow):
             return
         self.closed = True
         self._stop()
+        self.meter.note_load(0, False, self.loop.time())
+        self._stats = self.stats
         if self.options.ordered:
             for row in self._open:
                 self._order.evict(row.index)
@@ -160,16 +158,16 @@ class RowScheduler(RowFlow):
     def check(self) -> None:
         """Start the rows that can start, and pull others."""
         self._check_scheduled = False
-        if self.closed or self.expired:
-            return
-        try:
-            self._dispatch()
-            while self._fill():
+        if not self.closed and not self.expired:
+            try:
                 self._dispatch()
-            self._watch_waits()
-        except Exception as error:
-            self._fail(error)
-        self._tell()
+                while self._fill():
+                    self._dispatch()
+                self._watch_waits()
+            except Exception as error:
+                self._fail(error)
+            self._tell()
+        self._note_load()
 
     def _dispatch(self) -> None:
         while self._functions.has_room():
@@ -190,16 +188,10 @@ class RowScheduler(RowFlow):
                 self._blocked_at = None
             self._start(row, None if permit is True else permit, scout=False)
 
-    def _fresh_gate(self) -> Hashable:
-        """Return the gate of fresh rows: the newest key that is open, else the newest one."""
-        newest: Hashable = UNKNOWN_KEY
-        for key in reversed(self._keys):
-            if not self._queue.is_closed(key):
-                return key
-            newest = key if newest is UNKNOWN_KEY else newest
-        return newest
-
     def _on_gate_closed(self, row: PoolRow, gate: Hashable) -> None:
+        closing = self._gates.closed(gate)
+        if closing is not None and closing.reason == "pause":
+            self.meter.peak_pause = max(self.meter.peak_pause, closing.until - self.loop.time())
         if row.key is not None and self._opens_too_late(self._gates.closed_until_known(gate)):
             # Its key is known to open only after the end of the pool.
             late = [each for each, behind in self._queue.waiting(None) if behind == gate]
@@ -246,6 +238,7 @@ class RowScheduler(RowFlow):
             self._set_timer("first", self.loop.time() + FIRST_CALL_SECONDS, self._open_unknown)
         self._in_flight.add(job)
         self._functions.started(job)
+        self.meter.max_concurrent = max(self.meter.max_concurrent, len(self._in_flight))
         job.start(self.loop, row.context.copy())
 
     def _open_unknown(self) -> None:
@@ -330,7 +323,8 @@ class RowScheduler(RowFlow):
             if delay is None:
                 self._finish(row, failure.next_step, row.error)
             else:
-                self._delay(row, delay)
+                self.meter.transient_retries += 1
+                self._delay(row, delay, for_capacity=False)
 
     def _error_of(self, job: RowExecution) -> BaseException | None:
         if job.cancel_reason is CancelReason.TIMEOUT:
@@ -343,6 +337,7 @@ class RowScheduler(RowFlow):
         row = job.item
         gate = self._gate_of(row)
         row.capacity_retries += 1
+        self.meter.capacity_retries += 1
         if gate is UNKNOWN_KEY:
             self._gates.refused(UNKNOWN_KEY, failure.retry_after, failure.kind == OUTAGE)
         now = self.loop.time()
@@ -351,7 +346,7 @@ class RowScheduler(RowFlow):
             self._give_up(row)
         elif gate is not UNKNOWN_KEY and job.handoff.refused is None and failure is not UNHEARD:
             # Its gate is open, and has no record of the refusal: at the head of its queue it would go again at once.
-            self._delay(row, self._policy.delay_elsewhere(row, failure))
+            self._delay(row, self._policy.delay_elsewhere(row, failure), for_capacity=True)
         else:
             self._queue.put_back(row, gate)
 
@@ -362,14 +357,17 @@ class RowScheduler(RowFlow):
             return
         self._gates.close_for_day(at, reset)
         row.capacity_retries += 1
+        self.meter.capacity_retries += 1
         self._deadlines.refused(row, at, self.loop.time())
         self._queue.put_back(row, at)
 
-    def _delay(self, row: PoolRow, seconds: float) -> None:
-        self._delayed[row] = self.loop.call_later(seconds, self._again, row)
+    def _delay(self, row: PoolRow, seconds: float, *, for_capacity: bool) -> None:
+        self._backing_off += for_capacity
+        self._delayed[row] = self.loop.call_later(seconds, self._again, row, for_capacity)
 
-    def _again(self, row: PoolRow) -> None:
+    def _again(self, row: PoolRow, for_capacity: bool) -> None:
         del self._delayed[row]
+        self._backing_off -= for_capacity
         self._queue.put_back(row, self._gate_of(row))
         self.wake()
 
@@ -439,6 +437,7 @@ class RowScheduler(RowFlow):
         """End the open rows at the pool's deadline."""
         self.expired = True
         self._stop()
+        self._note_load()
         for row in sorted(self._open, key=lambda row: row.index):
             self._finish(row, NextStep.PARKED, self._deadline_error(row))
         if not self.source_ended:
@@ -471,6 +470,7 @@ class RowScheduler(RowFlow):
             timer.cancel()
         self._timers.clear()
         self._delayed.clear()
+        self._backing_off = 0
         self._queue.clear()
         for job in list(self._in_flight):
             job.recall()

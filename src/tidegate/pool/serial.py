@@ -8,12 +8,14 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from tidegate.admission.handoff import PermitHandoff
+from tidegate.admission.handoff import MAX_KEYS, PermitHandoff
+from tidegate.core.values import Key
 from tidegate.errors import CapacityTimeout
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RetryPolicy, checked_result, raisable
 from tidegate.pool.rows import PoolRow
 from tidegate.pool.sources import close_source
+from tidegate.pool.stats import PoolMeter, PoolStats
 from tidegate.scheduling.failure_class import NextStep, classify
 
 
@@ -26,6 +28,9 @@ class SerialRows:
         self._policy = RetryPolicy(options)
         self._rows: Iterator[Any] | None = iter(rows)
         self._count = 0
+        self._keys: dict[Key, None] = {}
+        self._meter = PoolMeter()
+        self._meter.max_concurrent = self._meter.max_pending = self._meter.max_buffered = 1
 
     def next_row(self) -> PoolRow:
         """Return the next row after its end; raise `StopIteration` after the last one, or the source's exception."""
@@ -35,7 +40,15 @@ class SerialRows:
         self._count += 1
         while (delay := self._attempt(row)) is not None:
             time.sleep(delay)
+        self._meter.note_end(row, self._count)
+        self._meter.note_taken(row, row.completed_at)
         return row
+
+    @property
+    def stats(self) -> PoolStats:
+        """Return the statistics so far."""
+        keys = self._options.registry.snapshot(list(self._keys)).keys
+        return self._meter.stats(self._options.pool_size, self._count, keys, time.monotonic())
 
     def close(self) -> None:
         """Give the source up."""
@@ -56,8 +69,12 @@ class SerialRows:
         except BaseException as raised:
             error = raised
         now = time.monotonic()
-        row.seconds += max(0.0, now - began - handoff.waited_seconds())
+        waited = handoff.waited_seconds()
+        executed = max(0.0, now - began - waited)
+        row.seconds += executed
+        self._meter.add_call(waited, executed)
         row.key = next(iter(handoff.keys), None)
+        self._note_keys(handoff.keys)
         failure = classify(error, handoff.outcome, handoff.refused, False)
         if failure.next_step is NextStep.ANSWERED:
             row.attempts += 1
@@ -67,10 +84,13 @@ class SerialRows:
         row.error, row.value = None if error is None else raisable(error, f"row {row.index}"), None
         if failure.next_step is NextStep.CAPACITY:
             row.capacity_retries += 1
+            self._meter.capacity_retries += 1
             row.refused_at = row.refused_at if row.refused_at is not None else now
             remaining = row.refused_at + self._options.max_wait - now
             if remaining > 0:
-                return min(self._policy.delay_elsewhere(row, failure), remaining)
+                pause = min(self._policy.delay_elsewhere(row, failure), remaining)
+                self._meter.add_call(pause, 0.0)
+                return pause
             capacity = CapacityTimeout(
                 index=row.index,
                 key=row.key,
@@ -83,9 +103,17 @@ class SerialRows:
             row.attempts += 1
             delay = self._policy.delay(row, failure, handoff.outcome, error)
             if delay is not None:
+                self._meter.transient_retries += 1
                 return delay
         row.end(now, failure.next_step, row.index)
         return None
+
+    def _note_keys(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._keys.pop(key, None)
+            self._keys[key] = None
+        while len(self._keys) > MAX_KEYS:
+            del self._keys[next(iter(self._keys))]
 
     def _call(self, handoff: PermitHandoff, row: PoolRow) -> Any:
         with handoff:
