@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from datetime import timedelta
@@ -58,6 +59,16 @@ async def test_attempts_are_kept_with_the_result_and_without_one(store: Store, c
         "output_tokens": 3,
     }
     assert await store.attempt_counts(claim.experiment_id) == {"capacity_retry": 1, "success": 2}
+
+
+async def test_sqlite_keeps_an_instant_as_every_other_of_the_file(store: Store, claim: Claim, place: Place) -> None:
+    if not place.on_sqlite:
+        pytest.skip("PostgreSQL has a type for instants")
+    await store.write([replace(run(claim, 0), audit=(attempt(),))])
+    (began,) = place.sql("SELECT started_at FROM tidegate_attempts")[0]
+    (ended,) = place.sql("SELECT finished_at FROM tidegate_runs")[0]
+    # They sort as texts.
+    assert re.sub("[0-9]", "0", began) == re.sub("[0-9]", "0", ended) == "0000-00-00 00:00:00.000"
 
 
 async def test_an_attempt_began_at_the_databases_time_less_what_has_passed(store: Store, claim: Claim) -> None:

@@ -1,7 +1,8 @@
-"""Databases and a state file that version 0.1 wrote: later versions read them and go on with what they hold.
+"""Databases of older schemas and a state file of version 0.1: later versions read them and go on with what they hold.
 
 The fixtures hold two experiments of 12 rows, 2 repetitions and the evaluators below. `whole` is complete; `part` was
-stopped after row 6. Row 3 cannot be answered, the judgement of row 5 by `correct` failed.
+stopped after row 6. Row 3 cannot be answered, the judgement of row 5 by `correct` failed. From schema 0002 on, every
+attempt was kept.
 """
 
 from __future__ import annotations
@@ -44,14 +45,20 @@ def length(row: dict[str, Any], output: dict[str, Any]) -> dict[str, Any]:
     return {"score": 0.1 * row["id"], "label": "short", "explanation": "two words"}
 
 
+@pytest.fixture(params=["0001", "0002"])
+def schema(request: pytest.FixtureRequest) -> str:
+    """The older schemas, each in turn."""
+    return str(request.param)
+
+
 @pytest.fixture
-def older(bare_place: Place) -> Place:
-    """A database that version 0.1 made, at schema 0001."""
+def older(bare_place: Place, schema: str) -> Place:
+    """A database at an older schema."""
     if bare_place.on_sqlite:
-        packed = FIXTURES / "schema_0001.sqlite.gz"
+        packed = FIXTURES / f"schema_{schema}.sqlite.gz"
         Path(bare_place.url).write_bytes(gzip.decompress(packed.read_bytes()))
     else:
-        script = gzip.decompress((FIXTURES / "schema_0001.postgresql.sql.gz").read_bytes())
+        script = gzip.decompress((FIXTURES / f"schema_{schema}.postgresql.sql.gz").read_bytes())
         with psycopg.connect(bare_place.url, autocommit=True) as connection:
             connection.execute(script)
     return bare_place
@@ -72,21 +79,23 @@ async def test_experiment_of_an_older_version_is_shown_as_it_was(older: Place) -
     ]
 
 
-async def test_database_is_upgraded_once_and_keeps_what_an_audit_records(older: Place) -> None:
+async def test_database_is_upgraded_once_and_keeps_what_an_audit_records(older: Place, schema: str) -> None:
+    audited = schema >= "0002"
     for _ in range(2):
         store = await Store.open(older.url)
         assert older.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [(HEAD,)]
-        assert await store.attempt_counts(1) == {}
-        assert await store.claim_stats(1) == []
+        assert await store.attempt_counts(1) == ({"failure": 4, "success": 64} if audited else {})
+        assert [each["submitted"] for each in await store.claim_stats(1)] == ([68] if audited else [])
+        assert await store.choices(1) == []
         await store.close()
 
 
-async def test_database_is_not_upgraded_while_an_older_version_runs_an_experiment(older: Place) -> None:
+async def test_database_is_not_upgraded_while_an_older_version_runs_an_experiment(older: Place, schema: str) -> None:
     older.sql(older.claimed(1, "an-older-replica"))
     with pytest.raises(StoreError, match="replica an-older-replica") as told:
         await Store.open(older.url)
     assert not told.value.retryable
-    assert older.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [("0001",)]
+    assert older.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [(schema,)]
     older.age(1, 2 * LIVE_SECONDS)
     await (await Store.open(older.url)).close()
     assert older.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [(HEAD,)]

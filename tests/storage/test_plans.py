@@ -172,3 +172,29 @@ async def test_rows_are_stored_and_exported_by_their_keys(store: Store, claim: C
     assert len(await store.results(claim.experiment_id, after=(40, 1), limit=20)) == 20
     assert plans.explained >= 5
     assert plans.scans == []
+
+
+class IndexNames(Plans):
+    """The plans of a store's statements, as text."""
+
+    def __init__(self, store: Store, place: Place) -> None:
+        self.plans: list[str] = []
+        super().__init__(store, place, generic=False)
+
+    def _explain(
+        self, connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool
+    ) -> None:
+        if "EXPLAIN" not in statement and not statement.startswith("BEGIN"):
+            aside = connection.connection.cursor()
+            aside.execute(f"EXPLAIN {'QUERY PLAN ' if self._sqlite else ''}{statement}", parameters)
+            self.plans.append(str(aside.fetchall()))
+            aside.close()
+
+
+async def test_counts_by_choice_look_only_at_results_of_fallbacks(store: Store, place: Place, claim: Claim) -> None:
+    plans = IndexNames(store, place)
+    assert await store.choices(claim.experiment_id) == []
+    plans.end()
+    tasks, judgements = plans.plans
+    assert "tidegate_runs_answered_by" in tasks
+    assert "tidegate_annotations_answered_by" in judgements

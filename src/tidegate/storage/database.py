@@ -126,6 +126,16 @@ class Database:
             async with self._borrowed(self._engine) as connection, connection.begin():
                 return await connection.run_sync(work)
 
+    async def transacted_unchecked(self, work: Callable[[Connection], T]) -> T:
+        """Return the result of `work`, run in a transaction that on SQLite checks no references between tables.
+
+        There it has its own connection, so that it delays no other write for longer than its write lock lasts.
+        """
+        if not self.sqlite:
+            return await self.transacted(work)
+        self._require_open()
+        return await asyncio.to_thread(self._unchecked, work)
+
     async def acted(self, work: Callable[[Connection], T]) -> T:
         """Return the result of `work`, which is one statement; on PostgreSQL it needs no explicit transaction."""
         if self._thread is not None:
@@ -264,6 +274,15 @@ class Database:
         try:
             with self.translated(), engine.begin() as connection:
                 yield connection
+        finally:
+            engine.dispose()
+
+    def _unchecked(self, work: Callable[[Connection], T]) -> T:
+        engine = self._plain_engine()
+        event.listen(engine, "connect", lambda connection, _record: connection.execute("PRAGMA foreign_keys = OFF"))
+        try:
+            with self.translated(), engine.begin() as connection:
+                return work(connection)
         finally:
             engine.dispose()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, and_, select, update
+from sqlalchemy import Connection, Select, Table, and_, false, select, update
 
 from tidegate.errors import DatasetChanged, DuplicateRow, NotStorable
 from tidegate.storage.bulk import execute, listed, put
@@ -71,13 +71,25 @@ def _add(
     on_sqlite: bool, dataset_id: int, stored: Sequence[Values], values: Sequence[Values], connection: Connection
 ) -> None:
     if stored:
-        execute(connection, on_sqlite, _all_new(on_sqlite, contents), stored)
+        execute(connection, on_sqlite, _new_or_locked(on_sqlite), stored)
     added = execute(connection, on_sqlite, _all_new(on_sqlite, dataset_rows), values)
     if added != len(values):
         _compare(on_sqlite, connection, dataset_id, values)
     if added:
         grown = update(datasets).where(datasets.c.id == dataset_id).values(rows=datasets.c.rows + added)
         connection.execute(grown)
+
+
+@cache
+def _new_or_locked(on_sqlite: bool) -> Any:
+    """Return a statement that stores new contents, and on PostgreSQL locks those that exist.
+
+    A deletion of their last row would else delete them before a row of this import has them.
+    """
+    if on_sqlite:
+        return _all_new(on_sqlite, contents)
+    new = put(on_sqlite, contents, contents.c.keys())
+    return new.on_conflict_do_update(index_elements=["digest"], set_={"body": new.excluded.body}, where=false())
 
 
 @cache

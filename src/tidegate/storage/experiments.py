@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, case, func, insert, select, update
@@ -10,9 +11,10 @@ from sqlalchemy import Connection, Row, Select, case, func, insert, select, upda
 from tidegate.errors import ClaimLost
 from tidegate.storage.bulk import insert_into
 from tidegate.storage.database import Database
+from tidegate.storage.deletion import next_number
 from tidegate.storage.json_codec import cleaned, decoded, encoded, shortened
 from tidegate.storage.records import JSON, Claim, ExperimentRow, ExperimentSummary, ResultStatus, Status
-from tidegate.storage.schema import datasets, execution_configs, experiments, not_ok, runs
+from tidegate.storage.schema import datasets, deleted, execution_configs, experiments, not_ok, runs
 from tidegate.storage.sql_clock import since
 
 
@@ -28,6 +30,27 @@ async def create(
         if made is None:
             _make(database.sqlite, connection, values, source)
             made = _one(connection, named)
+        assert made is not None
+        return made
+
+    return await database.transacted(work)
+
+
+async def create_fresh(
+    database: Database, name: str, spec_of: Callable[[str], Mapping[str, JSON]], repetitions: int, source: str
+) -> ExperimentRow:
+    """Return a new experiment with an empty dataset, under the first free one of NAME, NAME-2, NAME-3, …."""
+
+    def work(connection: Connection) -> ExperimentRow:
+        for number in itertools.count(1):
+            free = name if number == 1 else f"{name}-{number}"
+            named = EXPERIMENTS.where(experiments.c.name == shortened(free))
+            if _one(connection, named) is None:
+                values = {"name": shortened(free), "spec": encoded(spec_of(free)), "repetitions": repetitions}
+                # Another process may take the name between the two.
+                if _make(database.sqlite, connection, values, source):
+                    break
+        made = _one(connection, named)
         assert made is not None
         return made
 
@@ -117,13 +140,17 @@ def _one(connection: Connection, query: Select[Any]) -> ExperimentRow | None:
     return None if row is None else _experiment(row)
 
 
-def _make(sqlite: bool, connection: Connection, values: Mapping[str, Any], source: str) -> None:
+def _make(sqlite: bool, connection: Connection, values: Mapping[str, Any], source: str) -> bool:
+    """Make an experiment; return False where its name is taken."""
     with connection.begin_nested() as attempt:
-        dataset = insert(datasets).values(source=cleaned(source)).returning(datasets.c.id)
+        # SQLite would give the number of a deleted experiment again.
+        numbers = (next_number(datasets, deleted.c.dataset_id), next_number(experiments, deleted.c.experiment_id))
+        of_dataset, of_experiment = ({"id": number} if sqlite else {} for number in numbers)
+        dataset = insert(datasets).values(source=cleaned(source), **of_dataset).returning(datasets.c.id)
         dataset_id = connection.execute(dataset).scalar_one()
         made = (
             insert_into(sqlite, experiments)
-            .values(dataset_id=dataset_id, **values)
+            .values(dataset_id=dataset_id, **values, **of_experiment)
             .on_conflict_do_nothing(index_elements=["name"])
             .returning(experiments.c.id)
         )
@@ -131,8 +158,9 @@ def _make(sqlite: bool, connection: Connection, values: Mapping[str, Any], sourc
         if experiment_id is None:
             # Another process was first: its dataset is the valid one.
             attempt.rollback()
-            return
+            return False
         connection.execute(insert(execution_configs).values(experiment_id=experiment_id))
+    return True
 
 
 def _experiment(row: Row[Any]) -> ExperimentRow:

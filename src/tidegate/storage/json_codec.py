@@ -64,7 +64,7 @@ def shortened(text: str) -> str:
 
 def cleaned(text: str) -> str:
     """Return the text without what a database cannot hold: NUL and lone surrogates become U+FFFD."""
-    if text.isascii() and "\x00" not in text:
+    if text.isprintable() or (text.isascii() and "\x00" not in text):
         return text
     return text.replace("\x00", "�").encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 

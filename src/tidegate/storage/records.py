@@ -14,6 +14,8 @@ from datetime import datetime
 from enum import Enum, StrEnum
 from typing import TypeAlias
 
+from tidegate.core.answered_by import AnsweredBy
+
 JSON: TypeAlias = "Mapping[str, JSON] | list[JSON] | tuple[JSON, ...] | str | int | float | bool | None"
 
 TaskCursor: TypeAlias = tuple[int, int]
@@ -191,7 +193,10 @@ class AttemptRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Result of a task item. `output` is JSON text (`encoded`); `seconds` is the time of its attempts together."""
+    """Result of a task item. `output` is JSON text (`encoded`); `seconds` is the time of its attempts together.
+
+    `answered_by` has the choices of the fallbacks that its answer comes from.
+    """
 
     experiment_id: int
     epoch: int
@@ -204,11 +209,15 @@ class RunResult:
     attempts: int = 0
     seconds: float = 0.0
     audit: tuple[AttemptRecord, ...] = field(default=(), compare=False, repr=False)
+    answered_by: tuple[AnsweredBy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """One output of an evaluator: a finite score, a label, or any value as JSON text (`encoded`). An error has none."""
+    """One output of an evaluator: a finite score, a label, or any value as JSON text (`encoded`). An error has none.
+
+    A stored one also has the choices of the fallbacks that it comes from.
+    """
 
     output: str
     status: ResultStatus = ResultStatus.OK
@@ -217,6 +226,7 @@ class Annotation:
     value: str | None = None
     error_kind: str | None = None
     error: str | None = None
+    answered_by: tuple[AnsweredBy, ...] = ()
 
     def __post_init__(self) -> None:
         if self.score is not None and not math.isfinite(self.score):
@@ -242,6 +252,7 @@ class AnnotationResult:
     attempts: int = 0
     seconds: float = 0.0
     audit: tuple[AttemptRecord, ...] = field(default=(), compare=False, repr=False)
+    answered_by: tuple[AnsweredBy, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.annotations:
@@ -305,7 +316,7 @@ class Score:
     """Scores of one output of one evaluator: its `ok` and `failed` results, and the mean of `scored` scores.
 
     `labels` counts the results by label; it is empty where there are more than 100 (`reports.MAX_LABELS`). `labelled`
-    results have a label, and `valued` ones a value.
+    results have a label, `valued` ones a value, and `chosen` ones the choice of a fallback.
     """
 
     evaluator: str
@@ -317,11 +328,21 @@ class Score:
     labels: Mapping[str, int]
     labelled: int = 0
     valued: int = 0
+    chosen: int = 0
 
     @property
     def title(self) -> str:
         """Return the display name: the evaluator's name, and the output's where it differs."""
         return self.evaluator if self.output == self.evaluator else f"{self.evaluator}.{self.output}"
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceCount:
+    """Number of answered items of a stage (`evaluator` is None: of the task) that the same choices have answered."""
+
+    evaluator: str | None
+    answered_by: tuple[AnsweredBy, ...]
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +376,7 @@ class StoredRun:
     finished_on: datetime
     annotations: tuple[tuple[str, Annotation], ...]
     size: int = field(default=0, compare=False, repr=False)
+    answered_by: tuple[AnsweredBy, ...] = ()
 
     @property
     def cursor(self) -> TaskCursor:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row, Select, and_, case, func, literal, select, text, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from tidegate.core.answered_by import AnsweredBy
 from tidegate.storage.database import Database
 from tidegate.storage.exact_sums import mean, postgresql_exponent, postgresql_sum, sqlite_sum, units
 from tidegate.storage.experiments import by_status
@@ -20,6 +21,7 @@ from tidegate.storage.records import (
     Annotation,
     AttemptCursor,
     Category,
+    ChoiceCount,
     Failure,
     LoggedLine,
     LogLevel,
@@ -30,6 +32,7 @@ from tidegate.storage.records import (
     TaskCursor,
 )
 from tidegate.storage.schema import (
+    BY_CHOICE,
     annotation_rows,
     attempts,
     contents,
@@ -72,6 +75,7 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
         func.count(one.score).label("scored"),
         func.count(one.label).label("labelled"),
         func.count(one.value).label("valued"),
+        func.count(one.answered_by).label("chosen"),
         sqlite_sum(one.score) if database.sqlite else postgresql_sum(one.score),
         literal(None) if database.sqlite else postgresql_exponent(one.score).label("exponent"),
     ).where(one.experiment_id == experiment_id)
@@ -80,7 +84,7 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
     async with database.reading() as connection:
         for evaluator, output, *counted, total, exponent in await connection.execute(of_outputs):
             added = int(total, 16) if database.sqlite else units(exponent, int(total)) if total is not None else 0
-            before = tallies.get((evaluator, output), _Tally(0, 0, 0, 0, 0, 0))
+            before = tallies.get((evaluator, output), _Tally(0, 0, 0, 0, 0, 0, 0))
             tallies[evaluator, output] = _Tally(*map(add, before, (*counted, added)))
         return [
             Score(
@@ -92,6 +96,7 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
                 await _labels(connection, experiment_id, *names),
                 tally.labelled,
                 tally.valued,
+                tally.chosen,
             )
             for names, tally in sorted(tallies.items())
         ]
@@ -105,11 +110,35 @@ class _Tally(NamedTuple):
     scored: int
     labelled: int
     valued: int
+    chosen: int
     total: int
 
     @property
     def mean(self) -> float | None:
         return mean(self.total, self.scored) if self.scored else None
+
+
+async def choices(database: Database, experiment_id: int) -> list[ChoiceCount]:
+    """Return the number of answered items by the choices of their fallbacks, of tasks, then of each evaluator."""
+    run, one = runs.c, annotation_rows.c
+    of_runs = (
+        select(run.answered_by, func.count())
+        .where(run.experiment_id == experiment_id, BY_CHOICE)
+        .group_by(run.answered_by)
+    )
+    # All outputs of an eval item have the same choices, and are counted once.
+    items = (
+        select(one.evaluator, one.answered_by, one.ordinal, one.repetition)
+        .where(one.experiment_id == experiment_id, BY_CHOICE)
+        .distinct()
+        .subquery()
+    )
+    kinds = (items.c.evaluator, items.c.answered_by)
+    async with database.reading() as connection:
+        counted = [(None, *row) for row in await connection.execute(of_runs)]
+        counted += [tuple(row) for row in await connection.execute(select(*kinds, func.count()).group_by(*kinds))]
+    found = [ChoiceCount(evaluator, _choices(text), count) for evaluator, text, count in counted]
+    return sorted(found, key=lambda each: (each.evaluator or "", -each.count, each.answered_by))
 
 
 async def failures(database: Database, experiment_id: int) -> list[Failure]:
@@ -274,8 +303,13 @@ def _line(row: Any) -> LoggedLine:
     return LoggedLine(row.at, LogLevel(row.level), Category(row.category), decoded(row.detail))
 
 
+def _choices(text: str | None) -> tuple[AnsweredBy, ...]:
+    return tuple(AnsweredBy(*each) for each in decoded(text) or ())
+
+
 def _annotation(row: Row[Any]) -> Annotation:
-    return Annotation(row.output, ResultStatus(row.status), row.score, row.label, row.value, row.error_kind, row.error)
+    return Annotation(row.output, ResultStatus(row.status), row.score, row.label, row.value,
+                      row.error_kind, row.error, _choices(row.answered_by))  # fmt: skip
 
 
 def _stored(row: Row[Any], body: str | None, output: str | None, judged: Sequence[tuple[str, Annotation]]) -> StoredRun:
@@ -293,4 +327,5 @@ def _stored(row: Row[Any], body: str | None, output: str | None, judged: Sequenc
         finished_on=row.finished_at,
         annotations=tuple(judged),
         size=row.body_size + row.output_size,
+        answered_by=_choices(row.answered_by),
     )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Executable, Integer, Select, Table, and_, bindparam, delete, not_, select, tuple_
 
+from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import NotStorable, SchemaMismatch
 from tidegate.storage.bulk import execute, put, unnested
 from tidegate.storage.database import Database
@@ -29,6 +30,10 @@ EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
 KEPT_LINES = 1500
 """Lines kept of each experiment's log. Raising it makes the database and each read of a log larger. Precedent: Heroku's
 Logplex keeps the last 1,500 of an application."""
+
+MAX_CHOICES, CHOICE_BYTES = 3, 200
+"""Choices of fallbacks that are kept of a result, and the bytes of each of their three texts. Raising one may exceed an
+index entry. Derived from PostgreSQL, as `json_codec.MAX_NAME_BYTES`."""
 
 Values = dict[str, Any]
 Result = RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine
@@ -183,6 +188,7 @@ def _run(result: RunResult) -> Values:
         "attempts": result.attempts,
         "seconds": result.seconds,
         "epoch": result.epoch,
+        "answered_by": _choices(result.answered_by),
     }
 
 
@@ -211,6 +217,7 @@ def _annotation(result: AnnotationResult, one: Annotation) -> Values:
         "attempts": result.attempts,
         "seconds": result.seconds,
         "epoch": result.epoch,
+        "answered_by": _choices(result.answered_by),
     }
 
 
@@ -258,6 +265,17 @@ def _line(line: LogLine) -> Values:
         "category": line.category,
         "detail": detail,
     }
+
+
+def _choices(answered_by: tuple[AnsweredBy, ...]) -> str | None:
+    """Return the stored form of choices, which an index can hold; None without any."""
+    if not answered_by:
+        return None
+    return encoded([[_cut(text) for text in each] for each in answered_by[:MAX_CHOICES]])
+
+
+def _cut(text: str) -> str:
+    return cleaned(text).encode()[:CHOICE_BYTES].decode(errors="ignore")
 
 
 def _cleaned(text: str | None) -> str | None:

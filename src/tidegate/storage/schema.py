@@ -2,7 +2,8 @@
 
 Theory of operation. A dataset's rows have ordinals from 0 up; equal contents are stored once, by digest. Pending work
 is never stored: it is whatever `runs` and `annotations` lack. Most of their rows are ok, so the others have a small
-partial index. `attempts` has what audits keep, `run_stats` the sums of each claim. The two watermarks of an
+partial index. `attempts` has what audits keep, `run_stats` the sums of each claim. `answered_by` has the choices of
+fallbacks, and is empty for most. `deleted` keeps numbers from a second use. The two watermarks of an
 experiment state from which row on results may be missing. The owner and the epoch of an experiment are one row of
 `execution_configs`. Every claim is one UPDATE of it, and every batch of results holds a lock on it while it is written.
 """
@@ -55,6 +56,7 @@ Name = Text().with_variant(Text(collation="C"), "postgresql")
 
 OK: ColumnElement[str] = literal_column("'ok'")
 NOT_OK = text("status <> 'ok'")
+BY_CHOICE = text("answered_by IS NOT NULL")
 RUNNING = text("status = 'RUNNING'")
 """Literal SQL in every query that is to use a partial index: a parameter would not match the index."""
 
@@ -93,6 +95,9 @@ dataset_rows = Table(
     CheckConstraint("(digest IS NULL) = (invalid IS NOT NULL)", name="content"),
     sqlite_with_rowid=False,
 )
+# PostgreSQL finds the rows of a content that is to be deleted by it. On SQLite it would double the time of an import,
+# and a deletion needs none there.
+Index(f"{PREFIX}dataset_rows_digest", dataset_rows.c.digest).ddl_if(dialect="postgresql")
 
 experiments = Table(
     f"{PREFIX}experiments",
@@ -146,6 +151,7 @@ runs = Table(
     Column("seconds", Float, nullable=False),
     Column("epoch", Number, nullable=False),
     Column("finished_at", Instant, nullable=False),
+    Column("answered_by", Text),
     CheckConstraint(RESULT_STATUS, name="status"),
 )
 Index(
@@ -156,6 +162,13 @@ Index(
     runs.c.status,
     postgresql_where=NOT_OK,
     sqlite_where=NOT_OK,
+)
+Index(
+    f"{PREFIX}runs_answered_by",
+    runs.c.experiment_id,
+    runs.c.answered_by,
+    postgresql_where=BY_CHOICE,
+    sqlite_where=BY_CHOICE,
 )
 
 annotation_rows = Table(
@@ -176,6 +189,7 @@ annotation_rows = Table(
     Column("seconds", Float, nullable=False),
     Column("epoch", Number, nullable=False),
     Column("finished_at", Instant, nullable=False),
+    Column("answered_by", Text),
     ForeignKeyConstraint(
         ["experiment_id", "ordinal", "repetition"],
         [runs.c.experiment_id, runs.c.ordinal, runs.c.repetition],
@@ -194,6 +208,16 @@ Index(
     annotation_rows.c.status,
     postgresql_where=NOT_OK,
     sqlite_where=NOT_OK,
+)
+Index(
+    f"{PREFIX}annotations_answered_by",
+    annotation_rows.c.experiment_id,
+    annotation_rows.c.evaluator,
+    annotation_rows.c.answered_by,
+    annotation_rows.c.ordinal,
+    annotation_rows.c.repetition,
+    postgresql_where=BY_CHOICE,
+    sqlite_where=BY_CHOICE,
 )
 
 logs = Table(
@@ -240,6 +264,16 @@ run_stats = Table(
     Column("epoch", Number, primary_key=True, autoincrement=False),
     Column("ended_at", Instant, nullable=False),
     Column("stats", Text, nullable=False),
+)
+
+# SQLite gives the greatest number to a new row again, and a process that still runs the deleted experiment would write
+# its results there.
+deleted = Table(
+    f"{PREFIX}deleted",
+    metadata,
+    Column("experiment_id", Number, primary_key=True, autoincrement=False),
+    Column("dataset_id", Number, nullable=False),
+    Column("deleted_at", Instant, nullable=False),
 )
 
 

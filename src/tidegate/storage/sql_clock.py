@@ -31,7 +31,7 @@ class Instant(TypeDecorator[datetime]):
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
         if value is None or dialect.name == "postgresql":
             return value
-        return value.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+        return value.replace(tzinfo=None).isoformat(" ", "milliseconds")
 
     def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
         if value is None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidegate.errors import DatabaseFileLost
-from tidegate.storage import claims, datasets, experiments, pending, reports, results
+from tidegate.storage import claims, datasets, deletion, experiments, pending, reports, results
 from tidegate.storage.database import Database
 from tidegate.storage.engines import parsed
 from tidegate.storage.migrate import migrate
@@ -22,6 +22,7 @@ from tidegate.storage.records import (
     JSON,
     AnnotationResult,
     AttemptCursor,
+    ChoiceCount,
     Claim,
     ClaimStats,
     EvalCursor,
@@ -104,6 +105,12 @@ class Store:
     async def create(self, name: str, spec: Mapping[str, JSON], repetitions: int, source: str) -> ExperimentRow:
         """Return the experiment of that name: a new one with an empty dataset, or the existing one, unchanged."""
         return await experiments.create(self._database, name, spec, repetitions, source)
+
+    async def create_fresh(
+        self, name: str, spec_of: Callable[[str], Mapping[str, JSON]], repetitions: int, source: str
+    ) -> ExperimentRow:
+        """Return a new experiment with an empty dataset, under the first free one of NAME, NAME-2, NAME-3, …."""
+        return await experiments.create_fresh(self._database, name, spec_of, repetitions, source)
 
     async def find(self, name_or_id: str | int) -> ExperimentRow | None:
         """Return the experiment of that name or number; a text that is no name may be a number."""
@@ -209,6 +216,17 @@ class Store:
         """Return the experiments that run without a renewal for `stale_after` seconds, the longest first."""
         return await claims.orphans(self._database, stale_after, limit)
 
+    async def delete(self, experiment_id: int) -> bool:
+        """Delete an experiment with its rows, results, attempts and log; contents that others have stay.
+
+        Return False and change nothing where it is RUNNING or does not exist. Its number is not used again.
+        """
+        return await deletion.remove(self._database, experiment_id)
+
+    async def is_ending(self, experiment_id: int, patience: float) -> bool:
+        """Return whether the run that a user has stopped in the last `patience` seconds has not written its end yet."""
+        return await deletion.is_ending(self._database, experiment_id, patience)
+
     async def advance(self, claim: Claim, low_water: int, task_water: int | None = None) -> None:
         """Note that every row below `low_water` is complete, and that every row below `task_water` has all its runs.
 
@@ -227,6 +245,10 @@ class Store:
     async def scores(self, experiment_id: int) -> builtins.list[Score]:
         """Return the scores of each output of each evaluator, by evaluator and output."""
         return await reports.scores(self._database, experiment_id)
+
+    async def choices(self, experiment_id: int) -> builtins.list[ChoiceCount]:
+        """Return the number of answered items by the choices of their fallbacks, of tasks, then of each evaluator."""
+        return await reports.choices(self._database, experiment_id)
 
     async def results(self, experiment_id: int, *, after: TaskCursor | None, limit: int) -> builtins.list[StoredRun]:
         """Return the next runs with their rows and annotations, by ordinal and repetition.
