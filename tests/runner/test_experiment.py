@@ -49,6 +49,7 @@ class TestExperiment:
 
     def test_its_spec_says_where_it_is_and_keeps_no_credential(self) -> None:
         spec = Experiment("e", [], task, [judge], credentials=["OPENAI_API_KEY"], source="x.py:e").spec()
+        assert set(spec.pop("code")) == {"task", "judge"}
         assert spec == {
             "name": "e",
             "source": "x.py:e",
@@ -56,6 +57,7 @@ class TestExperiment:
             "evaluators": {"judge": []},
             "credentials": ["OPENAI_API_KEY"],
             "max_concurrency": None,
+            "weight": 1.0,
             "task_timeout": None,
         }
 
@@ -67,6 +69,11 @@ class TestExperiment:
             ({"task": 7}, "task"),
             ({"repetitions": 0}, "repetitions"),
             ({"max_concurrency": 0}, "max_concurrency"),
+            ({"weight": 0}, "weight"),
+            ({"weight": 101}, "weight"),
+            ({"weight": True}, "weight"),
+            ({"weight": float("nan")}, "weight"),
+            ({"weight": "1"}, "weight"),
             ({"task_timeout": -1.0}, "task_timeout"),
             ({"evaluators": [judge, judge]}, "evaluators"),
             ({"evaluators": [task]}, "evaluator"),

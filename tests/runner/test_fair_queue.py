@@ -196,3 +196,72 @@ def test_a_gate_that_opens_with_nobody_behind_it_is_forgotten_and_is_as_good_as_
     fair_queue.offer(1, "other")
     fair_queue.withdraw(1, "key")
     assert fair_queue.next(level) == (1, "other")
+
+
+def weighted(weights: dict[int, float], gate: str = "key") -> FairQueue:
+    fair_queue = FairQueue()
+    for experiment, weight in weights.items():
+        fair_queue.join(experiment, weight)
+        fair_queue.offer(experiment, gate)
+    return fair_queue
+
+
+def test_a_turn_has_as_many_dispatches_as_the_weight() -> None:
+    assert serve(weighted({1: 1.0, 2: 3.0}), 9) == [1, 2, 2, 2, 1, 2, 2, 2, 1]
+    assert serve(weighted({1: 0.5, 2: 1.0}), 6) == [1, 2, 2, 1, 2, 2]
+    assert serve(weighted({1: 7.0, 2: 7.0}), 4) == [1, 2, 1, 2]
+
+
+def test_dispatches_are_shared_by_weight_whatever_the_weights_are() -> None:
+    draw = random.Random(5)
+    for _ in range(50):
+        weights = {number: round(draw.uniform(0.01, 5.0), 2) for number in range(1, draw.randrange(3, 7))}
+        least, total = min(weights.values()), sum(weights.values())
+        # Whole rounds of the lightest: each share is met to within one turn.
+        rounds = 40
+        counts = Counter(serve(weighted(weights), round(rounds * total / least)))
+        for number, weight in weights.items():
+            assert abs(counts[number] - rounds * weight / least) <= weight / least + len(weights), (weights, counts)
+
+
+def test_weights_hold_at_a_throttled_key_beside_a_fast_one() -> None:
+    fair_queue = weighted({1: 1.0, 2: 3.0})
+    fair_queue.join(3)
+    fair_queue.offer(3, "fast")
+    slow = []
+    for _ in range(40):
+        fair_queue.close("key")
+        assert set(serve(fair_queue, 100)) == {3}
+        fair_queue.open("key")
+        turn = fair_queue.next(level)
+        assert turn is not None
+        fair_queue.dispatched(turn[0])
+        slow.append(turn[0])
+    assert Counter(slow) == {1: 10, 2: 30}
+
+
+def test_a_throttled_experiment_saves_up_no_dispatches() -> None:
+    fair_queue = weighted({2: 1.0}, "other")
+    fair_queue.join(1, 2.0)
+    fair_queue.offer(1, "key")
+    fair_queue.close("key")
+    serve(fair_queue, 100)
+    fair_queue.open("key")
+    assert serve(fair_queue, 6) == [1, 1, 2, 1, 1, 2]
+
+
+def test_the_lightest_that_leaves_makes_turns_short_again() -> None:
+    fair_queue = weighted({1: 0.01, 2: 1.0, 3: 1.0})
+    serve(fair_queue, 201)
+    fair_queue.leave(1)
+    served = serve(fair_queue, 300)
+    assert served[-4:] in ([2, 3, 2, 3], [3, 2, 3, 2])
+
+
+def test_a_turn_that_began_beside_a_lighter_one_ends_with_it() -> None:
+    fair_queue = weighted({1: 100.0, 2: 0.01})
+    serve(fair_queue, 10)
+    fair_queue.leave(2)
+    fair_queue.join(3, 100.0)
+    fair_queue.offer(3, "key")
+    assert Counter(serve(fair_queue, 100)) == {1: 50, 3: 50}

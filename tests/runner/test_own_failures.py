@@ -166,8 +166,8 @@ async def test_who_feeds_a_run_or_reads_its_dataset_and_dies_ends_it_with_the_re
 
 
 def left_over(begin: Any) -> Any:
-    def called(self: RunSupervisor, experiment: Any, row: Any, claim: Any, *, retry_failed: bool) -> None:
-        begin(self, experiment, row, claim, retry_failed=retry_failed)
+    def called(self: RunSupervisor, experiment: Any, row: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, experiment, row, *args, **kwargs)
         for backlog in self.runs[row.id].tracker.backlogs:
             backlog.may_have_more = True
 

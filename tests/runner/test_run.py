@@ -311,3 +311,40 @@ class TestTime:
 
 
 TOO_LATE = QUICK.task_timeout
+
+
+@in_loop
+async def test_experiments_share_the_slots_by_their_weights(tmp_path: Path) -> None:
+    served: list[str] = []
+
+    def task_of(name: str) -> Any:
+        async def task(row: Any) -> str:
+            served.append(name)
+            await asyncio.sleep(0)
+            return name
+
+        return task
+
+    gone = asyncio.Event()
+
+    async def first(row: Any) -> None:
+        await gone.wait()
+
+    async with runner_at(tmp_path, max_concurrency=1) as runner:
+        # One function holds the only slot until both others wait for it.
+        await runner.start(Experiment("first", rows(1), first))
+        numbers = [
+            await runner.start(Experiment(name, rows(80), task_of(name), weight=weight))
+            for name, weight in (("light", 0.5), ("heavy", 1.5))
+        ]
+
+        def ready() -> bool:
+            seen = [runner.progress(number) for number in numbers]
+            return all(each is not None and each.stages[0].ready == 80 for each in seen)
+
+        for _ in iter(ready, True):
+            await asyncio.sleep(0.001)
+        gone.set()
+        for number in numbers:
+            await runner.wait(number)
+    assert served[:80].count("heavy") == 60

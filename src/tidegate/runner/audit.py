@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from math import log
 from typing import Literal, TypeAlias
 
 from tidegate.admission.audit import AttemptStatus, attempt_status
 from tidegate.core.events import AttemptEnded
-from tidegate.core.values import OK, Kind
+from tidegate.core.values import OK, Key, Kind
 from tidegate.runner.job import Job
 from tidegate.runner.stats import CLASSES, BusyTime, RunStats
 from tidegate.scheduling.failure_class import FailureClass, NextStep
@@ -120,6 +121,7 @@ class RunAudit:
             transient_retries=self.transient_retries,
             max_concurrent=self._max_concurrent,
             throttle_seconds=self.waits.total,
+            peak_wait=self.waits.longest,
             throttled_for=self.waits.some,
             executing_for=self._executing_for,
             wall_seconds=now - self._began_at,
@@ -147,9 +149,14 @@ class RunAudit:
             attempt_status(ended).value,
             ended.kind.value,
             ended.cause.value,
-            str(ended.key),
+            _shown(ended.key),
             ended.status,
             ended.retry_after,
             ended.input_tokens,
             ended.output_tokens,
         )
+
+
+@lru_cache(maxsize=256)
+def _shown(key: Key) -> str:
+    return str(key)

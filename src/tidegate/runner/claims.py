@@ -78,12 +78,12 @@ class ClaimService:
         self._known: OrderedDict[str, Experiment] = OrderedDict()
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
-    async def start(self, experiment: Experiment, *, follow: bool) -> int:
+    async def start(self, experiment: Experiment, *, follow: bool, limit: int | None = None) -> int:
         """Start an experiment as `ExperimentRunner.start` does; its dataset exists."""
         self._supervisor.require_working()
         row = await self._store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
         before: tuple[ExperimentRow, float] | None = None
-        while not await self._start_if_free(experiment, row):
+        while not await self._start_if_free(experiment, row, limit):
             row = await self._row(row.id)
             if row.status is Status.RUNNING:
                 # The lock is not held here, so the orphan scan and a resume can proceed.
@@ -141,17 +141,21 @@ class ClaimService:
         except Exception as error:
             raise CannotLoad(str(row.spec.get("source")), redacted(error), experiment=row.name) from error
 
+    def forget(self, name: str) -> None:
+        """Drop the code of a deleted experiment."""
+        self._known.pop(name, None)
+
     def _one_at_a_time(self, number: int) -> asyncio.Lock:
         return self._locks.setdefault(number, asyncio.Lock())
 
-    async def _start_if_free(self, experiment: Experiment, row: ExperimentRow) -> bool:
+    async def _start_if_free(self, experiment: Experiment, row: ExperimentRow, limit: int | None) -> bool:
         """Claim and run an experiment for a user; return False if another replica has it."""
         async with self._one_at_a_time(row.id):
             run = self._supervisor.runs.get(row.id)
             if run is not None and run.live:
                 return True
             await self._supervisor.wait_if_draining(row.id)
-            return await _run_to_end(partial(self._start_once, experiment, row))
+            return await _run_to_end(partial(self._start_once, experiment, row, limit))
 
     async def _await_owner(
         self, row: ExperimentRow, before: tuple[ExperimentRow, float] | None, seen_at: float, *, follow: bool
@@ -175,10 +179,12 @@ class ClaimService:
     async def _log(self, row: ExperimentRow) -> list[LoggedLine]:
         return await self._store.last_logs(row.id, KEPT_LINES)
 
-    async def _start_once(self, experiment: Experiment, row: ExperimentRow, caller_gone: asyncio.Event) -> bool:
+    async def _start_once(
+        self, experiment: Experiment, row: ExperimentRow, limit: int | None, caller_gone: asyncio.Event
+    ) -> bool:
         claim = await self._try_claim(row)
         if claim is not None:
-            await self._run(experiment, claim, row, caller_gone, retry_failed=True)
+            await self._run(experiment, claim, row, caller_gone, retry_failed=True, limit=limit)
         return claim is not None
 
     async def _resume_claimed(self, experiment: Experiment, row: ExperimentRow, caller_gone: asyncio.Event) -> Toggle:
@@ -196,16 +202,23 @@ class ClaimService:
         caller_gone: asyncio.Event,
         *,
         retry_failed: bool,
+        limit: int | None = None,
     ) -> None:
-        """Run a claimed experiment; if `caller_gone` is set, restore the state `before` instead."""
+        """Run a claimed experiment; if `caller_gone` is set, restore the state `before` instead.
+
+        A user's `limit` of rows is stored with it, so that a replica that takes the run over keeps to it.
+        """
         try:
             # The state is read under the claim, because another replica may have changed it before.
             name = f"experiment {experiment.name}"
             row = await retry_while_unavailable(partial(self._row, claim.experiment_id), f"{name}: read of its state")
-            changed = dict(row.spec) != experiment.spec() or row.repetitions != experiment.repetitions
+            if not retry_failed:
+                limit = _stored_limit(row)
+            spec = {**experiment.spec(), **({} if limit is None else {"limit": limit})}
+            changed = dict(row.spec) != spec or row.repetitions != experiment.repetitions
             amended = retry_failed and changed and not caller_gone.is_set()
             if amended:
-                amend = partial(self._store.amend, claim, experiment.spec(), experiment.repetitions)
+                amend = partial(self._store.amend, claim, spec, experiment.repetitions)
                 await retry_while_unavailable(amend, f"{name}: write of its changes")
                 claim = Claim(claim.experiment_id, claim.replica, claim.epoch)
             if self.closed:
@@ -225,7 +238,7 @@ class ClaimService:
             self._known.move_to_end(experiment.name)
             if len(self._known) > MAX_KNOWN_EXPERIMENTS:
                 self._known.popitem(last=False)
-            self._supervisor.start(experiment, row, claim, retry_failed=retry_failed)
+            self._supervisor.start(experiment, row, claim, retry_failed=retry_failed, limit=limit)
         except Exception as error:
             if not self.closed and not isinstance(error, ClaimLost):
                 await self._give_back(claim, Status.ERROR, redacted(error))
@@ -255,6 +268,12 @@ class ClaimService:
         if row is None:
             raise UnknownExperiment(number)
         return row
+
+
+def _stored_limit(row: ExperimentRow) -> int | None:
+    """Return the limit of rows that the last start of an experiment had; None without one."""
+    limit = row.spec.get("limit")
+    return limit if isinstance(limit, int) else None
 
 
 def _quiet_now(before: tuple[ExperimentRow, float], now: float) -> float:

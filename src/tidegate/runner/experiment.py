@@ -5,10 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidegate.errors import ConfigurationError, require
+from tidegate.runner.fingerprint import fingerprint
+from tidegate.runner.item import TASK_STAGE
 
 if TYPE_CHECKING:
     from tidegate.runner.progress import Summary
@@ -21,12 +24,13 @@ Dataset: TypeAlias = (
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Pattern of the names of environment variables."""
 
-TASK_STAGE = "task"
-"""Name of the stage of tasks beside the names of the evaluators; no evaluator may have it."""
-
 MAX_NAME_CHARACTERS = 200
 """Maximum characters of a name. Raising it may exceed an index entry. Chosen: in any script, this fits an index of both
 databases."""
+
+WEIGHTS = (0.01, 100.0)
+"""Least and greatest weight of an experiment. Widening them makes the turn of the heaviest one longer: it has as many
+dispatches in a row as its weight is times the least one. Chosen: 10,000 dispatches at most."""
 
 
 class Evaluator:
@@ -62,7 +66,8 @@ class Experiment:
 
     Each row is run `repetitions` times. `task(row)` is a coroutine function, a synchronous function (it runs in a
     thread) or a generator of either kind. Values that a generator yields are streamed to subscribers. `max_concurrency`
-    limits this experiment's share of the runner's slots. `task_timeout` is in seconds. `credentials` names the
+    limits this experiment's share of the runner's slots. Where several experiments compete for slots or for a key, each
+    gets a share in proportion to its `weight`, from 0.01 to 100. `task_timeout` is in seconds. `credentials` names the
     environment variables without which the experiment cannot run. A replica that recovers it and lacks one reports that
     instead of trying. `source` is the place of the experiment's code, `file.py:attribute` or `module:attribute`; `load`
     sets it. `declared` is the declaration of a YAML experiment. An invalid argument raises `ConfigurationError`.
@@ -77,6 +82,7 @@ class Experiment:
         *,
         repetitions: int = 1,
         max_concurrency: int | None = None,
+        weight: float = 1.0,
         task_timeout: float | None = None,
         credentials: Iterable[str] = (),
         source: str | None = None,
@@ -101,10 +107,16 @@ class Experiment:
         require(len(set(names)) == len(names), "evaluators", names, "names, each of them once")
         self.repetitions = repetitions
         self.max_concurrency = max_concurrency
+        number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        low, high = WEIGHTS
+        require(number and low <= weight <= high, "weight", weight, f"a number from {low:g} to {high:g}")
+        self.weight = float(weight)
         self.task_timeout = _seconds("task_timeout", task_timeout)
         self.credentials = credentials
         self.source = source
         self.declared = declared
+        self.original: str | None = None
+        self._code: dict[str, str | None] | None = None
 
     def __repr__(self) -> str:
         names = [each.name for each in self.evaluators]
@@ -122,6 +134,19 @@ class Experiment:
             return str(self.dataset)
         return f"{type(self.dataset).__name__} of {name_of(self.task)}"
 
+    @property
+    def code(self) -> dict[str, str | None]:
+        """Return the fingerprint of each stage's function, None where it is unknown; empty for a declared experiment.
+
+        They are computed at the first use, when the module of the functions is loaded.
+        """
+        if self._code is None:
+            functions: dict[str, Callable[..., Any]] = {} if self.declared is not None else {TASK_STAGE: self.task}
+            if functions:
+                functions |= {each.name: each.function for each in self.evaluators}
+            self._code = {stage: fingerprint(each) for stage, each in functions.items()}
+        return self._code
+
     def spec(self) -> dict[str, Any]:
         """Return the stored description: the source and the settings, never a credential."""
         kept: dict[str, Any] = {
@@ -131,36 +156,46 @@ class Experiment:
             "evaluators": {name: list(outputs) for name, outputs in self.outputs.items()},
             "credentials": list(self.credentials),
             "max_concurrency": self.max_concurrency,
+            "weight": self.weight,
             "task_timeout": self.task_timeout,
         }
-        return kept if self.declared is None else {**kept, "declared": dict(self.declared)}
+        kept |= {} if self.original is None else {"original": self.original}
+        return {**kept, "code": self.code} if self.declared is None else {**kept, "declared": dict(self.declared)}
+
+    def renamed(self, name: str) -> Experiment:
+        """Return the experiment under another name; `original` is the name that its code gives it."""
+        made = copy(self)
+        made.name = _name("name", name)
+        original = self.original or self.name
+        made.original = original if original != made.name else None
+        return made
 
     async def aclose(self) -> None:
         """Release its resources, such as connections, after a run in this loop; it can be run again."""
 
-    def run(self, db: str = "tidegate.db") -> Summary:
+    def run(self, db: str = "tidegate.db", *, limit: int | None = None) -> Summary:
         """Run the experiment to its end in a new event loop, and return its summary. Earlier results are kept.
 
-        `db` is a SQLite file or a database URL. Raise the errors of `ExperimentRunner.run`, and `RuntimeError` inside a
-        running event loop.
+        With a `limit` only the first rows are tried. `db` is a SQLite file or a database URL. Raise the errors of
+        `ExperimentRunner.run`, and `RuntimeError` inside a running event loop.
         """
         import asyncio
 
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return asyncio.run(self.arun(db))
+            return asyncio.run(self.arun(db, limit=limit))
         raise RuntimeError(
             f"experiment {self.name} not started: an event loop runs here already, as in a notebook; "
             "use `await experiment.arun()`"
         )
 
-    async def arun(self, db: str = "tidegate.db") -> Summary:
+    async def arun(self, db: str = "tidegate.db", *, limit: int | None = None) -> Summary:
         """Run the experiment as `run` does, in the running event loop."""
         from tidegate.runner.experiment_runner import ExperimentRunner
 
         async with ExperimentRunner(db, recover=False) as runner:
-            return await runner.run(self)
+            return await runner.run(self, limit=limit)
 
 
 def name_of(function: Callable[..., Any]) -> str:

@@ -7,14 +7,16 @@ import logging
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
-from tidegate.errors import StoppedElsewhere, UnknownExperiment
+from tidegate.errors import CoolingDown, StoppedElsewhere, UnknownExperiment, require
 from tidegate.runner.background import BackgroundTask, stop_within
 from tidegate.runner.claims import SHUT_DOWN, ClaimService, Restore
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.dataset import missing
+from tidegate.runner.deletion import stop_and_delete
 from tidegate.runner.dispatcher import Dispatcher
 from tidegate.runner.events import SubscriberHub, Subscription
 from tidegate.runner.experiment import Experiment
@@ -31,7 +33,7 @@ from tidegate.runner.writer import ResultWriter
 from tidegate.scheduling import forked
 from tidegate.scheduling.function_limit import FunctionLimit
 from tidegate.scheduling.key_gates import KeyGates
-from tidegate.storage import ExperimentRow, Store, Toggle
+from tidegate.storage import ExperimentRow, Status, Store, Toggle
 
 logger = logging.getLogger("tidegate")
 
@@ -41,7 +43,8 @@ class ExperimentRunner:
 
     With `recover`, it also continues the experiments of dead replicas. `restore` then makes an experiment from its
     stored spec; the default uses the file or module that the spec names. `registry` admits the calls; the default is
-    the process's registry.
+    the process's registry. With `report_changes`, a warning is logged where the code of an experiment has changed since
+    its last run.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class ExperimentRunner:
         settings: RunnerSettings | None = None,
         recover: bool = True,
         restore: Restore = restored,
+        report_changes: bool = True,
     ) -> None:
         self.url = url
         self.settings = settings if settings is not None else RunnerSettings()
@@ -59,6 +63,7 @@ class ExperimentRunner:
         self._registry = registry
         self._recovers = recover
         self._restore = restore
+        self._reports_changes = report_changes
         self._hub = SubscriberHub(self.settings.buffer)
         self._opening = asyncio.Lock()
         self._opened = self._closed = False
@@ -86,31 +91,47 @@ class ExperimentRunner:
                 raise
             self._opened = True
 
-    async def start(self, experiment: Experiment, *, follow: bool = False) -> int:
+    async def start(self, experiment: Experiment, *, follow: bool = False, limit: int | None = None) -> int:
         """Start or continue an experiment; return its number as soon as it is claimed.
 
-        Durable results are kept; failed and parked items are tried again. Raise `CannotRead` if the dataset's file is
-        missing or of unknown format, unless all its rows are stored. Raise `CoolingDown` shortly after a user's stop or
-        resume.
+        Durable results are kept; failed and parked items are tried again. With a `limit` only the first rows are tried;
+        then the run ends as STOPPED, and a later one continues. Raise `CannotRead` if the dataset's file is missing or
+        of unknown format, unless all its rows are stored. Raise `CoolingDown` shortly after a user's stop or resume.
 
         If another replica has claimed the experiment, wait until that replica renews its claim, ends, or its claim is
         stale. A renewal raises `ClaimedElsewhere`; with `follow`, the wait continues. A user's stop in that time raises
         `StoppedElsewhere`. A caller that is cancelled has claimed nothing.
         """
+        whole = limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1)
+        require(whole, "limit", limit, "1 or more")
         await self.open()
         known = await self.store.find(experiment.name)
         if known is None or not known.complete:
             missing(experiment.dataset)
-        return await self._claim_service.start(experiment, follow=follow)
+        return await self._claim_service.start(experiment, follow=follow, limit=limit)
 
-    async def run(self, experiment: Experiment) -> Summary:
+    async def fresh(self, experiment: Experiment) -> Experiment:
+        """Return the experiment under a name that no other one has: its own, or with the first free number behind it.
+
+        It is stored at once, so nobody else gets that name. Nothing is deleted.
+        """
+        await self.open()
+        missing(experiment.dataset)
+
+        def spec_of(name: str) -> dict[str, Any]:
+            return experiment.renamed(name).spec()
+
+        row = await self.store.create_fresh(experiment.name, spec_of, experiment.repetitions, experiment.described)
+        return experiment.renamed(row.name)
+
+    async def run(self, experiment: Experiment, *, limit: int | None = None) -> Summary:
         """Run an experiment and return its summary at its end, however it ended.
 
         If another replica runs it, wait for that end; then continue here with the remaining work, unless a user stopped
         it.
         """
         try:
-            number = await self.start(experiment, follow=True)
+            number = await self.start(experiment, follow=True, limit=limit)
         except StoppedElsewhere:
             return await self.summary(experiment.name)
         return await self.wait(number)
@@ -137,6 +158,22 @@ class ExperimentRunner:
         if toggled is Toggle.DONE and run is not None:
             run.stopped_elsewhere()
         return toggled
+
+    async def delete(self, name_or_id: str | int, *, force: bool = False) -> None:
+        """Delete an experiment for the user, with its rows, results and log; a run is stopped first, wherever it is.
+
+        Wait for the end of that run, for at most `stale_after` seconds; with `force` only for a run of this runner.
+        Later results of another replica are refused. Raise `CoolingDown` shortly after a resume, and `ClaimedElsewhere`
+        where somebody has resumed it meanwhile.
+        """
+        row = await self._row(name_or_id)
+        if row.id in self._dispatcher.runs:
+            if row.status is Status.RUNNING and await self.stop(row.id) is Toggle.COOLING:
+                raise CoolingDown(row.name)
+            await self._supervisor.ended(row.id)
+            row = await self._row(row.id)
+        await stop_and_delete(self.store, row, force=force, patience=self.settings.stale_after)
+        self._claim_service.forget(row.name)
 
     def leave(self, number: int) -> None:
         """Stop a run of this runner for its owner, without a cool-down; the experiment is STOPPED at the end.
@@ -256,7 +293,7 @@ class ExperimentRunner:
         )  # fmt: skip
         self._dispatcher.serve(shared)
         self._lost_file = LostFile(store)
-        self._supervisor = RunSupervisor(shared, self._dispatcher, self._lost_file)
+        self._supervisor = RunSupervisor(shared, self._dispatcher, self._lost_file, self._reports_changes)
         self._claim_service = ClaimService(store, self._supervisor, self.replica, settings, self._restore)
         self._write()
         recover = self._claim_service.claim_orphan if self._recovers else None

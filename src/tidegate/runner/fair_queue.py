@@ -1,21 +1,28 @@
 """Fair choice of the next experiment: of those with ready work behind an open gate, the one served longest ago.
 
-Theory of operation. A gate is a key, or a stage without a known key, that may hold work back. Every dispatch gives its
-experiment the next number. The smallest number goes first, and new experiments start below all others. A throttled
-experiment keeps its number and so its position. Each gate has a heap of the experiments that offer work behind it.
-Another heap orders the open gates by their first experiment. Numbers only grow, so an outdated entry is too far in
-front, never too far behind. It is corrected when it reaches the top. A dispatch costs the logarithm of the number of
-experiments and gates.
+Theory of operation. A gate is a key, or a stage without a known key, that may hold work back. Every turn of an
+experiment gives it the next number at its end. The smallest number goes first, and new experiments start below all
+others. A turn has as many dispatches as the experiment's weight, in units of the smallest weight; a remainder counts
+for the next turn (deficit round robin, Shreedhar and Varghese 1995). With equal weights each dispatch is a turn. A
+throttled experiment keeps its number and so its position, but no turns add up for it.
+
+Each gate has a heap of the experiments that offer work behind it. Another heap orders the open gates by their first
+experiment. Numbers only grow, so an outdated entry is too far in front, never too far behind. It is corrected when it
+reaches the top. A dispatch costs the logarithm of the number of experiments and gates.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush, heapreplace
 
 NEW_EXPERIMENT = -(2**62)
 """Number below which no experiment starts: it leaves 2**62 numbers for new experiments, all smaller than any dispatch.
 """
+
+WHOLE = 1.0 - 1e-9
+"""Credit of one dispatch. Lowering it gives dispatches for less. Derived from the rounding of sums of weights."""
 
 
 class GateQueue:
@@ -33,12 +40,17 @@ class GateQueue:
 
 
 class QueuedExperiment:
-    """One experiment: the number of its last dispatch, and the gates behind which it has ready work."""
+    """One experiment: the number of its last turn, and the gates behind which it has ready work.
 
-    __slots__ = ("held", "last", "offers")
+    `credit` is the number of dispatches that are left of its turn, with a fraction for the next one.
+    """
 
-    def __init__(self, last: int) -> None:
+    __slots__ = ("credit", "held", "last", "offers", "weight")
+
+    def __init__(self, last: int, weight: float, credit: float) -> None:
         self.last = last
+        self.weight = weight
+        self.credit = credit
         self.offers: set[Hashable] = set()
         self.held = False
 
@@ -50,18 +62,30 @@ class FairQueue:
         self._members: dict[int, QueuedExperiment] = {}
         self._gates: dict[Hashable, GateQueue] = {}
         self._top: list[tuple[int, int, GateQueue]] = []
-        self._dispatch_count = 0
+        self._turn_count = 0
         self._joined = NEW_EXPERIMENT
         self._entries = 0
+        self._weights: Counter[float] = Counter()
+        self._least = 1.0
 
-    def join(self, experiment: int) -> None:
-        """Add a new experiment before all that were served; several new ones go in their order."""
+    def join(self, experiment: int, weight: float = 1.0) -> None:
+        """Add a new experiment before all that were served; several new ones go in their order.
+
+        Of the dispatches that several experiments compete for, each gets a share in proportion to its `weight`.
+        """
         self._joined += 1
-        self._members[experiment] = QueuedExperiment(self._joined)
+        self._weights[weight] += 1
+        self._least = min(self._weights)
+        self._members[experiment] = QueuedExperiment(self._joined, weight, weight / self._least)
 
     def leave(self, experiment: int) -> None:
         """Remove an experiment that has ended; a repeated call does nothing."""
-        self._members.pop(experiment, None)
+        member = self._members.pop(experiment, None)
+        if member is not None:
+            self._weights[member.weight] -= 1
+            # Without zeros and negative counts.
+            self._weights = +self._weights
+            self._least = min(self._weights, default=1.0)
 
     def offer(self, experiment: int, gate: Hashable) -> None:
         """Record that an experiment has ready work behind a gate."""
@@ -137,9 +161,16 @@ class FairQueue:
         return experiment, best.name
 
     def dispatched(self, experiment: int) -> None:
-        """Move an experiment behind all others, because it was served."""
-        self._dispatch_count += 1
-        self._members[experiment].last = self._dispatch_count
+        """Count a dispatch of an experiment, and move it behind all others at the end of its turn."""
+        member = self._members[experiment]
+        turn = member.weight / self._least
+        # A turn that began beside a smaller weight is worth less once that one has left.
+        member.credit = min(member.credit, turn + 1.0) - 1.0
+        if member.credit >= WHOLE:
+            return
+        member.credit += turn
+        self._turn_count += 1
+        member.last = self._turn_count
 
     def _gate(self, name: Hashable) -> GateQueue:
         gate = self._gates.get(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tidegate.errors import CannotRead, StoreError
 from tidegate.runner.background import retry_while_unavailable
@@ -17,7 +17,7 @@ from tidegate.runner.experiment import Dataset
 from tidegate.runner.item import TASK, Item, Place
 from tidegate.runner.run import ExperimentRun
 from tidegate.runner.run_state import RunPhase
-from tidegate.storage import PendingTask
+from tidegate.storage import PendingEval, PendingTask
 from tidegate.storage.paging import PageSizer
 
 logger = logging.getLogger("tidegate")
@@ -27,22 +27,31 @@ SIZE = 1000
 size takes some tens of milliseconds."""
 
 
+Pending = TypeVar("Pending", PendingTask, PendingEval)
+
+
 async def ingest(run: ExperimentRun, feeder: Feeder, dataset: Dataset, dataset_id: int) -> None:
     """Store every row and notify the feeder; rows that an earlier import stored are skipped.
 
-    A dataset that cannot be read to its end fails the run; its stored rows stay.
+    A dataset that cannot be read to its end fails the run; its stored rows stay. With a limit of the run, the import
+    ends there, and a later run continues it.
     """
-    store = run.shared.store
+    store, limit = run.shared.store, run.limit
     what = f"experiment {run.experiment.name}: import of its dataset"
     count = 0
     try:
-        async for rows in batches(dataset, SIZE):
+        async for batch in batches(dataset, SIZE if limit is None else min(SIZE, limit)):
             if not run.live:
                 return
+            rows = batch if limit is None else batch[: limit - count]
             await retry_while_unavailable(partial(store.add_rows, dataset_id, rows), what)
             count += len(rows)
             run.tally.rows += len(rows)
             feeder.on_rows_stored()
+            if count == limit:
+                run.limited = run.tally.all_rows = True
+                feeder.on_rows_stored(complete=True)
+                return
         if not run.live:
             # A cancelled source may end as if it were complete.
             return
@@ -117,18 +126,28 @@ class Feeder:
             # These rows are dropped: the watermark stays below them.
             return
         self._sizers[TASK].saw([each.size for each in page])
-        at_end = len(page) < limit and not page.more
-        if page:
-            self._cursor = page[-1].cursor
-            last = page[-1].ordinal
-            tracker.reached(last + (page[-1].repetition >= run.experiment.repetitions))
+        tasks = self._below_limit(page)
+        at_limit = len(tasks) < len(page)
+        at_end = at_limit or (len(page) < limit and not page.more)
+        if tasks:
+            self._cursor = tasks[-1].cursor
+            last = tasks[-1].ordinal
+            tracker.reached(last + (tasks[-1].repetition >= run.experiment.repetitions))
         if not at_end:
             self._stage_read = False
-        tracker.tasks_exhausted = at_end and complete
-        self._take(page)
+        tracker.tasks_exhausted = at_end and (complete or at_limit)
+        self._take(tasks)
         if run.work_queue.runs_low(TASK) and not self._stage_read:
             # Invalid rows do not fill the queue.
             run.page_wanted.set()
+
+    def _below_limit(self, page: list[Pending]) -> list[Pending]:
+        """Return the items of a page that the run's limit lets it try."""
+        limit = self._run.limit
+        if limit is None or not page or page[-1].ordinal < limit:
+            return page
+        self._run.limited = True
+        return [each for each in page if each.ordinal < limit]
 
     def _take(self, page: list[PendingTask]) -> None:
         run = self._run
@@ -167,11 +186,13 @@ class Feeder:
         if not run.live:
             return
         self._sizers[index].saw([each.size for each in page])
-        found: dict[Place, Any] = {Place(each.ordinal, each.repetition): each for each in page}
-        new = tracker.scanned(index, list(found), at_end=len(page) < limit and not page.more)
+        evals = self._below_limit(page)
+        at_end = len(evals) < len(page) or (len(page) < limit and not page.more)
+        found: dict[Place, Any] = {Place(each.ordinal, each.repetition): each for each in evals}
+        new = tracker.scanned(index, list(found), at_end=at_end)
         items = [Item(index, place, found[place].row, found[place].output, found[place].size) for place in new]
         run.add_new(items, run.rejected_at[index])
-        if run.work_queue.runs_low(index) and tracker.backlogs[index - 1].may_have_more and page:
+        if run.work_queue.runs_low(index) and tracker.backlogs[index - 1].may_have_more and evals:
             run.page_wanted.set()
         run.check_progress()
 

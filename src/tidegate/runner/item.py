@@ -11,6 +11,10 @@ TASK = 0
 """Stage number of tasks; the evaluators of an experiment are stages 1, 2, …, in their order."""
 
 
+TASK_STAGE = "task"
+"""Name of the stage of tasks beside the names of the evaluators; no evaluator may have it."""
+
+
 class Place(NamedTuple):
     """Position of an item in its dataset: rows count from 0, repetitions from 1."""
 

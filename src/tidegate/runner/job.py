@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.events import AttemptEnded
 from tidegate.core.limiter_state import Permit
-from tidegate.runner.experiment import TASK_STAGE, Experiment
-from tidegate.runner.item import TASK, Item, copied
+from tidegate.runner.experiment import Experiment
+from tidegate.runner.item import TASK, TASK_STAGE, Item, copied
 from tidegate.runner.settings import RunnerSettings
 from tidegate.scheduling.execution import Execution, ExecutionOwner, KeyUsage, implementation
 from tidegate.scheduling.threads import in_thread

@@ -49,15 +49,20 @@ def restored(spec: Mapping[str, Any]) -> Experiment:
     if reason := lacking(spec.get("credentials") or ()):
         raise CannotLoad(str(source), reason)
     if spec.get("declared") is not None:
-        return _declared(str(source), spec["declared"])
+        return _renamed(_declared(str(source), spec["declared"]), spec)
     if not source:
         raise CannotLoad(
             str(spec.get("task")), "it was started from code that has no name to find it by; run that code again"
         )
     found = load(str(source))
-    if found.name != spec.get("name", found.name):
+    if found.name != (spec.get("original") or spec.get("name", found.name)):
         raise CannotLoad(str(source), f"the experiment there is called {found.name!r} now")
-    return found
+    return _renamed(found, spec)
+
+
+def _renamed(found: Experiment, spec: Mapping[str, Any]) -> Experiment:
+    """Return an experiment under the name of its spec, which differs after a fresh start."""
+    return found.renamed(str(spec["name"])) if spec.get("original") else found
 
 
 def lacking(credentials: Iterable[object]) -> str:

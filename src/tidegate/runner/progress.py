@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tidegate.runner.item import TASK
+from tidegate.core.answered_by import AnsweredBy
+from tidegate.runner.item import TASK, TASK_STAGE
 from tidegate.runner.stats import RunStats, added_up
 from tidegate.storage import (
     AnnotationResult,
+    ChoiceCount,
     ExperimentRow,
     ResultCounts,
     ResultStatus,
@@ -26,8 +29,9 @@ WORDS = {ResultStatus.ERROR: "failed", ResultStatus.PARKED: "parked", ResultStat
 class Summary:
     """Experiment as the store has it, usually at a run's end, with its counts and its evaluators' scores.
 
-    `stats` are those of its claims that have ended, added up. `attempts` counts the kept attempts by status. Its text
-    is the headline and the mean of every output; a notebook shows it.
+    `stats` are those of its claims that have ended, added up. `attempts` counts the kept attempts by status, `choices`
+    the answered items by the choices of fallbacks that answered them. Its text is the headline, the mean of every
+    output, and the warnings; a notebook shows it.
     """
 
     experiment: ExperimentRow
@@ -35,13 +39,15 @@ class Summary:
     scores: tuple[Score, ...]
     stats: RunStats = field(default_factory=RunStats)
     attempts: Mapping[str, int] = field(default_factory=dict)
+    choices: tuple[ChoiceCount, ...] = ()
 
     @classmethod
     async def read(cls, store: Store, row: ExperimentRow) -> Summary:
         """Return the present summary of an experiment."""
         counts, scores = await store.counts(row.id), tuple(await store.scores(row.id))
         stats = added_up(await store.claim_stats(row.id))
-        return cls(row, counts, scores, stats, await store.attempt_counts(row.id))
+        attempts, choices = await store.attempt_counts(row.id), tuple(await store.choices(row.id))
+        return cls(row, counts, scores, stats, attempts, choices)
 
     @property
     def status(self) -> Status:
@@ -102,6 +108,16 @@ class Summary:
         return sum(max(0, self.answered - sum(judged.get(name, {}).values())) for name in names)
 
     @property
+    def answered_by(self) -> dict[str, dict[str, int]]:
+        """Return the number of answered items of each stage by choice; stages without a fallback are left out."""
+        return by_choice(self.choices)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return a text for each stage whose answers come from more than one model."""
+        return tuple(model_warnings(self.choices))
+
+    @property
     def headline(self) -> str:
         """Return the state in one line."""
         row, runs = self.experiment, self.counts.runs
@@ -119,7 +135,7 @@ class Summary:
 
     def __str__(self) -> str:
         means = [f"\n{each.title}: {each.mean:.3f} of {each.scored}" for each in self.scores if each.mean is not None]
-        return self.headline + "".join(means)
+        return self.headline + "".join(means) + "".join(f"\n{each}" for each in self.warnings)
 
     __repr__ = __str__
 
@@ -127,6 +143,38 @@ class Summary:
     def complete(self) -> bool:
         """Return whether every row was answered and every answer judged."""
         return self.status is Status.COMPLETED and not self.unanswered and not self.unjudged
+
+
+def by_choice(choices: Iterable[ChoiceCount]) -> dict[str, dict[str, int]]:
+    """Return the number of answered items of each stage by the name of the choice, the most frequent first."""
+    found: dict[str, Counter[str]] = {}
+    for each in choices:
+        counter = found.setdefault(each.evaluator or TASK_STAGE, Counter())
+        counter.update(dict.fromkeys(dict.fromkeys(by.choice for by in each.answered_by), each.count))
+    return {stage: dict(counter.most_common()) for stage, counter in found.items()}
+
+
+def choice_lines(choices: Iterable[ChoiceCount]) -> Iterator[str]:
+    """Yield the counts of each stage with a fallback, by choice, in words."""
+    for stage, counted in by_choice(choices).items():
+        yield f"{stage} answered by " + ", ".join(f"{choice} {count}" for choice, count in counted.items())
+
+
+def model_warnings(choices: Iterable[ChoiceCount]) -> Iterator[str]:
+    """Yield a text for each stage of which different items were answered by different models."""
+    found: dict[str, Counter[str]] = {}
+    for each in choices:
+        models = sorted({by.model for by in each.answered_by})
+        counter = found.setdefault(each.evaluator or TASK_STAGE, Counter())
+        counter[" and ".join(model or "one model" for model in models)] += each.count
+    for stage, counter in found.items():
+        if len(counter) > 1:
+            told = ", ".join(f"{models} {count}" for models, count in counter.most_common())
+            scores = "scores of all evaluators" if stage == TASK_STAGE else f"scores of {stage}"
+            yield (
+                f"{scores} not comparable: {len(counter)} models answered ({stage}: {told}); the export has the choice "
+                "of each row"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,16 +233,34 @@ class Progress:
 
 
 class ResultTally:
-    """Counts of durable results by stage and status, including those of earlier runs; `added` are those of this one."""
+    """Counts of durable results by stage and status, including those of earlier runs; `added` are those of this one.
 
-    def __init__(self, stages: int) -> None:
+    `names` are those of the stages, from the task on.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
         self.rows = 0
         self.all_rows = False
-        self.done: list[dict[ResultStatus, int]] = [{} for _ in range(stages)]
+        self.done: list[dict[ResultStatus, int]] = [{} for _ in names]
         self.added: dict[ResultStatus, int] = {}
+        self._names: Sequence[str] = names
+        self._choices: Counter[tuple[int, tuple[AnsweredBy, ...]]] = Counter()
 
-    def load(self, counts: ResultCounts, names: Sequence[str], retry_failed: bool) -> None:
-        """Add the stored results of the stages with these `names`. Those to be tried again count as not done."""
+    @property
+    def choices(self) -> list[ChoiceCount]:
+        """Return the number of answered items by stage and the choices of their fallbacks."""
+        return [
+            ChoiceCount(None if stage == TASK else self._names[stage], answered_by, count)
+            for (stage, answered_by), count in self._choices.items()
+        ]
+
+    def load(self, counts: ResultCounts, choices: Iterable[ChoiceCount], retry_failed: bool) -> None:
+        """Add the stored results of the stages. Those to be tried again count as not done."""
+        names = self._names
+        for each in choices:
+            stage = TASK if each.evaluator is None else names.index(each.evaluator) if each.evaluator in names else -1
+            if stage >= 0:
+                self._choices[stage, each.answered_by] += each.count
         for index, name in enumerate(names):
             found = counts.runs if index == TASK else counts.annotations.get(name, {})
             for status, count in found.items():
@@ -207,3 +273,5 @@ class ResultTally:
         done = self.done[stage]
         done[status] = done.get(status, 0) + 1
         self.added[status] = self.added.get(status, 0) + 1
+        if result.answered_by:
+            self._choices[stage, result.answered_by] += 1

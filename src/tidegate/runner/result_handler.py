@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.backoff import full_jitter, half_jitter
 from tidegate.core.values import Key
 from tidegate.errors import NotStorable
@@ -50,7 +51,7 @@ class ResultHandler:
         ):
             job.stage.last_error = _text(job) or ""
         if failure_class.next_step is NextStep.ANSWERED:
-            self._answered(item, job.value)
+            self._answered(item, job.value, job.handoff.answered_by)
         elif failure_class.next_step is not NextStep.PERMANENT and (job.recalled or job.stage.closing is not None):
             if run.live:
                 run.park(item)
@@ -64,12 +65,12 @@ class ResultHandler:
             item.attempts += 1
             self._failed(item, failure_class.kind, _text(job))
 
-    def _answered(self, item: Item, value: Any) -> None:
+    def _answered(self, item: Item, value: Any, answered_by: tuple[AnsweredBy, ...]) -> None:
         run = self._run
         stage = run.stages[item.stage]
         item.attempts += 1
         try:
-            result = results.answered(run.claim, stage, item, value)
+            result = results.answered(run.claim, stage, item, value, answered_by)
         except (NoJudgement, NotStorable) as error:
             kind = "no_judgement" if isinstance(error, NoJudgement) else "not_json"
             self._failed(item, kind, redacted(error))

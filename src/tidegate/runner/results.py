@@ -12,6 +12,7 @@ from decimal import Decimal
 from numbers import Real
 from typing import Any
 
+from tidegate.core.answered_by import AnsweredBy
 from tidegate.runner.item import TASK, Item, own_id
 from tidegate.runner.job import Stage
 from tidegate.storage import (
@@ -84,14 +85,19 @@ def _annotation(output: str, value: Any) -> Annotation:
 OK = ResultStatus.OK
 
 
-def answered(claim: Claim, stage: Stage, item: Item, value: Any) -> RunResult | AnnotationResult:
-    """Return the result of an answered item; raise `NoJudgement` or `NotStorable` if `value` is not a valid result."""
+def answered(
+    claim: Claim, stage: Stage, item: Item, value: Any, answered_by: tuple[AnsweredBy, ...] = ()
+) -> RunResult | AnnotationResult:
+    """Return the result of an answered item; raise `NoJudgement` or `NotStorable` if `value` is not a valid result.
+
+    `answered_by` has the choices of the fallbacks that the value comes from.
+    """
     if item.stage == TASK:
-        return RunResult(claim.experiment_id, claim.epoch, *item.place, OK, encoded(value),
-                         attempts=item.attempts, seconds=item.seconds, audit=tuple(item.audit))  # fmt: skip
+        return RunResult(claim.experiment_id, claim.epoch, *item.place, OK, encoded(value), attempts=item.attempts,
+                         seconds=item.seconds, audit=tuple(item.audit), answered_by=answered_by)  # fmt: skip
     annotations = evaluation_results(value, stage.name, stage.outputs)
     return AnnotationResult(claim.experiment_id, claim.epoch, *item.place, stage.name, annotations,
-                            item.attempts, item.seconds, tuple(item.audit))  # fmt: skip
+                            item.attempts, item.seconds, tuple(item.audit), answered_by)  # fmt: skip
 
 
 def unanswered(

@@ -30,7 +30,7 @@ from tidegate.runner.key_discovery import KeyDiscovery
 from tidegate.runner.redaction import redacted
 from tidegate.runner.replica import actor, process
 from tidegate.runner.retry_timers import RetryTimers
-from tidegate.runner.run_state import STOPPED_ELSEWHERE, RunPhase, RunState
+from tidegate.runner.run_state import STOPPED_ELSEWHERE, RunPhase, RunState, limit_reached
 from tidegate.runner.watermark import WatermarkWriter
 from tidegate.runner.writer import Result
 from tidegate.scheduling.execution import CancelReason
@@ -70,7 +70,7 @@ class ExperimentRun(RunState):
 
     def start(self) -> None:
         """Join the fair queue and announce the start. The feeder supplies the work."""
-        self.shared.fair_queue.join(self.id)
+        self.shared.fair_queue.join(self.id, self.experiment.weight)
         self.page_wanted.set()
         self.log(LogLevel.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch, **process())
         self.publish(StateChanged(Status.RUNNING))
@@ -378,6 +378,8 @@ class ExperimentRun(RunState):
             return Status.ERROR, "; ".join(closed)
         if self.outages:
             return Status.STOPPED, "; ".join(dict.fromkeys(self.outages.values()))
+        if self.limited and self.limit is not None:
+            return Status.STOPPED, limit_reached(self.limit)
         return Status.COMPLETED, None
 
     def _lend(self, stage: int, change: int) -> None:

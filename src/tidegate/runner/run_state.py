@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from enum import Enum
 from typing import Any
 
@@ -18,7 +19,15 @@ from tidegate.runner.experiment import Experiment
 from tidegate.runner.forecast import RestForecast, StageRest
 from tidegate.runner.item import TASK, Item
 from tidegate.runner.job import Job, Stage, stages_of
-from tidegate.runner.progress import Progress, ResultTally, StageProgress, Wait
+from tidegate.runner.progress import (
+    Progress,
+    ResultTally,
+    StageProgress,
+    Wait,
+    by_choice,
+    choice_lines,
+    model_warnings,
+)
 from tidegate.runner.watermark import CompletionTracker
 from tidegate.runner.work_queue import WorkQueue
 from tidegate.runner.writer import Result, WriteReceiver
@@ -33,8 +42,15 @@ from tidegate.storage import (
     Status,
 )
 
+logger = logging.getLogger("tidegate")
+
 STOPPED_ELSEWHERE = "stopped"
 """Reason of a run whose stop is recorded in the database."""
+
+
+def limit_reached(limit: int) -> str:
+    """Return the reason of a run that has done its first `limit` rows, while there are others."""
+    return f"limit of {limit} {'row' if limit == 1 else 'rows'} reached"
 
 
 class RunPhase(Enum):
@@ -51,7 +67,7 @@ class RunState:
     `retry_failed` requests a new try of earlier failed and parked items. `cap` is the maximum of jobs in flight that
     the user gave (None: none). `outages` maps each stage whose key is down for longer than `max_outage` to the reason.
     `context` is the context in which the run was created. Each function runs in a copy of it, so no function sees a
-    variable that another one sets.
+    variable that another one sets. Only rows below `limit` are tried (None: all); `limited` means that others are left.
     """
 
     def __init__(
@@ -77,8 +93,10 @@ class RunState:
         # The first claim of an experiment has epoch 1. A later claim may find evaluations that an earlier run left
         # open.
         self.tracker = CompletionTracker(len(self.stages) - 1, left_over=claim.epoch > 1, retry_failed=retry_failed)
-        self.tally = ResultTally(len(self.stages))
+        self.tally = ResultTally([stage.name for stage in self.stages])
         self.page_wanted = asyncio.Event()
+        self.limit: int | None = None
+        self.limited = False
         self.outages: dict[int, str] = {}
         self.reason: str | None = None
         self.final: Status | None = None
@@ -131,6 +149,10 @@ class RunState:
         task, *evaluators = self.tally.done
         counts = {status.value: task.get(status, 0) for status in ResultStatus}
         status = self.final or (Status.STOPPED if self.reason == STOPPED_ELSEWHERE else Status.RUNNING)
+        choices = self.tally.choices
+        judged = sum(done.get(ResultStatus.OK, 0) for done in evaluators)
+        more = {name: value for name, value in (("answered_by", by_choice(choices)),
+                                                ("warnings", list(model_warnings(choices)))) if value}  # fmt: skip
         self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored()))
         self.log(
             LogLevel.INFO,
@@ -141,8 +163,21 @@ class RunState:
             failed=counts["error"],
             parked=counts["parked"],
             invalid=counts["invalid"],
-            judged=sum(done.get(ResultStatus.OK, 0) for done in evaluators),
+            judged=judged,
             stats=stats.to_json(),
+            **more,
+        )
+        logger.info(
+            "experiment %s ended: %s: %d answered, %d failed, %d parked, %d invalid, %d judged%s; %s",
+            self.experiment.name,
+            status.value if status is not Status.RUNNING else "its claim is kept or lost",
+            counts["ok"],
+            counts["error"],
+            counts["parked"],
+            counts["invalid"],
+            judged,
+            "".join(f", {line}" for line in choice_lines(choices)),
+            stats,
         )
 
     def write_failure(self, item: Item, status: ResultStatus, kind: str, text: str | None) -> None:

@@ -24,8 +24,8 @@ class RunStats:
     items that were queued again after a failure. At most `max_concurrent` functions were in flight.
 
     Items waited `throttle_seconds` in all: after a refusal, or inside a call. For `throttled_for`, at least one did so;
-    for `executing_for`, at least one function was in flight. `latencies` counts answered attempts by class: class `n`
-    is about `STEP ** n` seconds.
+    for `executing_for`, at least one function was in flight. The longest single wait lasted `peak_wait`. `latencies`
+    counts answered attempts by class: class `n` is about `STEP ** n` seconds.
     """
 
     submitted: int = 0
@@ -37,6 +37,7 @@ class RunStats:
     transient_retries: int = 0
     max_concurrent: int = 0
     throttle_seconds: float = 0.0
+    peak_wait: float = 0.0
     throttled_for: float = 0.0
     executing_for: float = 0.0
     wall_seconds: float = 0.0
@@ -63,12 +64,13 @@ class RunStats:
         return None
 
     def __add__(self, other: RunStats) -> RunStats:
-        """Return the statistics of both claims: sums, and the greater `max_concurrent`."""
+        """Return the statistics of both claims: sums, and the greater `max_concurrent` and `peak_wait`."""
         summed = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)[:-1]}
         classes = dict(self.latencies)
         for number, count in other.latencies.items():
             classes[number] = classes.get(number, 0) + count
-        summed["max_concurrent"] = max(self.max_concurrent, other.max_concurrent)
+        for name in ("max_concurrent", "peak_wait"):
+            summed[name] = max(getattr(self, name), getattr(other, name))
         return RunStats(**summed, latencies=classes)
 
     def stored(self) -> dict[str, Any]:
@@ -104,13 +106,13 @@ def added_up(claims: Iterable[Mapping[str, Any]]) -> RunStats:
 
 
 class BusyTime:
-    """Time in which at least one of several things goes on, and the sum of their times; in seconds.
+    """Time in which at least one of several things goes on, their sum, and the longest of them; in seconds.
 
     `active` are those that go on, with their begins.
     """
 
     def __init__(self) -> None:
-        self.some = self.total = 0.0
+        self.some = self.total = self.longest = 0.0
         self.active: dict[object, float] = {}
         self._busy_since = 0.0
 
@@ -125,6 +127,7 @@ class BusyTime:
         since = self.active.pop(one, None)
         if since is not None:
             self.total += now - since
+            self.longest = max(self.longest, now - since)
             if not self.active:
                 self.some += now - self._busy_since
 

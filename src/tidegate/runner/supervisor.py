@@ -13,16 +13,18 @@ import logging
 from tidegate.admission.audit import opened
 from tidegate.errors import StoreError
 from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
+from tidegate.runner.changes import advice, changed_parts
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.dispatcher import Dispatcher
 from tidegate.runner.events import StateChanged
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.feeder import Feeder, ingest
+from tidegate.runner.item import TASK
 from tidegate.runner.lost_file import LostFile
 from tidegate.runner.result_handler import ResultHandler
 from tidegate.runner.run import ExperimentRun
 from tidegate.runner.run_state import RunPhase
-from tidegate.storage import Claim, ExperimentRow, Status
+from tidegate.storage import Category, Claim, ExperimentRow, LogLevel, ResultStatus, Status
 
 logger = logging.getLogger("tidegate")
 
@@ -33,7 +35,10 @@ ENDS = "the run ends with ERROR"
 class RunSupervisor:
     """Supervisor of all runs of one runner; `runs` maps experiment numbers to the runs that have not ended."""
 
-    def __init__(self, shared: RunnerContext, dispatcher: Dispatcher, lost_file: LostFile) -> None:
+    def __init__(
+        self, shared: RunnerContext, dispatcher: Dispatcher, lost_file: LostFile, report_changes: bool = True
+    ) -> None:
+        self._reports_changes = report_changes
         self.runs = dispatcher.runs
         self.tasks: dict[int, asyncio.Task[None]] = {}
         self._shared = shared
@@ -48,9 +53,12 @@ class RunSupervisor:
                 "runner is broken: its dispatcher or its writer has failed; make another runner"
             ) from broken
 
-    def start(self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, retry_failed: bool) -> None:
-        """Run a claimed experiment; `row` is its state under that claim."""
+    def start(
+        self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, retry_failed: bool, limit: int | None = None
+    ) -> None:
+        """Run a claimed experiment, or its first `limit` rows; `row` is its state before that claim."""
         run = ExperimentRun(self._shared, experiment, claim, retry_failed=retry_failed)
+        run.limit = limit
         run.conclude = ResultHandler(run).conclude
         self.runs[row.id] = run
         self.tasks[row.id] = self._shared.loop.create_task(self._supervise(run, row))
@@ -106,6 +114,7 @@ class RunSupervisor:
         if not run.live:
             return
         run.start()
+        self._report_changes(run, row)
         feeder = Feeder(run, complete=row.complete)
         background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeder", run.fail, ENDS))
         if not row.complete:
@@ -113,17 +122,27 @@ class RunSupervisor:
             what = f"experiment {name}: import of its dataset"
             background.append(BackgroundTask(loop, reading, what, run.fail, ENDS))
 
+    def _report_changes(self, run: ExperimentRun, row: ExperimentRow) -> None:
+        """Report parts that have changed since the last run, if that has left answers."""
+        parts = changed_parts(row, run.experiment)
+        if not parts or not run.tally.done[TASK].get(ResultStatus.OK):
+            return
+        run.log(LogLevel.WARN, Category.EXPERIMENT, type="changed", parts=parts)
+        if self._reports_changes:
+            logger.warning("experiment %s changed: %s", row.name, advice(parts))
+
     async def _load_counts(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Add the results of earlier runs to the progress."""
         try:
-            counts = await self._shared.store.counts(row.id)
+            counts, choices = await self._shared.store.counts(row.id), await self._shared.store.choices(row.id)
         except StoreError as error:
             text = "experiment %s: earlier results not counted: %s; its progress shows only the results of this run"
             logger.warning(text, row.name, error)
             return
-        run.tally.load(counts, [stage.name for stage in run.stages], run.retry_failed)
+        run.tally.load(counts, choices, run.retry_failed)
         if row.complete:
-            run.tally.rows, run.tally.all_rows = counts.rows, True
+            rows = counts.rows if run.limit is None else min(counts.rows, run.limit)
+            run.tally.rows, run.tally.all_rows = rows, True
 
     async def _record_end(self, run: ExperimentRun) -> Status | None:
         """Record the end and release the claim if needed; return the new status, None if unknown."""

@@ -25,14 +25,17 @@ def test_a_run_says_what_is_there_already(place: Place) -> None:
     place.doubles(3)
     assert place.run("run", "my_eval.py").code == 0
     done = place.run("run", "my_eval.py")
-    assert done.err == "doubles: 6 answers are kept; a new name asks all again\n"
+    assert done.err == "doubles: 6 answers are kept; --fresh, or a new name, asks all again\n"
 
 
 def test_another_file_with_an_experiment_of_that_name_is_told(place: Place) -> None:
     place.doubles(3)
     assert place.run("run", "my_eval.py").code == 0
     (place.path / "my_eval.py").rename(place.path / "other.py")
-    said = "doubles changed: the kept answers were made with another experiment file\n"
+    said = (
+        "doubles changed: the kept answers were made with another experiment file; "
+        "--fresh, or a new name, asks all again\n"
+    )
     assert said in place.run("run", "other.py").err
     assert "another" not in place.run("run", "other.py").err
 
@@ -41,7 +44,7 @@ def test_another_file_with_an_experiment_of_that_name_is_told(place: Place) -> N
     ("old", "new", "said"),
     [
         ("What is", "Which is", "the kept answers were made with another task"),
-        ("Is it", "Is that", "the kept answers were made with another evaluator judge"),
+        ("Is it", "Is that", "the kept judgements were made with another evaluator judge"),
         ("rows.jsonl", "others.jsonl", "the kept answers were made with another dataset"),
     ],
 )
@@ -73,3 +76,56 @@ def test_what_is_to_be_typed_next_names_the_database_that_was_meant(place: Place
     assert "`tidegate experiment export 'two words' --db other.db` writes every answer" in there
     by_variable = place.run("run", "my_eval.py", TIDEGATE_DB="third.db").out
     assert "`tidegate experiment export 'two words'` writes every answer" in by_variable
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('return row["n"] * 2\n', 'return row["n"] + row["n"]\n', "the kept answers were made with another task; "),
+        (
+            "return output ==",
+            "return 2 * output == 2 *",
+            "the kept judgements were made with another evaluator judge; ",
+        ),
+    ],
+)
+def test_changed_code_is_told_and_what_to_do(place: Place, old: str, new: str, said: str) -> None:
+    place.doubles(3)
+    assert place.run("run", "my_eval.py").code == 0
+    code = (place.path / "my_eval.py").read_text()
+    assert code.count(old) == 1
+    place.write("my_eval.py", code.replace(old, f"# Another comment.\n    {old}"))
+    assert "changed" not in place.run("resume", "doubles").err
+    place.write("my_eval.py", code.replace(old, new))
+    done = place.run("resume", "doubles")
+    assert done.code == 0
+    assert f"doubles changed: {said}" in done.err
+    assert [each["detail"]["parts"] for each in place.shown()["log"] if each["detail"]["type"] == "changed"]
+    assert "changed" not in place.run("run", "my_eval.py").err
+
+
+def test_fresh_start_asks_all_again_under_a_new_name(place: Place) -> None:
+    place.doubles(3)
+    assert place.run("run", "my_eval.py", "--fresh").code == 0
+    for name in ("doubles-2", "doubles-3"):
+        done = place.run("run", "my_eval.py", "--fresh")
+        assert (done.code, done.err) == (0, "")
+        assert f"{name}: COMPLETED: 3 rows × 2, 6 answered" in done.out
+        assert place.shown(name)["stats"]["calls"] == 12
+        assert place.run("resume", name).code == 0
+    assert place.shown("doubles")["runs"]["ok"] == 6
+    assert place.run("run", "my_eval.py").err.startswith("doubles: 6 answers are kept; ")
+
+
+def test_limit_tries_the_first_rows_and_the_next_run_the_others(place: Place) -> None:
+    place.doubles(20)
+    done = place.run("run", "my_eval.py", "--limit", "3")
+    assert done.code == 0
+    assert "doubles: STOPPED (limit of 3 rows reached): 3 rows × 2, 6 answered\n" in done.out
+    assert "`tidegate experiment resume doubles` continues it" in done.out
+    done = place.run("run", "my_eval.py", "--limit", "5")
+    assert "5 rows × 2, 10 answered\n" in done.out
+    done = place.run("resume", "doubles")
+    assert done.code == 0
+    assert "doubles: COMPLETED: 20 rows × 2, 40 answered\n" in done.out
+    assert place.run("run", "my_eval.py", "--limit", "0").code == 2

@@ -352,3 +352,63 @@ def test_without_a_database_library_each_command_says_what_to_install(
         done.complaint
         == "tidegate: command not started: no-such-package not installed; run pip install 'tidegate[runner]'"
     )
+
+
+FALLING_BACK = """
+import tidegate
+from tidegate.runner import Evaluator, Experiment
+
+left = [2]
+
+
+class Bankrupt(Exception):
+    status_code, body = 429, {"error": {"code": "insufficient_quota", "message": "You exceeded your current quota"}}
+
+
+def first(row):
+    if not left[0]:
+        raise Bankrupt
+    left[0] -= 1
+    return "first"
+
+
+answers = tidegate.fallback([tidegate.Choice("one", first), tidegate.Choice("two", lambda row: "second")])
+grades = tidegate.fallback([tidegate.Choice("three", lambda row: 1.0)])
+
+
+def answer(row):
+    return answers.execute(row).value
+
+
+def judge(row, output):
+    return grades.execute(row).value
+
+
+experiment = Experiment("falling", [{"n": n} for n in range(5)], answer, [judge], max_concurrency=1)
+"""
+
+
+def test_choices_of_fallbacks_are_shown_and_exported(place: Place) -> None:
+    place.write("my_eval.py", FALLING_BACK)
+    done = place.run("run", "my_eval.py")
+    assert done.code == 0
+    told = ["task answered by two 3, one 2", "judge answered by three 5"]
+    warning = "warning: scores of all evaluators not comparable: 2 models answered (task: two 3, one 2); "
+    for out in (done.out, place.run("show", "falling").out):
+        assert [line for line in out.splitlines() if " answered by " in line] == told
+        assert warning in out
+    assert place.shown("falling")["answered_by"] == {"task": {"two": 3, "one": 2}, "judge": {"three": 5}}
+    assert len(place.shown("falling")["warnings"]) == 1
+    lines = [json.loads(line) for line in place.run("export", "falling").out.splitlines()]
+    assert [each["answered_by"][0]["choice"] for each in lines] == ["one"] * 2 + ["two"] * 3
+    assert lines[0]["evaluations"]["judge"]["judge"]["answered_by"] == [
+        {"choice": "three", "provider": "custom", "model": "three"}
+    ]
+    table = list(csv.DictReader(place.run("export", "falling", "--format", "csv").out.splitlines()))
+    assert [each["answered_by"] for each in table] == ["one"] * 2 + ["two"] * 3
+    assert {each["judge.answered_by"] for each in table} == {"three"}
+    assert place.run("export", "falling", "--output", "out.parquet").code == 0
+    assert [
+        {name: each[name] for name in ("answered_by", "judge.answered_by")}
+        for each in pyarrow.parquet.read_table(place.path / "out.parquet").to_pylist()
+    ] == [{name: each[name] for name in ("answered_by", "judge.answered_by")} for each in table]

@@ -28,6 +28,10 @@ def run(
     ],
     db: Db = DATABASE,
     max_concurrency: Slots = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Run only the first N rows.", metavar="N")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Ask all again, as a new experiment NAME-2; the old one stays.")
+    ] = False,
 ) -> None:
     """Run an experiment to its end, or continue it.
 
@@ -37,7 +41,21 @@ def run(
     """
     from tidegate.cli.experiment.run import run_source
 
-    raise typer.Exit(run_source(source, db, max_concurrency))
+    raise typer.Exit(run_source(source, db, max_concurrency, limit, fresh=fresh))
+
+
+def init(
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="experiment.yaml, or my_eval.py for Python code.")
+    ] = Path("experiment.yaml"),
+) -> None:
+    """Write a first experiment that runs at once, and its rows beside it.
+
+    No file is overwritten.
+    """
+    from tidegate.cli.experiment.init import write_starter
+
+    write_starter(path)
 
 
 def resume(
@@ -62,6 +80,23 @@ def stop_(name: Name, db: Db = DATABASE) -> None:
     from tidegate.cli.experiment.show import stop_named
 
     raise typer.Exit(asyncio.run(stop_named(name, db)))
+
+
+def delete(
+    name: Name,
+    db: Db = DATABASE,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Do not wait for the end of a run elsewhere, whose process may be dead.")
+    ] = False,
+) -> None:
+    """Delete an experiment, with its rows, results and log.
+
+    If a process runs it, stop it first and wait for the end of that run, within a minute.
+    """
+    from tidegate.cli.experiment.delete import delete_named
+
+    raise typer.Exit(asyncio.run(delete_named(name, db, yes=yes, force=force)))
 
 
 def list_(db: Db = DATABASE, as_json: AsJson = False) -> None:
@@ -134,9 +169,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
+    "init": init,
     "run": run,
     "resume": resume,
     "stop": stop_,
+    "delete": delete,
     "list": list_,
     "show": show,
     "export": export,

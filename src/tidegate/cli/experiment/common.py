@@ -17,6 +17,7 @@ from tidegate.cli.experiment.options import DATABASE, VARIABLE
 from tidegate.errors import CoolingDown, StoreError, UnknownExperiment
 from tidegate.launch.totals import KeyTotal
 from tidegate.runner.progress import Summary
+from tidegate.runner.run_state import limit_reached
 from tidegate.storage import ExperimentRow, Failure, ResultStatus, Status, Store
 from tidegate.storage.claims import COOL_DOWN
 from tidegate.storage.engines import has_secret, parsed
@@ -41,7 +42,7 @@ class Code(IntEnum):
 
 
 MEANINGS = {
-    Code.DONE: "every row was answered, and every answer judged",
+    Code.DONE: "every row (of the first N with `--limit N`) was answered, and every answer judged",
     Code.FAILED: "the command failed: the database, the dataset or the code is missing, or another process runs it",
     Code.UNUSABLE: "an option, a name or a file cannot be used",
     Code.ERRORS: "the run is complete, but rows or evaluations failed or are invalid; `resume` tries failed ones again",
@@ -63,9 +64,10 @@ BY_STATUS = {
 }
 
 
-def code_of(summary: Summary, failures: list[Failure]) -> Code:
-    """Return the exit code of a run that has ended."""
-    if summary.status is not Status.COMPLETED:
+def code_of(summary: Summary, failures: list[Failure], limit: int | None = None) -> Code:
+    """Return the exit code of a run that has ended, or was to do the first `limit` rows."""
+    limited = limit is not None and summary.last_error == limit_reached(limit)
+    if summary.status is not Status.COMPLETED and not limited:
         return BY_STATUS[summary.status]
     asked = summary.experiment.spec.get("evaluators")
     # An evaluator that the experiment no longer has may have failed: a resume would not change that.
@@ -75,7 +77,7 @@ def code_of(summary: Summary, failures: list[Failure]) -> Code:
         return Code.ERRORS
     if failed:
         return Code.PARKED
-    return Code.DONE if summary.complete else Code.ERRORS
+    return Code.DONE if summary.complete or limited else Code.ERRORS
 
 
 @asynccontextmanager

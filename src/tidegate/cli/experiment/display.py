@@ -28,7 +28,7 @@ from tidegate.core.display import printable
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
 from tidegate.core.wait_text import clock, wait_text
 from tidegate.runner import StageProgress
-from tidegate.runner.progress import Summary
+from tidegate.runner.progress import Summary, choice_lines
 from tidegate.storage import Failure, ResultStatus, Score
 
 SPAN = 60.0
@@ -200,17 +200,21 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
         "scores": [_score_facts(each) for each in summary.scores],
         "stats": summary.stats.to_json(),
         "attempts": dict(summary.attempts),
+        "answered_by": summary.answered_by,
+        "warnings": list(summary.warnings),
         "failures": [_failure_facts(each) for each in failures],
     }
 
 
 def calls(summary: Summary) -> Iterator[str]:
-    """Yield the lines of the calls of an experiment: their statistics, and the attempts that are kept."""
+    """Yield the lines of the calls of an experiment: their statistics, the attempts kept, the choices of fallbacks."""
     if summary.stats.calls:
         yield f"all runs: {summary.stats}"
     if summary.attempts:
         kept = ", ".join(f"{count} {status}" for status, count in summary.attempts.items())
         yield f"attempts kept: {kept}"
+    yield from choice_lines(summary.choices)
+    yield from (f"warning: {each}" for each in summary.warnings)
 
 
 def refusals(refused: int, summary: Summary) -> str:

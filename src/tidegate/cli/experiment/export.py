@@ -21,14 +21,15 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 from tidegate.cli.experiment.common import existing, found
+from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import ConfigurationError, StoreError
 from tidegate.storage import Annotation, Score, Store, StoredRun, decoded
 from tidegate.storage.paging import PageSizer
 from tidegate.storage.records import AttemptCursor
 
 FIXED = ("id", "repetition", "row", "status", "output", "error_kind", "error", "attempts", "seconds", "finished_at")
-PARTS = ("score", "label", "value", "error")
-"""Columns that a table may have for each output of each evaluator."""
+CHOSEN = "answered_by"
+"""Column of the choices of fallbacks, in a table with any, and part of each output of an evaluator with any."""
 
 ROWS = 10_000
 """Runs in one row group of a Parquet file. Raising it needs more memory. Chosen: few groups in a usual file."""
@@ -54,37 +55,43 @@ class Output(NamedTuple):
 class Layout(NamedTuple):
     """Columns of a table after the fixed ones: the fields of the first row, then the parts of each output.
 
+    Where tasks have a fallback, a column for its choices stands between them.
     Each has a unique name: the second `a.b` (an output `b` of `a`, an evaluator `a.b`) is `a.b#2`.
     """
 
     fields: Mapping[str, str]
     parts: Mapping[tuple[Output, str], str]
+    chosen: bool = False
 
     @property
     def header(self) -> list[str]:
         """Return the names of all columns."""
-        return [*FIXED, *self.fields.values(), *self.parts.values()]
+        return [*FIXED, *([CHOSEN] if self.chosen else ()), *self.fields.values(), *self.parts.values()]
 
     @classmethod
-    def of(cls, scores: Sequence[Score], first: Any) -> Layout:
-        """Return the columns for the outputs that an experiment has so far, and for rows like the `first` one."""
+    def of(cls, scores: Sequence[Score], first: Any, chosen: bool) -> Layout:
+        """Return the columns for the outputs that an experiment has so far, and for rows like the `first` one.
+
+        `chosen` says that tasks have a fallback.
+        """
         titles: set[str] = set()
         parts: dict[tuple[Output, str], str] = {}
         for each in scores:
             title = next(name for name in _names(each.title) if name not in titles)
             titles.add(title)
             parts |= {(Output(each.evaluator, each.output), part): f"{title}.{part}" for part in _parts(each)}
-        taken, fields = {*FIXED, *parts.values()}, dict[str, str]()
+        taken, fields = {*FIXED, CHOSEN, *parts.values()}, dict[str, str]()
         for field in first if isinstance(first, dict) else ():
             fields[field] = next(name for name in _names(f"row.{field}") if name not in taken)
             taken.add(fields[field])
-        return cls(fields, parts)
+        return cls(fields, parts, chosen)
 
 
 def _parts(score: Score) -> Iterator[str]:
     """Yield the parts of an output that a result has; all while there is no result."""
     counts = {"score": score.scored, "label": score.labelled, "value": score.valued, "error": 1}
-    yield from (part for part in PARTS if counts[part] or not score.ok)
+    yield from (part for part, count in counts.items() if count or not score.ok)
+    yield from (CHOSEN,) if score.chosen else ()
 
 
 def _names(title: str) -> Iterator[str]:
@@ -116,7 +123,8 @@ class Jsonl:
     def write(self, runs: Sequence[StoredRun]) -> None:
         """Write a page of runs."""
         for run in runs:
-            line = {**_fixed(run), "row": run.row, "output": run.output, "evaluations": _evaluations(run)}
+            line = {**_fixed(run), "row": run.row, "output": run.output, "answered_by": _choices(run.answered_by),
+                    "evaluations": _evaluations(run)}  # fmt: skip
             self._file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
 
     def close(self) -> None:
@@ -214,11 +222,22 @@ def _fixed(run: StoredRun) -> dict[str, Any]:
     }
 
 
+def _choices(answered_by: Sequence[AnsweredBy]) -> list[dict[str, str]] | None:
+    """Return the choices of fallbacks with provider and model; None without any."""
+    return [each._asdict() for each in answered_by] or None
+
+
+def _names_of(answered_by: Sequence[AnsweredBy]) -> str | None:
+    """Return the names of choices as one cell of a table; None without any."""
+    return ", ".join(each.choice for each in answered_by) or None
+
+
 def _evaluations(run: StoredRun) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for evaluator, each in run.annotations:
         told = {"score": each.score, "label": each.label, "value": decoded(each.value),
-                "error_kind": each.error_kind, "error": each.error}  # fmt: skip
+                "error_kind": each.error_kind, "error": each.error,
+                "answered_by": _choices(each.answered_by)}  # fmt: skip
         kept = {name: value for name, value in told.items() if value is not None}
         found.setdefault(evaluator, {})[each.output] = {"status": each.status.value, **kept}
     return found
@@ -233,6 +252,7 @@ def _cells(run: StoredRun, layout: Layout) -> list[Any]:
     judged = {Output(evaluator, each.output): each for evaluator, each in run.annotations}
     return [
         *cells.values(),
+        *([_names_of(run.answered_by)] if layout.chosen else ()),
         *(_cell(fields.get(name)) for name in layout.fields),
         *(_part(judged.get(output), part) for output, part in layout.parts),
     ]
@@ -243,6 +263,8 @@ def _part(annotation: Annotation | None, part: str) -> Any:
         return None
     if part == "error":
         return annotation.error if annotation.error is not None else annotation.error_kind
+    if part == CHOSEN:
+        return _names_of(annotation.answered_by)
     return getattr(annotation, part)
 
 
@@ -300,9 +322,10 @@ async def _write(name: str, url: str, make: type[ExportWriter], output: Path | N
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
         scores, pages = await store.scores(row.id), _pages(store, row.id)
+        chosen = any(each.evaluator is None for each in await store.choices(row.id))
         first: list[StoredRun] = await anext(pages, [])
         with _opened(output) as file:
-            writer = make(file, Layout.of(scores, first[0].row if first else None))
+            writer = make(file, Layout.of(scores, first[0].row if first else None, chosen))
             try:
                 writer.write(first)
                 async for page in pages:

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -31,6 +31,7 @@ from tidegate.core.values import Kind
 from tidegate.core.wait_text import clock, failure_text
 from tidegate.errors import CannotLoad, StoppedElsewhere
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, load
+from tidegate.runner.changes import advice, changed_parts
 from tidegate.runner.loader import lacking, restored
 from tidegate.runner.progress import Summary
 from tidegate.runner.replica import is_dead, owner, replica_name
@@ -88,14 +89,10 @@ class LastFailures:
         return self._last.get(key, "")
 
 
-UNCOMPARED_FIELDS = frozenset({"timeout", "api_key_env"})
-"""Fields of a question that change no answer."""
-
-
 async def notices(runner: ExperimentRunner, experiment: Experiment, *, resumed: bool) -> list[str]:
-    """Return the messages to print before a run: the present owner, and the answers of earlier runs.
+    """Return the messages to print before a run: the present owner, the answers of earlier runs, and changes since.
 
-    With `resumed` the user named a stored experiment, so its earlier answers are not reported.
+    With `resumed` the user named a stored experiment, so the number of its earlier answers is not reported.
     """
     row = await runner.store.find(experiment.name)
     if row is None:
@@ -104,9 +101,12 @@ async def notices(runner: ExperimentRunner, experiment: Experiment, *, resumed: 
     if row.status is Status.RUNNING and not is_dead(row.claimed_by):
         by = owner(row, await runner.store.last_logs(row.id, KEPT_LINES))
         lines += _owner_notice(row, by, runner.settings.stale_after, command("show", row.name, runner.url))
-    if not resumed:
-        counts = await runner.store.counts(row.id)
-        lines += _answers_notice(row, counts.runs.get(ResultStatus.OK, 0), experiment)
+    counts = await runner.store.counts(row.id)
+    if answered := counts.runs.get(ResultStatus.OK, 0):
+        are = "answer is" if answered == 1 else "answers are"
+        lines += [] if resumed else [f"{row.name}: {answered} {are} kept; --fresh, or a new name, asks all again"]
+        if parts := changed_parts(row, experiment):
+            lines.append(f"{row.name} changed: {advice(parts)}")
     return lines
 
 
@@ -117,37 +117,6 @@ def _owner_notice(row: ExperimentRow, by: str, stale_after: float, attach: str) 
             f"{row.name} not started yet: it is run by {by}, last heartbeat {quiet:.0f} s ago; attach with {attach}; "
             f"this command waits for its end, and takes it over after {stale_after - quiet:.0f} s without a heartbeat"
         )
-
-
-def _answers_notice(row: ExperimentRow, answered: int, experiment: Experiment) -> Iterator[str]:
-    if answered:
-        are = "answer is" if answered == 1 else "answers are"
-        yield f"{row.name}: {answered} {are} kept; a new name asks all again"
-        if parts := list(changed(row, experiment)):
-            yield f"{row.name} changed: the kept answers were made with another {' and another '.join(parts)}"
-
-
-def changed(row: ExperimentRow, experiment: Experiment) -> Iterator[str]:
-    """Yield the visible differences from the stored experiment. Changes of code cannot be seen."""
-    if row.spec.get("source") not in (None, experiment.source):
-        yield "experiment file"
-    if row.source != experiment.described:
-        yield "dataset"
-    before, now = _asked(row.spec.get("declared")), _asked(experiment.declared)
-    for part, question in now.items():
-        if part in before and before[part] != question:
-            yield part
-
-
-def _asked(declared: Any) -> dict[str, Any]:
-    """Return the questions of a declaration by name, without the fields that change no answer."""
-    if not isinstance(declared, Mapping):
-        return {}
-    judges = {f"evaluator {judge['name']}": judge for judge in declared.get("evaluators", ())}
-    return {
-        part: {name: value for name, value in question.items() if name not in UNCOMPARED_FIELDS}
-        for part, question in {"task": declared.get("task", {}), **judges}.items()
-    }
 
 
 TERMINATING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -203,13 +172,18 @@ LATE_WRITES = 500
 default of `RunnerSettings.unwritten` (1000): half of it."""
 
 
-def run_source(source: str, url: str, max_concurrency: int | None) -> int:
-    """Run the experiment at `source`. Return the exit code."""
+def run_source(
+    source: str, url: str, max_concurrency: int | None, limit: int | None = None, *, fresh: bool = False
+) -> int:
+    """Run the experiment at `source`, or its first `limit` rows. Return the exit code.
+
+    With `fresh` it runs under a name that is not used yet.
+    """
     _install()
     experiment = load(source)
     if reason := lacking(experiment.credentials):
         raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
-    return asyncio.run(_run_experiment(experiment, url, max_concurrency, resumed=False))
+    return asyncio.run(_run_experiment(experiment, url, max_concurrency, limit, fresh=fresh))
 
 
 def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
@@ -237,20 +211,33 @@ def _install() -> None:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
 
 
-async def _run_experiment(experiment: Experiment, url: str, max_concurrency: int | None, *, resumed: bool) -> int:
+async def _run_experiment(
+    experiment: Experiment,
+    url: str,
+    max_concurrency: int | None,
+    limit: int | None = None,
+    *,
+    resumed: bool = False,
+    fresh: bool = False,
+) -> int:
     given: dict[str, Any] = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
     settings = RunnerSettings.from_environment(**given)
-    runner = ExperimentRunner(url, settings=settings, recover=False)
+    runner = ExperimentRunner(url, settings=settings, recover=False, report_changes=False)
     began = time.monotonic()
     async with runner:
+        if fresh:
+            experiment = await runner.fresh(experiment)
         with published(experiment.name, runner.replica):
-            return await ExperimentCommand(runner, experiment, began).ended(resumed)
+            return await ExperimentCommand(runner, experiment, began, limit).ended(resumed)
 
 
 class ExperimentCommand:
     """One experiment in one runner, from its claim to its end."""
 
-    def __init__(self, runner: ExperimentRunner, experiment: Experiment, began: float) -> None:
+    def __init__(
+        self, runner: ExperimentRunner, experiment: Experiment, began: float, limit: int | None = None
+    ) -> None:
+        self._limit = limit
         self._runner = runner
         self._experiment = experiment
         self._began = began
@@ -291,12 +278,12 @@ class ExperimentCommand:
             summary = await waiting
         failures = await runner.store.failures(number)
         self._report(summary, failures)
-        return code_of(summary, failures)
+        return code_of(summary, failures, self._limit)
 
     async def _started(self) -> int:
         """Return the experiment's number once it is claimed, after any cooldown."""
         notice = f"{self._experiment.name} not started yet: it was stopped or resumed a moment ago; it starts"
-        start = partial(self._runner.start, self._experiment, follow=True)
+        start = partial(self._runner.start, self._experiment, follow=True, limit=self._limit)
         return await after_cooldown(start, self._display.say, notice)
 
     def _look(self) -> None:

@@ -26,6 +26,9 @@ from tidegate.runner.replica import actor, is_dead, owner, stopper
 from tidegate.storage import ExperimentRow, ExperimentSummary, Failure, LoggedLine, ResultStatus, Status, Store, Toggle
 from tidegate.storage.results import KEPT_LINES
 
+NOT_SHOWN = frozenset({"type", "id", "stats", "answered_by", "warnings"})
+"""Details of a log line that are shown in another form."""
+
 
 async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
     """Print the state of an experiment."""
@@ -101,7 +104,7 @@ def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
 def _line(line: LoggedLine) -> str:
     """Format a log line: its time, level and category, then the event and its details. A row's id stands for it."""
     kind = line.detail.get("type", "")
-    facts = {name: value for name, value in line.detail.items() if name not in ("type", "id", "stats")}
+    facts = {name: value for name, value in line.detail.items() if name not in NOT_SHOWN}
     if "id" in line.detail:
         facts["row"] = line.detail["id"]
     details = [f"{name} {value}" for name, value in facts.items()]

@@ -133,6 +133,7 @@ class Declared(Experiment):
             [_evaluator(judge, asked) for judge, asked in zip(declaration.evaluators, judges, strict=True)],
             repetitions=declaration.repetitions,
             max_concurrency=declaration.max_concurrency,
+            weight=declaration.weight,
             task_timeout=declaration.task.timeout,
             credentials=declaration.credentials,
             source=source,

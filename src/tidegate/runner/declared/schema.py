@@ -21,7 +21,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from tidegate import redaction
 from tidegate.core.credentials import is_secret_segment
 from tidegate.errors import ConfigurationError, Error
-from tidegate.runner.experiment import TASK_STAGE
+from tidegate.runner.experiment import WEIGHTS
+from tidegate.runner.item import TASK_STAGE
 
 FIELD = re.compile(r"\{\{([A-Za-z_][\w.\-]*)\}\}|\{([A-Za-z_][\w.\-]*)\}")
 """Pattern of an escaped name (group 1) or a field (group 2) of a template."""
@@ -362,6 +363,7 @@ class Declaration(_Part):
     dataset: Text
     repetitions: int = Field(1, ge=1, le=1_000_000)
     max_concurrency: int | None = Field(None, ge=1, le=100_000)
+    weight: float = Field(1.0, ge=WEIGHTS[0], le=WEIGHTS[1])
     task: QuestionSpec
     evaluators: list[JudgeSpec] = Field(default_factory=list)
 
