@@ -1,7 +1,7 @@
 """What the experiment runner costs: durable results a second, a million rows, many experiments at once, and who waits
 for whom.
 
-    python -m bench.runner [--only speed,million,live,advisor,reach] [--databases SQLite,PostgreSQL] [--rows 1000000]
+    python -m bench.runner [--only speed,audit,million,…] [--databases SQLite,PostgreSQL] [--rows 1000000]
 
 Databases are made in the folder for temporary files (TMPDIR), and commits are waited for until they are on its disk.
 """
@@ -12,16 +12,19 @@ import argparse
 import asyncio
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.common import Check, conclude, spread, table
-from bench.runner import advisor, live, million, reach, speed
+from bench.runner import advisor, audited, live, million, reach, speed
 from bench.runner.places import PLACES, Fresh
 
 LEAST_RATE = {"SQLite": 1500.0, "PostgreSQL": 1000.0}
+LEAST_AUDITED = 0.95
+"""Rate with attempts kept, divided by the rate without."""
+
 MOST_RESIDENT = 200.0
 """MB."""
 
@@ -52,6 +55,8 @@ MOST_COMPUTING = 1.05
 ROW_MEMORY = 8.0
 """Bytes of memory that each character of the rows under way may take."""
 
+T = TypeVar("T")
+
 Found = tuple[dict[str, Any], list[Check]]
 
 
@@ -66,6 +71,39 @@ def measure_speed(name: str, fresh: Fresh, given: argparse.Namespace) -> Found:
     rate = statistics.median(one.per_second for one in rates["task"])
     check = Check(f"{name}: durable results a second", rate, LEAST_RATE[name], at_least=True)
     return {way: [asdict(one) for one in each] for way, each in rates.items()}, [check]
+
+
+def measure_audit(name: str, fresh: Fresh, given: argparse.Namespace) -> Found:
+    """The rate by the attempts that are kept, in turns; the check takes the median of each round's quotient."""
+    found = [
+        {mode: asyncio.run(audited.run(fresh, mode, given.items)) for mode in _turn(audited.MODES, number)}
+        for number in range(given.rounds)
+    ]
+    rows = [
+        [
+            mode,
+            str(spread([one[mode].per_second for one in found])),
+            str(spread([one[mode].cpu_us for one in found])),
+            f"{_quotient(found, mode):.3f}",
+        ]
+        for mode in audited.MODES
+    ]
+    table(f"{name}: attempts kept", ("", "a second: median [quartiles]", "CPU us each", "of the rate without"), rows)
+    checks = [
+        Check(f"{name}: rate with audit={mode}", _quotient(found, mode), LEAST_AUDITED, at_least=True)
+        for mode in audited.MODES[1:]
+    ]
+    return {"rounds": [{mode: asdict(rate) for mode, rate in one.items()} for one in found]}, checks
+
+
+def _turn(modes: Sequence[T], number: int) -> Sequence[T]:
+    """Return the modes in another order each round, so that a machine that becomes slower slows all."""
+    first = number % len(modes)
+    return [*modes[first:], *modes[:first]]
+
+
+def _quotient(found: Sequence[Mapping[Any, speed.Rate]], mode: str) -> float:
+    return statistics.median(one[mode].per_second / one["off"].per_second for one in found)
 
 
 def measure_million(name: str, fresh: Fresh, given: argparse.Namespace) -> Found:
@@ -159,6 +197,7 @@ def measure_reach(name: str, fresh: Fresh, given: argparse.Namespace) -> Found:
 
 MEASURES: dict[str, tuple[Callable[[str, Fresh, argparse.Namespace], Found], Sequence[str]]] = {
     "speed": (measure_speed, tuple(PLACES)),
+    "audit": (measure_audit, tuple(PLACES)),
     "live": (measure_live, ("SQLite",)),
     "advisor": (measure_advisor, ("SQLite",)),
     "reach": (measure_reach, ("SQLite",)),

@@ -1,0 +1,100 @@
+"""500 workers of users' own queues, in eight processes, at a provider that admits 200 requests a window.
+
+The processes share their queue and their suspensions, and no limit. So each of them finds the end of a window by
+refusals of its own. Each worker may be refused once a window, and no job pays for that.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from examples import queue_worker
+from tests.chaos.processes import PATIENCE, ROOT
+from tidegate.testing import Distribution, Limit, Scenario, Simulator
+from tidegate.testing.server import LoggedRequest
+
+PROCESSES, WORKERS = 8, 500
+ADMITTED = 200
+WINDOW = 12.0
+"""Seconds that stand for a minute."""
+
+JOBS = 800
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    """The queue, with its jobs."""
+    with closing(sqlite3.connect(tmp_path / "queue.sqlite", isolation_level=None)) as queue:
+        queue.execute("PRAGMA journal_mode = WAL")
+        queue.execute(queue_worker.JOBS)
+        queue.execute("BEGIN")
+        queue.executemany("INSERT INTO jobs (question) VALUES (?)", [(str(number),) for number in range(JOBS)])
+        queue.execute("COMMIT")
+        yield queue
+
+
+@contextmanager
+def workers(path: Path, url: str, governed: bool) -> Iterator[list[subprocess.Popen[str]]]:
+    """The processes, ready to begin."""
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
+        "EXAMPLE": queue_worker.__file__,
+        "OPENAI_BASE_URL": url,
+        "OPENAI_API_KEY": "any",
+        "QUEUE": str(path / "queue.sqlite"),
+        "GOVERNED": "yes" if governed else "no",
+        "TIDEGATE_STATUS": "off",
+        "TIDEGATE_SUSPENSIONS": str(path / "suspensions.sqlite"),
+        "TIDEGATE_SUSPEND_MODELS": queue_worker.TARGET,
+        "TIDEGATE_SUSPEND_RATE": str(WINDOW),
+    }
+    counts = [WORKERS // PROCESSES + (number < WORKERS % PROCESSES) for number in range(PROCESSES)]
+    command = [sys.executable, str(Path(__file__).with_name("queue_workers.py"))]
+    with ExitStack() as stack:
+        started = []
+        for count in counts:
+            process = subprocess.Popen(
+                command, env={**env, "WORKERS": str(count)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            started.append(process)
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        yield started
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("kind", "governed"), [("fixed", True), ("bucket", True), ("fixed", False)])
+def test_no_job_is_poisoned_by_the_capacity_of_a_provider(
+    tmp_path: Path, queue: sqlite3.Connection, kind: str, governed: bool
+) -> None:
+    limit = Limit(kind=kind, limit=ADMITTED, window=WINDOW)  # type: ignore[arg-type]
+    scenario = Scenario(limiters=(limit,), dialect="openai", latency=Distribution.constant(WINDOW / 12))
+    log: list[LoggedRequest] = []
+    with (
+        Simulator(scenario, log=log.append) as provider,
+        workers(tmp_path, provider.openai_url, governed) as processes,
+    ):
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in processes:
+            assert process.wait(PATIENCE) == 0
+    statuses = Counter(each.status for each in log)
+    refused = Counter(int((each.at - log[0].at) // WINDOW) for each in log if each.status == 429)
+    windows = [refused[number] for number in range(int((log[-1].at - log[0].at) // WINDOW) + 1)]
+    assert statuses == {200: JOBS, 429: sum(windows)}
+    assert queue.execute("SELECT DISTINCT status, attempts FROM jobs").fetchall() == [("done", 0)]
+    assert max(windows) <= WORKERS, windows
