@@ -26,7 +26,7 @@ from tidegate.core.feedback import (
     succeeded,
 )
 from tidegate.core.limiter_state import LimiterState, Out, Permit
-from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, Silence, Usage
+from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, RequestFacts, Silence, Usage
 
 
 class AdmissionController(LimiterState):
@@ -46,7 +46,7 @@ class AdmissionController(LimiterState):
             self._began = now
             self._attempts_before, self._refused_before = self.counts.attempts, self.counts.refused
         self.order += 1
-        self.counts.attempts += 1
+        self.counts.note_sent(now)
         probe = self.breaker.state is not CLOSED and self._probing(now, out)
         if self.pause.alone:
             self.pause.sent(now)
@@ -130,6 +130,10 @@ class AdmissionController(LimiterState):
         permit.probe = False
         permit.learned = True
 
+    def learn_usage(self, facts: RequestFacts, usage: Usage, now: float) -> None:
+        """Update the cost estimate with the usage of a request of that shape."""
+        self.estimate.learn(facts, usage)
+
     def note_silent(self, permit: Permit, slow: bool, now: float, draw: float, out: Out) -> Silence:
         """Record that an attempt got no answer in all the time that its caller gives it; return what that means.
 
@@ -150,7 +154,8 @@ class AdmissionController(LimiterState):
         permit.settled = True
         self._end(permit)
         self.used_at = now
-        self.counts.ignored += outcome.ignored
+        if outcome.ignored:
+            self.counts.ignored += outcome.ignored
         kind = outcome.kind
         if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)

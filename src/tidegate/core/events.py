@@ -256,6 +256,24 @@ class KeyAccepted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ShareJoined(Event):
+    """Further processes share the limits of the key: `members` in all, this one included, through `carrier`.
+
+    Where the models of an account share limits, `key` names the account.
+    """
+
+    members: int
+    carrier: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareLost(Event):
+    """End of the sharing of the key's limits in this process: it decides alone from now on."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueueDeadline(CallEvent):
     """Exit of a call from the queue after `waited` seconds, at its deadline or because `gate` opens only after it.
 

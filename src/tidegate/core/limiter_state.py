@@ -142,6 +142,15 @@ class KeyCounts:
         self.failed_calls = self.replayed = self.left = self.retried_calls = 0
         self.latencies: deque[float] = deque(maxlen=100)
 
+    def note_sent(self, now: float) -> None:
+        """Count an attempt that is sent at `now`."""
+        self.attempts += 1
+
+    def note_answered(self, latency: float) -> None:
+        """Count an attempt that was answered after `latency` seconds."""
+        self.latencies.append(latency)
+        self.answered += 1
+
     def note_closing(self) -> None:
         """Do nothing; a subclass that shares its counts writes until when the key is closed."""
 
@@ -204,6 +213,8 @@ class KeyQuotas(Protocol):
 
     @property
     def mirrors(self) -> Mapping[str, QuotaMirror]: ...
+    @property
+    def counted(self) -> Mapping[str, QuotaMirror]: ...
     @property
     def provenance(self) -> Mapping[str, QuotaProvenance]: ...
     @property
@@ -323,6 +334,15 @@ class LimiterState:
     def in_flight(self) -> int:
         """Return the number of attempts in flight."""
         return len(self.permits_in_flight)
+
+    @property
+    def at_bound(self) -> bool:
+        """Return whether the limit has reached the bound of this process."""
+        return self.concurrency.limit >= self.concurrency.highest
+
+    def apply_bound(self) -> None:
+        """Hold the concurrency limit to the bound of this process."""
+        self.concurrency.limit_to(self.bound.highest)
 
     def counted(self, blocked: int) -> int:
         """Return the number of attempts in flight that can end.

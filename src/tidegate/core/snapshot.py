@@ -165,7 +165,8 @@ class QuotaSnapshot:
 
     `charging` is the rule by which calls are charged: `table`, the provider table's, or the one that predicts the
     provider's own `remaining` better. It holds for `charging_for` seconds, and `charging_spans` spans of the limit have
-    confirmed it. The newest one contradicts the rules in `charging_refuted`.
+    confirmed it. The newest one contradicts the rules in `charging_refuted`. `charging_input` says how the charge of a
+    single call departs from its estimate: `at least 250 a call`, `cached input counted otherwise`, or '' for not.
     """
 
     name: str
@@ -177,6 +178,21 @@ class QuotaSnapshot:
     charging_for: float = 0.0
     charging_spans: int = 0
     charging_refuted: tuple[str, ...] = ()
+    charging_input: str = ""
+
+
+class Sharing(NamedTuple):
+    """Sharing of a key's limits by `members` processes, this one included, through a `carrier` ('': not shared).
+
+    `lost` is the reason why this process shares no more, empty while it does.
+    """
+
+    members: int = 1
+    carrier: str = ""
+    lost: str = ""
+
+
+UNSHARED = Sharing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +219,12 @@ class KeySnapshot:
 
     While the provider rejects the whole key, `rejected` is the cause (`auth`, `money`, `day`). `rejected_for` is the
     time until one call asks again, or until the reset that the provider named.
+
+    `pace` is the calls per second that a learned rate admits now, 0 where none paces the key.
+
+    The limits are those of `members` processes, this one included. They share them through a carrier, whose kind is
+    `shared_through`; it is empty for a key that is not shared. `share_lost` is the reason why this process shares no
+    more. The counts are of this process alone.
 
     `pool` is the number of connections of the client's pool, where one client with a known pool uses the key. At most
     so many attempts are in flight.
@@ -251,6 +273,10 @@ class KeySnapshot:
     unsent: int = 0
     retried_calls: int = 0
     latency_p95: float | None = None
+    pace: float = 0.0
+    members: int = 1
+    shared_through: str = ""
+    share_lost: str = ""
 
     @property
     def completed_calls(self) -> int:
@@ -375,11 +401,20 @@ def _quota_snapshot(mirror: QuotaMirror, provenance: QuotaProvenance, now: float
     known = QuotaSnapshot(mirror.name, mirror.unit, mirror.limit, provenance.reported_window, mirror.level(now))
     if mirror.charging is None:
         return known
-    rule, since, spans, refuted = mirror.charging.evidence
-    return replace(known, charging=rule, charging_for=now - since, charging_spans=spans, charging_refuted=refuted)
+    rule, since, spans, refuted, departure = mirror.charging.evidence
+    return replace(
+        known,
+        charging=rule,
+        charging_for=now - since,
+        charging_spans=spans,
+        charging_refuted=refuted,
+        charging_input=departure,
+    )
 
 
-def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean: Cost, now: float) -> KeySnapshot:
+def key_snapshot(
+    admission: AdmissionController, waiting: int, head: Cost, mean: Cost, now: float, sharing: Sharing = UNSHARED
+) -> KeySnapshot:
     """Return the state of one key at `now`, with `waiting` calls: the first costs `head`, each `mean` on average."""
     ready, gate = admission.ready_at(head, now)
     rejection = admission.rejection
@@ -394,7 +429,7 @@ def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean:
     return KeySnapshot(
         key=admission.key,
         at=now,
-        limit=admission.concurrency.limit,
+        limit=min(admission.concurrency.limit, admission.bound.highest),
         pool=admission.bound.pool,
         in_flight=admission.in_flight,
         waiting=waiting,
@@ -427,10 +462,14 @@ def key_snapshot(admission: AdmissionController, waiting: int, head: Cost, mean:
         unsent=counts.unsent,
         retried_calls=counts.retried_calls,
         latency_p95=_percentile(latencies, 0.95),
+        pace=admission.pacer.sustained_rate if admission.pacer.active else 0.0,
         rejected=rejection.outcome.cause.value if rejection is not None else "",
         rejected_for=max(0.0, opens - now),
         stated_wait=pause.stated if stated else 0.0,
         stated_for=stated,
+        members=sharing.members,
+        shared_through=sharing.carrier,
+        share_lost=sharing.lost,
     )
 
 

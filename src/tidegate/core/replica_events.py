@@ -1,0 +1,257 @@
+"""Records of the events of a key that its processes share: their form in a log, and the reading of foreign ones.
+
+Theory of operation. A record is a checksum of four bytes, and a JSON list: the kind of the event, the tag of the key,
+and its facts. Instants are offsets in seconds from the instant of the record. The reader checks each value, as a log
+may be truncated or scrambled. It raises `UnreadableRecord` for what is no event, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from tidegate.core.values import (
+    Cause,
+    Cost,
+    Kind,
+    Outcome,
+    QuotaReading,
+    Refill,
+    ReplayableRefusal,
+    RequestFacts,
+    ResetInstant,
+    Usage,
+)
+
+MAX_RECORD = 16_384
+"""Bytes of a record at most. Raising it shares longer error bodies and slows each reader of a hostile log. Chosen:
+forty times the usual record with four readings."""
+
+MAX_ANSWER = 2_048
+"""Bytes of a refusal's body that is shared, at most. Raising it lets other processes repeat longer answers, and fills
+the log sooner. Chosen: error objects of providers take 100 to 800 bytes."""
+
+MAX_OFFSET = 1e6
+"""Seconds between an attempt's sending and its end, at most. Raising it believes longer calls. Chosen: eleven days."""
+
+
+class UnreadableRecord(ValueError):
+    """A payload that is no record of an event."""
+
+
+class EventKind(StrEnum):
+    """Kind of a shared event, in one letter."""
+
+    ADMITTED = "a"
+    WITHDRAWN = "w"
+    LEARNED = "l"
+    SETTLED = "s"
+    SILENT = "n"
+    PROBE_RELEASED = "p"
+    USAGE = "u"
+    GONE = "g"
+
+
+class ReplicaEvent(NamedTuple):
+    """One event. `tag` names the key within its log, `serial` the permit within its member.
+
+    `sent` is the sending of the attempt in seconds after the event, so at most 0. The other fields have values only for
+    the kinds that need them. `flag` is whether a call overcommits (`ADMITTED`) or is slow (`SILENT`). `number` is the
+    time waited (`ADMITTED`), a uniform draw (`SETTLED`, `SILENT`), or a member (`GONE`).
+    """
+
+    kind: EventKind
+    tag: str = ""
+    serial: int = 0
+    sent: float = 0.0
+    number: float = 0.0
+    flag: bool = False
+    beyond: bool = False
+    cost: Cost = Cost()
+    outcome: Outcome | None = None
+    facts: RequestFacts | None = None
+    usage: Usage | None = None
+
+
+def write_event(event: ReplicaEvent) -> bytes:
+    """Return the record of an event; a body that is too long to share is left out."""
+    text = json.dumps(_plain(event), separators=(",", ":")).encode()
+    return crc32(text).to_bytes(4, "little") + text
+
+
+def read_event(payload: bytes) -> ReplicaEvent:
+    """Return the event of a record. Raise `UnreadableRecord` for a payload that is none."""
+    try:
+        if not 4 < len(payload) <= MAX_RECORD or crc32(payload[4:]) != int.from_bytes(payload[:4], "little"):
+            raise UnreadableRecord("record unreadable: wrong length or checksum")
+        return _event(json.loads(payload[4:]))
+    except UnreadableRecord:
+        raise
+    except Exception as error:
+        raise UnreadableRecord(f"record unreadable: {type(error).__name__}") from error
+
+
+def _plain(event: ReplicaEvent) -> list[Any]:
+    kind = event.kind
+    plain: list[Any] = [kind.value, event.tag, event.serial]
+    if kind is EventKind.ADMITTED:
+        return [*plain, event.number, event.flag + 2 * event.beyond, _trimmed(event.cost, Cost())]
+    if kind is EventKind.SETTLED or kind is EventKind.LEARNED:
+        outcome = event.outcome
+        assert outcome is not None, "an ended attempt has an outcome"
+        return [*plain, event.sent, event.number, _plain_outcome(outcome)]
+    if kind is EventKind.SILENT:
+        return [*plain, event.number, event.flag]
+    if kind is EventKind.USAGE:
+        return [*plain, event.facts, event.usage]
+    return [*plain, event.number if kind is EventKind.GONE else event.sent]
+
+
+def _event(plain: Any) -> ReplicaEvent:
+    kind, tag, serial = EventKind(plain[0]), _text(plain[1], 64), _whole(plain[2])
+    rest = plain[3:]
+    if kind is EventKind.ADMITTED:
+        waited, flags, amounts = rest
+        cost = Cost(*map(_number, amounts))
+        if not cost.sound:
+            raise UnreadableRecord("record unreadable: its cost is unsound")
+        flags = _whole(flags)
+        return ReplicaEvent(kind, tag, serial, 0.0, _number(waited), bool(flags & 1), bool(flags & 2), cost)
+    if kind is EventKind.SETTLED or kind is EventKind.LEARNED:
+        sent, draw, outcome = rest
+        return ReplicaEvent(kind, tag, serial, _offset(sent), _number(draw), outcome=_outcome(*outcome))
+    if kind is EventKind.SILENT:
+        draw, slow = rest
+        return ReplicaEvent(kind, tag, serial, 0.0, _number(draw), slow is True)
+    if kind is EventKind.USAGE:
+        facts, usage = rest
+        model, chars, bound, stream = facts
+        bound = None if bound is None else _whole(bound)
+        found = RequestFacts(_text(model, 1_024), _whole(chars), bound, stream is True)
+        return ReplicaEvent(kind, tag, serial, facts=found, usage=Usage(*map(_whole, usage)))
+    (number,) = rest
+    if kind is EventKind.GONE:
+        return ReplicaEvent(kind, tag, serial, number=_whole(number))
+    return ReplicaEvent(kind, tag, serial, _offset(number))
+
+
+def _trimmed(values: tuple[Any, ...], defaults: tuple[Any, ...]) -> list[Any]:
+    """Return the values without those at the end that are the defaults."""
+    end = len(values)
+    while end and values[end - 1] == defaults[end - 1]:
+        end -= 1
+    return list(values[:end])
+
+
+PLAIN_OUTCOME = (None, "none", None, (), None, "", None, 0, None)
+PLAIN_READING = (None, None, None, None, None, None, None, 0.001, 1.0, False, None)
+
+
+def _plain_outcome(outcome: Outcome) -> list[Any]:
+    answer = outcome.answer
+    # The body of an authentication failure may show a part of the credential.
+    if answer is not None and (outcome.cause is Cause.AUTH or len(answer.body) > MAX_ANSWER):
+        answer = None
+    return _trimmed(
+        (
+            outcome.kind.value,
+            outcome.cause.value,
+            outcome.retry_after,
+            [_trimmed(each, PLAIN_READING) for each in outcome.readings],
+            outcome.usage,
+            outcome.row[:64],
+            outcome.status,
+            outcome.ignored,
+            None if answer is None else [answer.status, answer.body.decode("latin-1"), answer.code[:256]],
+        ),
+        PLAIN_OUTCOME,
+    )
+
+
+def _outcome(
+    kind: str,
+    cause: str = "none",
+    retry_after: float | None = None,
+    readings: Any = (),
+    usage: Any = None,
+    row: str = "",
+    status: int | None = None,
+    ignored: int = 0,
+    answer: Any = None,
+) -> Outcome:
+    return Outcome(
+        Kind(kind),
+        Cause(cause),
+        _optional(retry_after, _number),
+        tuple(_reading(*each) for each in readings),
+        None if usage is None else Usage(*map(_whole, usage)),
+        _text(row, 64),
+        _optional(status, _whole),
+        _whole(ignored),
+        None
+        if answer is None
+        else ReplayableRefusal(
+            _whole(answer[0]), _text(answer[1], MAX_ANSWER).encode("latin-1"), _text(answer[2], 256)
+        ),
+    )
+
+
+def _reading(
+    name: str,
+    unit: str,
+    refill: Refill,
+    limit: float | None = None,
+    remaining: float | None = None,
+    reset_after: float | None = None,
+    window: float | None = None,
+    resolution: float = 0.001,
+    quantum: float = 1.0,
+    from_receipt: bool = False,
+    instant: Any = None,
+) -> QuotaReading:
+    if refill != "continuous" and refill != "fixed" and refill != "rolling":
+        raise UnreadableRecord("record unreadable: its kind of refill is unknown")
+    return QuotaReading(
+        _text(name, 256),
+        _text(unit, 256),
+        refill,
+        _optional(limit, _number),
+        _optional(remaining, _number),
+        _optional(reset_after, _number),
+        _optional(window, _number),
+        _number(resolution),
+        _number(quantum),
+        from_receipt is True,
+        None if instant is None else ResetInstant(*map(_number, instant)),
+    )
+
+
+def _optional(value: Any, read: Callable[[Any], Any]) -> Any:
+    return None if value is None else read(value)
+
+
+def _number(value: Any) -> float:
+    if (type(value) is not float and type(value) is not int) or value != value or abs(value) > 1e300:
+        raise UnreadableRecord("record unreadable: a number is none")
+    return value
+
+
+def _offset(value: Any) -> float:
+    if not -MAX_OFFSET <= _number(value) <= MAX_OFFSET:
+        raise UnreadableRecord("record unreadable: an instant is too far away")
+    return float(value)
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or abs(value) > 1 << 62:
+        raise UnreadableRecord("record unreadable: a count is none")
+    return value
+
+
+def _text(value: Any, longest: int) -> str:
+    if type(value) is not str or len(value) > longest:
+        raise UnreadableRecord("record unreadable: a text is none")
+    return value
