@@ -1,0 +1,137 @@
+"""Interface between the state of a key, of which each process holds a replica, and the log that the replicas share.
+
+Theory of operation. A *log* belongs to one key, or to one account with all of its keys. A *member* is one process at
+one log. A step of a member is: `enter` locks the log and returns the entries that other members appended; the member
+replays them, decides with its own replica, and gives `leave` the records of its own events. A carrier keeps the log: a
+mapped file of one host, Redis, PostgreSQL, or memory in tests. It does not read payloads.
+
+Instants in a payload are offsets in seconds from its entry's `at`, so that a carrier between hosts, whose monotonic
+clocks differ, maps `at` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class Record(NamedTuple):
+    """One own event. `at` is the instant of the event in this process's monotonic seconds; `payload` is not empty."""
+
+    at: float
+    payload: bytes
+
+
+class Entry(NamedTuple):
+    """One event of another member. `at` is mapped to this process's monotonic seconds and never runs backwards.
+
+    An empty payload is the end of that member: its attempts in flight are abandoned at this place of the order.
+    """
+
+    member: int
+    at: float
+    payload: bytes
+
+
+class Head(NamedTuple):
+    """The first waiting call of a member, published so that members take turns.
+
+    `served_at` is when the member was admitted last, in monotonic seconds; `cost` has the fields of `core.values.Cost`.
+    """
+
+    member: int
+    priority: int
+    served_at: float
+    cost: tuple[float, ...]
+
+
+class Checkpoint(NamedTuple):
+    """The whole state of a key at `at`: for a member that joins, or that the log's oldest entry has passed.
+
+    It includes the records that are given to the same `leave`. It may come at any step: a member that joined while the
+    others were idle begins with the state it has, and gets theirs later.
+    """
+
+    at: float
+    payload: bytes
+
+
+class Step(NamedTuple):
+    """Result of `MemberLog.enter`.
+
+    `checkpoint`, where there is one, is loaded first, in place of all state; then `entries` are replayed in order.
+    `gone` numbers the members that died since the last step: their attempts in flight are abandoned. `heads` are the
+    heads of the other live members. `members` counts the live members, this one included. `wants_checkpoint` asks this
+    member to hand `leave` a checkpoint, because another one joins. With `away` the log is out of reach: there are no
+    entries, `members` is the last known number, and the records given to `leave` are appended when it is back.
+    """
+
+    entries: Sequence[Entry] = ()
+    heads: Sequence[Head] = ()
+    gone: Sequence[int] = ()
+    checkpoint: Checkpoint | None = None
+    members: int = 1
+    wants_checkpoint: bool = False
+    away: bool = False
+
+
+ALONE = Step()
+"""The step of a member without others: it appends nothing, and costs one load of eight bytes."""
+
+ENDED = Step()
+"""The step at a log that is no longer shared: `MemberLog.ended` says why."""
+
+
+class MemberLog(Protocol):
+    """One member's end of a log. The caller holds the key table's lock during each call, so no method sleeps."""
+
+    member: int
+    """Number of this member, unique among the live ones of the log; negative until it has joined.
+
+    It may change in `enter`, as after a fork.
+    """
+
+    def enter(self, now: float) -> Step | None:
+        """Lock the log and return what the others did since the last step; None where another member holds the lock.
+
+        After a step that is not None the caller calls `leave` once, whatever happens in between. `now` is read by the
+        caller after the call, inside the lock.
+        """
+
+    def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
+        """Append the own records, publish the own head (None: no call waits) and unlock the log."""
+
+    @property
+    def ended(self) -> str:
+        """Reason why this log is no longer shared (a corrupt entry, a full file system), empty while it is."""
+
+    def close(self) -> None:
+        """Leave the log: the own attempts in flight are over. Further calls have no effect."""
+
+
+class Carrier(Protocol):
+    """The logs of one process, in a folder or at a store.
+
+    `secret` keys the digests of credentials and keys, so that all members name a key alike; None where the settings do.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Return what keeps the logs, in one word for displays."""
+
+    @property
+    def place(self) -> str:
+        """Return where the logs are, for a person."""
+
+    @property
+    def secret(self) -> bytes | None:
+        """Return 32 random bytes that the members have in common."""
+
+    def join(self, name: bytes, now: float) -> MemberLog | None:
+        """Return this process's end of the log with a digest as its name; None where it cannot be shared."""
+
+    def after_fork(self) -> None:
+        """In a child: become a new member; the parent keeps its own."""
+
+    def close(self) -> None:
+        """Leave all logs."""

@@ -1,0 +1,183 @@
+"""Carrier of one host: a file for each log, in a private folder of the user. No server, thread or setting."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+
+from tidegate.shared_log.clock_identity import clock_replaced
+from tidegate.shared_log.errors import Unshared, Unsupported
+from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder, lock, unsupported
+from tidegate.shared_log.host_file import PROTOCOL, LogFile
+from tidegate.shared_log.host_log import HostLog
+from tidegate.shared_log.lives import Lives
+
+BUDGET = 64 * 1024 * 1024
+"""Bytes of all files of a user. Raising it takes memory, as the folder is in memory. Chosen: the size of `/dev/shm` in
+a container; it holds 100 logs with several members, or 4,000 with one."""
+
+COUNTED_EVERY = 10.0
+"""Seconds between two counts of the folder's bytes. Raising it lets processes that grow at once pass the budget by
+more. Measured: 2 us a file."""
+
+DESCRIPTORS = 8
+"""Share of the file descriptors of this process that logs may take, as a divisor. Raising it shares fewer keys. Chosen:
+a program's own connections need the rest."""
+
+DESCRIPTORS_OF_LOG = 2
+"""Descriptors of one log. Derived: the file, and the copy that `mmap` keeps before Python 3.13."""
+
+
+def descriptor_limit() -> int:
+    """Return the number of descriptors that this process may have."""
+    with contextlib.suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            return soft
+    return 1024
+
+
+class HostCarrier:
+    """The logs of this process in one folder. `reason` says why the last log was not shared, empty where it was.
+
+    `secret` is the digest key that all processes of the folder have.
+    """
+
+    kind = "file"
+
+    def __init__(self, folder: PrivateFolder) -> None:
+        if clock_replaced():
+            raise Unsupported("the clock of this process was replaced")
+        self.folder = folder
+        self.reason = ""
+        self.secret = folder.secret()
+        self._lives = Lives(folder)
+        self._logs: set[HostLog] = set()
+        self._most = max(1, descriptor_limit() // (DESCRIPTORS * DESCRIPTORS_OF_LOG))
+        self._used, self._counted_at, self._cleared_at = 0, -math.inf, -math.inf
+        _carriers.add(self)
+        with contextlib.suppress(OSError, Unshared):
+            self._clean()
+
+    @property
+    def place(self) -> str:
+        """Return the path of the folder."""
+        return str(self.folder.path)
+
+    @classmethod
+    def find(cls, environ: Mapping[str, str] | None = None) -> HostCarrier:
+        """Return the carrier in this user's folder; raise `Unshared` with the reason where there is none."""
+        try:
+            return cls(PrivateFolder.find(os.environ if environ is None else environ))
+        except OSError as error:
+            raise Unshared(str(error)) from error
+
+    @classmethod
+    def at(cls, path: Path) -> HostCarrier:
+        """Return the carrier in a given folder; raise `Unshared` with the reason where it is not usable."""
+        try:
+            return cls(PrivateFolder(path))
+        except OSError as error:
+            raise Unshared(f"{path} is not usable: {error.strerror or error}") from error
+
+    def join(self, name: bytes, now: float) -> HostLog | None:
+        """Return this process's end of a log; None where it cannot be shared, with `reason`."""
+        if len(self._logs) >= self._most:
+            self.reason = f"{len(self._logs)} logs are shared already, and each takes file descriptors"
+            return None
+        log = HostLog(self.folder, self._lives, f"{name.hex()[:64]}.{PROTOCOL}", self)
+        try:
+            log.attach(now)
+        except (OSError, Unshared, ValueError) as error:
+            self.reason = str(error)
+            log.close()
+            return None
+        self._logs.add(log)
+        self.reason = ""
+        return log
+
+    def has_room(self, size: int) -> bool:
+        """Return whether the folder's budget has room for these bytes, and take them."""
+        now = time.monotonic()
+        if not self._counted_at <= now < self._counted_at + COUNTED_EVERY:
+            self._counted_at, self._used = now, self._count()
+        if self._used + size > BUDGET and not self._cleared_at <= now < self._cleared_at + COUNTED_EVERY:
+            # Files of processes that were killed are of no use to any other one.
+            self._cleared_at = now
+            self._remove_all_unused(math.inf)
+            self._used = self._count()
+        if self._used + size > BUDGET:
+            return False
+        self._used += size
+        return True
+
+    def _count(self) -> int:
+        """Return the bytes of all files; the whole budget where they are too many to look at."""
+        used = 0
+        for count, entry in enumerate(self.folder.files(), 1):
+            if count == SCANNED:
+                return BUDGET
+            with contextlib.suppress(OSError):
+                used += entry.stat(follow_symlinks=False).st_size
+        return used
+
+    def forget(self, log: HostLog) -> None:
+        """Take note that a log was left."""
+        self._logs.discard(log)
+
+    def after_fork(self) -> None:
+        """In a child: be a new member at each log; a second call has no effect."""
+        for log in list(self._logs):
+            log.after_fork()
+        self._lives.after_fork()
+
+    def close(self) -> None:
+        """Leave all logs."""
+        for log in list(self._logs):
+            log.close()
+        self._lives.close()
+        self.folder.close()
+
+    def _clean(self) -> None:
+        """Remove the files that no process has used for a day."""
+        now = time.time()
+        with self.folder.cleaning(now) as due:
+            if not due:
+                return
+            self._lives.clean()
+            self._remove_all_unused(now - IDLE)
+
+    def _remove_all_unused(self, since: float) -> None:
+        """Remove the files without members that were not written after the wall-clock time `since`."""
+        for entry in self.folder.files():
+            with contextlib.suppress(OSError, Unshared):
+                if entry.name.endswith(f".{PROTOCOL}") and entry.stat().st_mtime < since:
+                    self._remove_unused(entry.name)
+
+    def _remove_unused(self, name: str) -> None:
+        file = LogFile(self.folder.open_file(name))
+        try:
+            unused = lock(file.descriptor) and self.folder.holds(name, file.descriptor)
+            if unused and not (file.attach() and any(self._lives.holds(each.life) for each in file.members())):
+                self.folder.remove(name)
+        finally:
+            file.close()
+
+
+_carriers: weakref.WeakSet[HostCarrier] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for carrier in list(_carriers):
+        carrier.after_fork()
+
+
+if not unsupported():
+    os.register_at_fork(after_in_child=_after_fork_in_child)

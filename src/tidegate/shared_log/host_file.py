@@ -1,0 +1,373 @@
+"""Layout of a host's log, and each read and write of it. The caller holds the file's lock, except where stated.
+
+The first page is mapped: 8-byte words, then a row for each member. The rest is read and written by offset, so that a
+file that is cut off gives an error and not a signal. In order: the heads, a ring of entries, and two checkpoints that
+are written in turn. The word that makes new content visible is stored last, so a process that is killed at any instant
+leaves the content before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import os
+import secrets
+import struct
+import sys
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from tidegate.shared_log.carrier import Checkpoint, Entry, Head
+from tidegate.shared_log.errors import CorruptLog
+
+MAGIC = int.from_bytes(b"tidelog\n", "little")
+
+PROTOCOL = 1
+"""Version of this layout and of the payloads; any change of either raises it. It is part of the file's name."""
+
+PAGE = 4096
+"""Bytes of the first page, all that a lone member has. Derived from the size of a memory page."""
+
+MEMBERS = 64
+"""Members of one log. Raising it makes each step look at more rows. Chosen: four workers for each core of a large
+machine's socket."""
+
+(
+    MAGIC_WORD,
+    PROTOCOL_WORD,
+    GENERATION,
+    POPULATION,
+    TAIL,
+    LIMIT,
+    CHECKPOINT,
+    WANTED,
+    NEXT_MEMBER,
+    WAITING,
+    LAST_AT,
+    PROBED_AT,
+    CLOCK,
+    BOOT_SECONDS,
+    WALL_SECONDS,
+    STEPS,
+    CHECKPOINT_AT,
+    CHECKPOINT_RANK,
+) = range(18)
+"""Indexes of the words. `POPULATION` changes at each join and leave. `TAIL` counts the bytes ever appended, `LIMIT`
+those that may be overwritten already. `WAITING` has a bit for each member with a head."""
+
+ROWS_AT = 1024
+ROW = struct.Struct("<QHHI")
+"""A member: life (0: none), number, rank."""
+
+HEADS_AT = PAGE
+HEAD = struct.Struct("<qd10d")
+
+RING_AT = HEADS_AT + 2 * PAGE
+RING = 512 * 1024
+"""Bytes of entries. Raising it lets a member sleep longer before it must load a checkpoint. Measured: 300 bytes a call,
+so 1,700 calls."""
+
+ENTRY = struct.Struct("<IHd")
+MAX_PAYLOAD = 65_535
+"""Bytes of a record. Raising it lets a corrupt length pass for sound. Measured: records have 60 to 220 bytes."""
+
+AREA = 64 * 1024
+"""Bytes of a checkpoint, compressed. Raising it makes each shared file larger. Chosen: an account of some hundred
+keys."""
+
+MAX_STATE = 1024 * 1024
+"""Bytes of a checkpoint, uncompressed. Raising it lets a hostile file take more memory. Chosen: 16 times `AREA`."""
+
+AREA_HEAD = struct.Struct("<QQdIHHI")
+AREAS_AT = RING_AT + RING
+SIZE = AREAS_AT + 2 * AREA
+"""Bytes of a file that is shared."""
+
+SLACK = 60.0
+"""Seconds by which an entry may be ahead of this process's clock. Raising it lets a corrupt instant pass. Chosen: far
+above the time between the reading of the clock and the lock."""
+
+COSTS = 10
+"""Amounts of a head. Derived from the first fields of `core.values.Cost`; the last one is left out."""
+
+PENDING, BEGUN, FULL = 0, 1, 2
+"""Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""
+
+
+class Member(NamedTuple):
+    """One live member: its row, the number of its process, its own number, its rank."""
+
+    row: int
+    life: int
+    number: int
+    rank: int
+
+
+class Saved(NamedTuple):
+    """One checkpoint in the file, and the place in the log that it includes."""
+
+    checkpoint: Checkpoint
+    position: int
+    rank: int
+
+
+class LogFile:
+    """An open file with its first page mapped."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._map: mmap.mmap | None = None
+        self.words: memoryview[int] = memoryview(bytes(PAGE)).cast("Q")
+        self._seconds: memoryview[float] = memoryview(bytes(PAGE)).cast("d")
+        self._page = memoryview(bytes(PAGE))
+        self._members: tuple[int, list[Member]] = (-1, [])
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the file."""
+        return os.fstat(self.descriptor).st_size
+
+    def attach(self) -> bool:
+        """Map the first page; return False where the file has none yet."""
+        if self.size < PAGE:
+            return False
+        if self._map is None:
+            options = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+            self._map = mmap.mmap(self.descriptor, PAGE, **options)
+            self._page = memoryview(self._map)
+            self.words, self._seconds = self._page.cast("Q"), self._page.cast("d")
+        return True
+
+    def reset(self) -> None:
+        """Write a log without members and entries. The zeros are written: a store to a page without memory is fatal."""
+        generation = secrets.randbits(63) | 1
+        os.ftruncate(self.descriptor, min(self.size, PAGE))
+        self._write(bytes(PAGE), 0)
+        self.attach()
+        self.words[PROTOCOL_WORD] = PROTOCOL
+        self.words[GENERATION] = generation
+        self.words[MAGIC_WORD] = MAGIC
+        self._members = (-1, [])
+
+    def grow(self) -> None:
+        """Give the file its full size; an `OSError` leaves it as it was."""
+        size = self.size
+        if size >= SIZE:
+            return
+        try:
+            self._write(bytes(SIZE - PAGE), PAGE)
+        except OSError:
+            self.shrink()
+            raise
+
+    def shrink(self) -> None:
+        """Reduce the file to its first page: its member is alone."""
+        os.ftruncate(self.descriptor, PAGE)
+        self.words[CHECKPOINT] = self.words[WAITING] = 0
+
+    def second(self, word: int) -> float:
+        """Return a word that is an instant; raise `CorruptLog` where it is none."""
+        value = self._seconds[word]
+        if not math.isfinite(value):
+            raise CorruptLog("an instant in its header is not finite")
+        return value
+
+    def set_second(self, word: int, value: float) -> None:
+        """Store a word that is an instant."""
+        self._seconds[word] = value
+
+    def members(self, reread: bool = False) -> list[Member]:
+        """Return the rows in use. A member that left without the lock is only seen with `reread`."""
+        population = self.words[POPULATION]
+        if reread or self._members[0] != population:
+            rows = ROW.iter_unpack(self._page[ROWS_AT : ROWS_AT + MEMBERS * ROW.size])
+            found = [Member(row, life, number, rank) for row, (life, number, rank, _) in enumerate(rows) if life]
+            if len({each.number for each in found}) != len(found):
+                raise CorruptLog("two of its members have one number")
+            self._members = (population, found)
+        return self._members[1]
+
+    def add_member(self, life: int) -> Member | None:
+        """Give a process a row and a number that no live member has; None where all rows are in use."""
+        present = self.members()
+        rows, numbers = {each.row for each in present}, {each.number for each in present}
+        row = next((row for row in range(MEMBERS) if row not in rows), None)
+        if row is None:
+            return None
+        number = self.words[NEXT_MEMBER] & 0xFFFF
+        while number in numbers:
+            number = (number + 1) & 0xFFFF
+        self.words[NEXT_MEMBER] = number + 1
+        self._clear_head(row)
+        # The life comes last: a row without one is free.
+        ROW.pack_into(self._page, ROWS_AT + row * ROW.size, 0, number, PENDING, 0)
+        self.set_life(row, life)
+        self._count_population()
+        return Member(row, life, number, PENDING)
+
+    def set_life(self, row: int, life: int) -> None:
+        """Store the number of a member's process; also without the lock, by that member itself."""
+        self.words[(ROWS_AT + row * ROW.size) // 8] = life
+
+    def life(self, row: int) -> int:
+        """Return the number of a row's process."""
+        return self.words[(ROWS_AT + row * ROW.size) // 8]
+
+    def set_rank(self, member: Member, rank: int) -> None:
+        """Store the rank of a member."""
+        ROW.pack_into(self._page, ROWS_AT + member.row * ROW.size, member.life, member.number, rank, 0)
+        self._count_population()
+
+    def remove_member(self, member: Member) -> None:
+        """Free a member's row; its end has been appended before."""
+        self._clear_head(member.row)
+        self.set_life(member.row, 0)
+        self._count_population()
+
+    def _count_population(self) -> None:
+        self.words[POPULATION] = (self.words[POPULATION] + 1) & 0x7FFF_FFFF_FFFF_FFFF
+
+    def _clear_head(self, row: int) -> None:
+        self.words[WAITING] &= ~(1 << row)
+
+    def append(self, number: int, records: Iterable[tuple[float, bytes]]) -> None:
+        """Append entries of a member; their instants are raised to that of the entry before."""
+        last = self.second(LAST_AT)
+        block = bytearray()
+        for at, payload in records:
+            if len(payload) > MAX_PAYLOAD:
+                raise ValueError(f"a record of {len(payload)} bytes is larger than {MAX_PAYLOAD}")
+            last = max(last, at)
+            block += ENTRY.pack(len(payload), number, last)
+            block += payload
+            if len(block) > RING // 4:
+                self._append(block, last)
+                block.clear()
+        if block:
+            self._append(block, last)
+
+    def _append(self, block: bytes | bytearray, last: float) -> None:
+        tail = self.words[TAIL]
+        # Readers must know what is overwritten also when this process is killed before it moves the tail, so the limit
+        # is not lowered; beyond the ring it is that of a corrupt file.
+        limit = self.words[LIMIT]
+        self.words[LIMIT] = max(tail + len(block), limit if limit <= tail + RING else 0)
+        start = tail % RING
+        first = min(len(block), RING - start)
+        self._write(block[:first], RING_AT + start)
+        if first < len(block):
+            self._write(block[first:], RING_AT)
+        self._seconds[LAST_AT] = last
+        self.words[TAIL] = tail + len(block)
+
+    def reaches(self, position: int) -> bool:
+        """Return whether the ring still has all entries since a place in the log."""
+        tail = self.words[TAIL]
+        return position <= tail and max(tail, self.words[LIMIT]) - position <= RING
+
+    def entries(self, position: int, now: float, last: float) -> list[Entry]:
+        """Return the entries since a place that `reaches` holds for; raise `CorruptLog` for content that is none."""
+        size = self.words[TAIL] - position
+        if not size:
+            return []
+        start = position % RING
+        first = min(size, RING - start)
+        block = self._read(first, RING_AT + start)
+        if first < size:
+            block += self._read(size - first, RING_AT)
+        found, offset = [], 0
+        while offset < size:
+            if size - offset < ENTRY.size:
+                raise CorruptLog("its last entry is cut off")
+            length, number, at = ENTRY.unpack_from(block, offset)
+            offset += ENTRY.size
+            if length > MAX_PAYLOAD or length > size - offset:
+                raise CorruptLog(f"an entry of {length} bytes is larger than what was appended")
+            if not at <= now + SLACK or at == -math.inf:
+                raise CorruptLog("an entry is not of this time")
+            last = max(last, at)
+            found.append(Entry(number, last, block[offset : offset + length]))
+            offset += length
+        return found
+
+    def write_head(self, row: int, head: Head | None) -> None:
+        """Store or clear the head of a member."""
+        bit = 1 << row
+        if head is not None:
+            cost = (*head.cost, *(0.0,) * COSTS)[:COSTS]
+            priority = max(-(2**63), min(2**63 - 1, head.priority))
+            self._write(HEAD.pack(priority, head.served_at, *cost), HEADS_AT + row * HEAD.size)
+            self.words[WAITING] |= bit
+        elif self.words[WAITING] & bit:
+            self.words[WAITING] &= ~bit
+
+    def heads(self, but: int) -> Sequence[Head]:
+        """Return the heads of all members except that in the row `but`."""
+        waiting = self.words[WAITING] & ~(1 << but)
+        if not waiting:
+            return ()
+        block = self._read(MEMBERS * HEAD.size, HEADS_AT)
+        found = []
+        for member in self.members():
+            if waiting >> member.row & 1:
+                priority, served_at, *cost = HEAD.unpack_from(block, member.row * HEAD.size)
+                # A member that was never served has -infinity.
+                if not (all(map(math.isfinite, cost)) and served_at < math.inf) or min(cost) < 0:
+                    raise CorruptLog("the amounts of a head are not numbers")
+                found.append(Head(member.number, priority, served_at, tuple(cost)))
+        return found
+
+    def write_checkpoint(self, checkpoint: Checkpoint, rank: int) -> None:
+        """Store a checkpoint that includes all entries of the log."""
+        packed = zlib.compress(checkpoint.payload, 1)
+        if len(packed) > AREA - AREA_HEAD.size or len(checkpoint.payload) > MAX_STATE:
+            raise ValueError(f"its state of {len(checkpoint.payload)} bytes is larger than a checkpoint")
+        number, position = self.words[CHECKPOINT] + 1, self.words[TAIL]
+        head = AREA_HEAD.pack(number, position, checkpoint.at, len(packed), rank, 0, zlib.crc32(packed))
+        self._write(head + packed, AREAS_AT + number % 2 * AREA)
+        self.words[CHECKPOINT_AT], self.words[CHECKPOINT_RANK] = position, rank
+        self.words[CHECKPOINT] = number
+        self.words[WANTED] = 0
+
+    def checkpoint(self, now: float) -> Saved | None:
+        """Return the last checkpoint, if the ring has all entries since."""
+        number = self.words[CHECKPOINT]
+        if not number:
+            return None
+        place = AREAS_AT + number % 2 * AREA
+        found, position, at, length, rank, _, check = AREA_HEAD.unpack(self._read(AREA_HEAD.size, place))
+        if found != number or length > AREA - AREA_HEAD.size or not at <= now + SLACK or at == -math.inf:
+            raise CorruptLog("its checkpoint is not sound")
+        if not self.reaches(position):
+            return None
+        packed = self._read(length, place + AREA_HEAD.size)
+        if zlib.crc32(packed) != check or rank not in (BEGUN, FULL):
+            raise CorruptLog("its checkpoint is not sound")
+        try:
+            payload = zlib.decompressobj().decompress(packed, MAX_STATE)
+        except zlib.error:
+            raise CorruptLog("its checkpoint is not sound") from None
+        return Saved(Checkpoint(at, payload), position, rank)
+
+    def _read(self, size: int, offset: int) -> bytes:
+        found = os.pread(self.descriptor, size, offset)
+        if len(found) < size:
+            raise CorruptLog("it is cut off")
+        return found
+
+    def _write(self, content: bytes | bytearray | memoryview, offset: int) -> None:
+        while content:
+            done = os.pwrite(self.descriptor, content, offset)
+            content, offset = memoryview(content)[done:], offset + done
+
+    def close(self) -> None:
+        """Close the file; `words` are zeros from now on."""
+        self.words, self._seconds = memoryview(bytes(PAGE)).cast("Q"), memoryview(bytes(PAGE)).cast("d")
+        if self._map is not None:
+            self._page.release()
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+        os.close(self.descriptor)

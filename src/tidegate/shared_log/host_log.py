@@ -1,0 +1,449 @@
+"""One member's end of a host's log: joining, the steps under the file's lock, and the ways out of sharing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Entry, Head, Record, Step
+from tidegate.shared_log.clock_identity import boot_seconds, clock_identity
+from tidegate.shared_log.errors import CorruptLog, Unshared
+from tidegate.shared_log.folder import PrivateFolder, lock, unlock
+from tidegate.shared_log.host_file import (
+    BEGUN,
+    BOOT_SECONDS,
+    CHECKPOINT,
+    CHECKPOINT_AT,
+    CHECKPOINT_RANK,
+    CLOCK,
+    FULL,
+    GENERATION,
+    LAST_AT,
+    MAGIC,
+    MAGIC_WORD,
+    PAGE,
+    PENDING,
+    POPULATION,
+    PROBED_AT,
+    PROTOCOL,
+    PROTOCOL_WORD,
+    RING,
+    SIZE,
+    STEPS,
+    TAIL,
+    WALL_SECONDS,
+    WANTED,
+    LogFile,
+    Member,
+)
+from tidegate.shared_log.lives import Lives
+
+PATIENCE = 0.05
+"""Seconds for which a member waits for the lock or for a first checkpoint. Raising it delays calls while a member is
+stopped inside its step. Chosen: 500 times the longest step."""
+
+MOST_PATIENCE = 1.0
+"""Seconds for which a member waits for a lock that others take in turns. Raising it delays calls where it always loses.
+Chosen: at a free lock in half of the looks, a thousand looks fail never."""
+
+AWAY = 1.0
+"""Seconds at most after which a member that found the lock taken looks again; it begins with `PATIENCE`, as the holder
+may only have lost its processor. Raising it shares later. Chosen: the period of `PROBED_EVERY`."""
+
+PROBED_EVERY = 1.0
+"""Seconds between two looks for dead members. Raising it keeps their slots taken for longer. Chosen: the attempts of a
+dead member take seconds at the provider too."""
+
+KEPT = 4096
+"""Records kept while the lock cannot be had. Raising it takes memory. Chosen: the events of 1,000 calls."""
+
+REPLAYED = RING // 8
+"""Bytes of entries after which a joiner asks for a newer checkpoint. Raising it makes its first step longer. Measured:
+22 us a call, so 5 ms."""
+
+CLOCK_SLACK = 60.0
+"""Seconds by which a wall clock may have been set while a log is in use. Raising it lets a test's false clock pass.
+Chosen: more than a time daemon steps, less than clocks of tests differ."""
+
+
+class LogOwner(Protocol):
+    """The carrier of a log: it keeps the budget of the folder, and the logs that are open."""
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a file may take these bytes more."""
+
+    def forget(self, log: HostLog) -> None:
+        """Take note that a log was left."""
+
+
+class HostLog:
+    """One member's end. Every method returns at once; no method raises."""
+
+    def __init__(self, folder: PrivateFolder, lives: Lives, name: str, owner: LogOwner) -> None:
+        self.member = -1
+        self._folder, self._lives, self._name, self._owner = folder, lives, name, owner
+        self._reason = ""
+        self._closed = False
+        self._blank()
+
+    def _blank(self) -> None:
+        """Forget the membership."""
+        self._file: LogFile | None = None
+        self._words: memoryview[int] = memoryview(bytes(PAGE)).cast("Q")
+        self._sole = -1
+        self._me: Member | None = None
+        self._generation = 0
+        self._held = self._away = False
+        self._live: list[Member] = []
+        self._cursor = 0
+        self._last_at = float("-inf")
+        self._joined_at = 0.0
+        self._awaited = 0
+        self._adopted = 0
+        self._busy_from = self._busy_since = self._busy_last = float("-inf")
+        self._away_for = PATIENCE
+        self._busy_steps = -1
+        self._away_until = float("-inf")
+        self._kept: list[Record] = []
+
+    @property
+    def ended(self) -> str:
+        """Return the reason why the log is not shared any more, empty while it is."""
+        return self._reason
+
+    @property
+    def members(self) -> int:
+        """Return the last known number of members, this one included."""
+        return max(1, len(self._live))
+
+    def attach(self, now: float) -> None:
+        """Join the log, or leave that to the first step where its lock is taken; raise `Unshared`."""
+        if not self._lock():
+            return
+        try:
+            if self._me is None:
+                self._join(now)
+        finally:
+            self._unlock()
+
+    def enter(self, now: float) -> Step | None:
+        """Lock the log and read it; one load of eight bytes for a member without others."""
+        if self._words[POPULATION] == self._sole:
+            return ALONE
+        if self._reason or self._closed:
+            return ENDED if self._reason else ALONE
+        if now < self._away_until:
+            return Step(members=self.members, away=True)
+        if self._me is not None and self._waits(now):
+            return None
+        try:
+            if not self._lock():
+                return self._busy(now)
+            self._busy_last, self._away, self._away_for = float("-inf"), False, PATIENCE
+            step = self._step(now)
+        except Exception as error:  # Whatever a hostile file causes: sharing ends, and the call continues.
+            self._end(error)
+            return ENDED
+        except BaseException:
+            # An interrupt of the program: its next step may be far away.
+            self._unlock()
+            raise
+        if step is None or step is ALONE:
+            self._unlock()
+            return step
+        self._held = True
+        return step
+
+    def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
+        """Append the records and unlock. While the lock could not be had, keep them."""
+        if not self._held:
+            if self._away and records:
+                self._kept += records[: max(0, KEPT - len(self._kept))]
+            return
+        self._held = False
+        file, me = self._file, self._me
+        assert file is not None
+        assert me is not None
+        try:
+            file.words[STEPS] = (file.words[STEPS] + 1) & 0x7FFF_FFFF
+            if len(self._live) == 1:
+                self._go_alone(file)
+            else:
+                if self._kept or records:
+                    file.append(me.number, [*self._kept, *records])
+                    self._kept.clear()
+                    self._cursor = file.words[TAIL]
+                    self._last_at = file.second(LAST_AT)
+                file.write_head(me.row, head)
+                if checkpoint is not None:
+                    file.write_checkpoint(checkpoint, me.rank)
+                    self._adopted = file.words[CHECKPOINT]
+        except Exception as error:
+            self._end(error)
+        finally:
+            self._unlock()
+
+    def close(self) -> None:
+        """Leave the log: the own attempts in flight are over."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Exception):
+            self._leave_log()
+        self._drop()
+        self._owner.forget(self)
+
+    def after_fork(self) -> None:
+        """In a child: close what the parent uses, and become a new member with the next step."""
+        # A lock belongs to the open file, which parent and child share: the child must not unlock it.
+        self._held = False
+        self.member = -1
+        if not self._reason and not self._closed:
+            self._drop()
+
+    def _waits(self, now: float) -> bool:
+        """Return whether a member without a state still waits for a checkpoint."""
+        me = self._me
+        waits = me is not None and me.rank == PENDING and self._words[CHECKPOINT] == self._awaited
+        return waits and self._joined_at <= now < self._joined_at + PATIENCE
+
+    def _lock(self) -> bool:
+        if self._file is None:
+            self._file = LogFile(self._folder.open_file(self._name, os.O_CREAT))
+        return lock(self._file.descriptor)
+
+    def _unlock(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                unlock(self._file.descriptor)
+
+    def _busy(self, now: float) -> Step | None:
+        """Wait for the lock until `PATIENCE` is over, then go alone for a while."""
+        steps = self._words[STEPS]
+        moved = steps != self._busy_steps
+        if (
+            not self._busy_from <= now
+            or self._busy_last == float("-inf")
+            or (moved and now > self._busy_last + PATIENCE)
+        ):
+            # A lock that was free between two rare looks was not taken for long. One whose holder ended no step was.
+            self._busy_from = self._busy_since = now
+        elif moved:
+            # Another member ends its steps: the lock is taken often, but not by a member that stands still.
+            self._busy_since = now
+        self._busy_last, self._busy_steps = now, steps
+        if now - self._busy_since < PATIENCE and now - self._busy_from < MOST_PATIENCE:
+            return None
+        self._away, self._away_until = True, now + self._away_for
+        self._away_for = min(AWAY, 2.0 * self._away_for)
+        return Step(members=self.members, away=True)
+
+    def _step(self, now: float) -> Step | None:
+        file, me = self._file, self._me
+        assert file is not None
+        if me is None or not self._is_member(file, me):
+            # Either it never joined, or the others took it for dead.
+            me = self._join(now)
+            if me is None:
+                return None
+            if file.words[POPULATION] == self._sole:
+                return ALONE
+            if self._waits(now):
+                return None
+        return self._read(file, me, now)
+
+    def _is_member(self, file: LogFile, me: Member) -> bool:
+        if file.words[MAGIC_WORD] != MAGIC:
+            raise CorruptLog("its first bytes are not those of a log")
+        return file.words[GENERATION] == self._generation and file.life(me.row) == me.life
+
+    def _join(self, now: float) -> Member | None:
+        """Become a member; None where the file was removed while its lock was free."""
+        file = self._file
+        assert file is not None
+        if not self._folder.holds(self._name, file.descriptor):
+            self._drop()
+            return None
+        life = self._lives.begin()
+        fresh = not file.attach()
+        live = [] if fresh else [each for each in self._rows(file) if self._lives.holds(each.life)]
+        if not live:
+            if fresh and not self._owner.has_room(PAGE):
+                self._remove(file)
+                raise Unshared("the shared files of this user have reached their budget")
+            file.reset()
+            self._set_clock(file)
+        else:
+            self._check_header(file)
+            if file.size < SIZE:
+                if not self._owner.has_room(SIZE - PAGE):
+                    raise Unshared("the shared files of this user have reached their budget")
+                file.grow()
+        me = file.add_member(life)
+        if me is None:
+            raise Unshared("it has the largest number of members already")
+        self._words, self._generation = file.words, file.words[GENERATION]
+        self._cursor, self._joined_at = file.words[TAIL], now
+        self._last_at = file.second(LAST_AT)
+        self._me, self.member = me, me.number
+        if not live:
+            self._set_rank(file, FULL)
+            self._live = [self._me]
+            self._sole = file.words[POPULATION]
+            return self._me
+        self._live = file.members()
+        # A checkpoint that is there already is loaded at once.
+        saved = file.checkpoint(now)
+        self._awaited, self._adopted = (-1, 0) if saved else (file.words[CHECKPOINT],) * 2
+        if saved is None or self._cursor - saved.position > REPLAYED:
+            file.words[WANTED] = 1
+        return self._me
+
+    def _rows(self, file: LogFile) -> list[Member]:
+        try:
+            return file.members()
+        except CorruptLog:
+            # Nothing in it can be believed; a log that other members still use is left to them.
+            if file.words[MAGIC_WORD] == MAGIC:
+                raise
+            return []
+
+    def _check_header(self, file: LogFile) -> None:
+        if file.words[MAGIC_WORD] != MAGIC:
+            raise CorruptLog("its first bytes are not those of a log")
+        if file.words[PROTOCOL_WORD] != PROTOCOL:
+            raise Unshared("another version of tidegate uses it")
+        identity, seconds = clock_identity(), file.second(WALL_SECONDS) - file.second(BOOT_SECONDS)
+        if file.words[CLOCK] != identity or abs(time.time() - boot_seconds() - seconds) > CLOCK_SLACK:
+            raise Unshared("its members have another clock")
+
+    def _set_clock(self, file: LogFile) -> None:
+        file.words[CLOCK] = clock_identity()
+        file.set_second(BOOT_SECONDS, boot_seconds())
+        file.set_second(WALL_SECONDS, time.time())
+
+    def _set_rank(self, file: LogFile, rank: int) -> None:
+        assert self._me is not None
+        self._me = self._me._replace(rank=rank)
+        file.set_rank(self._me, rank)
+
+    def _read(self, file: LogFile, me: Member, now: float) -> Step:
+        """Return what the others did, under the lock."""
+        live = file.members()
+        probed_at = file.second(PROBED_AT)
+        if not probed_at <= now < probed_at + PROBED_EVERY or (me.rank == PENDING):
+            live = self._probe(file, me, now)
+        checkpoint = self._load(file, me, now)
+        me = self._me or me
+        if me.rank != FULL and not any(each.rank == FULL for each in live if each.row != me.row):
+            self._set_rank(file, FULL)
+            me, live = self._me or me, file.members()
+        self._live = live
+        entries = self._entries(file, me, now)
+        gone = [each.member for each in entries if not each.payload]
+        heads = file.heads(me.row)
+        return Step(entries, heads, gone, checkpoint, len(live), len(live) > 1 and self._is_asked(file, me))
+
+    def _probe(self, file: LogFile, me: Member, now: float) -> list[Member]:
+        """Append the end of each dead member; return those that live."""
+        rows = file.members(reread=True)
+        dead = [each for each in rows if each.row != me.row and not self._lives.holds(each.life)]
+        for each in dead:
+            file.append(each.number, [(now, b"")])
+            file.remove_member(each)
+        file.set_second(PROBED_AT, now)
+        if me.life != self._lives.begin():
+            # The own life file was removed: the others take this member for dead unless it shows the new one.
+            self._me = me._replace(life=self._lives.number)
+            file.set_life(me.row, self._lives.number)
+            file.set_rank(self._me, me.rank)
+        return file.members()
+
+    def _load(self, file: LogFile, me: Member, now: float) -> Checkpoint | None:
+        """Return a checkpoint that this member must load; its entries are read from there."""
+        lapped = not file.reaches(self._cursor)
+        if self._cursor > file.words[TAIL]:
+            raise CorruptLog("its end is before what was read already")
+        saved = None
+        if lapped or (me.rank != FULL and file.words[CHECKPOINT] != self._adopted):
+            saved = file.checkpoint(now)
+        if saved is not None and (lapped or me.rank == PENDING or saved.rank == FULL):
+            self._cursor, self._last_at = saved.position, max(self._last_at, saved.checkpoint.at)
+            self._adopted = file.words[CHECKPOINT]
+            self._set_rank(file, FULL if saved.rank == FULL else BEGUN)
+            return saved.checkpoint
+        if me.rank == PENDING:
+            self._set_rank(file, BEGUN)
+        if lapped:
+            self._cursor = file.words[TAIL]
+            self._set_rank(file, BEGUN)
+            file.words[WANTED] = 1
+        return None
+
+    def _entries(self, file: LogFile, me: Member, now: float) -> list[Entry]:
+        entries = file.entries(self._cursor, max(now, time.monotonic()), self._last_at)
+        self._cursor = file.words[TAIL]
+        if entries:
+            self._last_at = entries[-1].at
+        return [each for each in entries if each.member != me.number]
+
+    def _is_asked(self, file: LogFile, me: Member) -> bool:
+        """Return whether the log needs a checkpoint of this member's state."""
+        words = file.words
+        if self._kept:
+            # What it is about to append may be more than the ring holds.
+            return True
+        if not words[CHECKPOINT] or words[WANTED] or words[TAIL] - words[CHECKPOINT_AT] > RING // 2:
+            return True
+        return me.rank == FULL and words[CHECKPOINT_RANK] != FULL
+
+    def _go_alone(self, file: LogFile) -> None:
+        """Stop appending: there is no other member."""
+        file.shrink()
+        self._kept.clear()
+        self._sole = file.words[POPULATION]
+
+    def _leave_log(self) -> None:
+        file, me = self._file, self._me
+        if file is None or me is None or file.words[GENERATION] != self._generation or file.life(me.row) != me.life:
+            return
+        self._held = self._held or lock(file.descriptor)
+        if not self._held:
+            # No process has this number: the others find this member dead.
+            file.set_life(me.row, secrets.randbits(63) | 1)
+        elif self._is_member(file, me):
+            others = [each for each in file.members() if each.row != me.row]
+            if any(self._lives.holds(each.life) for each in others):
+                file.append(me.number, [*self._kept, (self._last_at, b"")])
+                file.remove_member(me)
+            else:
+                self._remove(file)
+
+    def _remove(self, file: LogFile) -> None:
+        """Remove the file, whose lock this member holds: a process that waits for the lock finds it removed."""
+        if self._folder.holds(self._name, file.descriptor):
+            self._folder.remove(self._name)
+
+    def _drop(self) -> None:
+        """Close the file, which gives the lock back unless a parent process holds it too."""
+        file = self._file
+        if self._held:
+            self._unlock()
+        self._blank()
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def _end(self, error: Exception) -> None:
+        """Share no more: the file is not to be relied on."""
+        self._reason = str(error) or type(error).__name__
+        file, me = self._file, self._me
+        with contextlib.suppress(Exception):
+            if file is not None and me is not None and file.life(me.row) == me.life:
+                file.set_life(me.row, secrets.randbits(63) | 1)
+        self._unlock()
+        self._drop()

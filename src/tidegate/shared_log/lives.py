@@ -1,0 +1,93 @@
+"""Locked files that say which processes live: the kernel unlocks a file however its process ends.
+
+A number of a process is never used again, so a file that is missing or not locked belongs to a dead process. A process
+number of the system would not do: it is used again, and differs between the namespaces of containers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+
+from tidegate.shared_log.errors import Unshared
+from tidegate.shared_log.folder import PrivateFolder, lock
+
+ATTEMPTS = 16
+"""Names tried for a life file. Raising it changes nothing: a name is taken only while a clean-up looks at it."""
+
+
+class Lives:
+    """The subfolder `lives`, and the file that this process holds locked in it."""
+
+    def __init__(self, folder: PrivateFolder) -> None:
+        self._folder = folder.subfolder("lives")
+        self._descriptor = -1
+        self.number = 0
+
+    def begin(self) -> int:
+        """Return the number of this process, with its file locked; a file that was removed is replaced."""
+        if self._descriptor >= 0 and self._folder.holds(_name(self.number), self._descriptor):
+            return self.number
+        self.end()
+        for _ in range(ATTEMPTS):
+            number = secrets.randbits(63) | 1
+            name = _name(number)
+            descriptor = self._folder.open_file(name, os.O_CREAT, os.O_EXCL)
+            if lock(descriptor) and self._folder.holds(name, descriptor):
+                self._descriptor, self.number = descriptor, number
+                return number
+            os.close(descriptor)
+        raise Unshared("no file under lives can be locked")
+
+    def holds(self, number: int) -> bool:
+        """Return whether the process with this number lives."""
+        if number == self.number:
+            return True
+        try:
+            descriptor = self._folder.open_file(_name(number))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            # Too many open files, for example: a member that lives must not lose its attempts for that.
+            return True
+        try:
+            # A shared lock: two processes that ask at once do not take each other for the owner.
+            return not lock(descriptor, exclusive=False)
+        finally:
+            os.close(descriptor)
+
+    def after_fork(self) -> None:
+        """Close the inherited file, which would show the parent alive as long as this child lives."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self.number = -1, 0
+
+    def end(self) -> None:
+        """Remove the own file: this process is at no log any more."""
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                if self._folder.holds(_name(self.number), self._descriptor):
+                    self._folder.remove(_name(self.number))
+            os.close(self._descriptor)
+        self._descriptor, self.number = -1, 0
+
+    def clean(self) -> None:
+        """Remove the files of dead processes."""
+        for entry in self._folder.files():
+            with contextlib.suppress(OSError, Unshared):
+                descriptor = self._folder.open_file(entry.name)
+                try:
+                    if lock(descriptor) and self._folder.holds(entry.name, descriptor):
+                        self._folder.remove(entry.name)
+                finally:
+                    os.close(descriptor)
+
+    def close(self) -> None:
+        """Remove the own file and close the subfolder."""
+        self.end()
+        self._folder.close()
+
+
+def _name(number: int) -> str:
+    return f"{number:016x}"

@@ -1,0 +1,142 @@
+"""Log of events in the memory of one process, whose members share a clock: for tests and virtual time.
+
+Theory of operation. The entries are in one list, and each member remembers how far it has read. A member that joins
+others reads from the end of the list on, until one of them has written a checkpoint. Only one member is between `enter`
+and `leave` at a time; `hold` lets a test be such a member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidegate.shared_log.carrier import ALONE, Checkpoint, Entry, Head, Record, Step
+
+
+class MemoryStore:
+    """The logs that the carriers of several registries have in common, by name."""
+
+    def __init__(self) -> None:
+        self.logs: dict[bytes, MemoryLog] = {}
+
+
+class MemoryLog:
+    """One log. `entries` are all events, `members` the live members by number, `holder` the one inside a step."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.members: dict[int, MemoryMember] = {}
+        self.heads: dict[int, Head] = {}
+        self.checkpoint: tuple[int, Checkpoint] | None = None
+        self.written = 0
+        self.holder: int | None = None
+        self.numbers = 0
+
+    def hold(self, held: bool) -> None:
+        """Keep the log locked against all members, or unlock it."""
+        self.holder = -1 if held else None
+
+    def remove(self, member: int) -> None:
+        """End a member, as if its process had been killed."""
+        self.members.pop(member, None)
+        self.heads.pop(member, None)
+        if self.holder == member:
+            self.holder = None
+        # The end of a member is an entry without a payload, at one place of the order.
+        self.entries.append(Entry(member, self.entries[-1].at if self.entries else 0.0, b""))
+
+
+class MemoryMember:
+    """One member's end of a log (`carrier.MemberLog`)."""
+
+    def __init__(self, log: MemoryLog) -> None:
+        self.log = log
+        self.member = log.numbers
+        log.numbers += 1
+        self.gone: list[int] = []
+        self.ended = ""
+        self.wanted = False
+        # Only a checkpoint written since has what a member did before this one joined.
+        self.waits = bool(log.members)
+        self._written = log.written
+        self._read = len(log.entries)
+        for each in log.members.values():
+            each.wanted = True
+        log.members[self.member] = self
+
+    def enter(self, now: float) -> Step | None:
+        """Lock the log and return what the others did; None where another member holds it."""
+        log = self.log
+        if self.member not in log.members:
+            return ALONE
+        if log.holder is not None:
+            return None
+        log.holder = self.member
+        unread = self._read < len(log.entries)
+        if len(log.members) == 1 and not unread and not self.gone:
+            self.wanted = self.waits = False
+            return ALONE
+        checkpoint = None
+        if self.waits and log.checkpoint is not None and log.written > self._written:
+            self._read, checkpoint = log.checkpoint
+            self.waits = False
+        entries = [each for each in log.entries[self._read :] if each.member != self.member]
+        self._read = len(log.entries)
+        gone, self.gone = self.gone, []
+        heads = [head for member, head in log.heads.items() if member != self.member]
+        return Step(entries, heads, gone, checkpoint, len(log.members), self.wanted and not self.waits)
+
+    def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
+        """Append the own records, publish the own head and unlock the log."""
+        log = self.log
+        if self.member not in log.members:
+            return
+        log.holder = None
+        log.entries += [Entry(self.member, each.at, each.payload) for each in records]
+        self._read = len(log.entries)
+        if head is None:
+            log.heads.pop(self.member, None)
+        else:
+            log.heads[self.member] = head
+        if checkpoint is not None:
+            log.checkpoint = len(log.entries), checkpoint
+            log.written += 1
+            for each in log.members.values():
+                each.wanted = False
+
+    def become_new(self) -> None:
+        """Become a new member, as in the child of a fork; the former one stays until it is removed."""
+        log = self.log
+        self.member = log.numbers
+        log.numbers += 1
+        log.members[self.member] = self
+
+    def close(self) -> None:
+        """Leave the log."""
+        self.log.remove(self.member)
+
+
+class MemoryCarrier:
+    """The logs of one registry (`carrier.Carrier`)."""
+
+    kind = "memory"
+    place = "the memory of this process"
+    secret = b"the memory of one process"
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.joined: list[MemoryMember] = []
+
+    def join(self, name: bytes, now: float) -> MemoryMember | None:
+        """Return this registry's end of the log of that name."""
+        member = MemoryMember(self.store.logs.setdefault(name, MemoryLog()))
+        self.joined.append(member)
+        return member
+
+    def after_fork(self) -> None:
+        """Do nothing: the memory of a child is its own."""
+
+    def close(self) -> None:
+        """Leave all logs."""
+        for each in self.joined:
+            each.close()
+        self.joined.clear()

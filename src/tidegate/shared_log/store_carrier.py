@@ -1,0 +1,224 @@
+"""Carrier of several hosts: the logs of this process at a server, and the one thread that exchanges with it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+from tidegate.shared_log.errors import Unshared
+from tidegate.shared_log.store_log import Answer, Ask, StoreLog
+
+TIME_LIMIT = 0.25
+"""Seconds after which the server counts as away. Raising it leaves calls with an older state. Source:
+keygate 0.1.11."""
+
+GONE_AFTER = 6.0
+"""Seconds without a beat after which a member counts as dead. Raising it keeps its slots taken. Chosen: three beats."""
+
+EXPIRY = 600
+"""Seconds after which an unused log is removed by the server. Raising it takes its memory. Chosen: ten minutes, longer
+than a window of a minute."""
+
+LEAST_RETRY, MOST_RETRY = 1.0, 30.0
+"""Seconds between two attempts to reach a server that is away. Raising them shares later. Chosen: a restart takes
+seconds."""
+
+RETRY_SHARE = 0.15
+"""Share of the time since the server went away after which it is tried again. Raising it shares later. Derived: two
+seconds late after ten seconds."""
+
+DRIFT = 1.01
+"""Factor by which the quickest exchange counts as slower with each later one. Raising it follows a clock that drifts
+faster, and is less exact. Chosen: renewed about each 100 exchanges."""
+
+
+class LogServer(Protocol):
+    """A server, used by one thread."""
+
+    def exchange(self, name: bytes, ask: Ask) -> Answer | None:
+        """Append, beat and read in one round trip; None where this member left.
+
+        Any error of the server's client may leave it, and `Unshared` where this log alone cannot be shared.
+        The answer has all entries since `ask.cursor`, or since the state's position where it has a state.
+        """
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class StoreCarrier:
+    """The logs of this process at one server, of the given kind. `place` is its URL without a password.
+
+    `secret` is a digest of the whole URL: all hosts must name a credential alike, and they have that in common. `error`
+    is the last failure of the server, empty while it answers.
+    """
+
+    def __init__(self, connect: Callable[[], LogServer], kind: str, url: str) -> None:
+        self._connect = connect
+        self.kind, self.place, self.secret = kind, shown(url), secret_of(url)
+        self._start()
+        _carriers.add(self)
+
+    def _start(self) -> None:
+        self.error = ""
+        self._changed = threading.Condition(threading.Lock())
+        self._logs: list[StoreLog] = []
+        self._leaving: list[StoreLog] = []
+        self._thread: threading.Thread | None = None
+        self._woken = self._closed = False
+        self._store: LogServer | None = None
+        self._quickest, self._offset = math.inf, 0.0
+        self._away_since, self._retry_at = math.inf, -math.inf
+
+    def join(self, name: bytes, now: float) -> StoreLog | None:
+        """Return this process's end of a log; the server hears of it later."""
+        log = StoreLog(name, now, self._wake, self._forget)
+        with self._changed:
+            if self._closed:
+                return None
+            self._logs.append(log)
+        self._wake()
+        return log
+
+    def after_fork(self) -> None:
+        """In a child: use separate connections, memberships and a separate thread."""
+        if self._closed:
+            return
+        logs = self._logs
+        self._start()
+        self._logs = logs
+        for log in logs:
+            log.restart(time.monotonic(), self._wake, self._forget)
+
+    def close(self) -> None:
+        """Leave all logs; wait for the server no longer than one exchange may take."""
+        for log in list(self._logs):
+            log.close()
+        with self._changed:
+            self._closed = self._woken = True
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(2 * TIME_LIMIT)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._woken = True
+            if self._thread is None and not self._closed:
+                # Daemonic: a program that ends waits for no server.
+                self._thread = threading.Thread(target=self._run, name="tidegate-shared-log", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def _forget(self, log: StoreLog) -> None:
+        with self._changed:
+            if log in self._logs:
+                self._logs.remove(log)
+                self._leaving.append(log)
+        self._wake()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                logs, leaving = list(self._logs), list(self._leaving)
+                self._leaving.clear()
+                closed = self._closed
+            now = time.monotonic()
+            if now >= self._retry_at:
+                for log in leaving:
+                    self._exchange(log, True)
+                for log in logs:
+                    if log.due_at() <= now:
+                        self._exchange(log, False)
+            if closed:
+                self._disconnect()
+                return
+            due = min((log.due_at() for log in logs), default=math.inf)
+            with self._changed:
+                rest = max(due, self._retry_at) - time.monotonic()
+                if not self._woken and rest > 0:
+                    self._changed.wait(None if rest == math.inf else rest)
+                elif rest > 0:
+                    # A step that is not due yet wakes the thread in vain: it sleeps until then at least once.
+                    self._woken = False
+                self._woken = self._woken and rest <= 0
+
+    def _exchange(self, log: StoreLog, leaves: bool) -> None:
+        if self._away_since != math.inf and time.monotonic() < self._retry_at:
+            log.failed()
+            return
+        begun = time.monotonic()
+        ask = log.ask(begun, leaves)
+        try:
+            if self._store is None:
+                self._store = self._connect()
+            answer = self._store.exchange(log.name, ask)
+        except Unshared as error:
+            log.end(str(error))
+            return
+        except Exception as error:  # Whatever the client of the server raises, and an answer that is none.
+            self._fail(error)
+            return
+        ended = time.monotonic()
+        if answer is None:
+            return
+        self._quickest *= DRIFT
+        if ended - begun <= self._quickest:
+            self._quickest, self._offset = ended - begun, answer.now - (begun + ended) / 2
+        if self._away_since != math.inf:
+            self._away_since, self._retry_at, self.error = math.inf, -math.inf, ""
+        log.answered(ask, answer, self._offset)
+
+    def _fail(self, error: Exception) -> None:
+        now = time.monotonic()
+        self.error = str(error) or type(error).__name__
+        self._away_since = min(self._away_since, now)
+        self._retry_at = now + min(MOST_RETRY, max(LEAST_RETRY, RETRY_SHARE * (now - self._away_since)))
+        self._quickest = math.inf
+        self._disconnect()
+        for log in self._logs:
+            log.failed()
+
+    def _disconnect(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            try:
+                store.close()
+            except Exception as error:
+                self.error = str(error)
+
+
+def secret_of(url: str) -> bytes:
+    """Return the digest key of all processes that share at the server with this URL."""
+    return hashlib.blake2b(url.encode(), digest_size=32, person=b"tidegate share").digest()
+
+
+def shown(url: str) -> str:
+    """Return the URL without what may be a password: user, query and fragment.
+
+    A password with an unquoted `/`, `?` or `#` makes a URL that no client reads: then only the scheme is shown.
+    """
+    scheme, _, rest = url.partition("://")
+    authority, *after = re.split("[/?#]", rest, maxsplit=1)
+    if "@" in "".join(after):
+        return f"{scheme}://…"
+    return f"{scheme}://{re.split('[?#]', rest[authority.rfind('@') + 1 :])[0]}"
+
+
+_carriers: weakref.WeakSet[StoreCarrier] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for carrier in list(_carriers):
+        carrier.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,306 @@
+"""One member's end of a log that a server keeps, as seen by the calls of this process: they never wait for the server.
+
+Theory of operation. `leave` puts records into an outbox, and `enter` takes entries from an inbox. The thread of
+`store_carrier` exchanges both with the server in one round trip. Two members may decide at the same time, before they
+see each other's records: their heads are ordered by arithmetic, so they do not take the same unit.
+
+The order of entries is that of the server. A checkpoint therefore names its writer: it includes all entries before a
+position, and those of its writer up to a later one.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Entry, Head, Record, Step
+
+PENDING, BEGUN, FULL = 0, 1, 2
+"""Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""
+
+PATIENCE = 0.25
+"""Seconds for which a joiner waits for the server and for a state. Raising it delays the first call where the server is
+away. Chosen: the time limit of an exchange."""
+
+ENTRIES = 4096
+"""Entries that a server keeps of a log. Raising it takes its memory. Chosen: the events of 2,000 calls."""
+
+MAX_STATE = 1024 * 1024
+"""Bytes of a checkpoint. Raising it lets an exchange take longer. Chosen: an account of some hundred keys."""
+
+BEAT = 2.0
+"""Seconds between two exchanges of a member without calls. Raising it finds dead members later. Chosen: a third of the
+time after which a member is taken for dead."""
+
+SOLE_EVERY = 0.5
+"""Seconds between two exchanges of a member without others whose calls go. Raising it sees a joiner later. Measured: an
+exchange takes 72 us of CPU."""
+
+HEAD_EVERY = 0.01
+"""Seconds between two exchanges while a call waits. Raising it wakes that call later. Derived: the core looks again
+after 10 ms."""
+
+STEP_EVERY = 0.05
+"""Seconds between two exchanges while calls go and none waits. Raising it makes the next decision staler. Derived: the
+core looks again after 50 ms."""
+
+HEAD = struct.Struct("<qd10d")
+
+
+class Stored(NamedTuple):
+    """One entry at its place in the log; `at` is in the server's seconds."""
+
+    place: int
+    member: int
+    at: float
+    payload: bytes
+
+
+class StoredState(NamedTuple):
+    """A checkpoint of the server: all entries before `position`, and those of `writer` before `until`."""
+
+    number: int
+    position: int
+    until: int
+    writer: int
+    rank: int
+    at: float
+    payload: bytes
+
+
+class Ask(NamedTuple):
+    """One exchange. `member` is 0 for a joiner; `sequence` numbers the first record, so that none is stored twice."""
+
+    member: int
+    epoch: str
+    cursor: int
+    rank: int
+    sequence: int
+    records: Sequence[tuple[float, bytes]]
+    head: bytes
+    needs_state: bool
+    known_state: int
+    state: tuple[int, float, bytes] | None
+    leaves: bool = False
+
+
+class Answer(NamedTuple):
+    """The server's part of an exchange. `member` is another one than asked with where this member was not known."""
+
+    now: float
+    epoch: str
+    member: int
+    tail: int
+    entries: Sequence[Stored]
+    heads: Mapping[int, bytes]
+    ranks: Mapping[int, int]
+    state: StoredState | None
+    wanted: bool
+    state_rank: int
+
+
+class StoreLog:
+    """One member's end. The caller's steps and the thread's exchanges meet under a lock that is held for no I/O."""
+
+    def __init__(self, name: bytes, now: float, wake: Callable[[], None], forget: Callable[[StoreLog], None]) -> None:
+        self.name = name
+        self.ended = ""
+        self._closed = False
+        self.restart(now, wake, forget)
+
+    def restart(self, now: float, wake: Callable[[], None], forget: Callable[[StoreLog], None]) -> None:
+        """Forget the membership; the lock may have been taken by a thread that a fork has removed."""
+        self.member = -1
+        self._lock = threading.Lock()
+        self._wake, self._forget = wake, forget
+        self._joined_at = now
+        self._epoch, self._rank, self._number = "", PENDING, 0
+        self._received = self._consumed = 0
+        self._sequence, self._sent = 1, 0
+        self._outbox: list[Record] = []
+        self._inbox: list[Stored] = []
+        self._heads: Mapping[int, bytes] = {}
+        self._ranks: Mapping[int, int] = {}
+        self._state: StoredState | None = None
+        self._known_state = 0
+        self._own_head = b""
+        self._own_state: tuple[int, float, bytes] | None = None
+        self._included = 0
+        self._is_asked = False
+        self._away = False
+        self._offset = 0.0
+        self._last_at = -math.inf
+        self._asked_at = -math.inf
+        self._woken, self._asking = True, False
+
+    @property
+    def sole(self) -> bool:
+        """Return whether there is no other member."""
+        return self._number != 0 and len(self._ranks) == 1 and self._rank == FULL
+
+    def due_at(self) -> float:
+        """Return the instant of the next exchange; the carrier's thread asks."""
+        with self._lock:
+            if not self._number or self._outbox or self._own_state:
+                return self._asked_at
+            if not self._woken:
+                return self._asked_at + BEAT
+            if self.sole:
+                return self._asked_at + SOLE_EVERY
+            return self._asked_at + (HEAD_EVERY if self._own_head or self._rank != FULL else STEP_EVERY)
+
+    def enter(self, now: float) -> Step | None:
+        """Return what the others did as far as this process knows; None while the first answer is awaited."""
+        if self.ended or self._closed:
+            return ENDED if self.ended else ALONE
+        with self._lock:
+            self._woken = True
+            self._wake()
+            members = max(1, len(self._ranks))
+            if self._away or (self._asking and now - self._asked_at > 2 * PATIENCE):
+                return Step(members=members, away=True)
+            early = self._joined_at <= now < self._joined_at + PATIENCE
+            if not self._number:
+                return None if early else Step(members=members, away=True)
+            if self._rank == PENDING and self._state is None:
+                if early:
+                    return None
+                self._rank = BEGUN
+            if self._rank != FULL and self._state is None and not self._others_full():
+                self._rank = FULL
+            if self.sole and not self._inbox:
+                return ALONE
+            self.member = self._number
+            return self._step(members)
+
+    def _step(self, members: int) -> Step:
+        checkpoint, state = None, self._state
+        if state is not None:
+            self._rank, self._state = (FULL if state.rank == FULL else BEGUN), None
+            self._known_state, self._consumed = state.number, state.position
+            self._last_at = state.at
+            checkpoint = Checkpoint(state.at - self._offset, state.payload)
+        entries = []
+        for each in self._inbox:
+            written = state is not None and each.member == state.writer and each.place < state.until
+            if each.member == self._number or each.place < self._consumed or written:
+                continue
+            self._last_at = max(self._last_at, each.at)
+            entries.append(Entry(each.member, self._last_at - self._offset, each.payload))
+        self._inbox.clear()
+        self._consumed = self._received
+        gone = [each.member for each in entries if not each.payload]
+        heads = [_head(member, head, self._offset) for member, head in self._heads.items() if member != self._number]
+        asked = self._is_asked and self._rank != PENDING and members > 1
+        return Step(entries, heads, gone, checkpoint, members, asked)
+
+    def _others_full(self) -> bool:
+        return any(rank == FULL for member, rank in self._ranks.items() if member != self._number)
+
+    def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
+        """Give the thread the records; while the server is away, keep them up to a bound."""
+        if self.ended or self._closed:
+            return
+        with self._lock:
+            if self.sole and not self._away:
+                self._own_head = b""
+                return
+            self._outbox += records[: max(0, ENTRIES - len(self._outbox))]
+            self._own_head = b"" if head is None else HEAD.pack(head.priority, head.served_at, *_cost(head))
+            if checkpoint is not None and len(checkpoint.payload) <= MAX_STATE:
+                self._own_state = self._consumed, checkpoint.at, checkpoint.payload
+                self._included = self._sequence + len(self._outbox)
+                self._is_asked = False
+            elif checkpoint is not None:
+                self.ended = f"its state of {len(checkpoint.payload)} bytes is larger than a checkpoint"
+            self._wake()
+
+    def ask(self, now: float, leaves: bool = False) -> Ask:
+        """Return the next exchange; `answered` or `failed` is called with its result."""
+        with self._lock:
+            self._asked_at, self._woken, self._asking = now, False, True
+            state = self._own_state
+            self._sent = len(self._outbox) if self._number else 0
+            if state is not None:
+                # A checkpoint includes no record of a later step, so these go with the next exchange.
+                self._sent = min(self._sent, self._included - self._sequence)
+            records = [(each.at + self._offset, each.payload) for each in self._outbox[: self._sent]]
+            if state is not None:
+                state = state[0], state[1] + self._offset, state[2]
+            head = self._own_head
+            if head:
+                priority, served_at, *cost = HEAD.unpack(head)
+                head = HEAD.pack(priority, served_at + self._offset, *cost)
+            return Ask(
+                self._number, self._epoch, self._received, self._rank, self._sequence, records, head,
+                self._rank != FULL, self._known_state, state, leaves,
+            )  # fmt: skip
+
+    def answered(self, ask: Ask, answer: Answer, offset: float) -> None:
+        """Take the server's part of an exchange."""
+        with self._lock:
+            self._offset, self._away, self._asking = offset, False, False
+            same = (answer.member, answer.epoch) == (ask.member, ask.epoch)
+            if not ask.member:
+                self._epoch, self._number = answer.epoch, answer.member
+                self._received = self._consumed = answer.tail
+                if len(answer.ranks) == 1:
+                    self._rank = FULL
+            elif not same:
+                # The others took this member for dead, or the server lost everything: then its log begins again.
+                if answer.epoch != ask.epoch:
+                    self._received = self._consumed = 0
+                    self._inbox.clear()
+                self._epoch, self._number = answer.epoch, answer.member
+                self._sequence, self._known_state, self._own_state = 1, 0, None
+            else:
+                self._sequence += self._sent
+                del self._outbox[: self._sent]
+                if ask.state is not None:
+                    self._own_state = None
+            self._sent = 0
+            self._heads, self._ranks = answer.heads, answer.ranks
+            if same:
+                self._take_entries(ask, answer)
+            self._is_asked = self._own_state is None and (
+                answer.wanted or (self._rank == FULL and answer.state_rank != FULL)
+            )
+
+    def _take_entries(self, ask: Ask, answer: Answer) -> None:
+        state = answer.state
+        lapped = answer.entries and answer.entries[0].place > ask.cursor
+        if state is not None and (lapped or state.position > ask.cursor or self._rank < state.rank):
+            self._state, self._inbox = state, list(answer.entries)
+        else:
+            self._inbox += [each for each in answer.entries if each.place >= ask.cursor]
+            if lapped:
+                self._rank = min(self._rank, BEGUN)
+        self._received = answer.tail
+
+    def failed(self) -> None:
+        """Take note that the server is away."""
+        with self._lock:
+            self._away, self._asking, self._sent = True, False, 0
+
+    def end(self, reason: str) -> None:
+        """Share no more."""
+        self.ended = reason
+        self.close()
+
+    def close(self) -> None:
+        """Leave the log; the thread says so to the server."""
+        if not self._closed:
+            self._closed = True
+            self._forget(self)
+
+
+def _cost(head: Head) -> tuple[float, ...]:
+    return (*head.cost, *(0.0,) * 10)[:10]
+
+
+def _head(member: int, packed: bytes, offset: float) -> Head:
+    priority, served_at, *cost = HEAD.unpack(packed)
+    return Head(member, priority, served_at - offset, tuple(cost))

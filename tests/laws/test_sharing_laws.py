@@ -1,0 +1,207 @@
+"""Several processes that share the log of a key are one: they hold one state, and what one process holds to."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.core.replica_play import REGIMES, Play, Regime, plain, replica_of
+from tests.laws.sharing import SharedWorld, shared_world
+from tests.laws.strategies import Caller, buckets, callers, slots, windows, worlds
+from tests.laws.test_quota_laws import gone_unknown, refused_knowingly
+from tests.laws.world import KEY
+from tidegate.core.exchange import Ending
+from tidegate.core.values import Cost
+from tidegate.shared_log.carrier import Entry
+from tidegate.testing import Limit, Scenario
+
+members = st.integers(2, 5)
+
+limiters = st.one_of(
+    st.tuples(),
+    st.tuples(buckets()),
+    st.tuples(windows()),
+    st.tuples(slots()),
+    st.tuples(buckets("tokens", 500, 5000), buckets()),
+)
+
+
+@given(st.sampled_from(REGIMES), st.integers(0, 2**16), members, st.integers(1, 400))
+def test_any_interleaving_of_members_is_one_controller_fed_the_same_log(
+    regime: Regime, seed: int, count: int, steps: int
+) -> None:
+    play = Play(regime, seed, members=count)
+    play.run(steps)
+    one = replica_of(99)
+    for who, at, payload in play.log:
+        one.replay(who, at, payload)
+    found = []
+    for each in [*play.replicas, one]:
+        play.catch_up(each)
+        each.controllers[""].ready_at(Cost(), play.clock)
+        found.append(plain(each, play.clock))
+    assert all(each == found[-1] for each in found)
+
+
+def settled_everywhere(played: SharedWorld) -> None:
+    """No live process holds a place, a slot or a reservation of an attempt that is over."""
+    for admission in played.controllers():
+        assert admission.permits_in_flight == {}
+        assert admission.held == {}
+        assert all(mirror.reserved == 0.0 for mirror in admission.quotas.mirrors.values())
+    live = [each for each in played.sends if played.member_of(each.row) not in played.killed]
+    assert all(sending.permit.settled for sending in live)
+
+
+@given(limiters, callers(tokens=400, priorities=2), worlds, members, st.sampled_from([0.0, 0.01, 0.5]))
+def test_every_call_that_stays_is_answered_at_any_member(
+    limits: tuple[Limit, ...], made: list[Caller], facts: dict[str, float], count: int, lag: float
+) -> None:
+    played = shared_world(limits, made, facts, count, lag=lag)
+    played.run()
+    staying = {row for row, caller in enumerate(made) if caller.gone_after is None}
+    assert staying <= set(played.ended)
+    assert {played.ended[row].ending for row in staying} <= {Ending.ANSWERED}
+    settled_everywhere(played)
+
+
+@given(
+    limiters,
+    callers(tokens=400, stays=True),
+    worlds,
+    st.integers(3, 5),
+    st.lists(st.floats(0.0, 10.0), max_size=2),
+    st.booleans(),
+)
+def test_calls_of_live_members_are_answered_and_the_slots_of_the_dead_come_back(
+    limits: tuple[Limit, ...],
+    made: list[Caller],
+    facts: dict[str, float],
+    count: int,
+    kills: list[float],
+    headers: bool,
+) -> None:
+    played = shared_world(limits, made, facts, count, headers=headers, hints=headers)
+    for member, at in enumerate(kills):
+        played.kill(member, at)
+    played.run()
+    staying = {row for row in range(len(made)) if played.member_of(row) not in played.killed}
+    assert staying <= set(played.ended)
+    assert {played.ended[row].ending for row in staying} <= {Ending.ANSWERED}
+    settled_everywhere(played)
+
+
+@given(
+    st.one_of(buckets(), windows()),
+    callers(stays=True),
+    worlds,
+    st.integers(2, 5),
+    st.floats(0.0, 10.0),
+    st.booleans(),
+)
+def test_a_member_that_is_stopped_stops_no_other(
+    limit: Limit, made: list[Caller], facts: dict[str, float], count: int, at: float, headers: bool
+) -> None:
+    played = shared_world((limit,), made, facts, count, headers=headers, hints=headers)
+    played.stop(0, at)
+    played.run()
+    staying = {row for row in range(len(made)) if played.member_of(row)}
+    assert staying <= set(played.ended)
+    assert {played.ended[row].ending for row in staying} <= {Ending.ANSWERED}
+
+
+@given(buckets(), callers(stays=True), worlds, members, st.lists(st.tuples(st.floats(0, 10), st.floats(0, 0.2))))
+def test_a_locked_log_holds_no_call_for_ever(
+    limit: Limit, made: list[Caller], facts: dict[str, float], count: int, holds: list[tuple[float, float]]
+) -> None:
+    played = shared_world((limit,), made, facts, count)
+    for at, seconds in holds:
+        played.hold(at, seconds)
+    played.run()
+    assert {played.ended[row].ending for row in range(len(made))} <= {Ending.ANSWERED}
+
+
+@given(buckets(), callers(), worlds, members)
+def test_no_member_overdraws_a_bucket_once_one_of_them_knows_it(
+    limit: Limit, made: list[Caller], facts: dict[str, float], count: int
+) -> None:
+    played = shared_world((limit,), made, facts, count)
+    played.run()
+    # A member that joins may send before it has the state: it waits for that no longer than 50 ms.
+    joined = count - 1
+    assert len(refused_knowingly(played)) <= gone_unknown(played, made) + joined
+    refused = sum(not attempt.admitted for attempt in played.attempts)
+    assert refused <= played.settings.start_concurrency + joined
+
+
+@given(windows(), callers(), worlds, members)
+def test_no_member_overdraws_a_window_once_one_of_them_knows_it(
+    limit: Limit, made: list[Caller], facts: dict[str, float], count: int
+) -> None:
+    played = shared_world((limit,), made, facts, count)
+    played.run()
+    assert len(refused_knowingly(played)) <= gone_unknown(played, made) + count - 1
+
+
+def test_a_head_sees_that_the_last_slot_of_another_member_is_free() -> None:
+    played = SharedWorld(Scenario(limiters=(Limit(kind="slots", limit=1),)), 2, latency=lambda draw: 1.0)
+    for row in (0, 2, 4):
+        played.call(row)
+    played.call(3, at=15.0)
+    played.call(1, at=20.5)
+    # The other member has nothing to do from here on, so no step of its own can wake the head.
+    played.call(6, at=20.0)
+    played.run()
+    assert played.controllers()[1].concurrency.limit == 1
+    sent = next(each.at for each in played.sends if each.row == 1)
+    assert 21.0 < sent < 21.1
+
+
+def test_a_member_that_joins_gets_the_state_with_the_next_step_of_another() -> None:
+    played = SharedWorld(Scenario(limiters=(Limit(limit=30, window=60.0),)), 2)
+    for row in range(0, 200, 2):
+        played.call(row)
+    for row in range(1, 41, 2):
+        played.call(row, at=10.0)
+    played.run(60.0)
+    late = [each for each in played.attempts if each.row % 2]
+    # The first member waits for the next unit of its quota: its next step is up to two seconds away.
+    assert sum(not each.admitted for each in late) <= played.settings.start_concurrency
+    assert all(each.admitted for each in late if each.sent_at > 12.0)
+    turns = [each.row % 2 for each in played.attempts if each.sent_at > 12.0]
+    assert all(one != other for one, other in itertools.pairwise(turns)), "the heads take turns"
+
+
+def test_counts_are_those_of_one_process_and_add_up_to_all_attempts() -> None:
+    played = SharedWorld(Scenario(limiters=(Limit(limit=10, window=1.0),)), 3, headers=False)
+    for row in range(90):
+        played.call(row, at=row / 100)
+    played.run()
+    counts = [registry.snapshot().keys[KEY] for registry in played.registries]
+    assert sum(each.attempts for each in counts) == len(played.attempts)
+    assert sum(each.answered for each in counts) == 90
+    assert sum(each.refused for each in counts) == sum(not each.admitted for each in played.attempts)
+
+
+def test_a_member_alone_appends_nothing() -> None:
+    played = SharedWorld(Scenario(limiters=(Limit(limit=10, window=1.0),)), 1)
+    for row in range(40):
+        played.call(row)
+    played.run()
+    assert played.log is not None
+    assert played.log.entries == []
+
+
+def test_a_scrambled_log_ends_sharing_and_no_call() -> None:
+    played = SharedWorld(Scenario(limiters=(Limit(limit=20, window=1.0),)), 2)
+    for row in range(60):
+        played.call(row, at=row / 50)
+    played.run(0.3)
+    assert played.log is not None
+    played.log.entries.append(Entry(7, 0.3, b"\x00\x01scrambled"))
+    played.run()
+    assert {played.ended[row].ending for row in range(60)} == {Ending.ANSWERED}
+    sessions = [each for registry in played.registries for each in registry._shared.sessions.values()]
+    assert all("UnreadableRecord" in each.reason for each in sessions)

@@ -1,0 +1,58 @@
+"""A Redis server for tests, started by them on a port of its own; it keeps nothing on disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+
+PATIENCE = 120.0
+GUARD = '"$@" & server=$!; read -r end; kill -KILL $server; wait $server'
+"""A shell stands between the two, and ends the server with the process that started it."""
+
+
+class RedisServer:
+    """One server. `stop` and `start` may follow each other; the port stays, and what was kept is lost."""
+
+    def __init__(self) -> None:
+        found = shutil.which("redis-server") or shutil.which("valkey-server")
+        if found is None:
+            raise RuntimeError("these tests need redis-server: apt-get install redis-server")
+        self._binary = found
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Starts the server; returns when it answers."""
+        words = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        self._process = subprocess.Popen(
+            ["sh", "-c", GUARD, "sh", self._binary, *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 1.0) as connection:
+                    connection.sendall(b"PING\r\n")
+                    if connection.recv(16).startswith(b"+PONG"):
+                        return
+            except OSError:
+                pass
+            assert time.monotonic() < until, "redis-server does not start"
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """Kills the server."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process.wait(PATIENCE)
+            self._process = None

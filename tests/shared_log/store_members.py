@@ -1,0 +1,70 @@
+"""Members of a log at a server: steps until something holds, since the server answers when it does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record, Step
+from tidegate.shared_log.store_carrier import StoreCarrier
+
+PATIENCE = 120.0
+
+
+class StorePeer:
+    """One process at one log, with all that it was given, as in `tests.shared_log.members`."""
+
+    def __init__(self, carrier: StoreCarrier, name: bytes) -> None:
+        self.carrier = carrier
+        log = carrier.join(name, time.monotonic())
+        assert log is not None
+        self.log = log
+        self.state: list[bytes] = []
+        self.gone: list[int] = []
+        self.last: Step | None = None
+
+    def step(self, *said: bytes, head: Head | None = None) -> Step | None:
+        """One step, which takes no time."""
+        now = time.monotonic()
+        step = self.log.enter(now)
+        self.last = step
+        if step is None:
+            return None
+        if step.checkpoint is not None:
+            self.state = step.checkpoint.payload.split()
+        self.state += [entry.payload for entry in step.entries if entry.payload]
+        self.gone += step.gone
+        self.state += said
+        asked = Checkpoint(now, b" ".join(self.state)) if step.wants_checkpoint else None
+        self.log.leave([Record(now, payload) for payload in said], head, asked)
+        return step
+
+    def say(self, *said: bytes) -> Step:
+        """A step that is not busy."""
+        until(lambda: self.step() is not None, "a step", self)
+        step = self.step(*said)
+        assert step is not None
+        return step
+
+
+def until(holds: Callable[[], object], what: str, *peers: StorePeer) -> None:
+    """Let the peers step until something holds."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, f"waited in vain for {what}: {[peer.last for peer in peers]}"
+        for peer in peers:
+            peer.step()
+        time.sleep(0.002)
+
+
+def together(*peers: StorePeer) -> None:
+    """Wait until each of these peers knows of all of them."""
+    until(
+        lambda: all(peer.last is not None and peer.last.members == len(peers) and not peer.last.away for peer in peers),
+        f"{len(peers)} members",
+        *peers,
+    )
+
+
+def is_alone(peer: StorePeer) -> bool:
+    return peer.last is ALONE

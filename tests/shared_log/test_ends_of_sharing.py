@@ -1,0 +1,78 @@
+"""Registries whose log ends, or is left: what the others did there no longer counts, and nothing of it is kept."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tidegate import RateLimitRegistry, Settings
+from tidegate.core.events import Event, ShareLost
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Key, Kind, Outcome
+from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
+from tidegate.testing import VirtualClock
+
+KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")
+
+GIVEN_UP = 30.0
+"""Seconds until a call that is not admitted fails the test. Raising it makes a failure later."""
+
+
+def admitted(registry: RateLimitRegistry) -> Permit:
+    """Return a permit of the key: a member that joins waits for a state first."""
+    ends = time.monotonic() + GIVEN_UP
+    while time.monotonic() < ends:
+        permit = registry.try_admit(KEY)
+        if isinstance(permit, Permit):
+            return permit
+        time.sleep(0.001)
+    raise AssertionError("no call is admitted")
+
+
+def call(*registries: RateLimitRegistry) -> None:
+    """Make one call of each registry."""
+    for registry in registries:
+        registry.settle(admitted(registry), Outcome(Kind.OK))
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_a_corrupt_log_ends_with_the_attempts_of_the_others(tmp_path: Path, members: int) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o700)
+    settings = Settings(share=str(folder), telemetry=False, status=False)
+    own, other = RateLimitRegistry(settings), RateLimitRegistry(settings)
+    told: list[Event] = []
+    own.subscribe(told.append)
+    call(own)
+    if members == 2:
+        call(other, own, other)
+        admitted(other)
+        call(own)
+        assert own.snapshot().keys[KEY].members == 2
+    (log,) = (path for path in folder.iterdir() if path.suffix == ".1")
+    with log.open("r+b") as content:
+        # The first word is the magic number. A member without others looks when the number of members changes.
+        content.write(b"garbage!")
+        content.seek(3 * 8)
+        content.write(b"garbage!")
+    call(own, own)
+    seen = own.snapshot().keys[KEY]
+    assert (seen.members, bool(seen.share_lost)) == (1, True)
+    assert [each.reason for each in told if isinstance(each, ShareLost)] == [seen.share_lost]
+    assert own._shared is not None
+    (session,) = own._shared.sessions.values()
+    assert not session.replica.flights, "an attempt of another process would hold a slot for ever"
+
+
+def test_keys_that_are_forgotten_leave_nothing_behind() -> None:
+    settings = Settings(telemetry=False, status=False, max_keys=3)
+    registry = RateLimitRegistry(settings, clock=VirtualClock(), carrier=MemoryCarrier(MemoryStore()))
+    for number in range(20):
+        permit = registry.try_admit(KEY._replace(credential=f"{number:016x}"))
+        assert isinstance(permit, Permit)
+        registry.settle(permit, Outcome(Kind.OK))
+    assert len(registry.snapshot().keys) == 3
+    assert registry._shared is not None
+    assert len(registry._shared.sessions) <= 4

@@ -1,0 +1,438 @@
+"""Members of a host's log, in one process and in one thread: each carrier has files of its own."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.shared_log.members import NAME, START, Peer, log_file, payloads, peers, shared
+from tidegate.shared_log import host, host_log
+from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Head, Record
+from tidegate.shared_log.errors import Unshared
+from tidegate.shared_log.host import HostCarrier
+from tidegate.shared_log.host_file import MEMBERS, NEXT_MEMBER, PAGE, PROTOCOL, RING, SIZE
+
+HEAD = Head(0, 3, START - 4.0, (1.0, 200.0, 0.0, 7.5, 0.0, 1.0, 0.0, 0.0, 0.0, 9.0))
+
+
+def test_a_lone_member_says_nothing_and_holds_one_page(tmp_path: Path) -> None:
+    with peers(tmp_path, 1) as (one,):
+        for _ in range(3):
+            assert one.step(b"event") is ALONE
+        found = log_file(tmp_path).stat()
+        assert found.st_size == PAGE
+        assert stat.S_IMODE(found.st_mode) == 0o600
+        assert not one.log.ended
+
+
+def test_a_joiner_waits_for_the_state_of_the_first(tmp_path: Path) -> None:
+    with peers(tmp_path, 1) as (one,):
+        one.step(b"alone")
+        two = Peer(tmp_path / "log")
+        assert log_file(tmp_path).stat().st_size == SIZE
+        assert two.step(now=START + 0.01) is None
+        step = shared(one.step(b"shared"))
+        assert (step.members, step.wants_checkpoint) == (2, True)
+        step = shared(two.step(now=START + 0.02))
+        assert step.checkpoint is not None
+        assert two.state == [b"alone", b"shared"]
+        # The record of the same step is part of the checkpoint, and is not an entry besides.
+        assert step.entries == []
+        assert not shared(one.step()).wants_checkpoint
+        two.carrier.close()
+
+
+def test_entries_come_once_in_order_to_all_others(tmp_path: Path) -> None:
+    with peers(tmp_path, 3) as (one, two, three):
+        one.step(b"a", b"b")
+        assert payloads(two.step(b"c")) == [b"a", b"b"]
+        step = shared(three.step())
+        assert [(entry.member, entry.payload) for entry in step.entries] == [
+            (one.log.member, b"a"),
+            (one.log.member, b"b"),
+            (two.log.member, b"c"),
+        ]
+        assert payloads(one.step()) == [b"c"]
+        assert payloads(three.step()) == []
+        assert len({one.log.member, two.log.member, three.log.member}) == 3
+
+
+def test_an_entry_is_never_before_the_one_before(tmp_path: Path) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        one.step(b"late", now=START + 5.0)
+        two.enter(now=START + 4.0)
+        two.log.leave([Record(START + 4.0, b"early"), Record(START + 6.0, b"last")], None)
+        one.step(now=START + 6.0)
+        assert one.instants == [START + 5.0, START + 6.0]
+
+
+def test_heads_are_published_and_cleared(tmp_path: Path) -> None:
+    with peers(tmp_path, 3) as (one, two, three):
+        one.step(head=HEAD)
+        expected = HEAD._replace(member=one.log.member)
+        assert list(shared(two.step(head=HEAD._replace(priority=-1))).heads) == [expected]
+        assert [head.priority for head in shared(three.step()).heads] == [3, -1]
+        one.step()
+        assert [head.member for head in shared(three.step()).heads] == [two.log.member]
+        two.log.close()
+        assert list(shared(three.step()).heads) == []
+
+
+def test_a_step_under_way_makes_others_busy_and_none_waits(tmp_path: Path) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        one.enter()
+        assert two.enter() is None
+        assert two.enter(START + 0.04) is None
+        one.log.leave([Record(START, b"a")], None)
+        assert payloads(two.step(now=START + 0.045)) == [b"a"]
+
+
+def test_a_member_stopped_in_its_step_leaves_the_others_alone_until_it_ends(tmp_path: Path) -> None:
+    with peers(tmp_path, 3) as (one, two, _):
+        one.enter()
+        assert two.step() is None
+        assert two.step(now=START + 0.02) is None
+        away = shared(two.step(b"said alone", now=START + 0.051))
+        assert (away.away, away.members, away.entries) == (True, 3, ())
+        assert shared(two.step(b"and again", now=START + 1.0)).away
+        # It looks again after a second, and is not made to wait another time.
+        assert shared(two.step(now=START + 1.06)).away
+        one.log.leave([Record(START, b"a")], None)
+        assert shared(two.step(now=START + 1.07)).away
+        assert payloads(two.step(now=START + 2.2)) == [b"a"]
+        assert payloads(one.step(now=START + 2.2)) == [b"said alone", b"and again"]
+
+
+def test_a_member_that_comes_back_with_more_than_the_ring_holds_leaves_its_state(tmp_path: Path) -> None:
+    with peers(tmp_path, 3) as (one, two, three):
+        one.enter()
+        two.step()
+        assert shared(two.step(now=START + 0.06)).away
+        two.log.leave([Record(START, b"x" * 60_000)] * 12, None)
+        two.state.append(b"everything")
+        one.log.leave([], None)
+        assert shared(two.step(now=START + 1.1)).wants_checkpoint
+        assert shared(three.step(now=START + 1.1)).checkpoint
+        assert three.state == [b"everything"]
+
+
+def test_a_lock_that_moved_between_two_rare_looks_was_not_taken_for_long(tmp_path: Path) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        one.enter()
+        assert two.step() is None
+        one.log.leave([], None)
+        one.enter(START + 9.0)
+        assert two.step(now=START + 9.0) is None
+        one.log.leave([], None)
+
+
+def test_a_dead_member_is_told_once_to_each_at_one_place(tmp_path: Path) -> None:
+    with peers(tmp_path, 4) as (one, two, three, four):
+        number = four.log.member
+        four.step(b"last words", head=HEAD)
+        four.die()
+        assert shared(one.step(b"before", now=START + 0.5)).members == 4
+        step = shared(one.step(b"after", now=START + 1.5))
+        assert (step.gone, step.members, list(step.heads)) == ([number], 3, [])
+        assert shared(one.step(now=START + 9.0)).gone == []
+        for other in (two, three):
+            step = shared(other.step(now=START + 9.0))
+            order = [(entry.member == number, entry.payload) for entry in step.entries]
+            assert order == [(True, b"last words"), (False, b"before"), (True, b""), (False, b"after")]
+            assert other.gone == [number]
+
+
+def test_a_member_that_leaves_is_gone_at_once(tmp_path: Path) -> None:
+    with peers(tmp_path, 3) as (one, two, three):
+        number = three.log.member
+        three.step(b"bye")
+        three.log.close()
+        three.log.close()
+        assert three.log.enter(START) is ALONE
+        step = shared(one.step())
+        assert (step.gone, step.members) == ([number], 2)
+        assert payloads(two.step()) == [b"bye", b""]
+
+
+def test_a_member_that_leaves_while_the_lock_is_taken_is_found_gone(tmp_path: Path) -> None:
+    with peers(tmp_path, 3) as (one, two, three):
+        number = three.log.member
+        one.enter()
+        three.log.close()
+        one.log.leave([], None)
+        assert shared(two.step(now=START + 1.5)).gone == [number]
+
+
+def test_the_last_one_is_alone_again_and_gives_the_memory_back(tmp_path: Path) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        one.step(b"a")
+        two.die()
+        step = shared(one.step(b"b", now=START + 1.5))
+        assert (step.members, len(step.gone)) == (1, 1)
+        assert one.step(b"c", now=START + 1.5) is ALONE
+        assert log_file(tmp_path).stat().st_size == PAGE
+        third = Peer(tmp_path / "log", now=START + 2.0)
+        assert third.step(now=START + 2.0) is None
+        one.step(now=START + 2.0)
+        third.step(now=START + 2.0)
+        assert third.state == [b"a", b"b", b"c"]
+        third.carrier.close()
+
+
+def test_a_joiner_begins_with_what_it_has_where_the_first_is_idle(tmp_path: Path) -> None:
+    with peers(tmp_path, 1) as (one,):
+        one.step(b"hidden")
+        two, three = (Peer(tmp_path / "log") for _ in range(2))
+        for late in (two, three):
+            assert late.step(now=START + 0.04) is None
+        step = shared(two.step(b"own", now=START + 0.06))
+        assert (step.checkpoint, step.wants_checkpoint, step.members) == (None, True, 3)
+        # The third need not wait any more: it gets the partial state of the second.
+        assert shared(three.step(b"more", now=START + 0.045)).checkpoint is not None
+        assert three.state == [b"own", b"more"]
+        # When the first steps at last, it knows everything, and all have one state.
+        one.step(b"first", now=START + 0.07)
+        for late in (two, three):
+            late.step(now=START + 0.08)
+            assert late.state == [b"hidden", b"own", b"more", b"first"]
+        for each in (one, two, three):
+            assert not shared(each.step(now=START + 0.09)).wants_checkpoint
+        for late in (two, three):
+            late.carrier.close()
+
+
+def test_a_joiner_whose_first_member_died_goes_on(tmp_path: Path) -> None:
+    with peers(tmp_path, 1) as (one,):
+        two = Peer(tmp_path / "log")
+        one.die()
+        assert two.step(now=START + 0.01) is None
+        step = shared(two.step(now=START + 0.06))
+        assert (step.members, len(step.gone)) == (1, 1)
+        assert two.step() is ALONE
+        two.carrier.close()
+
+
+def test_a_member_passed_by_the_ring_loads_a_checkpoint(tmp_path: Path) -> None:
+    with peers(tmp_path, 3) as (one, two, three):
+        big = b"x" * 60_000
+        for number in range(2 * RING // len(big)):
+            one.step(b"%06d" % number + big)
+            assert shared(two.step()).checkpoint is None
+            # A state of real size: only the numbers.
+            one.state = [each[:6] for each in one.state]
+            two.state = [each[:6] for each in two.state]
+        step = shared(three.step())
+        assert step.checkpoint is not None
+        assert len(step.entries) < 10
+        assert [each[:6] for each in three.state] == one.state == two.state
+        assert payloads(three.step()) == []
+
+
+def test_a_member_that_is_passed_and_finds_no_checkpoint_goes_on_from_here(tmp_path: Path) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        big = b"x" * 60_000
+        for _ in range(2 * RING // len(big)):
+            assert one.enter()
+            one.log.leave([Record(START, big)], None)
+        step = shared(two.step(b"here"))
+        assert (step.checkpoint, list(step.entries), two.log.ended) == (None, [], "")
+        assert payloads(one.step()) == [b"here"]
+
+
+def test_entries_go_round_the_end_of_the_ring(tmp_path: Path) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        said = [os.urandom(size) for size in range(1, 9000, 37)]
+        for payload in said * 2:
+            one.enter()
+            one.log.leave([Record(START, payload)], None)
+            two.enter()
+            two.log.leave([], None)
+        assert two.state == said * 2
+        assert not one.log.ended + two.log.ended
+
+
+def test_a_step_of_more_than_the_ring_is_one_of_a_checkpoint(tmp_path: Path) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        one.enter()
+        one.log.leave([Record(START, b"x" * 60_000)] * 20, None, Checkpoint(START, b"everything"))
+        assert shared(two.step()).checkpoint == Checkpoint(START, b"everything")
+
+
+@pytest.mark.parametrize("payload", [b"x" * 70_000, os.urandom(200_000)], ids=["record", "state"])
+def test_what_does_not_fit_ends_sharing_and_no_call(tmp_path: Path, payload: bytes) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        one.enter()
+        if len(payload) == 70_000:
+            one.log.leave([Record(START, payload)], None)
+        else:
+            one.log.leave([], None, Checkpoint(START, payload))
+        assert "larger than" in one.log.ended
+        assert one.step(b"alone") is ENDED
+        assert shared(two.step(now=START + 1.5)).gone == [one.log.member]
+
+
+def test_a_member_whose_life_file_was_removed_stays(tmp_path: Path) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        numbers = {one.log.member, two.log.member}
+        for path in (tmp_path / "log" / "lives").iterdir():
+            path.unlink()
+        one.step(now=START + 1.5)
+        for _ in range(3):
+            two.step(b"a", now=START + 3.0)
+            one.step(b"b", now=START + 3.06)
+        assert one.log.ended + two.log.ended == ""
+        assert shared(one.step(now=START + 5.0)).members == 2
+        assert two.log.member not in numbers  # it was taken for dead and came back as another member
+
+
+def test_a_file_without_live_members_is_reset(tmp_path: Path) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        one.step(b"old")
+        one.die()
+        two.die()
+        three = Peer(tmp_path / "log")
+        assert three.step() is ALONE
+        assert log_file(tmp_path).stat().st_size == PAGE
+        three.carrier.close()
+
+
+def test_a_file_that_was_removed_before_it_was_locked_is_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with peers(tmp_path, 1) as (one,):
+        taken, lock = [], host_log.lock
+
+        def removed_first(descriptor: int) -> bool:
+            if not taken:
+                taken.append(descriptor)
+                log_file(tmp_path).unlink()
+                log_file(tmp_path).touch(0o600)
+            return lock(descriptor)
+
+        monkeypatch.setattr(host_log, "lock", removed_first)
+        two = HostCarrier.at(tmp_path / "log")
+        log = two.join(NAME, START)
+        assert log is not None
+        log.enter(START)
+        assert log_file(tmp_path).stat().st_size == PAGE
+        assert one.step() is ALONE
+        two.close()
+
+
+def test_no_more_than_the_largest_number_of_members_join(tmp_path: Path) -> None:
+    with peers(tmp_path, 1) as (one,):
+        joined = [Peer(tmp_path / "log") for _ in range(MEMBERS - 1)]
+        carrier = HostCarrier.at(tmp_path / "log")
+        assert carrier.join(NAME, START) is None
+        assert "number of members" in carrier.reason
+        joined[0].log.close()
+        assert carrier.join(NAME, START) is not None
+        assert shared(one.step()).members == MEMBERS
+        for each in (*joined, carrier):
+            (each.carrier if isinstance(each, Peer) else each).close()
+
+
+def test_a_number_of_a_live_member_is_not_given_again(tmp_path: Path) -> None:
+    with peers(tmp_path, 2) as (one, two):
+        file = os.open(log_file(tmp_path), os.O_RDWR)
+        os.pwrite(file, (65_536 + one.log.member).to_bytes(8, "little"), 8 * NEXT_MEMBER)
+        os.close(file)
+        three = Peer(tmp_path / "log")
+        assert len({one.log.member, two.log.member, three.log.member}) == 3
+        three.carrier.close()
+
+
+def test_beyond_the_budget_nothing_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with peers(tmp_path, 1) as (one,):
+        monkeypatch.setattr(host, "BUDGET", 100_000)
+        carrier = HostCarrier.at(tmp_path / "log")
+        assert carrier.join(NAME, START) is None
+        assert "budget" in carrier.reason
+        assert log_file(tmp_path).stat().st_size == PAGE
+        # A file of one page has room.
+        assert carrier.join(b"other", START) is not None
+        assert one.step() is ALONE
+        carrier.close()
+
+
+def test_a_full_file_system_leaves_the_joiner_unshared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with peers(tmp_path, 1) as (one,):
+        write = os.pwrite
+
+        def full(descriptor: int, content: bytes, offset: int) -> int:
+            if offset > 2 * PAGE:
+                raise OSError(28, "No space left on device")
+            return write(descriptor, content[: 2 * PAGE], offset)
+
+        monkeypatch.setattr(os, "pwrite", full)
+        carrier = HostCarrier.at(tmp_path / "log")
+        assert carrier.join(NAME, START) is None
+        assert "No space" in carrier.reason
+        assert log_file(tmp_path).stat().st_size == PAGE
+        assert one.step() is ALONE
+        carrier.close()
+
+
+def test_another_clock_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with peers(tmp_path, 1):
+        carrier = HostCarrier.at(tmp_path / "log")
+        with monkeypatch.context() as patch:
+            patch.setattr(host_log, "clock_identity", lambda: 5)
+            assert carrier.join(NAME, START) is None
+            assert "another clock" in carrier.reason
+        with monkeypatch.context() as patch:
+            patch.setattr(host_log.time, "time", lambda: 1_000_000_000.0)
+            assert carrier.join(NAME, START) is None
+            assert "another clock" in carrier.reason
+        with monkeypatch.context() as patch:
+            patch.setattr(host_log.time, "monotonic", lambda: 100.0)
+            with pytest.raises(Unshared, match="clock of this process was replaced"):
+                HostCarrier.at(tmp_path / "log")
+        assert carrier.join(NAME, START) is not None
+        carrier.close()
+
+
+def test_a_process_shares_only_as_many_logs_as_its_descriptors_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "descriptor_limit", lambda: 64)
+    carrier = HostCarrier.at(tmp_path / "log")
+    joined = [carrier.join(b"key %d" % number, START) for number in range(5)]
+    assert [log is not None for log in joined] == [True, True, True, True, False]
+    assert "file descriptors" in carrier.reason
+    assert joined[0] is not None
+    joined[0].close()
+    assert carrier.join(b"another", START) is not None
+    carrier.close()
+
+
+def test_a_carrier_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
+    for _ in range(20):
+        with peers(tmp_path, 2) as (one, two):
+            one.step(b"a")
+            two.step(b"b")
+            one.log.after_fork()
+    after = len(list(Path("/proc/self/fd").iterdir())) if before else 0
+    assert after == before
+
+
+def test_the_last_member_removes_the_file_and_leaves_none_that_was_not_used(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    first, second = HostCarrier.at(path), HostCarrier.at(path)
+    logs = [each.join(b"n" * 16, 1.0) for each in (first, second)]
+    files = [each for each in path.iterdir() if each.suffix == f".{PROTOCOL}"]
+    assert len(files) == 1
+    for log, left in zip(logs, (True, False), strict=True):
+        assert log is not None
+        log.close()
+        assert files[0].exists() is left
+    third = first.join(b"n" * 16, 2.0)
+    assert third is not None
+    assert third.enter(2.0) is ALONE
+    first.close()
+    second.close()
+    assert [each for each in path.iterdir() if each.suffix == f".{PROTOCOL}"] == []

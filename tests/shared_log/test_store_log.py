@@ -1,0 +1,105 @@
+"""One member's end of a log at a server, with the answers of the server given by hand."""
+
+from __future__ import annotations
+
+from tidegate.shared_log.carrier import ALONE, Checkpoint, Record, Step
+from tidegate.shared_log.store_log import FULL, PATIENCE, Answer, Stored, StoredState, StoreLog
+
+
+def made() -> StoreLog:
+    return StoreLog(b"name", 0.0, lambda: None, lambda log: None)
+
+
+def answer(member: int = 1, epoch: str = "a", tail: int = 0, **changes: object) -> Answer:
+    plain = Answer(1000.0, epoch, member, tail, (), {}, {1: FULL, 2: FULL}, None, False, FULL)
+    return plain._replace(**changes)
+
+
+def exchange(log: StoreLog, found: Answer, now: float = 0.0) -> None:
+    log.answered(log.ask(now), found, 1000.0)
+
+
+def joined() -> StoreLog:
+    """A member that has the whole state, and knows of another."""
+    log = made()
+    exchange(log, answer(ranks={1: FULL}))
+    assert log.enter(0.0) is ALONE
+    exchange(log, answer())
+    return log
+
+
+def entered(log: StoreLog, now: float = 0.0) -> Step:
+    step = log.enter(now)
+    assert step is not None
+    assert step is not ALONE
+    return step
+
+
+def test_a_checkpoint_is_sent_without_the_records_of_later_steps() -> None:
+    log = joined()
+    entered(log)
+    log.leave([Record(1.0, b"in it")], None, Checkpoint(1.0, b"state"))
+    entered(log)
+    log.leave([Record(2.0, b"later")], None)
+    first = log.ask(0.0)
+    assert first.state == (0, 1001.0, b"state")
+    assert first.records == [(1001.0, b"in it")]
+    log.answered(first, answer(tail=1), 1000.0)
+    second = log.ask(0.0)
+    assert (second.state, second.records, second.sequence) == (None, [(1002.0, b"later")], 2)
+
+
+def test_what_the_writer_of_a_checkpoint_said_until_then_is_not_replayed() -> None:
+    log = made()
+    exchange(log, answer(member=2))
+    assert log.enter(0.0) is None
+    state = StoredState(1, 4, 7, 1, FULL, 1003.0, b"state")
+    entries = [Stored(4, 3, 1001.0, b"not in it"), Stored(5, 1, 1002.0, b"in it"), Stored(7, 1, 1004.0, b"later")]
+    exchange(log, answer(member=2, tail=8, state=state, entries=entries))
+    step = entered(log)
+    assert step.checkpoint == Checkpoint(3.0, b"state")
+    assert [(entry.payload, entry.at) for entry in step.entries] == [(b"not in it", 3.0), (b"later", 4.0)]
+    assert log.ask(0.0).cursor == 8
+
+
+def test_records_of_an_exchange_that_failed_are_sent_again_under_their_number() -> None:
+    log = joined()
+    entered(log)
+    log.leave([Record(1.0, b"a")], None)
+    first = log.ask(0.0)
+    log.failed()
+    step = entered(log)
+    assert (step.away, step.members) == (True, 2)
+    log.leave([Record(2.0, b"b")], None)
+    again = log.ask(0.0)
+    assert (again.records, again.sequence) == ([*first.records, (1002.0, b"b")], first.sequence)
+    log.answered(again, answer(tail=2), 1000.0)
+    assert log.ask(0.0).records == []
+    assert not entered(log).away
+
+
+def test_an_exchange_that_takes_too_long_counts_as_away_before_it_ends() -> None:
+    log = joined()
+    log.ask(5.0)
+    assert not entered(log, 5.0 + PATIENCE).away
+    assert entered(log, 5.0 + 2.1 * PATIENCE).away
+
+
+def test_a_server_that_lost_everything_is_read_from_its_beginning() -> None:
+    log = joined()
+    exchange(log, answer(tail=9))
+    entered(log)
+    log.leave([Record(1.0, b"kept")], None)
+    exchange(log, answer(epoch="b", tail=3))
+    again = log.ask(0.0)
+    assert (again.cursor, again.epoch, again.sequence) == (0, "b", 1)
+    assert [payload for _, payload in again.records] == [b"kept"]
+
+
+def test_a_joiner_waits_only_so_long_for_the_server_and_for_a_state() -> None:
+    log = made()
+    assert log.enter(0.9 * PATIENCE) is None
+    assert entered(log, 1.1 * PATIENCE).away
+    exchange(log, answer(member=2))
+    step = entered(log, 1.1 * PATIENCE)
+    assert (step.checkpoint, step.away, log.member) == (None, False, 2)
