@@ -8,13 +8,18 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-openai2 test-aiobotocore chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner mutations frameworks suites clean
+.PHONY: demo test test-real test-openai2 test-aiobotocore chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner mutations frameworks suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
 
 test: $(ENVS)/test/ready test-openai2 test-aiobotocore
 	$(ENVS)/test/bin/python -m pytest -n 4 --dist worksteal
+
+# With servers that are no Python packages. The tests start and stop them on ports of their own.
+test-real: $(ENVS)/test/ready
+	command -v redis-server >/dev/null || (apt-get update -qq && apt-get install -qq -y redis-server)
+	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
 
 test-openai2: $(ENVS)/openai2/ready
 	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk

@@ -42,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         trusted.write(bundle[bundle.index("-----BEGIN") : bundle.index(end) + len(end)])
         trusted.flush()
         os.environ["SSL_CERT_FILE"] = trusted.name
+    # Tests use one credential at several simulated providers: what shares limits says so itself.
+    os.environ["TIDEGATE_SHARE"] = "off"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

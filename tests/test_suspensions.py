@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import sqlite3
+import threading
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -153,6 +155,31 @@ def test_file_of_another_version_is_left_alone(path: Path) -> None:
     Process(path).registry.suspend("groq/x", seconds=600)
     with sqlite3.connect(path) as file:
         assert file.execute("SELECT target FROM suspensions").fetchall() == [(TARGET,)]
+
+
+def test_processes_may_find_the_file_new_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connect = sqlite3.connect
+    other = threading.Thread(target=lambda: Process(path).registry.suspend("groq/x", seconds=600))
+
+    class Overtaken(sqlite3.Connection):
+        def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+            if sql == "PRAGMA application_id" and other.ident is None:
+                monkeypatch.setattr(sqlite3, "connect", connect)
+                other.start()
+                # The other process ends now, or waits until this one has read the file.
+                other.join(1.0)
+            return super().execute(sql, *args)
+
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(connect, factory=Overtaken))
+    process = Process(path)
+    with caplog.at_level(logging.WARNING):
+        process.registry.suspend(TARGET, seconds=600)
+        other.join()
+    assert caplog.records == []
+    process.passes(2.0)
+    assert [each.target for each in process.registry.suspensions()] == [TARGET, "groq/x"]
 
 
 def test_only_allowed_targets_are_suspended_by_refusals(path: Path) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tidegate.fallbacks import Choice as Choice
     from tidegate.fallbacks import fallback as fallback
     from tidegate.pool import Failed as Failed
+    from tidegate.pool import PoolStats as PoolStats
     from tidegate.pool import RowResult as RowResult
     from tidegate.pool import amap as amap
     from tidegate.pool import map as map
@@ -58,6 +59,7 @@ _HOMES = {
     "NotReady": "tidegate.admission.registry",
     "Permit": "tidegate.core.limiter_state",
     "PermitMisuse": "tidegate.errors",
+    "PoolStats": "tidegate.pool",
     "RateLimitRegistry": "tidegate.admission.registry",
     "RowResult": "tidegate.pool",
     "Settings": "tidegate.settings",

@@ -32,6 +32,9 @@ OTHER_VARIABLES = ("TIDEGATE_RUN_DIR", "TIDEGATE_STATE_DIR", "TIDEGATE_DB", "TID
 LEVELS = ("model", "account")
 """Levels that a quota may belong to in `Settings.scopes`; a pattern of models is a third one."""
 
+SERVERS = ("redis://", "rediss://", "postgresql://")
+"""Beginnings of the URLs that `Settings.share` may have."""
+
 ORDERED = (
     ("start_concurrency", "max_concurrency"),
     ("pause_base", "max_pause"),
@@ -139,6 +142,11 @@ class Settings(BaseModel):
     suspend_default: float = Field(
         900.0, gt=0, le=86_400, description="Seconds of that at any other lack of capacity (FlatAgents: 900)."
     )
+    share: str = Field(
+        "auto",
+        repr=False,
+        description="Processes that share the limits of a key: auto (this user and host), off, a folder, a server.",
+    )
     telemetry: bool = Field(
         True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
     )
@@ -178,6 +186,14 @@ class Settings(BaseModel):
             if len(levels - {"model"}) > 1:
                 raise ValueError(f"the quotas of {provider} can be shared in one way only")
         return {name: level if isinstance(level, str) else dict(level) for name, level in given.items()}
+
+    @field_validator("share")
+    @classmethod
+    def _share(cls, given: str) -> str:
+        word = given.lower() if given.lower() in ("auto", "off") else given
+        if word not in ("auto", "off") and not given.startswith(SERVERS) and not Path(given).is_absolute():
+            raise ValueError("auto, off, the absolute path of a folder, or a URL: redis, rediss or postgresql")
+        return word
 
     def level_of(self, provider: str) -> str:
         """Return what keys of a provider belong to by `scopes`, `model` or `account`; empty for the table's scope."""
@@ -233,6 +249,8 @@ def _configuration_error(error: ValidationError) -> ConfigurationError:
         return ConfigurationError(*first["ctx"].values())
     field = ".".join(str(part) for part in first["loc"]) or "settings"
     value = first.get("input")
+    if field == "share" and "@" in str(value):
+        value = "…"
     if field == "digest_key" or (field == "initial_state" and not isinstance(value, str | Path)):
         value = "…"
     return ConfigurationError(field, value, _bound(first, field))

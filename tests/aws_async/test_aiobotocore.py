@@ -311,6 +311,8 @@ def test_exception_inside_a_stream_teaches_the_controller(registry: tidegate.Rat
                 stream = (await registry.wrap(client, max_wait=0).converse_stream(**ASK))["stream"]
                 with pytest.raises(botocore.exceptions.EventStreamError, match="throttlingException"):
                     await read_events(stream)
+                # What was not read keeps its connection until then.
+                stream.close()
                 assert (only(registry).refused, only(registry).in_flight) == (1, 0)
 
     run(test)

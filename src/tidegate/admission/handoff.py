@@ -14,6 +14,7 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from tidegate.admission.key_table import KeyTable
+from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, INFINITY, Cause, Cost, Key, Kind, Outcome, Silence
 
@@ -29,8 +30,8 @@ class PermitHandoff:
 
     `keys` maps each key of its attempts to the expected cost, in order of first use. `refused` is the answer of
     `refused_at` that was handed back for lack of capacity; that attempt does not count as one of the work. `outcome` is
-    that of its last attempt, at `outcome_at`. A permit that was not used is withdrawn at the end; nothing is learned
-    from it.
+    that of its last attempt, at `outcome_at`. `answered_by` has the choices of its fallbacks that answered. A permit
+    that was not used is withdrawn at the end; nothing is learned from it.
     """
 
     __slots__ = (
@@ -42,6 +43,7 @@ class PermitHandoff:
         "_waited",
         "_waiting_calls",
         "_waiting_since",
+        "answered_by",
         "keys",
         "outcome",
         "outcome_at",
@@ -59,6 +61,7 @@ class PermitHandoff:
         self._lock = threading.Lock()
         self._token: Token[PermitHandoff | None] | None = None
         self.keys: dict[Key, Cost] = {}
+        self.answered_by: tuple[AnsweredBy, ...] = ()
         self.refused: Outcome | None = None
         self.refused_at: Key | None = None
         self.outcome: Outcome | None = None
@@ -179,6 +182,12 @@ class PermitHandoff:
         """Remember an answer that the work got without an attempt."""
         self.outcome, self.outcome_at = outcome, key
 
+    def note_answered_by(self, choice: AnsweredBy) -> None:
+        """Remember the choice of a fallback that answered."""
+        with self._lock:
+            if choice not in self.answered_by:
+                self.answered_by = (*self.answered_by, choice)
+
     def note_outcome(self, permit: Permit, outcome: Outcome, direct: bool) -> None:
         """Remember the outcome of an attempt; `direct` says that it used the handed permit, or repeated that attempt.
 
@@ -242,6 +251,11 @@ class NestedHandoff(PermitHandoff):
         """Remember an answer without an attempt, for the whole work too."""
         super().note_replayed(key, outcome)
         self._outer.note_replayed(key, outcome)
+
+    def note_answered_by(self, choice: AnsweredBy) -> None:
+        """Remember the choice of a fallback that answered, for the whole work too."""
+        super().note_answered_by(choice)
+        self._outer.note_answered_by(choice)
 
     def note_outcome(self, permit: Permit, outcome: Outcome, direct: bool) -> None:
         """Remember the outcome of an attempt; the whole work is not refused by it, as another part may be admitted."""

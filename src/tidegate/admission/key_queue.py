@@ -27,7 +27,7 @@ from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.snapshot import HeadWait, KeySnapshot, key_snapshot, latest_pause
+from tidegate.core.snapshot import UNSHARED, HeadWait, KeySnapshot, Sharing, key_snapshot, latest_pause
 from tidegate.core.values import INFINITY, Cost
 
 SAMPLE = 256
@@ -89,6 +89,11 @@ class KeyQueue:
         self._ahead_elsewhere: list[Waiter] = []
 
     @property
+    def sharing(self) -> Sharing:
+        """Return the number of processes that share the key's limits, and by what; here none."""
+        return UNSHARED
+
+    @property
     def idle(self) -> bool:
         """Return whether no call waits and no attempt is in flight."""
         return not self.waiting.count and not self.admission.permits_in_flight
@@ -97,7 +102,7 @@ class KeyQueue:
         """Return the state of the key at `now`."""
         head = self.waiting.head()
         first = head.cost if head is not None else UNPRICED
-        return key_snapshot(self.admission, self.waiting.count, first, self.mean_cost(), now)
+        return key_snapshot(self.admission, self.waiting.count, first, self.mean_cost(), now, self.sharing)
 
     def closing(self, now: float) -> HeadWait:
         """Return the gate that holds back one more request at `now`, and until when."""
@@ -208,6 +213,10 @@ class KeyQueue:
 
     def note_asked(self, cost: Cost, ready: float, gate: str, now: float) -> None:
         """Note that a call outside the queue was told to ask again at `ready`; here nothing changes that unseen."""
+
+    def look_at(self, ready: float, gate: str, now: float) -> float:
+        """Return when to look again for a call that may go at `ready`; here nothing opens `gate` unseen."""
+        return ready
 
     def close(self) -> None:
         """End the use of the queue: its key is forgotten."""

@@ -12,11 +12,12 @@ import logging
 import secrets
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
+from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
@@ -28,8 +29,9 @@ from tidegate.admission.blocked_loops import wake, warn_of_blocking
 from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.listeners import Listener, Listeners
-from tidegate.admission.rejection_log import log_begin, log_end
+from tidegate.admission.rejection_log import log_begin, log_end, write_record
 from tidegate.admission.resources import measure
+from tidegate.admission.shared_keys import SharedKeys
 from tidegate.admission.suspensions import SuspensionTable
 from tidegate.admission.wait_log import WaitLog
 from tidegate.admission.wait_queue import Price, Waiter
@@ -44,6 +46,8 @@ from tidegate.core.values import CAPACITY, INFINITY, OK, REFUSED, Cost, Key, Kin
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
+from tidegate.shared_log.carrier import Carrier
+from tidegate.shared_log.carriers import text_of
 
 ABANDONED = Outcome(Kind.ABANDONED)
 
@@ -63,7 +67,8 @@ class KeyTable:
     """The key queues of a process, and the steps of a call at its queue.
 
     `clock` returns monotonic seconds, `draw` uniform numbers in [0, 1), and `calendar` the aware current time. The keys
-    of an earlier run start from its saved state, whose age counts from now.
+    of an earlier run start from its saved state, whose age counts from now. With a `carrier`, keys are shared with the
+    other processes at its logs.
     """
 
     def __init__(
@@ -72,12 +77,17 @@ class KeyTable:
         clock: Callable[[], float],
         draw: Callable[[], float],
         calendar: Callable[[], datetime] = today,
+        carrier: Carrier | None = None,
     ) -> None:
         self._settings = settings
         self._identity = object()
         self._calendar = calendar
         given = settings.digest_key
+        common = None if carrier is None else carrier.secret
         self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
+        if given is None and common:
+            # All processes that share logs name a key alike.
+            self._digest_key = text_of(common).encode()
         # Two processes with the same digest key share this value; it reveals nothing of the key.
         self._digests = self.digest("whose digests these are") if given is not None else ""
         state = settings.initial_state
@@ -92,15 +102,23 @@ class KeyTable:
         self._at_bound: set[KeyQueue] = set()
         self.clock = clock
         self.draw = draw
+        self._listeners = listeners = Listeners()
+        # Log records to write, and shared logs to append to, with the lock free.
+        self._records: deque[Callable[[], object]] = deque()
         self._lock = threading.Lock()
+        # The keys shared with other processes, None where none are.
+        self._shared = (
+            SharedKeys(carrier, settings, clock, self._digest_key, listeners.note, self._lock, self._records)
+            if carrier is not None
+            else None
+        )
+        # A context at each step inside the lock; where nothing is shared, one that takes no time.
+        self._steps: AbstractContextManager[object] = self._shared.steps if self._shared is not None else RLock()
         self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
         self._accounts = AccountTable(settings)
         self.suspension_table = SuspensionTable(settings, calendar)
         self._executors = ExecutorTable()
-        self._listeners = Listeners()
         self._dropped: deque[tuple[Permit, Outcome]] = deque()
-        # Log records, to be written with the lock free.
-        self._records: deque[Callable[[], object]] = deque()
         fork.register(self)
 
     @property
@@ -116,21 +134,24 @@ class KeyTable:
         """
         if self._listeners.all:
             return None
-        with self._lock:
+        with self._lock, self._steps:
             now = self.clock()
-            permit = self._queue_of(key, window, now).enter(price, now)
+            queue = self._queue_of(key, window, now)
+            now = now if self._shared is None else self._shared.enter(queue, now)
+            permit = queue.enter(price, now)
             if permit is not None:
                 permit.thread = threading.get_ident()
-        if self._dropped:
-            self._drain()
+        if self._dropped or self._records:
+            self._act([], None)
         return permit
 
     def enqueue(self, waiter: Waiter, key: Key, window: float) -> Permit | None:
         """Admit a call at once, or put it in the queue of `key`; `window` is the provider's usual one in seconds."""
         out = self._out()
-        with self._lock:
+        with self._lock, self._steps:
             now = self.clock()
             queue = self._queue_of(key, window, now)
+            now = now if self._shared is None else self._shared.enter(queue, now)
             waiter.bind_queue(queue)
             to_wake = queue.enqueue(waiter, now, out)
             permit = queue.take(waiter)
@@ -144,7 +165,7 @@ class KeyTable:
 
     def bind_waiter(self, waiter: Waiter, key: Key, window: float) -> None:
         """Tie an admitted call that has not queued to the queue that it may have to return to."""
-        with self._lock:
+        with self._lock, self._steps:
             waiter.bind_queue(self._queue_of(key, window, self.clock()))
         if self._dropped:
             self._drain()
@@ -152,12 +173,12 @@ class KeyTable:
     def poll(self, waiter: Waiter) -> Permit | None:
         """Return the permit of a waiting call, if it has one by now."""
         out = self._out()
-        with self._lock:
+        with self._lock, self._steps:
             queue: KeyQueue | None = waiter.queue
             to_wake: list[Waiter] = []
             permit = None
             if queue is not None:
-                now = self.clock()
+                now = self._enter(queue)
                 executor = waiter.executor
                 if waiter.permit is None or (executor is not None and executor.stalled):
                     to_wake = [each for each in queue.poll(waiter, now, out) if each is not waiter]
@@ -186,7 +207,7 @@ class KeyTable:
         is admitted. `is_counted` says that the caller counts how the call ends; else a failure ends it.
         """
         out: list[events.Event] | None = [] if self._listeners.all else None
-        with self._lock:
+        with self._lock, self._steps:
             self.require_own(permit)
             if not is_counted and outcome.kind is not OK:
                 self._count_failed(permit, outcome)
@@ -208,11 +229,11 @@ class KeyTable:
         Earlier attempts at the same work are known to be `slow`, though the provider answers other calls.
         """
         out = self._out()
-        with self._lock:
+        with self._lock, self._steps:
             queue = self._queue_behind(permit)
             if queue is None or permit.generation != queue.admission.generation:
                 return Silence.UNKNOWN
-            now = self.clock()
+            now = self._enter(queue)
             silence = queue.admission.note_silent(permit, slow, now, self.draw(), out)
             self._note_wait(queue, queue.waiting.count, now)
             to_wake = queue.pump(now, out, threading.get_ident())
@@ -225,7 +246,7 @@ class KeyTable:
             return
         out = self._out()
         to_wake = self._remove(waiter, out)
-        if to_wake or out or self._dropped:
+        if to_wake or out or self._dropped or self._records:
             self._act(to_wake, out)
 
     def require_own(self, permit: Permit) -> None:
@@ -241,10 +262,10 @@ class KeyTable:
         Raise `PermitMisuse` if it was settled before, or is another registry's.
         """
         out = self._out()
-        with self._lock:
+        with self._lock, self._steps:
             self.require_own(permit)
             queue = self._queue_behind(permit)
-            now = self.clock()
+            now = self._enter(queue)
             permit.settled = True
             if queue is not None and permit.generation == queue.admission.generation:
                 queue.admission.withdraw(permit, now, out)
@@ -254,10 +275,11 @@ class KeyTable:
     def learn(self, permit: Permit, outcome: Outcome) -> None:
         """Learn from the headers of an answer whose body still streams; `settle` follows at its end."""
         out = self._out()
-        with self._lock:
+        with self._lock, self._steps:
             now = self.clock()
             queue = self._queue_behind(permit)
             if queue is not None:
+                now = now if self._shared is None else self._shared.enter(queue, now)
                 before = queue.admission.rejection
                 queue.admission.learn(permit, outcome, now, out)
                 if queue.admission.rejection is not before:
@@ -268,16 +290,16 @@ class KeyTable:
 
     def learn_usage(self, permit: Permit, request_facts: RequestFacts, usage: Usage) -> None:
         """Update the key's cost estimate with the usage of a request of that shape."""
-        with self._lock:
+        with self._lock, self._steps:
             queue = self._queue_behind(permit)
             if queue is not None:
-                queue.admission.estimate.learn(request_facts, usage)
-        if self._dropped:
-            self._drain()
+                queue.admission.learn_usage(request_facts, usage, self.clock())
+        if self._dropped or self._records:
+            self._act([], None)
 
     def count_resent(self, waiter: Waiter, after: Kind, is_second: bool) -> None:
         """Count a repeated attempt; `after` is the kind of the call's last outcome."""
-        with self._lock:
+        with self._lock, self._steps:
             counts = waiter.queue.admission.counts
             counts.resent += 1
             counts.retried_calls += is_second
@@ -287,14 +309,14 @@ class KeyTable:
 
     def count_given_up(self, waiter: Waiter) -> None:
         """Count a call that is given up for lack of capacity."""
-        with self._lock:
+        with self._lock, self._steps:
             waiter.queue.admission.counts.given_up += 1
         if self._dropped:
             self._drain()
 
     def count_left(self, waiter: Waiter) -> None:
         """Count a call that its caller ended while it was not in flight."""
-        with self._lock:
+        with self._lock, self._steps:
             waiter.queue.admission.counts.left += 1
         if self._dropped:
             self._drain()
@@ -304,7 +326,7 @@ class KeyTable:
 
         Return None for an unknown key.
         """
-        with self._lock:
+        with self._lock, self._steps:
             queue = self._queues.get(key)
             if queue is None:
                 return None
@@ -314,20 +336,20 @@ class KeyTable:
 
     def closing(self, waiter: Waiter) -> HeadWait:
         """Return the gate that now holds back the queue of a call, and until when."""
-        with self._lock:
+        with self._lock, self._steps:
             queue: KeyQueue = waiter.queue
             return queue.closing(self.clock())
 
     def count_failed(self, waiter: Waiter) -> None:
         """Count a call whose failure is handed back."""
-        with self._lock:
+        with self._lock, self._steps:
             waiter.queue.admission.counts.failed_calls += 1
         if self._dropped:
             self._drain()
 
     def count_replayed(self, waiter: Waiter) -> None:
         """Count a call that gets the answer of another one."""
-        with self._lock:
+        with self._lock, self._steps:
             counts = waiter.queue.admission.counts
             counts.failed_calls += 1
             counts.replayed += 1
@@ -342,12 +364,12 @@ class KeyTable:
         queue = self._queues.get(key)
         if queue is None or (queue.pools is not None and pool in queue.pools):
             return
-        with self._lock:
+        with self._lock, self._steps:
             queue.pools = WeakSet() if queue.pools is None else queue.pools
             queue.pools.add(pool)
             admission = queue.admission
             admission.bound.pool = size if size and len(queue.pools) == 1 else None
-            admission.concurrency.limit_to(admission.bound.highest)
+            admission.apply_bound()
 
     def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
         """Settle a permit from a finalizer: safe at any point of any thread, also inside this registry.
@@ -373,13 +395,13 @@ class KeyTable:
 
         A listener that raises is logged and stays subscribed. Without a listener no event is built.
         """
-        with self._lock:
+        with self._lock, self._steps:
             self._listeners.add(listener)
         return partial(self.unsubscribe, listener)
 
     def unsubscribe(self, listener: Listener) -> None:
         """End a subscription; repeating it does nothing."""
-        with self._lock:
+        with self._lock, self._steps:
             self._listeners.remove(listener)
 
     def intern(self, facts: tuple[object, ...], key: Key, operation: str = "") -> None:
@@ -417,18 +439,20 @@ class KeyTable:
             return ""
         return hashlib.blake2b(credential.encode(), key=self._digest_key, digest_size=8).hexdigest()
 
-    def snapshot(self) -> RegistrySnapshot:
+    def snapshot(self, keys: Iterable[Key] | None = None) -> RegistrySnapshot:
         """Return the present state of every known key: limits, levels, waiting calls, the closed gate and its opening.
 
-        A gate is one limiter of a key that may hold a call back.
+        A gate is one limiter of a key that may hold a call back. `keys` selects some of the keys.
         """
-        with self._lock:
-            now = self.clock()
-            keys = {key: queue.snapshot(now) for key, queue in self._queues.items()}
+        selected = None if keys is None else list(keys)
+        with self._lock, self._steps:
+            now, queues = self.clock(), self._queues
+            known = queues if selected is None else [key for key in selected if key in queues]
+            seen = {key: queues[key].snapshot(now) for key in known}
             accounts = self._accounts.snapshot(now)
         if self._dropped or self._listeners.pending:
             self._act([], None)
-        return RegistrySnapshot(keys, accounts)
+        return RegistrySnapshot(seen, accounts)
 
     def before_fork(self) -> None:
         """Wait until the current step ends, so that the child finds nothing half done."""
@@ -441,6 +465,8 @@ class KeyTable:
     def after_fork_in_child(self) -> None:
         """Forget waiting calls and attempts in flight: they belong to the parent."""
         self._lock = threading.Lock()
+        if self._shared is not None:
+            self._shared.after_fork(self._lock)
         self.suspension_table.renew_locks()
         self._dropped.clear()
         self._listeners.pending.clear()
@@ -465,7 +491,9 @@ class KeyTable:
         account = self._accounts.of(key, window, now, self._seed_account)
         admission = self._seeded(key, window, now, account)
         queue: KeyQueue
-        if account is not None and isinstance(admission, ModelController):
+        if self._shared is not None and (shared := self._shared.queue(admission, account, self._executors)) is not None:
+            queue = shared
+        elif account is not None and isinstance(admission, ModelController):
             queue = ModelQueue(admission, account.queue, self._executors)
         else:
             queue = KeyQueue(admission, self._executors)
@@ -500,7 +528,10 @@ class KeyTable:
         return admission
 
     def _new(self, key: Key, window: float, now: float, account: SharingModels | None) -> AdmissionController:
-        if account is None:
+        admission: AdmissionController | None
+        if self._shared is not None and (admission := self._shared.controller(key, window, now, account)) is not None:
+            pass
+        elif account is None:
             admission = AdmissionController(key, self.settings, window, now)
         else:
             admission = ModelController(key, self.settings, window, now, account.controller)
@@ -521,12 +552,17 @@ class KeyTable:
                 del self._queues[key]
                 over = len(self._queues) >= self.settings.max_keys
 
+    def _enter(self, queue: KeyQueue | None) -> float:
+        """Return the time, after what other processes did at a shared key was replayed."""
+        now = self.clock()
+        return now if self._shared is None else self._shared.enter(queue, now)
+
     def _remove(self, waiter: Waiter, out: list[events.Event] | None) -> list[Waiter]:
         queue: KeyQueue | None = waiter.queue
         if queue is None:
             return []
-        with self._lock:
-            now = self.clock()
+        with self._lock, self._steps:
+            now = self._enter(queue)
             permit = queue.take(waiter)
             if permit is not None:
                 if not permit.settled and permit.generation == queue.admission.generation:
@@ -537,13 +573,15 @@ class KeyTable:
     def _settle(
         self, permit: Permit, outcome: Outcome, out: list[events.Event] | None, rejoin: Waiter | None = None
     ) -> list[Waiter]:
-        now = self.clock()
         queue = self._queue_behind(permit)
+        now = self._enter(queue)
         if queue is None or permit.generation != queue.admission.generation:
             permit.settled = True
         elif not permit.settled:
             draw = 0.0 if outcome.kind is OK else self.draw()
             before = queue.admission.rejection
+            if self._shared is not None and outcome.kind is OK and queue.admission.at_bound:
+                self._at_bound.add(queue)
             queue.admission.settle(permit, outcome, now, draw, out)
             limit = queue.admission.concurrency
             if limit.limit >= limit.highest and outcome.kind is OK and queue.admission.bound.may_rise:
@@ -583,12 +621,12 @@ class KeyTable:
         self._measured_at = now
         more, _ = measure().calls
         out, to_wake = self._out(), list[Waiter]()
-        with self._lock:
+        with self._lock, self._steps:
             queues, self._at_bound = self._at_bound, set()
             for queue in queues if more is not None else ():
                 admission = queue.admission
                 admission.bound.rise(admission.in_flight + (more or 0))
-                admission.concurrency.limit_to(admission.bound.highest)
+                admission.apply_bound()
                 to_wake += self._pump(queue, now, out)
         self._act(to_wake, out)
 
@@ -609,7 +647,7 @@ class KeyTable:
             self._drain()
         while self._records:
             with suppress(IndexError):
-                _write(self._records.popleft())
+                write_record(self._records.popleft())
         if out or self._listeners.pending:
             self._listeners.emit(out or ())
 
@@ -633,7 +671,7 @@ class KeyTable:
 
     def rejections(self) -> list[tuple[Key, KeyRejection]]:
         """Return the keys that the provider rejects now."""
-        with self._lock:
+        with self._lock, self._steps:
             found = [(key, queue.admission.rejection) for key, queue in self._queues.items()]
         return [(key, rejection) for key, rejection in found if rejection is not None]
 
@@ -646,7 +684,7 @@ class KeyTable:
     def _drain(self) -> None:
         while self._dropped:
             out = self._out()
-            with self._lock:
+            with self._lock, self._steps:
                 try:
                     permit, outcome = self._dropped.popleft()
                 except IndexError:
@@ -656,12 +694,3 @@ class KeyTable:
                 permit.trace.deliver()
             self._wake_all(to_wake, out)
             self._listeners.pending.extend(out or ())
-
-
-def _write(record: Callable[[], object]) -> None:
-    """Write a record; its failure is no failure of the call that happens to write it."""
-    try:
-        record()
-    except Exception as error:
-        with suppress(Exception):
-            logger.exception("record not written: %s was raised; the call goes on", type(error).__name__)

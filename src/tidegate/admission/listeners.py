@@ -22,7 +22,7 @@ class Listeners:
     """The listeners of one registry, in order of subscription.
 
     `all` is replaced, never changed, so it can be read without a lock. `pending` holds events of permits that were
-    settled after a drop; the next step of any call reports them.
+    settled after a drop, and of sharing; the next step of any call reports them.
     """
 
     __slots__ = ("all", "pending")
@@ -38,6 +38,11 @@ class Listeners:
     def remove(self, listener: Listener) -> None:
         """Stop notifying `listener`; the caller holds the key table's lock."""
         self.all = tuple(each for each in self.all if each is not listener)
+
+    def note(self, event: events.Event) -> None:
+        """Keep an event that no call caused; the next step of any call reports it."""
+        if self.all:
+            self.pending.append(event)
 
     def emit(self, out: Iterable[events.Event]) -> None:
         """Report the events in `pending`, then those in `out`; log a listener that raises, and keep it subscribed."""

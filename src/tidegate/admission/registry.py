@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -31,6 +32,9 @@ from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError
 from tidegate.saved_state import MAX_KEYS, LearnedKey, LearnedState
 from tidegate.settings import Settings
+from tidegate.shared_log.carrier import Carrier
+from tidegate.shared_log.carriers import AUTO, carrier_of
+from tidegate.shared_log.errors import Unshared, Unsupported
 
 T = TypeVar("T")
 
@@ -80,11 +84,40 @@ def _show_process(queue: Any) -> Callable[[], object] | None:
     return None
 
 
+SHARE = "TIDEGATE_SHARE"
+
+_told_unshared: set[str] = set()
+
+
+def _carrier(settings: Settings) -> Carrier | None:
+    """Return the carrier that the settings ask for; None, with one warning, where its folder cannot be used.
+
+    The environment decides for settings that a program made without a word on sharing.
+    """
+    if "share" not in settings.model_fields_set:
+        settings = Settings.from_environment({SHARE: os.environ.get(SHARE, "")})
+    try:
+        return carrier_of(settings.share)
+    except Unsupported as error:
+        if settings.share != AUTO:
+            _warn_unshared(error)
+    except Unshared as error:
+        _warn_unshared(error)
+    return None
+
+
+def _warn_unshared(error: Unshared) -> None:
+    if str(error) not in _told_unshared:
+        _told_unshared.add(str(error))
+        logger.warning("limits not shared: %s; this process decides alone", error)
+
+
 class RateLimitRegistry(KeyTable):
     """The admission states of a process, one per key, shared by every thread, event loop and trio run.
 
     `settings` defaults to the environment's. `clock` returns monotonic seconds, `draw` uniform numbers in [0, 1), and
-    `calendar` the aware current time.
+    `calendar` the aware current time. `carrier` keeps the logs by which keys are shared with other processes. By
+    default it is the one that `Settings.share` names; a registry with a clock of its own has none.
     """
 
     def __init__(
@@ -94,9 +127,16 @@ class RateLimitRegistry(KeyTable):
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
         calendar: Callable[[], datetime] = today,
+        carrier: Carrier | None = None,
     ) -> None:
         settings = settings if settings is not None else Settings.from_environment()
-        super().__init__(settings, clock, draw, calendar)
+        own: Carrier | None = None
+        if carrier is None and clock is time.monotonic and not settings.disabled:
+            # Only the machine's clock is that of other processes.
+            own = _carrier(settings)
+        super().__init__(settings, clock, draw, calendar, carrier or own)
+        if own is not None:
+            weakref.finalize(self, own.close)
         self._held: dict[str, float] = {}
         if self.settings.telemetry:
             from tidegate.telemetry.activation import watch_for_sdk
@@ -122,7 +162,7 @@ class RateLimitRegistry(KeyTable):
 
         It holds digests of credentials only where `Settings.digest_key` was given.
         """
-        with self._lock:
+        with self._lock, self._steps:
             now = self.clock()
             taken = {key: export(queue.admission, now) for key, queue in self._queues.items()}
             taken |= {key: SavedKey(export_quotas(each.quotas, now), {}) for key, each in self._accounts.controllers()}
@@ -146,9 +186,10 @@ class RateLimitRegistry(KeyTable):
         if not isinstance(key, Key):
             raise ConfigurationError("key", key, "a tidegate.Key")
         out = self._out()
-        with self._lock:
+        with self._lock, self._steps:
             now = self.clock()
             queue = self._queue_of(key, DEFAULT_WINDOW, now)
+            now = now if self._shared is None else self._shared.enter(queue, now)
             admission = queue.admission
             to_wake: list[Waiter] = []
             free = not queue.waiting.count and admission.rejection is None
@@ -189,12 +230,12 @@ class RateLimitRegistry(KeyTable):
             return to_wake, permit
         queue.note_asked(cost, refusal.ready_at, refusal.gate, now)
         # Permits that other calls do not take are taken back then.
-        refusal.ready_at = min(refusal.ready_at, queue.next_reclaim_at(now))
+        refusal.ready_at = min(queue.look_at(refusal.ready_at, refusal.gate, now), queue.next_reclaim_at(now))
         return to_wake, refusal
 
     def unavailable(self, key: Key) -> KeyOutage:
         """Return for how long `key` has answered no call, and why; zero seconds for an unknown key."""
-        with self._lock:
+        with self._lock, self._steps:
             queue = self._queues.get(key)
             return queue.admission.unavailable(self.clock()) if queue is not None else AVAILABLE
 
@@ -246,7 +287,7 @@ class RateLimitRegistry(KeyTable):
             ends_in = (held.until - self._calendar()).total_seconds()
             return Advice(0, True, held.until, f"suspended: {held.reason or 'no reason given'}", ends_in)
         name, slots = normalised(target), 0.0
-        with self._lock:
+        with self._lock, self._steps:
             now = self.clock()
             queues = [queue for key, queue in self._queues.items() if covers(name, key)]
             for queue in queues:
@@ -262,7 +303,7 @@ class RateLimitRegistry(KeyTable):
     def _hold(self, target: str, until: float) -> None:
         """Close the keys of a target until a monotonic instant; minus infinity opens them."""
         out, to_wake = self._out(), list[Waiter]()
-        with self._lock:
+        with self._lock, self._steps:
             now = self.clock()
             self._held = {each: end for each, end in self._held.items() if end > now and each != target}
             if until > now:

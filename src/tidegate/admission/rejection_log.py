@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import atexit
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 from weakref import WeakSet
 
@@ -53,3 +55,12 @@ def log_end(key: Key, rejection: KeyRejection, what: str) -> None:
 def _reason(rejection: KeyRejection) -> str:
     outcome = rejection.outcome
     return f"{outcome.cause.value} (status {outcome.status}, {outcome.row})"
+
+
+def write_record(record: Callable[[], object]) -> None:
+    """Write a record; its failure is no failure of the call that happens to write it."""
+    try:
+        record()
+    except Exception as error:
+        with suppress(Exception):
+            logger.exception("record not written: %s was raised; the call goes on", type(error).__name__)

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -49,15 +49,12 @@ earlier end; lowering it writes more often. Chosen: the end is an estimate."""
 ALL = "*"
 """Model of a target that stands for every model of its provider."""
 
-_CREATE = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE IF NOT EXISTS suspensions (
-    target TEXT PRIMARY KEY, until REAL NOT NULL, reason TEXT NOT NULL, window TEXT NOT NULL, since REAL NOT NULL
-);
-PRAGMA application_id = {MAGIC};
-PRAGMA user_version = {VERSION};
-COMMIT;
-"""
+_CREATE = (
+    "CREATE TABLE suspensions ("
+    "target TEXT PRIMARY KEY, until REAL NOT NULL, reason TEXT NOT NULL, window TEXT NOT NULL, since REAL NOT NULL)",
+    f"PRAGMA application_id = {MAGIC}",
+    f"PRAGMA user_version = {VERSION}",
+)
 _DELETE = "DELETE FROM suspensions WHERE target = ? RETURNING target"
 _DELETE_ENDED = "DELETE FROM suspensions WHERE until <= ?"
 _EXTEND = """
@@ -306,14 +303,32 @@ def _prepare(file: sqlite3.Connection) -> None:
     """Make the tables of a new file; raise `sqlite3.DatabaseError` for a file of another kind or version."""
     import sqlite3
 
+    # Several processes may find the file new at once: each reads it as a whole, and only the first makes the tables.
+    for begin in ("BEGIN", "BEGIN IMMEDIATE"):
+        file.execute(begin)
+        is_known = _is_known(file)
+        if not is_known and begin == "BEGIN IMMEDIATE":
+            for statement in _CREATE:
+                file.execute(statement)
+        file.execute("COMMIT")
+        if is_known:
+            break
+    # While other processes use a new file, it keeps its journal; a later exchange tries again.
+    with suppress(sqlite3.OperationalError):
+        file.execute("PRAGMA journal_mode = WAL")
+
+
+def _is_known(file: sqlite3.Connection) -> bool:
+    """Return whether a file has the tables; raise `sqlite3.DatabaseError` where they are of another kind or version."""
+    import sqlite3
+
     version = file.execute("PRAGMA user_version").fetchone()[0]
     magic = file.execute("PRAGMA application_id").fetchone()[0]
     if (magic, version) == (MAGIC, VERSION):
-        return
+        return True
     if magic == MAGIC or file.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         raise sqlite3.DatabaseError(f"it is no file of suspensions of version {VERSION}")
-    file.execute("PRAGMA journal_mode = WAL")
-    file.executescript(_CREATE)
+    return False
 
 
 def _aware(seconds: float) -> datetime:

@@ -237,6 +237,8 @@ SIGNALS: dict[type[events.Event], Signals] = {
     events.KeyResumed: _changed("resumed", apart=True),
     events.KeyRejected: _changed("rejected", (*ENDED, (a.CLOSED_FOR, _reset_in))),
     events.KeyAccepted: _changed("accepted", ()),
+    events.ShareJoined: _changed("share_joined", apart=True),
+    events.ShareLost: _changed("share_lost", apart=True),
     events.QueueDeadline: Signals(
         (Measure(WAIT, DEADLINE[:1], attrgetter("queued")),),
         Note("tidegate.queue.deadline", (*DEADLINE, (a.WAITED, attrgetter("waited")))),

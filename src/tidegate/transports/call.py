@@ -70,12 +70,13 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestF
     """Return the key of a request. Keys are interned, so a client's next request gets the same object."""
     route = sending.route
     provider, names = route.provider, route.names
-    headers = dict(sending.headers)
-    found: Iterable[bytes] = names.intersection(headers)
-    if not found:
-        headers = {name.lower(): value for name, value in headers.items()}
-        found = names.intersection(headers)
-    secrets = tuple([(name, headers[name]) for name in sorted(found)])
+    headers = list(sending.headers)
+    secrets = tuple([pair for pair in headers if pair[0] in names])
+    if not secrets:
+        headers = [(name.lower(), value) for name, value in headers]
+        secrets = tuple([pair for pair in headers if pair[0] in names])
+    if len(secrets) > 1:
+        secrets = tuple(sorted(dict(secrets).items()))
     for _, value in secrets:
         if value[7:10] == TOKEN_START:
             secrets = tuple([(name, lasting_claims(each)) for name, each in secrets])
@@ -92,7 +93,7 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestF
         credential = providers.credential_of(provider, given.get)
         address = base_url(route)
         # Only for a new key, so that a repeated request costs nothing.
-        redaction.remember(_credentials(headers, sending.query, address))
+        redaction.remember(_credentials(dict(headers), sending.query, address))
         key = Key(
             provider.name,
             masked(address, registry.digest, redaction.is_known),
@@ -345,7 +346,8 @@ class HttpCall(GovernedCall, ABC):
         """Return the expected charge of the call, from what its key has learned so far."""
         request_facts = self.request_facts
         mean = estimate.output_for(request_facts.max_output_tokens)
-        return providers.estimate(self.provider, request_facts, estimate.chars_per_token, mean, estimate.fixed_tokens)
+        per_token, fixed, cached = estimate.chars_per_token, estimate.fixed_tokens, estimate.cached_tokens
+        return providers.estimate(self.provider, request_facts, per_token, mean, fixed, cached)
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
         """Return the outcome of an answer; `body` is None while it streams. Log any failure to read it."""

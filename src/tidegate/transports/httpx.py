@@ -27,7 +27,7 @@ from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, Outgoi
 from tidegate.transports.governance import Binding, binding_of, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import account_of
-from tidegate.transports.streams import LONG_CHUNK_BYTES, MAX_KEPT_CHUNKS, StreamWatch
+from tidegate.transports.streams import MAX_SEEN_BYTES, StreamWatch
 
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
@@ -416,11 +416,11 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
 
     class SyncStream(Watched, module.SyncByteStream):  # type: ignore[name-defined, misc]
         def __iter__(self) -> Iterator[bytes]:
-            keep, kept, trim = self._watch.keeping()
+            seen, trim = self._watch.keeping()
             try:
                 for chunk in self._stream:
-                    keep(chunk)
-                    if len(kept) > MAX_KEPT_CHUNKS or len(chunk) > LONG_CHUNK_BYTES:
+                    seen += chunk
+                    if len(seen) > MAX_SEEN_BYTES:
                         trim()
                     yield chunk
             except Exception as error:
@@ -435,11 +435,11 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
 
     class AsyncStream(Watched, module.AsyncByteStream):  # type: ignore[name-defined, misc]
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            keep, kept, trim = self._watch.keeping()
+            seen, trim = self._watch.keeping()
             try:
                 async for chunk in self._stream:
-                    keep(chunk)
-                    if len(kept) > MAX_KEPT_CHUNKS or len(chunk) > LONG_CHUNK_BYTES:
+                    seen += chunk
+                    if len(seen) > MAX_SEEN_BYTES:
                         trim()
                     yield chunk
             except Exception as error:

@@ -25,46 +25,39 @@ KEPT_BYTES = 4096
 """Bytes kept of a stream's beginning and of its end. Raising it uses more memory per stream. Chosen: usage is in the
 first or last events, a failure in the last."""
 
-MAX_KEPT_CHUNKS = 32
-"""Chunks that are kept before they are trimmed to `KEPT_BYTES` bytes. Raising it trims less often and uses more memory.
-Chosen: with `LONG_CHUNK_BYTES` it bounds the kept chunks to 36 kB."""
-
-
-LONG_CHUNK_BYTES = 1024
-"""Bytes of a chunk above which the kept chunks are trimmed at once. Raising it uses more memory per stream. Chosen:
-events have a few hundred bytes."""
+MAX_SEEN_BYTES = 2 * KEPT_BYTES
+"""Bytes at which a stream's bytes are trimmed to its beginning and its end. Raising it trims less often and uses more
+memory per stream. Derived from `KEPT_BYTES`: both fit."""
 
 
 class StreamWatch:
     """The watched bytes of a stream, and its permit; `finish` returns the permit once."""
 
-    __slots__ = ("_chunks", "_head", "_held", "_outcome")
+    __slots__ = ("_head", "_held", "_outcome", "_seen")
 
     def __init__(self, call: HttpCall, permit: Permit, outcome: Outcome) -> None:
         self._held: tuple[HttpCall, Permit] | None = (call, permit)
         self._outcome = outcome
         self._head = b""
-        self._chunks: list[bytes] = []
+        self._seen = bytearray()
 
     def feed(self, chunk: bytes) -> None:
-        """Keep the first and the last bytes; short chunks are joined later."""
-        keep, kept, trim = self.keeping()
-        keep(chunk)
-        if len(kept) > MAX_KEPT_CHUNKS or len(chunk) > LONG_CHUNK_BYTES:
+        """Keep the first and the last bytes."""
+        seen, trim = self.keeping()
+        seen += chunk
+        if len(seen) > MAX_SEEN_BYTES:
             trim()
 
-    def keeping(self) -> tuple[Callable[[bytes], None], list[bytes], Callable[[], object]]:
-        """Return the parts of `feed` for callers with many chunks: keep a chunk, the kept chunks, trim them."""
-        return self._chunks.append, self._chunks, self._trim
+    def keeping(self) -> tuple[bytearray, Callable[[], None]]:
+        """Return the parts of `feed` for callers with many chunks: the bytes that were seen, and a trimming of them."""
+        return self._seen, self._trim
 
-    def _trim(self) -> bytes:
-        """Trim the kept chunks to the last bytes and return those."""
-        seen = b"".join(self._chunks)
-        if len(self._head) < KEPT_BYTES:
-            self._head = seen[:KEPT_BYTES]  # nothing has been trimmed yet
-        tail = seen[-KEPT_BYTES:]
-        self._chunks[:] = (tail,)
-        return tail
+    def _trim(self) -> None:
+        """Trim the bytes that were seen to the last ones; keep the first ones, too."""
+        seen = self._seen
+        if not self._head:
+            self._head = bytes(seen[:KEPT_BYTES])
+        del seen[:-KEPT_BYTES]
 
     def finish(self, error: Exception | None = None) -> None:
         """Settle the permit: the stream ended, was closed, or broke with `error`."""
@@ -75,15 +68,14 @@ class StreamWatch:
         if error is not None:
             call.settle_stream(permit, call.judge_error(error))
             return
-        tail = self._trim()
-        failure = providers.judge_event(call.provider, tail)
+        seen = bytes(self._seen)
+        failure = providers.judge_event(call.provider, seen[-KEPT_BYTES:])
         if failure is not None:
             call.settle_stream(permit, failure)
             return
         outcome = self._outcome
         if call.reads_usage(permit):
-            seen = self._head if len(self._head) < KEPT_BYTES else self._head + tail
-            outcome = call.answered(permit, outcome, seen)
+            outcome = call.answered(permit, outcome, self._head + seen)
         call.settle_stream(permit, outcome)
 
     def drop(self) -> None:

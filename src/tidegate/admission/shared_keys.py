@@ -1,0 +1,534 @@
+"""Keys whose limiters this process shares with others: their logs, and the steps at them.
+
+Theory of operation. A *session* is this process's end of one log: of a key, or of an account with its keys. The first
+use of a shared key in a step of the key table begins a step at its log: lock it, replay what others did. The end of the
+key table's step ends it: append what was done here, publish the head, unlock. A log that another process has locked is
+not waited for. Then nothing is admitted, and the head looks again in a millisecond. The end of an attempt is applied
+here, and appended to the log at the next step.
+
+A log that stays locked, or is unreadable, never holds up a call: the process then decides alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+
+from tidegate.admission.account_queue import ModelQueue
+from tidegate.admission.accounts import SharingModels
+from tidegate.admission.executors import ExecutorTable
+from tidegate.admission.key_queue import KeyQueue
+from tidegate.admission.wait_queue import ExecutorGroup, Waiter
+from tidegate.core import events
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.limiter_state import Out
+from tidegate.core.replica import Replica, ReplicatedController, ReplicatedKey, ReplicatedModel, WaitingMember
+from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableRecord
+from tidegate.core.snapshot import Sharing
+from tidegate.core.values import INFINITY, Cost, Key
+from tidegate.settings import Settings
+from tidegate.shared_log.carrier import ALONE, Carrier, Checkpoint, Head, MemberLog, Record, Step
+
+LOCKED = 0.001
+"""Seconds after which a head looks again whose log another process has locked. Raising it delays admissions after a
+collision; lowering it costs CPU time. Chosen: ten times the longest usual step."""
+
+GO_ALONE = 0.050
+"""Seconds for which a missing checkpoint holds admissions back; then this process decides alone. Raising it lets a
+stopped process delay the others for longer; lowering it sends calls without the others' state."""
+
+MOST_LOCKED = 2.0
+"""Seconds for which a locked log holds admissions back at most; then this process decides alone. The carrier says so
+much earlier where one member keeps the lock. Raising it delays calls at a carrier that fails to."""
+
+JOIN_BEHIND = 1.0
+"""Seconds for which a member that joins waits for a checkpoint where calls of other members wait. Raising it delays the
+first call beside processes that are stopped; lowering it sends first calls that are refused. Measured: at 120 requests
+a minute, 50 ms cost two refusals for each member that joined."""
+
+MAX_UNSAID = 4_096
+"""Events that are kept for a locked log at most; then its use ends. Raising it takes more memory, 200 bytes each."""
+
+YIELDS = 32
+"""Times that the end of a step tries to append an event that no later step would, half of them a millisecond apart.
+Raising it takes longer where the log's holder is stopped; lowering it leaves a slot taken for others. Chosen: a step
+takes less than one of them, and all of them less than `GO_ALONE`."""
+
+CUSTOM = "custom"
+"""Provider of the keys that a program names itself: two programs may mean different things by one name."""
+
+
+class LogSession:
+    """This process's end of one log. `queues` are the queues of its keys here, `reason` says why it is not shared.
+
+    It was `left` where the last of these queues was forgotten. `changed` is called with the number of members when it
+    rises, and with 0 and the reason when the sharing ends.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_clock",
+        "_is_new",
+        "_locked",
+        "_locked_since",
+        "_log",
+        "_opened",
+        "_step",
+        "_waits_until",
+        "left",
+        "queues",
+        "reason",
+        "replica",
+    )
+
+    def __init__(
+        self,
+        log: MemberLog,
+        replica: Replica,
+        clock: Callable[[], float],
+        opened: list[LogSession],
+        changed: Callable[[int, str], object],
+    ) -> None:
+        self._log: MemberLog | None = log
+        self._changed = changed
+        self.replica = replica
+        self._clock = clock
+        self._opened = opened
+        self._step = Step()
+        self._is_new = True
+        self._locked = False
+        self._locked_since = INFINITY
+        # A member that joins others has no state until then, unless a checkpoint comes first.
+        self._waits_until = -INFINITY
+        self.queues: list[KeyQueue] = []
+        self.left = False
+        self.reason = ""
+        replica.begin = self.begin
+        replica.stepping = False
+
+    @property
+    def members(self) -> int:
+        """Return the number of processes that shared the log at the last step, this one included."""
+        return self._step.members if self._log is not None else 1
+
+    @property
+    def waits(self) -> bool:
+        """Return whether a call of this process waits at a key of the log: its timer begins another step."""
+        return any(queue.waiting.count for queue in self.queues)
+
+    def begin(self, now: float) -> None:
+        """Begin a step: apply what the other members did. Where the log is locked, hold admissions back."""
+        replica, log = self.replica, self._log
+        replica.stepping = True
+        self._opened.append(self)
+        if log is None:
+            return
+        try:
+            step = log.enter(now)
+            if step is ALONE and self._step is ALONE:
+                self._locked, self._locked_since, replica.held_until = True, INFINITY, -INFINITY
+                return
+            if step is None:
+                self._locked_since = min(self._locked_since, now)
+                replica.held_until = now + LOCKED if now < self._locked_since + MOST_LOCKED else -INFINITY
+                return
+            if log.ended:
+                self._end_sharing(log.ended)
+                return
+            before, self._step = self._step.members, step
+            self._locked, self._locked_since = True, INFINITY
+            if step.members > before:
+                self._changed(step.members, "")
+            self._catch_up(step, log.member, now)
+        except Exception as error:
+            self._end_sharing(f"{type(error).__name__}: {error}")
+
+    def end(self) -> bool:
+        """End the step: append the own events, and unlock the log. Return whether events are left to append."""
+        replica, log = self.replica, self._log
+        replica.stepping = False
+        if log is None:
+            return False
+        if not self._locked:
+            if len(replica.said) > MAX_UNSAID:
+                self._end_sharing("it was locked for too long")
+            return bool(replica.said)
+        self._locked = False
+        if self._step is ALONE:
+            log.leave((), None)
+            return False
+        try:
+            head = self._head() if replica.shared else None
+            replica.priority = head.priority if head is not None else 0
+            log.leave([Record(*each) for each in replica.said], head, self._checkpoint())
+            replica.said.clear()
+            if log.ended:
+                self._end_sharing(log.ended)
+        except Exception as error:
+            self._end_sharing(f"{type(error).__name__}: {error}")
+        return False
+
+    def leave(self, queue: KeyQueue) -> bool:
+        """Forget the queue of a key; return whether it was the last one, so that this process has left the log."""
+        self.queues.remove(queue)
+        if self.queues:
+            return False
+        self.left = True
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Leave the log."""
+        log, self._log = self._log, None
+        self._locked = False
+        if log is not None:
+            log.close()
+
+    def forked(self) -> None:
+        """Begin in a child process: the next step finds the new number of the member."""
+        self._step, self._locked, self._locked_since = Step(), False, INFINITY
+        replica = self.replica
+        replica.stepping = False
+        replica.serials.clear()
+        replica.said.clear()
+        # No member has a negative number; a child of a child that never joined has another one.
+        replica.forked(min(0, replica.member) - 1)
+
+    def _catch_up(self, step: Step, member: int, now: float) -> None:
+        replica = self.replica
+        if member != replica.member and member >= 0:
+            replica.forked(member)
+        replica.shared = replica.talks = step.members > 1
+        if not replica.shared:
+            replica.said.clear()
+        if self._is_new:
+            self._is_new = False
+            # Where calls of others wait, a limit binds, and one of these members makes a step soon.
+            self._waits_until = now + (JOIN_BEHIND if step.heads else GO_ALONE) if replica.shared else -INFINITY
+        if step.checkpoint is not None:
+            self._waits_until = -INFINITY
+            # A checkpoint of another version cannot be read: only what happens from now on is shared.
+            with suppress(Exception):
+                replica.load(step.checkpoint.payload, step.checkpoint.at, now)
+        for entry in step.entries:
+            replica.replay(entry.member, entry.at, entry.payload)
+        for gone in step.gone:
+            if replica.abandon(gone, now):
+                replica.tell(now, ReplicaEvent(EventKind.GONE, number=gone))
+        if not replica.shared:
+            self._waits_until = -INFINITY
+        replica.held_until = self._waits_until
+        replica.others = tuple(
+            WaitingMember(each.member, each.priority, each.served_at, Cost(*each.cost)) for each in step.heads
+        )
+
+    def _checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint for a member that joins, where one is asked for and the state is complete."""
+        now = self._clock()
+        if not self._step.wants_checkpoint or now < self._waits_until:
+            return None
+        payload = self.replica.dump(now)
+        return Checkpoint(now, payload) if payload is not None else None
+
+    def _head(self) -> Head | None:
+        """Return the first waiting call of this process at a key of the log."""
+        heads = [head for queue in self.queues if (head := queue.waiting.head()) is not None]
+        if not heads:
+            return None
+        first = min(heads, key=lambda head: (-head.priority, head.place))
+        return Head(self.replica.member, first.priority, self.replica.served_at, tuple(first.cost))
+
+    def _end_sharing(self, reason: str) -> None:
+        """Decide alone from now on: the attempts of the others no longer count, and nothing more is appended."""
+        replica = self.replica
+        self.reason = reason
+        self._changed(0, reason)
+        with suppress(Exception):
+            self.close()
+        self._log = None
+        replica.talks = replica.shared = False
+        replica.held_until = -INFINITY
+        replica.others = ()
+        replica.said.clear()
+        now = self._clock()
+        for member in {who for who, _ in replica.flights if who != replica.member}:
+            replica.abandon(member, now)
+
+
+class LogSteps:
+    """Context inside the key table's lock, at whose end the steps at the logs end.
+
+    The lock itself stays outside: an interrupt of the program may break this context off at any place, and its rest is
+    done at the next one. Events that no later step may append are given to `records`, which run with the lock free.
+    """
+
+    __slots__ = ("_clock", "_lock", "_records", "_sleep", "opened")
+
+    def __init__(self, clock: Callable[[], float], lock: threading.Lock, records: deque[Callable[[], object]]) -> None:
+        self._clock = clock
+        # Time that a test moves does not pass while a thread sleeps.
+        self._sleep: Callable[[float], None] = time.sleep if clock is time.monotonic else _yield
+        self._lock = lock
+        self._records = records
+        self.opened: list[LogSession] = []
+
+    def __enter__(self) -> None:
+        if self.opened:
+            self._end()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.opened:
+            self._end()
+
+    def renew(self, lock: threading.Lock) -> None:
+        """Use a new lock in a child process."""
+        self._lock = lock
+        self.opened.clear()
+
+    def _end(self) -> None:
+        while self.opened:
+            session = self.opened[-1]
+            if session.end() and not session.waits:
+                self._records.append(partial(self._append, session))
+            self.opened.pop()
+
+    def _append(self, session: LogSession) -> None:
+        """Append events that no later step may: this process may never use the key again."""
+        for attempt in range(YIELDS):
+            self._sleep(0.0 if attempt < YIELDS // 2 else LOCKED)
+            with self._lock:
+                session.begin(self._clock())
+                left = session.end()
+                self.opened.clear()
+            if not left:
+                return
+
+
+def _yield(seconds: float) -> None:
+    time.sleep(0)
+
+
+class SharedKeys:
+    """The keys that a key table shares with other processes through the logs of `carrier`.
+
+    `lock` is the lock of the key table, and `steps` a context inside it at each use of a key. `notify` receives the
+    events of sharing, `records` what is to be done with the lock free.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        settings: Settings,
+        clock: Callable[[], float],
+        secret: bytes,
+        notify: Callable[[events.Event], object],
+        lock: threading.Lock,
+        records: deque[Callable[[], object]],
+    ) -> None:
+        self._carrier = carrier
+        self._notify = notify
+        self._settings = settings
+        self._clock = clock
+        self._secret = secret
+        self.steps = LogSteps(clock, lock, records)
+        self.sessions: dict[bytes, LogSession] = {}
+
+    def controller(
+        self, key: Key, window: float, now: float, account: SharingModels | None
+    ) -> ReplicatedController | None:
+        """Return the controller of a key, which may have been in use by other processes; None if it is not shared."""
+        if key.provider == CUSTOM:
+            return None
+        name = self._digest(key if account is None else account.controller.key)
+        session = self.sessions.get(name)
+        if session is None or session.left:
+            session = self._join(key, name, window, now, account)
+        if session is None:
+            return None
+        replica = session.replica
+        tag = "" if account is None else self._digest(key).hex()[:16]
+        found = replica.controllers.get(tag)
+        if found is None:
+            found = self._make(key, window, now, account)
+            found.begin_replica(replica, tag)
+        found.key = key
+        return found
+
+    def queue(
+        self, admission: AdmissionController, account: SharingModels | None, executors: ExecutorTable
+    ) -> KeyQueue | None:
+        """Return the queue of a shared key; None for another one."""
+        if not isinstance(admission, ReplicatedController):
+            return None
+        session = self._session_of(admission)
+        queue: KeyQueue
+        if account is None:
+            queue = SharedQueue(admission, session, self._carrier.kind, executors)
+        else:
+            assert isinstance(admission, ReplicatedModel), "a key with an account has two levels"
+            queue = SharedModelQueue(admission, session, self._carrier.kind, account, executors)
+        session.queues.append(queue)
+        return queue
+
+    def enter(self, queue: KeyQueue | None, now: float) -> float:
+        """Begin a step at the log of a queue, if it has one; return the time after that."""
+        admission = queue.admission if queue is not None else None
+        if not isinstance(admission, ReplicatedController) or admission.replica.stepping:
+            return now
+        admission.replica.begin(now)
+        # Another process may have used its own clock since: no event is earlier than one that was read.
+        return max(now, self._clock()) if admission.replica.shared else now
+
+    def after_fork(self, lock: threading.Lock) -> None:
+        """Become new members of all logs in a child process, whose key table has a new lock."""
+        self.steps.renew(lock)
+        self._carrier.after_fork()
+        for session in self.sessions.values():
+            session.forked()
+
+    def close(self) -> None:
+        """Leave all logs."""
+        for session in self.sessions.values():
+            session.close()
+        self.sessions.clear()
+        self._carrier.close()
+
+    def _note_change(self, key: Key, members: int, reason: str) -> None:
+        event: events.Event = events.ShareJoined(key, self._clock(), members, self._carrier.kind)
+        if reason:
+            event = events.ShareLost(key, self._clock(), reason)
+        self._notify(event)
+
+    def _join(
+        self, key: Key, name: bytes, window: float, now: float, account: SharingModels | None
+    ) -> LogSession | None:
+        try:
+            log = self._carrier.join(name, now)
+        except Exception:
+            # A carrier that fails must not fail a call: the key is not shared.
+            return None
+        if log is None:
+            return None
+
+        def make(tag: str, at: float) -> ReplicatedController:
+            if account is None:
+                raise UnreadableRecord("record unreadable: the log has one key")
+            return self._make(account.controller.key._replace(scope=tag), window, at, account)
+
+        replica = Replica(log.member, make)
+        replica.account = account.controller if account is not None else None
+        named = key if account is None else account.controller.key
+        for left in [name for name, each in self.sessions.items() if each.left]:
+            del self.sessions[left]
+        session = self.sessions[name] = LogSession(
+            log, replica, self._clock, self.steps.opened, partial(self._note_change, named)
+        )
+        return session
+
+    def _make(self, key: Key, window: float, now: float, account: SharingModels | None) -> ReplicatedController:
+        if account is None:
+            return ReplicatedKey(key, self._settings, window, now)
+        return ReplicatedModel(key, self._settings, window, now, account.controller)
+
+    def _session_of(self, admission: ReplicatedController) -> LogSession:
+        return next(each for each in self.sessions.values() if each.replica is admission.replica)
+
+    def _digest(self, key: Key) -> bytes:
+        return hashlib.blake2b(repr(tuple(key)).encode(), key=self._secret[:64], digest_size=16).digest()
+
+
+class SharedQueue(KeyQueue):
+    """The admission controller and the wait queue of a shared key."""
+
+    __slots__ = ("_carrier", "_session")
+
+    def __init__(
+        self, admission: ReplicatedController, session: LogSession, carrier: str, executors: ExecutorTable
+    ) -> None:
+        super().__init__(admission, executors)
+        self._session, self._carrier = session, carrier
+
+    @property
+    def sharing(self) -> Sharing:
+        """Return the number of processes that share the key's limits, and by what."""
+        return Sharing(self._session.members, self._carrier, self._session.reason)
+
+    def look_at(self, ready: float, gate: str, now: float) -> float:
+        """Return when to look again for a call that may go at `ready`: another process may open its gate earlier."""
+        return _look_at(self.admission, ready, gate, now)
+
+    def close(self) -> None:
+        """End the use of the queue, as the base class, and leave the log."""
+        self._session.leave(self)
+
+    def _time_head(
+        self,
+        group: ExecutorGroup,
+        head: Waiter,
+        ready: float,
+        probe_at: float,
+        now: float,
+        out: Out,
+        to_wake: list[Waiter],
+    ) -> bool:
+        """Set the timer of the head's group, as the base class, for an earlier look where one is due."""
+        return super()._time_head(group, head, self.look_at(ready, self.gate, now), probe_at, now, out, to_wake)
+
+
+class SharedModelQueue(ModelQueue):
+    """The admission controller and the wait queue of a model whose account is shared."""
+
+    __slots__ = ("_carrier", "_session")
+
+    def __init__(
+        self,
+        model: ReplicatedModel,
+        session: LogSession,
+        carrier: str,
+        account: SharingModels,
+        executors: ExecutorTable,
+    ) -> None:
+        super().__init__(model, account.queue, executors)
+        self._session, self._carrier = session, carrier
+
+    @property
+    def sharing(self) -> Sharing:
+        """Return the number of processes that share the key's limits, and by what."""
+        return Sharing(self._session.members, self._carrier, self._session.reason)
+
+    def look_at(self, ready: float, gate: str, now: float) -> float:
+        """Return when to look again for a call that may go at `ready`: another process may open its gate earlier."""
+        return _look_at(self.admission, ready, gate, now)
+
+    def close(self) -> None:
+        """End the use of the queue: the controller stays, as other processes may use the model."""
+        self._leave()
+        del self.account_queue.queues[self.model]
+        if self._session.leave(self):
+            self.model.account.models.clear()
+
+    def _time_head(
+        self,
+        group: ExecutorGroup,
+        head: Waiter,
+        ready: float,
+        probe_at: float,
+        now: float,
+        out: Out,
+        to_wake: list[Waiter],
+    ) -> bool:
+        """Set the timer of the head's group, as the base class, for an earlier look where one is due."""
+        return super()._time_head(group, head, self.look_at(ready, self.gate, now), probe_at, now, out, to_wake)
+
+
+def _look_at(admission: AdmissionController, ready: float, gate: str, now: float) -> float:
+    assert isinstance(admission, ReplicatedController), "the queue of a shared key"
+    return admission.look_at(ready, gate, now)
