@@ -21,6 +21,11 @@ def invoke(*words: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.fixture(autouse=True)
+def _defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIDEGATE_SHARE", raising=False)
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "my_eval.py"
@@ -111,3 +116,16 @@ def test_on_a_terminal_it_is_a_table(script: Path) -> None:
         os.close(theirs)
     assert "my_eval.py:3 max_retries=" in shown
     assert "script note my_eval.py:3" not in shown
+
+
+def test_the_sharing_of_limits_is_named_with_its_place_or_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "private"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("TIDEGATE_SHARE", str(folder))
+    assert f"shared by all processes of this user on this machine, through {folder};" in invoke()[1]
+    folder.chmod(0o755)
+    assert f"sharing trap limits: not shared: {folder} is open to other users (mode 0755)" in invoke()[1]
+    monkeypatch.setenv("TIDEGATE_SHARE", "off")
+    assert "sharing note limits: not shared: the setting is off" in invoke()[1]

@@ -258,7 +258,8 @@ def test_a_folder_for_the_counts_is_private_and_gone_at_the_end(tmp_path: Path) 
 
 def test_the_processes_of_a_run_share_a_digest_key_that_differs_from_run_to_run() -> None:
     code = "import os, subprocess, sys; print(os.environ['TIDEGATE_DIGEST_KEY'])"
-    said = [run("sh", "-c", f'{PYTHON} -c "{code}"; {PYTHON} -c "{code}"').out.split() for _ in range(2)]
+    apart = environ(TIDEGATE_SHARE="off")
+    said = [run("sh", "-c", f'{PYTHON} -c "{code}"; {PYTHON} -c "{code}"', env=apart).out.split() for _ in range(2)]
     assert len(set(said[0])) == len(set(said[1])) == 1
     assert said[0] != said[1]
     assert run(PYTHON, "-c", code, env=environ(TIDEGATE_DIGEST_KEY="own")).out == "own\n"

@@ -59,10 +59,13 @@ def test_the_second_run_begins_with_what_the_first_one_learned(folder: Path, url
 
 
 def test_no_secret_and_no_digest_that_another_run_could_use_is_in_the_file(folder: Path, url: str) -> None:
-    run(folder, PYTHON, "program.py", URL=url)
-    first = json.loads((folder / "limits.json").read_text())["digests"]
-    run(folder, PYTHON, "program.py", URL=url)
-    assert first != json.loads((folder / "limits.json").read_text())["digests"]
+    def digests(**variables: str) -> str:
+        run(folder, PYTHON, "program.py", URL=url, **variables)
+        return str(json.loads((folder / "limits.json").read_text())["digests"])
+
+    # Processes that share limits have a secret in common, and write no digest under it.
+    assert digests() == ""
+    assert "" != digests(TIDEGATE_SHARE="off") != digests(TIDEGATE_SHARE="off")
 
 
 def test_quietly_as_well(folder: Path, url: str) -> None:

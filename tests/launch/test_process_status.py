@@ -155,7 +155,7 @@ sys.stdin.read()
 @pytest.mark.parametrize("end", ["ended", "killed"])
 def test_forked_child_that_outlives_its_parent_is_seen_until_its_own_end(temporary: Path, end: str) -> None:
     command = [sys.executable, "-c", OUTLIVED, end]
-    env = environ(TMPDIR=str(temporary))
+    env = environ(TMPDIR=str(temporary), TIDEGATE_SHARE="off")
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None

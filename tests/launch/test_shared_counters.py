@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.limiter_state import Permit
 from tidegate.core.snapshot import HeadWait, estimate_eta, head_wait
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading
 from tidegate.launch import shared_counters
@@ -70,15 +72,37 @@ def test_a_file_that_was_being_made_is_readable_later(tmp_path: Path) -> None:
     assert (seen.unreadable, seen.calls) == ({}, 1)
 
 
-def test_a_suspension_stands_there_as_a_pause_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspension_stands_there_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
     registry = RateLimitRegistry(Settings(), clock=lambda: 1000.0)
     registry.execute(KEY, lambda: 1)
     registry.suspend(KEY, seconds=600)
     closed = only(tmp_path).outlook(1000.0)
-    assert (round(closed.closed_for), closed.closed_by) == (600, "pause")
+    assert (round(closed.closed_for), closed.closed_by, closed.stated) == (600, "suspended", 0.0)
     registry.resume(KEY)
     assert only(tmp_path).outlook(1000.0).closed_for == 0.0
+
+
+def test_a_suspended_key_without_an_attempt_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
+    registry = RateLimitRegistry(Settings(), clock=lambda: 1000.0, calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    registry.suspend(KEY, seconds=600)
+    assert not registry.try_admit(KEY)
+    seen, mine = only(tmp_path), registry.snapshot().keys[KEY]
+    assert head_wait(seen.outlook(1000.0)) == HeadWait(mine.gate, mine.ready_in) == HeadWait("suspended", 600.0)
+    assert (seen.slots, seen.in_flight, seen.calls) == (mine.limit, 0, 0)
+
+
+def test_a_pause_that_ends_after_the_suspension_is_told_as_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
+    registry = RateLimitRegistry(Settings(), clock=lambda: 1000.0)
+    permit = registry.try_admit(KEY)
+    assert isinstance(permit, Permit)
+    registry.settle(permit, refusal(60.0))
+    registry.suspend(KEY, seconds=30)
+    assert only(tmp_path).outlook(1000.0).closed_by == registry.snapshot().keys[KEY].gate == "pause"
 
 
 def test_who_waits_stands_there_too(tmp_path: Path) -> None:
@@ -275,3 +299,23 @@ def test_the_shares_of_processes_add_up_from_the_first_to_the_last() -> None:
     assert (total.used, total.since, total.stood, total.until) == (50.0, 100.0, 20.0, 150.0)
     total.add(shared_counters.QuotaRow("requests", 120.0, 60.0, 1.0, 130.0, 1.0), 160.0)
     assert (total.used, total.since, total.stood, total.until, total.limit) == (51.0, 100.0, 20.0, 160.0, 120.0)
+
+
+def test_processes_that_share_a_key_count_its_use_once() -> None:
+    quota = shared_counters.QuotaRow("requests", 100.0, 60.0, used=40.0, since=0.0, stood=100.0)
+
+    def row(members: int, most: int, used: float) -> shared_counters.KeyRow:
+        counts = dict.fromkeys(shared_counters.INTEGERS, 0) | {"members": members, "most_members": most, "slots": 8}
+        return shared_counters.KeyRow("k", counts, 2.0, (quota._replace(used=used),), pace=5.0)
+
+    apart, shared, left = KeyTotal("k"), KeyTotal("k"), KeyTotal("k")
+    for each in (row(1, 1, 40.0), row(1, 1, 30.0)):
+        apart.add(each, running=True)
+    for each in (row(2, 2, 40.0), row(2, 2, 39.0)):
+        shared.add(each, running=True)
+    # The second process shared the key until the first one ended.
+    left.add(row(2, 2, 40.0), running=False)
+    left.add(row(1, 2, 60.0), running=True)
+    assert (apart.quotas["requests"].used, apart.slots, apart.members, apart.outlook(2.0).pace) == (70.0, 16, 1, 10.0)
+    assert (shared.quotas["requests"].used, shared.slots, shared.members, shared.outlook(2.0).pace) == (40.0, 8, 2, 5.0)
+    assert (left.quotas["requests"].used, left.slots, left.members) == (60.0, 8, 1)

@@ -47,6 +47,8 @@ def doctor(
     """List what tidegate governs in this Python, or in a script. The exit code is 1 if something is ungoverned."""
     try:
         found = list(findings(script)) or [NOTHING]
+        if script is None:
+            found.append(environment.sharing(Settings.from_environment()))
     except Unreadable as error:
         raise ConfigurationError("script", str(script), str(error)) from None
     if as_json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.errors import stop
-from tidegate.cli.status_text import amount, sized
+from tidegate.cli.status_text import amount, shared_by, sized
 from tidegate.core.display import json_line, printable
 from tidegate.core.snapshot import estimate_eta, head_wait
 from tidegate.core.wait_text import CLOSED, clock, duration, wait_text
@@ -60,6 +60,8 @@ def _heading(run: ProgramRun) -> str:
 def facts(key: KeyTotal, now: float) -> dict[str, Any]:
     """Return one key as plain values. Durations are in seconds, None where they cannot be estimated.
 
+    The limits are those of `members` processes of this user, whichever program they belong to.
+
     `calls` are answered, given up, failed, abandoned, in flight or waiting. `retried` of the `refused` attempts were
     followed by another.
     """
@@ -77,6 +79,7 @@ def facts(key: KeyTotal, now: float) -> dict[str, Any]:
         "abandoned": key.abandoned,
         "refused": key.counts["refused"],
         "retried": key.counts["absorbed"],
+        "members": key.members,
         "gate": head.gate,
         "next_in": head.seconds,
         "stated_wait": head.stated,
@@ -96,6 +99,8 @@ def lines(key: KeyTotal, now: float) -> Iterator[str]:
     parts = [f"{key.in_flight} of at most {key.slots} in flight", f"{key.waiting} waiting"]
     if key.waiting:
         parts.append("ETA unknown" if ahead.seconds is None else f"ETA {clock(ahead.seconds)}")
+    if key.members > 1:
+        parts.append(shared_by(key.members))
     yield f"    {' · '.join(parts)}"
     for quota in seen.quotas:
         yield f"    {amount(max(0.0, quota.level))} of {sized(quota.name, quota.limit, quota.window)} left"

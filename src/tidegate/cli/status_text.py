@@ -77,6 +77,8 @@ class StatusText:
         yield Part(1, f"{key.waiting} waiting{behind}")
         if key.waiting and ahead.seconds is not None:
             yield Part(2, f"ETA {clock(ahead.seconds)}")
+        if key.members > 1:
+            yield Part(7, shared_by(key.members))
 
     def _rate(self, key: KeyTotal, now: float) -> str:
         quota = key.binding
@@ -159,8 +161,8 @@ def _counted(totals: Totals) -> str:
     if not totals.calls:
         return "no LLM call was seen; `tidegate doctor` lists what is governed"
     parts = [f"{totals.calls} {'call' if totals.calls == 1 else 'calls'}", *_endings(totals), _refusals(totals)]
-    share = _share(totals)
-    return ", ".join([*parts, share] if share else parts)
+    parts += filter(None, (_share(totals), _shared(totals)))
+    return ", ".join(parts)
 
 
 def _endings(totals: Totals) -> Iterator[str]:
@@ -184,6 +186,12 @@ def _refusals(totals: Totals) -> str:
     return f"{refused} {'refusal' if refused == 1 else 'refusals'}, {retried} of them retried"
 
 
+def _shared(totals: Totals) -> str:
+    """Return the largest number of processes that shared a key, empty where none did."""
+    most = max((key.most_members for key in totals.keys.values()), default=1)
+    return shared_by(most) if most > 1 else ""
+
+
 def _share(totals: Totals) -> str:
     key = max(totals.keys.values(), key=lambda each: each.calls)
     quota = key.binding
@@ -191,6 +199,11 @@ def _share(totals: Totals) -> str:
         return ""
     of = f" by {key.key}" if len(totals.keys) > 1 else ""
     return f"{quota.share:.0%} of the limit used ({sized(quota.name, quota.limit, quota.window)}){of}"
+
+
+def shared_by(members: int) -> str:
+    """Return that this number of processes share the limits of a key."""
+    return f"shared by {members} processes"
 
 
 def sized(name: str, limit: float, window: float) -> str:

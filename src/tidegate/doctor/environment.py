@@ -20,6 +20,8 @@ from tidegate.framework_timeouts import patch
 from tidegate.framework_timeouts.table import TIMEOUTS
 from tidegate.framework_timeouts.timeout import FrameworkTimeout, shown
 from tidegate.settings import PREFIX, Settings, unknown_variables
+from tidegate.shared_log.carriers import AUTO, is_server, place_of
+from tidegate.shared_log.errors import Unshared
 from tidegate.transports.table import TRANSPORTS
 
 
@@ -195,7 +197,7 @@ NODE_COMMANDS = {"promptfoo": "promptfoo 0.123.1 runs on Node; set its base URL 
 MIN_WRAPT_VERSION = "2.4"
 """First version with `unwrap_object` (wrapt changelog)."""
 
-SECRETS = frozenset({"digest_key"})
+SECRETS = frozenset({"digest_key", "share"})
 """Settings whose values are hidden: the report only states that they are set."""
 
 
@@ -346,6 +348,22 @@ def in_force(settings: Settings) -> Iterator[Finding]:
         if value != field.default:
             said = "set" if name in SECRETS else repr(value)
             yield Finding("setting", Severity.SET, name, f"{said} (from {PREFIX}{name.upper()})")
+
+
+def sharing(settings: Settings) -> Finding:
+    """Return with which processes the limits of a key are shared, and where; or why they are not."""
+    name = "limits"
+    try:
+        place = place_of(settings.share)
+    except Unshared as error:
+        text = f"not shared: {error}; each process learns the limits of a key alone"
+        return Finding("sharing", Severity.NOTE if settings.share == AUTO else Severity.TRAP, name, text)
+    if not place:
+        return Finding("sharing", Severity.NOTE, name, "not shared: the setting is off; each process decides alone")
+    if is_server(settings.share):
+        return Finding("sharing", Severity.NOTE, name, f"shared by all processes with this setting, through {place}")
+    text = f"shared by all processes of this user on this machine, through {place}; a container has its own"
+    return Finding("sharing", Severity.NOTE, name, text)
 
 
 def misspelt(environ: Mapping[str, str]) -> Iterator[Finding]:

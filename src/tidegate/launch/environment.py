@@ -17,6 +17,7 @@ from tidegate.admission.fork import registered
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
 from tidegate.saved_state import VERSION, LearnedState
+from tidegate.shared_log.carriers import AUTO, has_secret
 
 SITE = str(Path(__file__).with_name("site"))
 """The folder that is put first on PYTHONPATH (ddtrace-run and opentelemetry-instrument do the same)."""
@@ -25,6 +26,7 @@ RUN_DIR = "TIDEGATE_RUN_DIR"
 """Variable with the private folder in which the processes of one run keep their counts; it is removed with the run."""
 
 DIGEST_KEY = "TIDEGATE_DIGEST_KEY"
+SHARE = "TIDEGATE_SHARE"
 INITIAL_STATE = "TIDEGATE_INITIAL_STATE"
 
 STATE_DIR = "TIDEGATE_STATE_DIR"
@@ -42,13 +44,13 @@ def environment(given: Mapping[str, str], run_dir: str | None, learned: StateLoc
     """Return `given` with the site folder first on PYTHONPATH, and with the folder for the counts, if any.
 
     With `learned`, processes start from the limits in its file and save their own in its folder. All processes of a run
-    share one digest key, so that a credential has the same key in each.
+    share one digest key, so that a credential has the same key in each. Where processes share limits, they have one.
     """
     path = given.get("PYTHONPATH", "")
     # An empty part of a path that is not empty is the working directory.
     others = [each for each in path.split(os.pathsep) if each != SITE] if path else []
     made = {**given, "PYTHONPATH": os.pathsep.join([SITE, *others])}
-    if not made.get(DIGEST_KEY, "").strip():
+    if not made.get(DIGEST_KEY, "").strip() and not has_secret(made.get(SHARE, "").strip() or AUTO):
         made[DIGEST_KEY] = secrets.token_hex(16)
     if run_dir is not None:
         made[RUN_DIR] = run_dir

@@ -15,13 +15,14 @@ import mmap
 import os
 import time
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.admission.wait_queue import WaitQueue
+from tidegate.admission.wait_queue import ExecutorGroup, Waiter, WaitQueue
 from tidegate.core.circuit_breaker import CLOSED
 from tidegate.core.display import printable
 from tidegate.core.limiter_state import KeyCounts, KeyQuotas
@@ -43,11 +44,11 @@ COUNTS = (
     "replayed",
     "left",
 )
-INTEGERS = (*COUNTS, "waiting", "slots")
+INTEGERS = (*COUNTS, "waiting", "slots", "members", "most_members")
 PLACES = {name: place for place, name in enumerate(INTEGERS)}
 """Index of each integer in a row; the first ones are those of `tidegate.core.limiter_state.KeyCounts`."""
 
-INTEGER_CELLS = 16
+INTEGER_CELLS = 20
 """Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: room for those of `INTEGERS`, and for later
 ones."""
 
@@ -55,7 +56,7 @@ ones."""
 QUOTA_CELLS = 8
 """Doubles of 8 bytes for each quota. Raising it makes every file larger. Derived from the numbers of a `QuotaRow`."""
 
-KEY_CELLS = 9
+KEY_CELLS = 10
 """Doubles of 8 bytes for a key. Raising it makes every file larger. Derived from the doubles of a `KeyRow`."""
 
 
@@ -66,7 +67,9 @@ requests, tokens, input tokens and output tokens."""
 DOUBLE_CELLS = KEY_CELLS + QUOTA_CELLS * QUOTAS
 """Doubles of a row: the instants and durations of the key, then those of each quota."""
 
-CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL = range(KEY_CELLS)
+(
+    CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL, SUSPENDED_UNTIL,
+) = range(KEY_CELLS)  # fmt: skip
 """Indexes of the key's own doubles."""
 
 CONTINUOUS = 0.0
@@ -114,9 +117,13 @@ class QuotaRow(NamedTuple):
 class KeyRow(NamedTuple):
     """One key in one process; `counts` holds the integers that `INTEGERS` names. Instants are monotonic seconds.
 
+    `members` processes share the limits of the key now, this one included, and `most_members` did at one time. The
+    limits and what is used of them are then those of all of them.
+
     `latency` is the mean seconds of an answer, 0 before the first; `pace` is in calls a second, 0 where nothing paces.
     The provider asked for a pause of `stated` seconds, which ends at `stated_until`; `day_until` is the reset that it
-    named for a spent quota of the day. All three are 0 where it named none.
+    named for a spent quota of the day. All three are 0 where it named none. The program has closed the key until
+    `suspended_until`.
     """
 
     key: str
@@ -131,6 +138,7 @@ class KeyRow(NamedTuple):
     stated: float = 0.0
     stated_until: float = 0.0
     day_until: float = 0.0
+    suspended_until: float = 0.0
 
     @property
     def in_flight(self) -> int:
@@ -264,6 +272,11 @@ def runs(pid: int, start: int) -> bool:
     return not start or started(pid) in (0, start)
 
 
+_ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS = (
+    PLACES[name] for name in ("attempts", "answered", "waiting", "slots", "members", "most_members")
+)
+
+
 def _kept(name: str, looks: bool = False) -> Any:
     place = PLACES[name]
 
@@ -294,7 +307,7 @@ class SharedKeyCounts(KeyCounts):
         "integers",
     )
 
-    attempts = _kept("attempts", True)
+    attempts = _kept("attempts")
     answered = _kept("answered", True)
     refused = _kept("refused", True)
     failed = _kept("failed", True)
@@ -322,13 +335,29 @@ class SharedKeyCounts(KeyCounts):
         self._row: memoryview | None = None
         self._take(row)
 
+    def note_sent(self, now: float) -> None:
+        """Count an attempt; its end writes the other values of the row, which so are written once for most attempts."""
+        self.integers[_ATTEMPTS] += 1
+        if now >= self._outlook_at:
+            self.refresh()
+
+    def note_answered(self, latency: float) -> None:
+        """Count an answered attempt, and write the other values of the row."""
+        self.latencies.append(latency)
+        self.integers[_ANSWERED] += 1
+        self.refresh()
+
     def refresh(self) -> None:
         """Write the other values of the row: the concurrency limit, the quotas, the time."""
         if self._row is None:
             self._attach()
         admission = self._queue.admission
         now = admission.used_at
-        self.integers[PLACES["slots"]] = admission.concurrency.limit
+        self.integers[_SLOTS] = admission.concurrency.limit
+        members = self._queue.sharing.members
+        if members != self.integers[_MEMBERS]:
+            self.integers[_MEMBERS] = members
+            self.integers[_MOST_MEMBERS] = max(members, self.integers[_MOST_MEMBERS])
         self._doubles[CHANGED_AT] = now
         quotas = admission.quotas
         if not quotas.ample or now >= self._quotas_at:
@@ -344,13 +373,13 @@ class SharedKeyCounts(KeyCounts):
     def _write_quotas(self, quotas: KeyQuotas) -> None:
         # A quota keeps its place when one before it is forgotten.
         provenance = quotas.provenance
-        for name, mirror in quotas.mirrors.items():
+        for name, mirror in quotas.counted.items():
             number = self._numbers.setdefault(name, len(self._numbers))
             if number >= QUOTAS:
                 continue
             facts = (mirror.limit, provenance[name].reported_window, mirror.used, mirror.since, mirror.stood)
-            for place, fact in enumerate(facts, quota_at(number)):
-                self._doubles[place] = fact
+            at = quota_at(number)
+            self._doubles[at : at + len(facts)] = array("d", facts)
             if number == self._named and self._row is not None:
                 name_quota(self._row, number, name)
                 self._named += 1
@@ -364,10 +393,18 @@ class SharedKeyCounts(KeyCounts):
         self.note_closing()
 
     def note_closing(self) -> None:
-        """Write the instants until which the key is closed; a suspension is a pause here."""
+        """Write the instants until which the key is closed.
+
+        A suspended key is shown from then on, as it may have no attempt for hours. Any other one is shown from its
+        first attempt.
+        """
         admission = self._queue.admission
+        suspended_until = max(0.0, admission.pause.suspended_until)
+        if suspended_until and self._row is None:
+            self.refresh()
         pause, doubles = latest_pause(admission), self._doubles
-        doubles[PAUSED_UNTIL] = max(0.0, pause.until, admission.pause.suspended_until)
+        doubles[SUSPENDED_UNTIL] = suspended_until
+        doubles[PAUSED_UNTIL] = max(0.0, pause.until)
         doubles[BROKEN_UNTIL] = 0.0 if admission.breaker.closed else max(0.0, admission.breaker.ready_at)
         doubles[STATED], doubles[STATED_UNTIL] = pause.stated, max(0.0, pause.stated_until)
         doubles[DAY_UNTIL] = max(0.0, day_reset(admission))
@@ -405,22 +442,27 @@ class SharedKeyCounts(KeyCounts):
 
 
 class SharedLineLength(WaitQueue):
-    """Wait queue that keeps its length in the row of its key."""
+    """Wait queue that writes its length to the row of its key."""
 
     __slots__ = ("_counts",)
 
     def __init__(self, counts: SharedKeyCounts) -> None:
-        self._counts = counts
         super().__init__()
+        self._counts = counts
 
-    @property
-    def count(self) -> int:
-        """Return the number of waiting calls."""
-        return self._counts.integers[_WAITING]
+    def enqueue(self, waiter: Waiter) -> ExecutorGroup:
+        """Add a call, as the base class."""
+        group = super().enqueue(waiter)
+        self._counts.waited(self.count)
+        return group
 
-    @count.setter
-    def count(self, value: int) -> None:
-        self._counts.waited(value)
+    def dequeue(self, waiter: Waiter) -> bool:
+        """Remove a call, as the base class."""
+        is_removed = super().dequeue(waiter)
+        self._counts.waited(self.count)
+        return is_removed
 
-
-_WAITING = PLACES["waiting"]
+    def clear(self) -> None:
+        """Forget all calls, as the base class."""
+        super().clear()
+        self._counts.waited(self.count)

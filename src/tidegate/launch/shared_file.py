@@ -6,7 +6,7 @@ import struct
 
 MAGIC = b"tidegate"
 
-VERSION = 2
+VERSION = 3
 """Version of the content of all shared files; any change of their layout raises it. Version 1 had no header."""
 
 HEADER = struct.Struct("=8sII")

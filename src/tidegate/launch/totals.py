@@ -35,9 +35,9 @@ class QuotaTotal:
         there_was = self.stood + self.limit / self.window * max(0.0, self.until - self.since)
         return min(1.0, max(0.0, self.used) / there_was) if there_was > 0.0 else None
 
-    def add(self, row: QuotaRow, until: float) -> None:
-        """Add the row of one more process."""
-        self.used += row.used
+    def add(self, row: QuotaRow, until: float, shared: bool = False) -> None:
+        """Add the row of one more process; a `shared` one has counted what the others used as well."""
+        self.used = max(self.used, row.used) if shared else self.used + row.used
         if row.since < self.since:
             self.since, self.stood = row.since, row.stood
         if until >= self.until:
@@ -51,7 +51,10 @@ class QuotaTotal:
 
 @dataclass(slots=True)
 class KeyTotal:
-    """One key over all processes; `in_flight`, `waiting` and `slots` count only processes that still run."""
+    """One key over all processes; `in_flight`, `waiting` and `slots` count only processes that still run.
+
+    `members` processes share its limits now, and `most_members` did at one time.
+    """
 
     key: str
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(shared_counters.COUNTS, 0))
@@ -59,6 +62,8 @@ class KeyTotal:
     in_flight: int = 0
     waiting: int = 0
     slots: int = 0
+    members: int = 1
+    most_members: int = 1
     here: list[KeyRow] = field(default_factory=list)
 
     @property
@@ -93,9 +98,11 @@ class KeyTotal:
         tried, by, stated, until = 0.0, "", 0.0, 0.0
         for row in self.here:
             paused, broken, day = row.paused_until - now, row.broken_until - now, row.day_until - now
-            tried, by = max((tried, by), (paused, "pause"), (broken, "breaker"), (day, DAY))
+            held = row.suspended_until - now
+            tried, by = max((tried, by), (paused, "pause"), (held, "suspended"), (broken, "breaker"), (day, DAY))
             if paused > 0.0 and row.stated_until - now > until:
                 stated, until = row.stated, row.stated_until - now
+        paces = [row.pace for row in self.here]
         latencies = [row.latency for row in self.here if row.latency > 0.0]
         latency = sum(latencies) / len(latencies) if latencies else None
         return QueueForecast(
@@ -106,7 +113,7 @@ class KeyTotal:
             flights=tuple((latency or 0.0) * (number + 0.5) / self.in_flight for number in range(self.in_flight)),
             latency=latency,
             quotas=tuple(self._ahead(name, now) for name in dict.fromkeys(q.name for r in self.here for q in r.quotas)),
-            pace=sum(row.pace for row in self.here),
+            pace=max(paces, default=0.0) if self.members > 1 else sum(paces),
             tried_in=tried,
             stated=stated if by == "pause" else 0.0,
         )
@@ -128,6 +135,7 @@ class KeyTotal:
 
     def add(self, row: KeyRow, running: bool) -> None:
         """Add the counts of one process."""
+        self.most_members = max(self.most_members, row.counts["most_members"])
         for name in shared_counters.COUNTS:
             self.counts[name] += row.counts[name]
         for quota in row.quotas:
@@ -135,12 +143,14 @@ class KeyTotal:
             if total is None:
                 self.quotas[quota.name] = QuotaTotal.of(quota, row.changed_at)
             else:
-                total.add(quota, row.changed_at)
+                total.add(quota, row.changed_at, self.most_members > 1)
         if running:
             self.here.append(row)
             self.in_flight += row.in_flight
             self.waiting += row.counts["waiting"]
-            self.slots += row.counts["slots"]
+            self.members = max(self.members, row.counts["members"])
+            slots = row.counts["slots"]
+            self.slots = max(self.slots, slots) if self.members > 1 else self.slots + slots
 
 
 @dataclass(slots=True)
