@@ -265,6 +265,7 @@ FRAMEWORKS = (
         "langsmith_aevaluate.py",
         settings={"LANGSMITH_TRACING": "false"},
     ),
+    Framework("lightrag", "lightrag", ("lightrag-hku==1.5.7", "openai==3.54.0"), "lightrag_query.py"),
     Framework(
         "llama-index",
         "llama-index",
@@ -285,6 +286,13 @@ FRAMEWORKS = (
         answer=_score,
         per_row=2,  # first the steps of the evaluation, then the score
         settings={"OPIK_TRACK_DISABLE": "true", "LITELLM_LOCAL_MODEL_COST_MAP": "True"},
+    ),
+    Framework(
+        "ray",
+        "ray",
+        ("ray[data]==2.60.0", "aiohttp==3.14.5"),
+        "ray_data_processor.py",
+        settings={"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"},
     ),
     Framework("semantic-kernel", "semantic-kernel", ("semantic-kernel==1.45.0",), "semantic_kernel_gather.py"),
     Framework("smolagents", "smolagents", ("smolagents[openai]==1.26.0",), "smolagents_model.py"),
