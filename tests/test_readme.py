@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -32,6 +33,22 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
+def test_the_page_on_other_systems_names_modules_and_sections_that_are_there() -> None:
+    rows = re.findall(r"^\| .+ \| .+ \| (.+) \| (.+) \|$", (ROOT / "docs" / "coming-from.md").read_text(), re.M)
+    modules = {name for cell, _ in rows[1:] for name in re.findall(r"`([\w.]+)`", cell)}
+    assert len(modules) > 30
+    assert [name for name in modules if importlib.util.find_spec(f"tidegate.{name}") is None] == []
+    links = {link for _, cell in rows for link in re.findall(r"\]\(([\w.-]+)#([\w-]+)\)", cell)}
+    assert len(links) > 20
+    assert [link for link in links if link[1] not in anchors(ROOT / "docs" / link[0])] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("number", range(8))
 def test_every_python_snippet_of_the_readme_runs(number: int, tmp_path: Path) -> None:
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
@@ -46,7 +63,14 @@ def test_every_python_snippet_of_the_readme_runs(number: int, tmp_path: Path) ->
             assert provider.truth().total.answered == 200
 
 
-@pytest.mark.parametrize(("page", "shown"), [("fallbacks", "gpt-5 ()\n"), ("suspensions", "out of capacity\n")])
+@pytest.mark.parametrize(
+    ("page", "shown"),
+    [
+        ("fallbacks", "gpt-5 ()\n"),
+        ("suspensions", "out of capacity\n"),
+        ("coming-from", "20 rows in order, 20 attempts, 0 rows failed\n"),
+    ],
+)
 def test_the_python_snippet_of_a_page_runs(page: str, shown: str) -> None:
     (snippet,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / f"{page}.md").read_text(), re.S)
     with SimulatorProcess(Scenario()) as provider:
