@@ -94,11 +94,29 @@ def tried(mirror: FixedWindowMirror) -> None:
     mirror.debit(1.0, 0.0, 2, 42.0)
 
 
-def test_a_trial_that_is_not_refused_opens_the_window_within_a_step(mirror: FixedWindowMirror) -> None:
+def test_a_trial_without_an_answer_opens_the_window_for_a_few_calls(mirror: FixedWindowMirror) -> None:
     tried(mirror)
     assert mirror.level(42.1) <= 0.0, "its refusal may be under way"
     assert mirror.ready_at(1.0, 0.0, 42.1) == 42.0 + STEP_FIRST
-    assert mirror.level(42.0 + STEP_FIRST) == mirror.limit - 1.0
+    assert mirror.level(42.0 + STEP_FIRST) == 1.0, "its refusal may be late"
+
+
+def test_an_answer_to_the_trial_opens_the_whole_window(mirror: FixedWindowMirror) -> None:
+    tried(mirror)
+    mirror.debit(1.0, 0.0, 3, 42.0 + STEP_FIRST)
+    observe(mirror, 3, 42.0 + STEP_FIRST, now=43.0, remaining=8.0, reset_after=59.0)
+    assert mirror.level(43.0) == 8.0
+
+
+def test_a_late_refusal_of_the_trial_takes_the_opened_window_back(mirror: FixedWindowMirror) -> None:
+    tried(mirror)
+    mirror.debit(1.0, 0.0, 3, 42.0 + STEP_FIRST)
+    for charge in list(mirror.ledger.entries):
+        mirror.refund(charge, 0.0)
+        mirror.on_refused(charge.charged_at, 43.0, None)
+    assert mirror.level(43.0) <= 0.0
+    assert mirror.ready_at(1.0, 0.0, 43.0) == 44.0 + BOUNDARY_GUARD
+    assert mirror.level(44.1) == mirror.limit
 
 
 def test_a_refused_trial_halves_the_interval_and_the_next_call_waits_for_its_end(mirror: FixedWindowMirror) -> None:

@@ -54,7 +54,7 @@ class ResetSchedule:
     right, or a try would tell more.
     """
 
-    __slots__ = ("_instant", "_measured", "_sign", "_told", "high", "known", "low", "period")
+    __slots__ = ("_before", "_instant", "_measured", "_sign", "_told", "high", "known", "low", "period")
 
     def __init__(self, period: float, declared: bool) -> None:
         self.period = period
@@ -65,6 +65,7 @@ class ResetSchedule:
         self._measured = 0.0
         self._sign: tuple[float, float] | None = None
         self._instant: ResetInstant | None = None
+        self._before: tuple[float, float, tuple[float, float] | None, bool] | None = None
 
     @property
     def certain(self) -> bool:
@@ -120,9 +121,18 @@ class ResetSchedule:
 
     def passed_between(self, low: float, high: float) -> None:
         """A boundary was passed in this interval, which is a part of the one known."""
+        assert self.low is not None
+        assert self.high is not None
+        self._before = self.low, self.high, self._sign, self._told
         self._sign = low, high
         self.low, self.high = low + self.period, high + self.period
         self._told = False
+
+    def retract(self) -> None:
+        """Take back `passed_between`: a request was refused after it."""
+        if self._before is not None:
+            self.low, self.high, self._sign, self._told = self._before
+            self._before = None
 
     def _measure(self, shortest: float, longest: float) -> None:
         # Between two signs lie no others while there is traffic: every boundary shows in it.
@@ -312,6 +322,7 @@ class FixedWindowMirror(QuotaMirror):
         "_probe_at",
         "_probe_delay",
         "_remaining",
+        "_silent",
         "_step",
         "_supposed",
         "_tells",
@@ -343,6 +354,7 @@ class FixedWindowMirror(QuotaMirror):
         self._careful: CautiousRamp | None = None
         self._step = STEP_FIRST
         self._tried_at: float | None = None
+        self._silent: tuple[float, float, float] | None = None
         self._trials = 0
 
     @property
@@ -452,6 +464,11 @@ class FixedWindowMirror(QuotaMirror):
         low, high = STEP_BOUNDS
         self._step = min(high, STEP_WINDOWS * self.window, max(low, STEP_ROUND_TRIPS * (now - sent_at)))
         self._exhausted, self._careful = True, None
+        if self._silent is not None and sent_at >= self._silent[0]:
+            # The refusal of the trial was late: no window began.
+            self._boundaries.retract()
+            self._tried_at, self._began_at, self._ceiling = self._silent
+            self._silent = None
         if self._tried_at is not None and sent_at >= self._tried_at:
             self._tried_at = None
             self._boundaries.not_before(sent_at)
@@ -491,6 +508,8 @@ class FixedWindowMirror(QuotaMirror):
         if self._anchor_order >= 0:
             self._judge(reading.remaining, expected, sent_at)
         self._remaining = max(0.0, min(reading.remaining, self.limit))
+        if self._silent is not None and sent_at >= self._silent[0]:
+            self._silent = None
         if self._remaining > 0.0:
             self._exhausted = False
             if self._careful is not None and sent_at >= self._careful.began:
@@ -532,7 +551,11 @@ class FixedWindowMirror(QuotaMirror):
             self._tried_at = None
             if low is not None and low < tried:
                 self._boundaries.passed_between(low, tried)
+                silent = tried, self._began_at, self._ceiling
                 self._begin(low, tried)
+                # The refusal may be late: a few calls go until an answer confirms the boundary.
+                self._silent = silent
+                self._careful = CautiousRamp(self.limit, self._step, now, trying=False)
         passed = self._boundaries.passed(now)
         if passed is not None:
             self._begin(*passed)
@@ -549,7 +572,7 @@ class FixedWindowMirror(QuotaMirror):
 
     def _begin(self, low: float, high: float) -> None:
         """Begin a window whose boundary lies in this interval."""
-        self._trials, self._tried_at = 0, None
+        self._trials, self._tried_at, self._silent = 0, None, None
         short = False
         if self._exhausted and self._began_at > -INFINITY:
             admitted = self.limit - self._ceiling

@@ -89,6 +89,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
         "_began_at": AT,
         "_empty": (AT, None, None),
         "_probe_at": AT,
+        "_silent": (AT, AT, None),
         "_tried_at": AT,
     },
     "FoundLevel": {"sent_at": AT},
@@ -127,7 +128,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
     "RateMeter": {"_sends": [(None, AT)], "_zero_at": AT, "first_at": AT},
     "RefusalCause": {"_answers": [AT], "_fitted_at": AT},
     "ResetSlope": {"_points": {"": (None, EITHER_BEFORE)}},
-    "ResetSchedule": {"_sign": PAIR, "high": AT, "low": AT},
+    "ResetSchedule": {"_before": (AT, AT, PAIR, None), "_sign": PAIR, "high": AT, "low": AT},
     "RollingWindowMirror": {
         "_arrived_at": AT,
         "_back_at": AT,
