@@ -42,6 +42,9 @@ MOST_STEPS = 20_000_000
 REAPED = 1.0
 """Seconds after which the log notices that a member was killed: the bound of the host's carrier."""
 
+REFUSED_AWAY = 0.05
+"""Refusals for each call at most while the log is out of reach, of a provider that states its limits."""
+
 SPREAD = 0.25
 """Difference of the members' finish times over the makespan at equal demand, at most."""
 
@@ -93,13 +96,15 @@ class Shape:
     """A way in which processes divide the calls, and the callers with them.
 
     The second half of the members begins at `joins`. The second and later members are killed at `kills`, and the
-    others take over their calls and callers. Instants are shares of the makespan of the oracle.
+    others take over their calls and callers. The log is out of reach between the instants `away`. Instants are shares
+    of the makespan of the oracle.
     """
 
     name: str
     shares: Callable[[int], Sequence[int]]
     joins: tuple[float, ...] = ()
     kills: tuple[float, ...] = ()
+    away: tuple[float, float] | None = None
 
 
 UNEVEN = {4: (70, 10, 10, 10), 8: (50, 20, 10, 8, 5, 4, 2, 1)}
@@ -109,6 +114,7 @@ SHAPES = (
     Shape(name="uneven", shares=lambda count: UNEVEN[count]),
     Shape(name="joins", shares=lambda count: (1,) * count, joins=(0.1, 0.15, 0.2, 0.25)),
     Shape(name="kills", shares=lambda count: (1,) * count, kills=(0.1, 0.25)),
+    Shape(name="away", shares=lambda count: (1,) * count, away=(0.3, 0.6)),
 )
 
 
@@ -195,6 +201,10 @@ class Fleet(World):
             self.after(begins.get(member.number, 0.001 * member.number), member.start)
         for member, at in zip(self.members[1:], shape.kills, strict=False):
             self.after(at * lasts, partial(self._kill, member))
+        self.counted: list[tuple[int, int]] = []
+        if shape.away is not None:
+            for at, away in zip(shape.away, (True, False), strict=True):
+                self.after(at * lasts, partial(self._set_away, away))
 
     def wall(self) -> float:
         """Seconds since 1970."""
@@ -237,6 +247,12 @@ class Fleet(World):
             self.members.append(Member(self, number, registry, part, max(1, round(self.row.callers * share / total))))
             begin += size
 
+    def _set_away(self, away: bool) -> None:
+        """The log is out of reach from now on, or in reach again."""
+        self.store.set_away(away)
+        total = self.accounts.truth().total
+        self.counted.append((total.refusals - total.refused.get("outage", 0), total.admitted))
+
     def _kill(self, member: Member) -> None:
         """A process is killed: its calls are lost with it, and the others make them again."""
         member.alive = False
@@ -262,6 +278,7 @@ class FleetRun:
     refused_share: float
     lost: int
     spread: float
+    refused_away: float = 0.0
 
 
 def run(row: Row, seed: int, count: int, shape: Shape, lag: float = 0.0, *, apart: bool = False) -> FleetRun:
@@ -279,12 +296,28 @@ def run(row: Row, seed: int, count: int, shape: Shape, lag: float = 0.0, *, apar
         refused / row.count,
         sum(fleet.losses.values()) + max(0, row.count - fleet.done),
         (max(ends) - min(ends)) / makespan,
+        _share(*fleet.counted) if shape.away is not None else 0.0,
     )
 
 
+def _share(begin: tuple[int, int], end: tuple[int, int]) -> float:
+    """Refusals for each call that the provider admitted between two counts."""
+    return (end[0] - begin[0]) / max(1, end[1] - begin[1])
+
+
 def checks(name: str, row: Row, shape: Shape, runs: Sequence[FleetRun]) -> list[Check]:
-    """The bounds of one process, by the medians of the runs; no call is lost in any."""
+    """The bounds of one process, by the medians of the runs; no call is lost in any.
+
+    Where the log is out of reach for a time, these are bounds for a provider that states its limits.
+    """
     family = row.family
+    if shape.away is not None:
+        made = [Check(f"{name}: lost", max(each.lost for each in runs), 0)]
+        if family.name == "headers":
+            away = statistics.median(each.refused_away for each in runs)
+            made.append(Check(f"{name}: ratio", statistics.median(each.ratio for each in runs), family.ratio))
+            made.append(Check(f"{name}: 429s away", away, REFUSED_AWAY))
+        return made
     made = [
         Check(f"{name}: ratio", statistics.median(each.ratio for each in runs), family.ratio),
         Check(f"{name}: refused", statistics.median(each.refused_share for each in runs), family.refused),
@@ -331,12 +364,13 @@ def main() -> int:
             f"{statistics.median(each.refused_share for each in runs):.3f}",
             f"{max(each.lost for each in runs)}",
             f"{statistics.median(each.spread for each in runs):.2f}",
+            f"{statistics.median(each.refused_away for each in runs):.3f}" if shape.away else "",
             missed or "ok",
         ]
         lines.append(line)
         figures[name] = {"ratio": statistics.median(ratios)}
         print(*line, sep=" | ", flush=True, file=sys.stderr)
-    table("Several processes", ("", "ratio", "most", "429s", "lost", "spread", ""), lines)
+    table("Several processes", ("", "ratio", "most", "429s", "lost", "spread", "429s away", ""), lines)
     return conclude("shared", figures, asked, brief=True)
 
 

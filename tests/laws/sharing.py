@@ -57,6 +57,11 @@ class SharedWorld(World):
         self.after(at, lambda: self._hold(True))
         self.after(at + seconds, lambda: self._hold(False))
 
+    def lose(self, at: float, seconds: float) -> None:
+        """The log is out of reach of all processes for so long, and its content is lost."""
+        self.after(at, lambda: self.store.set_away(True))
+        self.after(at + seconds, lambda: self.store.set_away(False))
+
     def controllers(self) -> list[ReplicatedController]:
         """The controllers of the live processes, after each has read the whole log."""
         found = []

@@ -123,6 +123,32 @@ def test_a_locked_log_holds_no_call_for_ever(
     assert {played.ended[row].ending for row in range(len(made))} <= {Ending.ANSWERED}
 
 
+@given(
+    st.one_of(buckets(), windows()),
+    callers(stays=True),
+    worlds,
+    members,
+    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 100)), max_size=3),
+    st.booleans(),
+)
+def test_a_log_that_is_lost_holds_no_call_for_ever(
+    limit: Limit,
+    made: list[Caller],
+    facts: dict[str, float],
+    count: int,
+    losses: list[tuple[float, float]],
+    headers: bool,
+) -> None:
+    played = shared_world((limit,), made, facts, count, headers=headers, hints=headers)
+    for at, seconds in losses:
+        played.lose(at, seconds)
+    played.run()
+    assert {played.ended[row].ending for row in range(len(made))} <= {Ending.ANSWERED}
+    for controller in played.controllers():
+        assert not controller.replica.flights, "an attempt that ended would hold a slot for ever"
+        assert not controller.permits_in_flight
+
+
 @given(buckets(), callers(), worlds, members)
 def test_no_member_overdraws_a_bucket_once_one_of_them_knows_it(
     limit: Limit, made: list[Caller], facts: dict[str, float], count: int

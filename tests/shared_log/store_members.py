@@ -22,6 +22,7 @@ class StorePeer:
         self.state: list[bytes] = []
         self.gone: list[int] = []
         self.last: Step | None = None
+        self.returned = self.loaded = 0
 
     def step(self, *said: bytes, head: Head | None = None) -> Step | None:
         """One step, which takes no time."""
@@ -32,6 +33,8 @@ class StorePeer:
             return None
         if step.checkpoint is not None:
             self.state = step.checkpoint.payload.split()
+            self.loaded += 1
+        self.returned += step.returned
         self.state += [entry.payload for entry in step.entries if entry.payload]
         self.gone += step.gone
         self.state += said

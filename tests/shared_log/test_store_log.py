@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from tidegate.shared_log.carrier import ALONE, Checkpoint, Record, Step
-from tidegate.shared_log.store_log import FULL, PATIENCE, Answer, Stored, StoredState, StoreLog
+from tidegate.shared_log.store_log import BEGUN, FULL, PATIENCE, Answer, Stored, StoredState, StoreLog
 
 
 def made() -> StoreLog:
@@ -62,20 +64,55 @@ def test_what_the_writer_of_a_checkpoint_said_until_then_is_not_replayed() -> No
     assert log.ask(0.0).cursor == 8
 
 
-def test_records_of_an_exchange_that_failed_are_sent_again_under_their_number() -> None:
+def test_what_an_exchange_that_failed_said_is_not_said_late() -> None:
     log = joined()
     entered(log)
-    log.leave([Record(1.0, b"a")], None)
-    first = log.ask(0.0)
+    log.leave([Record(1.0, b"a"), Record(1.0, b"b")], None)
+    first = log.ask(1.0)
     log.failed()
     step = entered(log)
     assert (step.away, step.members) == (True, 2)
-    log.leave([Record(2.0, b"b")], None)
-    again = log.ask(0.0)
-    assert (again.records, again.sequence) == ([*first.records, (1002.0, b"b")], first.sequence)
+    log.leave([Record(2.0, b"while away")], None)
+    again = log.ask(2.0)
+    # The server may have stored two records under the first numbers.
+    assert (again.records, again.sequence) == ([], first.sequence + 2)
     log.answered(again, answer(tail=2), 1000.0)
-    assert log.ask(0.0).records == []
-    assert not entered(log).away
+    assert log.ask(2.0).records == []
+    step = entered(log)
+    assert (step.away, step.returned) == (False, True)
+    assert not entered(log).returned
+
+
+def test_a_member_that_returns_takes_the_state_that_another_wrote_since() -> None:
+    log = joined()
+    log.ask(7.0)
+    log.failed()
+    exchange(log, answer(tail=9), 9.0)
+    asked = log.ask(9.1)
+    assert (asked.rank, asked.state_since) == (BEGUN, 1007.0)
+    state = StoredState(3, 12, 12, 2, FULL, 1008.0, b"state")
+    log.answered(asked, answer(tail=12, state=state), 1000.0)
+    assert entered(log).checkpoint == Checkpoint(8.0, b"state")
+    asked = log.ask(9.2)
+    assert (asked.rank, asked.state_since) == (FULL, math.inf)
+
+
+def test_the_last_member_that_returns_has_the_state() -> None:
+    log = joined()
+    log.ask(7.0)
+    log.failed()
+    exchange(log, answer(tail=9, ranks={1: FULL, 2: BEGUN}), 9.0)
+    assert log.ask(9.1).rank == FULL
+    assert entered(log).returned
+
+
+def test_old_events_that_a_member_did_not_hear_are_not_replayed_at_its_return() -> None:
+    log = joined()
+    log.ask(7.0)
+    log.failed()
+    entries = [Stored(0, 2, 1000.0 - 1.5, b"old"), Stored(1, 2, 1000.0 - 0.5, b"new")]
+    exchange(log, answer(tail=2, entries=entries), 9.0)
+    assert [each.payload for each in entered(log).entries] == [b"new"]
 
 
 def test_an_exchange_that_takes_too_long_counts_as_away_before_it_ends() -> None:
@@ -89,11 +126,11 @@ def test_a_server_that_lost_everything_is_read_from_its_beginning() -> None:
     log = joined()
     exchange(log, answer(tail=9))
     entered(log)
-    log.leave([Record(1.0, b"kept")], None)
+    log.leave([Record(1.0, b"lost")], None)
     exchange(log, answer(epoch="b", tail=3))
     again = log.ask(0.0)
-    assert (again.cursor, again.epoch, again.sequence) == (0, "b", 1)
-    assert [payload for _, payload in again.records] == [b"kept"]
+    assert (again.cursor, again.epoch, again.sequence, again.records) == (0, "b", 1, [])
+    assert entered(log).returned
 
 
 def test_a_joiner_waits_only_so_long_for_the_server_and_for_a_state() -> None:

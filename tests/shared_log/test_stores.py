@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -90,7 +91,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 def ask(member: int, epoch: str, **changes: object) -> Ask:
-    return Ask(member, epoch, 0, FULL, 1, (), b"", False, 0, None)._replace(**changes)
+    return Ask(member, epoch, 0, FULL, 1, (), b"", math.inf, 0, None)._replace(**changes)
 
 
 def test_a_lone_member_is_alone(place: Place) -> None:
@@ -178,16 +179,23 @@ def test_a_server_that_goes_away_stops_no_call(place: Place, idle: bool) -> None
     one, two = place.peer(), place.peer()
     if not idle:
         together(one, two)
+        one.say(b"before")
+        until(lambda: two.state, "what was said before", one, two)
+    loaded = one.loaded + two.loaded
     place.server.stop()
     until(lambda: all(peer.last is not None and peer.last.away for peer in place.peers), "to be away", one, two)
     if not idle:
         assert one.last is not None
         assert one.last.members == 2
-    one.step(b"kept")
+    one.step(b"lost")
     assert one.carrier.error
     place.server.start()
+    until(lambda: one.returned and two.returned, "the return", one, two)
     together(one, two)
-    until(lambda: b"kept" in two.state, "what was said meanwhile", one, two)
+    one.say(b"news")
+    until(lambda: b"news" in two.state, "what is said afterwards", one, two)
+    if not idle:
+        until(lambda: one.loaded + two.loaded > loaded, "the state of one of them", one, two)
     assert (one.carrier.error, one.log.ended, two.log.ended) == ("", "", "")
 
 
@@ -257,7 +265,7 @@ def test_content_that_is_none_is_an_error_of_the_server(at_redis: Place, redis: 
     client = Redis.from_url(redis.url)
     one, two = at_redis.peer(), at_redis.peer()
     together(one, two)
-    client.rpush(f"{{tidegate:v1:{at_redis.name.hex()}}}:log", b"nonsense")
+    client.rpush(f"{{tidegate:v2:{at_redis.name.hex()}}}:log", b"nonsense")
     until(lambda: one.log.ended and two.log.ended, "both to end", one, two)
     assert "its content is not that of a log" in one.log.ended
     assert one.step(b"alone") is ENDED

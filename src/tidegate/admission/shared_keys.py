@@ -52,6 +52,16 @@ JOIN_BEHIND = 1.0
 first call beside processes that are stopped; lowering it sends first calls that are refused. Measured: at 120 requests
 a minute, 50 ms cost two refusals for each member that joined."""
 
+SAFE_SECONDS = 60.0
+"""Seconds for which a member whose log is out of reach uses its part of the limits; then it decides as an unshared
+process. Raising it leaves capacity unused that absent members do not use. Source: the usual window of a quota."""
+
+BRIEF = 1.0
+"""Seconds for which a log that keeps what is said may be out of reach without a loss. Raising it lets members exceed
+the limits for longer beside a stopped process; lowering it loses readings. Chosen: the first wait for a server."""
+
+OUT_OF_REACH = "it has been out of reach for a minute"
+
 MAX_UNSAID = 4_096
 """Events that are kept for a locked log at most; then its use ends. Raising it takes more memory, 200 bytes each."""
 
@@ -68,12 +78,14 @@ class LogSession:
     """This process's end of one log. `queues` are the queues of its keys here, `reason` says why it is not shared.
 
     It was `left` where the last of these queues was forgotten. `changed` is called with the number of members when it
-    rises, and with 0 and the reason when the sharing ends.
+    rises, and with 0 and the reason when the sharing ends or pauses.
     """
 
     __slots__ = (
+        "_away_since",
         "_changed",
         "_clock",
+        "_is_lost",
         "_is_new",
         "_locked",
         "_locked_since",
@@ -102,8 +114,9 @@ class LogSession:
         self._opened = opened
         self._step = Step()
         self._is_new = True
+        self._is_lost = False
         self._locked = False
-        self._locked_since = INFINITY
+        self._locked_since = self._away_since = INFINITY
         # A member that joins others has no state until then, unless a checkpoint comes first.
         self._waits_until = -INFINITY
         self.queues: list[KeyQueue] = []
@@ -143,6 +156,9 @@ class LogSession:
                 return
             before, self._step = self._step.members, step
             self._locked, self._locked_since = True, INFINITY
+            if step.away:
+                self._go_alone(step, before, now)
+                return
             if step.members > before:
                 self._changed(step.members, "")
             self._catch_up(step, log.member, now)
@@ -194,17 +210,43 @@ class LogSession:
         """Begin in a child process: the next step finds the new number of the member."""
         self._step, self._locked, self._locked_since = Step(), False, INFINITY
         replica = self.replica
+        if self._is_lost:
+            self._is_lost, self._away_since = False, INFINITY
+            replica.lose(0, self._clock())
         replica.stepping = False
         replica.serials.clear()
         replica.said.clear()
         # No member has a negative number; a child of a child that never joined has another one.
         replica.forked(min(0, replica.member) - 1)
 
+    def _go_alone(self, step: Step, before: int, now: float) -> None:
+        """Decide without the log: by this member's part of the limits, and after `SAFE_SECONDS` as if unshared."""
+        replica = self.replica
+        assert self._log is not None, "a step of a log"
+        self._away_since = min(self._away_since, now)
+        replica.held_until = -INFINITY
+        if not self._is_lost and self._log.keeps and now < self._away_since + BRIEF:
+            return
+        if now >= self._away_since + SAFE_SECONDS:
+            self._step = step._replace(members=1)
+            if before > 1:
+                self._changed(0, OUT_OF_REACH)
+        others = self._step.members - 1
+        replica.shared, replica.talks = others > 0, False
+        replica.said.clear()
+        if not self._is_lost or others != replica.safe.members:
+            self._is_lost = True
+            replica.lose(others, now)
+
     def _catch_up(self, step: Step, member: int, now: float) -> None:
         replica = self.replica
         if member != replica.member and member >= 0:
             replica.forked(member)
         replica.shared = replica.talks = step.members > 1
+        self._away_since = INFINITY
+        if step.returned or self._is_lost:
+            self._is_lost = False
+            replica.regain(now)
         if not replica.shared:
             replica.said.clear()
         if self._is_new:
@@ -256,9 +298,7 @@ class LogSession:
         replica.held_until = -INFINITY
         replica.others = ()
         replica.said.clear()
-        now = self._clock()
-        for member in {who for who, _ in replica.flights if who != replica.member}:
-            replica.abandon(member, now)
+        replica.lose(0, self._clock())
 
 
 class LogSteps:

@@ -265,7 +265,7 @@ class RefusalCause:
         for each in known:
             least, running = self._running(each)
             # An admitted attempt excludes as many slots as ran already, a refused one all numbers above that.
-            low, high = (running + 1, most) if each.refused else (0, max(0, least))
+            low, high = (max(0, running + 1), most) if each.refused else (0, max(0, least))
             for number in range(low, min(high, most) + 1):
                 excluded[number] += 1
         return min((excluded[number], number) for number in range(1, most + 1))

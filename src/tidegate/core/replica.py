@@ -22,12 +22,12 @@ from tidegate.core import replica_state
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.concurrency_limit import MAX_BOUND
 from tidegate.core.limiter_state import KeyCounts, Out, Permit
-from tidegate.core.quota import QuotaSet
 from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableRecord, read_event, write_event
 from tidegate.core.replica_state import ACCOUNT, CONTROLLER, SHARED, TABLE
+from tidegate.core.safe_capacity import ABANDONED, SafeCapacity
 from tidegate.core.state_codec import StateDecoder, StateEncoder
 from tidegate.core.two_levels import AccountController, ModelController
-from tidegate.core.values import INFINITY, Cost, Kind, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.values import INFINITY, Cost, Outcome, RequestFacts, Silence, Usage
 
 LOOK_AGAIN = 0.010
 """Seconds after which a head looks again that waits for an answer of another member. Raising it leaves a freed slot
@@ -47,8 +47,6 @@ where a member is slow; at 0 all members would send at one instant."""
 
 MAX_KEYS = 4_096
 """Keys of one log at most. Raising it lets a hostile log take more memory."""
-
-ABANDONED = Outcome(Kind.ABANDONED)
 
 ADDED = ("held", "replaying", "replica", "tag", "tally")
 """Fields of a controller that its replica adds."""
@@ -72,7 +70,7 @@ class Replica:
     own events since the last step are in `said` where `talks` is true. `others` are the waiting heads of other members;
     this one was served last at `served_at`, and its head has `priority`. Before `held_until` nothing is admitted.
     `begin` begins a step at the log; `stepping` says that one is under way. `make` returns a controller for a tag that
-    this process has not used.
+    this process has not used. `safe` has the attempts that are assumed of members that are not heard.
     """
 
     __slots__ = (
@@ -86,6 +84,7 @@ class Replica:
         "member",
         "others",
         "priority",
+        "safe",
         "said",
         "serial",
         "serials",
@@ -112,6 +111,7 @@ class Replica:
         self.held_until = -INFINITY
         self.talks, self.shared = True, False
         self.stepping = True
+        self.safe = SafeCapacity()
         self.begin: Callable[[float], None] = _no_step
 
     def tell(self, now: float, event: ReplicaEvent) -> None:
@@ -150,8 +150,9 @@ class Replica:
         kind = event.kind
         if kind is EventKind.ADMITTED:
             controller = self._controller(event.tag, at)
-            permit = controller.replay_admit(event, at)
-            self.fly(controller, permit, member, event.serial)
+            if (member, event.serial) not in self.flights:
+                # A member that was out of reach tells its attempts again, and a checkpoint may have them too.
+                self.fly(controller, controller.replay_admit(event, at), member, event.serial)
         elif kind is EventKind.USAGE:
             if event.facts is not None and event.usage is not None:
                 self._controller(event.tag, at).estimate.learn(event.facts, event.usage)
@@ -181,11 +182,26 @@ class Replica:
         for serial in theirs:
             permit = self.land(member, serial)
             if permit is not None:
-                controller = _controller_of(permit)
-                controller.replay_end(permit, ReplicaEvent(EventKind.SETTLED, outcome=ABANDONED), now)
-                controller.discount(permit)
+                _controller_of(permit).abandon(permit, now)
         self.others = tuple(each for each in self.others if each.member != member)
         return bool(theirs)
+
+    def lose(self, members: int, now: float) -> None:
+        """Decide without the others: assume that `members` of them do what this one does (0: assume nothing)."""
+        ended = self.safe.end()
+        theirs = [flight for flight in self.flights if flight[0] != self.member]
+        others = [permit for flight in theirs if (permit := self.land(*flight)) is not None]
+        for permit in [*ended, *self.safe.begin(members, self.serials, others)]:
+            _controller_of(permit).abandon(permit, now)
+        self.others = ()
+
+    def regain(self, now: float) -> None:
+        """Hear the others again: announce the own attempts in flight in place of those that they know of."""
+        members = self.safe.members
+        self.lose(0, now)
+        self.safe.returned(members, self.controllers, self.serials.values(), now)
+        self.tell(now, ReplicaEvent(EventKind.GONE, number=self.member))
+        self._note_gone(self.member, now)
 
     def ahead(self) -> list[WaitingMember]:
         """Return the heads of other members that go before the own one."""
@@ -203,11 +219,11 @@ class Replica:
         return found
 
     def forked(self, member: int) -> None:
-        """Become a new member in a child process: the attempts in flight are the parent's.
+        """Become a new member. In a child process (a negative number) the attempts in flight are the parent's.
 
-        A negative number is that of a child which has not joined yet. What it admitted meanwhile stays its own.
+        They stay the own ones of a member that the others took for dead, and of a child that has joined now.
         """
-        own = dict(self.serials) if self.member < 0 else {}
+        own = dict(self.serials) if self.member < 0 or member >= 0 else {}
         for serial in own.values():
             self.land(self.member, serial)
         if not own:
@@ -260,7 +276,7 @@ class Replica:
             raise ValueError("checkpoint unreadable: it is of another kind of key")
         shared = None if account is None else list(map(decode, account))
         flights = {(int(member), int(serial)): decode(permit) for member, serial, permit in plain["flights"]}
-        _require(loaded, shared, flights)
+        replica_state.require(loaded, shared, flights)
         before = self._state()
         try:
             decoder.apply()
@@ -394,7 +410,9 @@ class ReplicatedController(AdmissionController):
             if held is not None:
                 return held
             for each in replica.ahead():
-                cost = _sum(cost, each.cost)
+                cost = cost.plus(each.cost)
+        if replica.safe.used:
+            cost = replica.safe.total(cost, self.tag)
         return super().ready_at(cost, now, blocked)
 
     def _held_by_turn(self, now: float) -> tuple[float, str] | None:
@@ -422,7 +440,7 @@ class ReplicatedController(AdmissionController):
             return self.replica.held_until, ""
         if self.at_bound:
             return INFINITY, "concurrency"
-        return super().admits(cost, now)
+        return super().admits(self.replica.safe.total(cost, self.tag), now)
 
     def look_at(self, ready: float, gate: str, now: float) -> float:
         """Return when a head that may go at `ready` looks: no later than another member may open its gate unnoticed."""
@@ -445,6 +463,9 @@ class ReplicatedController(AdmissionController):
         counts, self.counts = self.counts, self.tally
         try:
             permit = super().admit(cost, now, waited, out, blocked, beyond, call)
+            if replica.safe.members and not (permit.beyond or permit.probe or self.rejection is not None):
+                beside = super().admit
+                replica.safe.add(permit, [beside(cost, now, waited, None) for _ in range(replica.safe.members)])
         finally:
             self.counts = counts
         counts.attempts += 1
@@ -471,6 +492,8 @@ class ReplicatedController(AdmissionController):
         finally:
             self.counts = counts
         counts.attempts -= 1
+        for each in replica.safe.take(permit):
+            self.replay_end(each, ReplicaEvent(EventKind.WITHDRAWN, sent=permit.sent_at - now), now)
         if replica.talks:
             replica.tell(now, ReplicaEvent(EventKind.WITHDRAWN, self.tag, serial, permit.sent_at - now))
 
@@ -487,7 +510,9 @@ class ReplicatedController(AdmissionController):
         if replica.talks:
             serial = replica.serials.get(permit, 0)
             sent = permit.sent_at - now
-            replica.tell(now, ReplicaEvent(EventKind.LEARNED, self.tag, serial, sent, outcome=outcome))
+            replica.tell(
+                now, ReplicaEvent(EventKind.LEARNED, self.tag, serial, sent, outcome=replica.safe.told(serial, outcome))
+            )
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
         """Settle an own permit, as the base class, and keep the event for the log."""
@@ -499,9 +524,16 @@ class ReplicatedController(AdmissionController):
             super().settle(permit, outcome, now, draw, out)
         finally:
             self._count_own(counts, before)
+        replica.safe.answered(self.tag, outcome, permit.sent_at)
+        for each in replica.safe.take(permit):
+            same = replica.safe.outcome(outcome)
+            self.replay_end(
+                each, ReplicaEvent(EventKind.SETTLED, sent=permit.sent_at - now, number=draw, outcome=same), now
+            )
         if replica.talks:
             sent = permit.sent_at - now
-            replica.tell(now, ReplicaEvent(EventKind.SETTLED, self.tag, serial, sent, draw, outcome=outcome))
+            told = replica.safe.told(serial, outcome)
+            replica.tell(now, ReplicaEvent(EventKind.SETTLED, self.tag, serial, sent, draw, outcome=told))
 
     def note_silent(self, permit: Permit, slow: bool, now: float, draw: float, out: Out) -> Silence:
         """Record a silent attempt, as the base class, and keep the event for the log."""
@@ -555,6 +587,7 @@ class ReplicatedController(AdmissionController):
                 super().withdraw(permit, at, None)
             elif event.outcome is not None:
                 super().settle(permit, event.outcome, at, event.number, None)
+                self.replica.safe.answered(self.tag, event.outcome, permit.sent_at)
         finally:
             self.counts, self.used_at = counts, used_at
 
@@ -573,8 +606,9 @@ class ReplicatedController(AdmissionController):
         finally:
             self.counts = counts
 
-    def discount(self, ended: Permit) -> None:
-        """Count an attempt of a member that died out of those in flight with later ones: it ended unseen before."""
+    def abandon(self, ended: Permit, now: float) -> None:
+        """Settle an attempt of another member whose end is not known: it ended unseen before."""
+        self.replay_end(ended, ReplicaEvent(EventKind.SETTLED, outcome=ABANDONED), now)
         for permit in self.permits_in_flight.values():
             if permit.order > ended.order:
                 permit.in_flight -= 1
@@ -661,22 +695,5 @@ def _controller_of(permit: Permit) -> ReplicatedController:
     return controller
 
 
-def _sum(one: Cost, other: Cost) -> Cost:
-    both = Cost(*(a + b for a, b in zip(one, other, strict=True)))
-    return both._replace(weight=one.weight)
-
-
 def _no_step(now: float) -> None:
     """Begin no step: no other member has the state."""
-
-
-def _require(loaded: dict[str, Any], account: list[Any] | None, flights: dict[tuple[int, int], Any]) -> None:
-    """Raise an error where the objects of a checkpoint are of other classes than the state has."""
-    for quotas, fields in loaded.values():
-        state = dict(zip(SHARED, fields, strict=True))
-        if type(quotas) is not QuotaSet or type(state["tally"]) is not KeyCounts:
-            raise ValueError("checkpoint unreadable: its state is incomplete")
-    if any(type(permit) is not Permit for permit in flights.values()):
-        raise ValueError("checkpoint unreadable: an attempt is none")
-    if account is not None and type(account[ACCOUNT.index("quotas")]) is not QuotaSet:
-        raise ValueError("checkpoint unreadable: its account is none")

@@ -255,3 +255,15 @@ def read_checkpoint(payload: bytes) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise UnknownState("checkpoint unreadable: it is no object")
     return plain
+
+
+def require(loaded: dict[str, Any], account: list[Any] | None, flights: dict[tuple[int, int], Any]) -> None:
+    """Raise an error where the objects of a checkpoint are of other classes than the state has."""
+    for quotas, fields in loaded.values():
+        state = dict(zip(SHARED, fields, strict=True))
+        if type(quotas) is not quota.QuotaSet or type(state["tally"]) is not limiter_state.KeyCounts:
+            raise ValueError("checkpoint unreadable: its state is incomplete")
+    if any(type(permit) is not limiter_state.Permit for permit in flights.values()):
+        raise ValueError("checkpoint unreadable: an attempt is none")
+    if account is not None and type(account[ACCOUNT.index("quotas")]) is not quota.QuotaSet:
+        raise ValueError("checkpoint unreadable: its account is none")

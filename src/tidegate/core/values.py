@@ -135,6 +135,14 @@ class Cost(NamedTuple):
     output_estimate: float = 0.0
     input_otherwise: float = 0.0
 
+    def plus(self, other: Cost) -> Cost:
+        """Return the cost of this call and another one; `weight` is that of this call."""
+        return Cost(*(a + b for a, b in zip(self, other, strict=True)))._replace(weight=self.weight)
+
+    def times(self, calls: int) -> Cost:
+        """Return the cost of that number of calls like this one."""
+        return Cost(*(calls * field for field in self))._replace(weight=self.weight)
+
     @property
     def cached_change(self) -> float:
         """Return by how much the charge changes where cached input is counted otherwise than the table says."""

@@ -63,7 +63,8 @@ class Step(NamedTuple):
     `gone` numbers the members that died since the last step: their attempts in flight are abandoned. `heads` are the
     heads of the other live members. `members` counts the live members, this one included. `wants_checkpoint` asks this
     member to hand `leave` a checkpoint, because another one joins. With `away` the log is out of reach: there are no
-    entries, `members` is the last known number, and the records given to `leave` are appended when it is back.
+    entries, and `members` is the last known number. With `returned` it is back after
+    that, or has lost its content: the attempts of other members are not known, nor the own ones to them.
     """
 
     entries: Sequence[Entry] = ()
@@ -73,6 +74,7 @@ class Step(NamedTuple):
     members: int = 1
     wants_checkpoint: bool = False
     away: bool = False
+    returned: bool = False
 
 
 ALONE = Step()
@@ -90,6 +92,9 @@ class MemberLog(Protocol):
 
     It may change in `enter`, as after a fork.
     """
+
+    keeps: bool
+    """True where records that `leave` gets while the log is out of reach are appended later; else they are lost."""
 
     def enter(self, now: float) -> Step | None:
         """Lock the log and return what the others did since the last step; None where another member holds the lock.

@@ -88,6 +88,7 @@ class HostLog:
         self._folder, self._lives, self._name, self._owner = folder, lives, name, owner
         self._reason = ""
         self._closed = False
+        self.keeps = True
         self._blank()
 
     def _blank(self) -> None:

@@ -13,10 +13,19 @@ from tidegate.shared_log.carrier import ALONE, Checkpoint, Entry, Head, Record, 
 
 
 class MemoryStore:
-    """The logs that the carriers of several registries have in common, by name."""
+    """The logs that the carriers of several registries have in common, by name. Nothing reaches them while `away`."""
 
     def __init__(self) -> None:
+        self.away = False
         self.logs: dict[bytes, MemoryLog] = {}
+
+    def set_away(self, away: bool) -> None:
+        """Take the logs out of the reach of all members, with the loss of their content, or bring them back."""
+        self.away = away
+        if away:
+            for log in self.logs.values():
+                log.lost, log.checkpoint, log.holder = (len(log.entries), log.written), None, None
+                log.heads.clear()
 
 
 class MemoryLog:
@@ -28,6 +37,8 @@ class MemoryLog:
         self.heads: dict[int, Head] = {}
         self.checkpoint: tuple[int, Checkpoint] | None = None
         self.written = 0
+        # The entries and the checkpoints of which the content was lost.
+        self.lost = 0, 0
         self.holder: int | None = None
         self.numbers = 0
 
@@ -48,8 +59,12 @@ class MemoryLog:
 class MemoryMember:
     """One member's end of a log (`carrier.MemberLog`)."""
 
-    def __init__(self, log: MemoryLog) -> None:
+    def __init__(self, store: MemoryStore, log: MemoryLog) -> None:
+        self._store = store
         self.log = log
+        self._members = 1
+        self._away = False
+        self.keeps = False
         self.member = log.numbers
         log.numbers += 1
         self.gone: list[int] = []
@@ -68,9 +83,16 @@ class MemoryMember:
         log = self.log
         if self.member not in log.members:
             return ALONE
+        if self._store.away:
+            self._away = True
+            return Step(members=self._members, away=True)
         if log.holder is not None:
             return None
+        returned, self._away = self._away, False
+        if returned:
+            self._return()
         log.holder = self.member
+        self._members = len(log.members)
         unread = self._read < len(log.entries)
         if len(log.members) == 1 and not unread and not self.gone:
             self.wanted = self.waits = False
@@ -83,12 +105,26 @@ class MemoryMember:
         self._read = len(log.entries)
         gone, self.gone = self.gone, []
         heads = [head for member, head in log.heads.items() if member != self.member]
-        return Step(entries, heads, gone, checkpoint, len(log.members), self.wanted and not self.waits)
+        return Step(
+            entries, heads, gone, checkpoint, len(log.members), self.wanted and not self.waits, returned=returned
+        )
+
+    def _return(self) -> None:
+        """Read from the loss on, and wait for the state of the first member, so that all have one state again."""
+        log = self.log
+        entries, written = log.lost
+        self._read = max(self._read, entries)
+        first = min(log.members)
+        if first != self.member:
+            self.waits, self._written = True, written
+            log.members[first].wanted = True
 
     def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
         """Append the own records, publish the own head and unlock the log."""
         log = self.log
         if self.member not in log.members:
+            return
+        if self._store.away:
             return
         log.holder = None
         log.entries += [Entry(self.member, each.at, each.payload) for each in records]
@@ -128,7 +164,7 @@ class MemoryCarrier:
 
     def join(self, name: bytes, now: float) -> MemoryMember | None:
         """Return this registry's end of the log of that name."""
-        member = MemoryMember(self.store.logs.setdefault(name, MemoryLog()))
+        member = MemoryMember(self.store, self.store.logs.setdefault(name, MemoryLog()))
         self.joined.append(member)
         return member
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from typing import Any
 
@@ -10,7 +11,7 @@ from tidegate.shared_log.errors import CorruptLog, Unshared
 from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, StoreCarrier, shown
 from tidegate.shared_log.store_log import BEGUN, ENTRIES, FULL, MAX_STATE, Answer, Ask, Stored, StoredState
 
-PROTOCOL = "v1"
+PROTOCOL = "v2"
 """Version of the script, the keys and the payloads; any change of these raises it."""
 
 MEMBERS = 64
@@ -82,8 +83,9 @@ if over > tonumber(ARGV[17]) then
 end
 local position = tonumber(redis.call('HGET', meta, 'position') or -1)
 local payload = ''
-if cursor < base or (ARGV[9] == '1' and redis.call('HLEN', members) > 1) then
-  if position >= base then
+if cursor < base or (ARGV[9] ~= '' and redis.call('HLEN', members) > 1) then
+  local since = tonumber(ARGV[9] ~= '' and ARGV[9] or 0)
+  if position >= base and tonumber(redis.call('HGET', meta, 'at') or 0) >= since then
     if redis.call('HGET', meta, 'number') ~= ARGV[8] then
       payload = redis.call('GET', state) or ''
       cursor = position
@@ -125,13 +127,14 @@ class RedisStore:
         """Run the script."""
         tag = f"{{tidegate:{PROTOCOL}:{name.hex()}}}"
         position, at, payload = ask.state or (0, 0.0, b"")
+        since = since_of(ask)
         records = [b"%.6f " % at + payload for at, payload in ask.records]
         found = self._script(
             keys=[f"{tag}:{each}" for each in ("log", "meta", "members", "heads", "state")],
             args=[
                 ask.member, ask.epoch, ask.cursor, ask.rank, ask.sequence, ask.head, int(ask.leaves), ask.known_state,
-                int(ask.needs_state), position, at, payload, secrets.token_hex(8), GONE_AFTER, MEMBERS, ENTRIES,
-                TRIMMED, EXPIRY, *records,
+                "" if since is None else since, position, at, payload, secrets.token_hex(8), GONE_AFTER, MEMBERS,
+                ENTRIES, TRIMMED, EXPIRY, *records,
             ],
         )  # fmt: skip
         if ask.leaves:
@@ -143,6 +146,11 @@ class RedisStore:
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
+
+
+def since_of(ask: Ask) -> float | None:
+    """Return the instant of the oldest state that a member can use, in the server's seconds; None where it has one."""
+    return None if ask.state_since == math.inf else max(0.0, ask.state_since)
 
 
 def _answer(found: list[Any]) -> Answer:

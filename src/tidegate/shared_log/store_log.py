@@ -6,6 +6,10 @@ see each other's records: their heads are ordered by arithmetic, so they do not 
 
 The order of entries is that of the server. A checkpoint therefore names its writer: it includes all entries before a
 position, and those of its writer up to a later one.
+
+While the server is away nothing is kept for it: an event that arrives late would be taken for news. After the return
+each member announces its attempts in flight. One that was not away writes its state, or the last one that returns; the
+others load it, so that all have one state again.
 """
 
 from __future__ import annotations
@@ -47,6 +51,10 @@ STEP_EVERY = 0.05
 """Seconds between two exchanges while calls go and none waits. Raising it makes the next decision staler. Derived: the
 core looks again after 50 ms."""
 
+STALE = 1.0
+"""Seconds after which an event that this member could not hear is outdated. Raising it takes old readings
+for new ones; lowering it loses those of a short pause. Chosen: four time limits of an exchange."""
+
 HEAD = struct.Struct("<qd10d")
 
 
@@ -72,7 +80,10 @@ class StoredState(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """One exchange. `member` is 0 for a joiner; `sequence` numbers the first record, so that none is stored twice."""
+    """One exchange. `member` is 0 for a joiner; `sequence` numbers the first record, so that none is stored twice.
+
+    `state_since` asks for a state that was written then or later, in the server's seconds; it is infinity for none.
+    """
 
     member: int
     epoch: str
@@ -81,7 +92,7 @@ class Ask(NamedTuple):
     sequence: int
     records: Sequence[tuple[float, bytes]]
     head: bytes
-    needs_state: bool
+    state_since: float
     known_state: int
     state: tuple[int, float, bytes] | None
     leaves: bool = False
@@ -109,6 +120,7 @@ class StoreLog:
         self.name = name
         self.ended = ""
         self._closed = False
+        self.keeps = False
         self.restart(now, wake, forget)
 
     def restart(self, now: float, wake: Callable[[], None], forget: Callable[[StoreLog], None]) -> None:
@@ -130,7 +142,8 @@ class StoreLog:
         self._own_state: tuple[int, float, bytes] | None = None
         self._included = 0
         self._is_asked = False
-        self._away = False
+        self._away = self._returned = False
+        self._state_since = -math.inf
         self._offset = 0.0
         self._last_at = -math.inf
         self._asked_at = -math.inf
@@ -161,6 +174,7 @@ class StoreLog:
             self._wake()
             members = max(1, len(self._ranks))
             if self._away or (self._asking and now - self._asked_at > 2 * PATIENCE):
+                self._lose(now)
                 return Step(members=members, away=True)
             early = self._joined_at <= now < self._joined_at + PATIENCE
             if not self._number:
@@ -171,7 +185,7 @@ class StoreLog:
                 self._rank = BEGUN
             if self._rank != FULL and self._state is None and not self._others_full():
                 self._rank = FULL
-            if self.sole and not self._inbox:
+            if self.sole and not self._inbox and not self._returned:
                 return ALONE
             self.member = self._number
             return self._step(members)
@@ -195,17 +209,27 @@ class StoreLog:
         gone = [each.member for each in entries if not each.payload]
         heads = [_head(member, head, self._offset) for member, head in self._heads.items() if member != self._number]
         asked = self._is_asked and self._rank != PENDING and members > 1
-        return Step(entries, heads, gone, checkpoint, members, asked)
+        returned, self._returned = self._returned, False
+        return Step(entries, heads, gone, checkpoint, members, asked, returned=returned)
 
     def _others_full(self) -> bool:
         return any(rank == FULL for member, rank in self._ranks.items() if member != self._number)
 
+    def _lose(self, now: float) -> None:
+        """Forget what was not exchanged in time: this member and the others announce their attempts again."""
+        if not self._returned and self._number:
+            self._state_since = now + self._offset
+        self._returned = True
+        self._outbox.clear()
+        self._inbox.clear()
+        self._own_state, self._own_head = None, b""
+
     def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
-        """Give the thread the records; while the server is away, keep them up to a bound."""
+        """Give the thread the records; while the server is away, drop them."""
         if self.ended or self._closed:
             return
         with self._lock:
-            if self.sole and not self._away:
+            if self.sole or self._away:
                 self._own_head = b""
                 return
             self._outbox += records[: max(0, ENTRIES - len(self._outbox))]
@@ -236,7 +260,7 @@ class StoreLog:
                 head = HEAD.pack(priority, served_at + self._offset, *cost)
             return Ask(
                 self._number, self._epoch, self._received, self._rank, self._sequence, records, head,
-                self._rank != FULL, self._known_state, state, leaves,
+                self._state_since if self._rank != FULL else math.inf, self._known_state, state, leaves,
             )  # fmt: skip
 
     def answered(self, ask: Ask, answer: Answer, offset: float) -> None:
@@ -251,11 +275,11 @@ class StoreLog:
                     self._rank = FULL
             elif not same:
                 # The others took this member for dead, or the server lost everything: then its log begins again.
+                self._lose(self._asked_at)
                 if answer.epoch != ask.epoch:
                     self._received = self._consumed = 0
-                    self._inbox.clear()
                 self._epoch, self._number = answer.epoch, answer.member
-                self._sequence, self._known_state, self._own_state = 1, 0, None
+                self._sequence, self._known_state = 1, 0
             else:
                 self._sequence += self._sent
                 del self._outbox[: self._sent]
@@ -263,6 +287,9 @@ class StoreLog:
                     self._own_state = None
             self._sent = 0
             self._heads, self._ranks = answer.heads, answer.ranks
+            if self._returned and ask.member:
+                # The ranks of others are those before their return, until their second exchange.
+                self._rank = BEGUN if self._others_full() else FULL
             if same:
                 self._take_entries(ask, answer)
             self._is_asked = self._own_state is None and (
@@ -270,12 +297,14 @@ class StoreLog:
             )
 
     def _take_entries(self, ask: Ask, answer: Answer) -> None:
-        state = answer.state
-        lapped = answer.entries and answer.entries[0].place > ask.cursor
+        state, entries = answer.state, answer.entries
+        lapped = entries and entries[0].place > ask.cursor
+        if self._returned:
+            entries = [each for each in entries if each.at >= answer.now - STALE]
         if state is not None and (lapped or state.position > ask.cursor or self._rank < state.rank):
-            self._state, self._inbox = state, list(answer.entries)
+            self._state, self._inbox = state, list(entries)
         else:
-            self._inbox += [each for each in answer.entries if each.place >= ask.cursor]
+            self._inbox += [each for each in entries if each.place >= ask.cursor]
             if lapped:
                 self._rank = min(self._rank, BEGUN)
         self._received = answer.tail
@@ -283,7 +312,10 @@ class StoreLog:
     def failed(self) -> None:
         """Take note that the server is away."""
         with self._lock:
+            # The server may have stored what was sent: its numbers are used up.
+            self._sequence += self._sent
             self._away, self._asking, self._sent = True, False, 0
+            self._lose(self._asked_at)
 
     def end(self, reason: str) -> None:
         """Share no more."""

@@ -1,0 +1,99 @@
+"""Safe capacity: the part of the limits that a member uses while it cannot hear the others.
+
+Theory of operation. Each member that is not heard is assumed to do what this one does: it admits the same call at the
+same instant, and gets the same answer. These *assumed attempts* count at all limiters as those of other members do. So
+quotas, pace and slots divide by the number of members, and no limiter knows of it. At even demand the assumption is
+right, and the members together stay within the limits. Where the others have less to do, this member uses less than it
+could. Source of the idea: the safe capacity of Doorman (https://github.com/youtube/doorman).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import CAPACITY, OK, Cost, Kind, Outcome
+
+ABANDONED = Outcome(Kind.ABANDONED)
+
+
+class SafeCapacity:
+    """Assumed attempts of `members` other members; 0 where all are heard, or nothing is assumed of them.
+
+    `used` says that anything is assumed, or that a key is still *cautious*: after the return, the members know of
+    different charges until the first answer. Until then a call needs room for a call of each of them too.
+    """
+
+    __slots__ = ("_attempts", "_cautious", "_known", "_old", "_returned_at", "members", "used")
+
+    def __init__(self) -> None:
+        self.members, self.used = 0, False
+        self._attempts: dict[Permit, list[Permit]] = {}
+        self._cautious: set[str] = set()
+        self._known = 0
+        self._old: set[int] = set()
+        self._returned_at = 0.0
+
+    def begin(self, members: int, own: Iterable[Permit], others: Iterable[Permit]) -> list[Permit]:
+        """Assume attempts of `members` others from now on; return those in flight of `others` that are not assumed.
+
+        The attempts in flight of other members end with the `own` ones: when they really end is not heard.
+        """
+        self.members, self.used = members, members > 0
+        self._cautious.clear()
+        left = list(others)
+        for permit in own:
+            self._attempts[permit] = left[:members]
+            del left[:members]
+        return left
+
+    def end(self) -> list[Permit]:
+        """Assume nothing any more; return the assumed attempts in flight."""
+        found = [permit for assumed in self._attempts.values() for permit in assumed]
+        self._attempts.clear()
+        self.members, self.used = 0, bool(self._cautious)
+        return found
+
+    def returned(self, members: int, tags: Iterable[str], serials: Iterable[int], now: float) -> None:
+        """Note that `members` others are heard again, with own attempts of these serial numbers in flight."""
+        self._cautious = set(tags) if members else set()
+        self._known, self._old, self._returned_at = members, set(serials), now
+        self.used = bool(self._cautious)
+
+    def answered(self, tag: str, outcome: Outcome, sent_at: float) -> None:
+        """Note an answer of any member: all of them now know the same quotas of the key."""
+        if self._cautious and outcome.kind is OK and sent_at >= self._returned_at:
+            self._cautious.discard(tag)
+            self.used = self.members > 0 or bool(self._cautious)
+
+    def total(self, cost: Cost, tag: str) -> Cost:
+        """Return the room that a call of the key `tag` needs: its own cost, and that of a call of each other member."""
+        others = self.members or (self._known if tag in self._cautious else 0)
+        return cost.times(others + 1) if others else cost
+
+    def add(self, own: Permit, assumed: list[Permit]) -> None:
+        """Note the assumed attempts beside an own one."""
+        self._attempts[own] = assumed
+        # An answer is read where it was to be the one of an assumed attempt.
+        own.informs = own.informs or any(each.informs for each in assumed)
+
+    def take(self, own: Permit) -> list[Permit]:
+        """Return the assumed attempts that end with an own one."""
+        return self._attempts.pop(own, [])
+
+    def outcome(self, own: Outcome) -> Outcome:
+        """Return the outcome of assumed attempts: that of the own one where it depends on the limits.
+
+        A failure may be that of one attempt, and its readings were taken in already.
+        """
+        if own.kind is OK or own.kind in CAPACITY:
+            return own._replace(readings=(), answer=None)
+        return ABANDONED
+
+    def told(self, serial: int, own: Outcome) -> Outcome:
+        """Return the outcome of an own attempt as the others hear it.
+
+        An attempt that was announced at the return counts there as a new one. Its readings would seem newer than those
+        of later attempts.
+        """
+        return own._replace(readings=()) if serial in self._old else own

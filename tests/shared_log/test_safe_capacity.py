@@ -1,0 +1,128 @@
+"""Members that cannot hear each other: each uses its part of the limits, and all share again at the return."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.shared import ROWS, SHAPES, run
+from tests.laws.world import KEY
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.events import Event, ShareJoined, ShareLost
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Kind, Outcome
+from tidegate.settings import Settings
+from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
+from tidegate.testing import VirtualClock
+
+AWAY = next(shape for shape in SHAPES if shape.name == "away")
+BY_NAME = {row.name: row for row in ROWS}
+
+
+class Several:
+    """Registries that share a log in virtual time."""
+
+    def __init__(self, count: int, **settings: float) -> None:
+        self.clock, self.store = VirtualClock(), MemoryStore()
+        made = Settings(telemetry=False, status=False, **settings)
+        self.registries = [
+            RateLimitRegistry(made, clock=self.clock, carrier=MemoryCarrier(self.store)) for _ in range(count)
+        ]
+        self.told: list[Event] = []
+        self.registries[0].subscribe(self.told.append)
+        for _ in range(2):
+            for registry in self.registries:
+                self.call(registry)
+                self.clock.advance(1.0)
+
+    def call(self, registry: RateLimitRegistry) -> None:
+        permit = registry.try_admit(KEY)
+        if isinstance(permit, Permit):
+            registry.settle(permit, Outcome(Kind.OK))
+
+    def admitted(self, registry: RateLimitRegistry) -> list[Permit]:
+        """All permits that a registry gives at once."""
+        found = []
+        while isinstance(permit := registry.try_admit(KEY), Permit):
+            found.append(permit)
+        return found
+
+    def members(self) -> list[int]:
+        return [registry.snapshot().keys[KEY].members for registry in self.registries]
+
+
+@pytest.mark.parametrize("count", [4, 8])
+@pytest.mark.parametrize("name", ["120-a-minute", "three-buckets"])
+def test_members_stay_within_stated_limits_while_they_cannot_hear_each_other(name: str, count: int) -> None:
+    found = run(BY_NAME[name], 0, count, AWAY)
+    assert found.lost == 0
+    assert found.refused_away <= 0.05
+    assert found.ratio <= 1.03
+
+
+def test_without_the_assumption_the_same_members_are_refused_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.admission.shared_keys.SAFE_SECONDS", 0.0)
+    assert run(BY_NAME["120-a-minute"], 0, 8, AWAY).refused_away > 0.05
+
+
+def test_slots_are_divided_and_no_member_is_without_one() -> None:
+    played = Several(4)
+    before = len(played.admitted(played.registries[0]))
+    played = Several(4)
+    played.store.set_away(True)
+    held = [played.admitted(registry) for registry in played.registries]
+    assert [len(each) for each in held] == [-(-before // 4)] * 4
+
+
+def test_slots_of_absent_members_end_with_the_own_calls() -> None:
+    played = Several(2)
+    theirs = played.admitted(played.registries[1])
+    played.store.set_away(True)
+    mine = played.admitted(played.registries[0])
+    assert theirs
+    assert mine, "what the other holds is not known any more"
+    for permit in mine:
+        played.registries[0].settle(permit, Outcome(Kind.OK))
+    assert len(played.admitted(played.registries[0])) >= len(mine)
+
+
+def test_attempts_in_flight_are_told_again_at_the_return() -> None:
+    played = Several(2)
+    one, two = played.registries
+    before = len(played.admitted(one))
+    played = Several(2)
+    one, two = played.registries
+    played.store.set_away(True)
+    mine = played.admitted(one)
+    played.call(two)
+    played.store.set_away(False)
+    played.clock.advance(5.0)
+    for _ in range(2):
+        for permit in played.admitted(one):
+            one.withdraw(permit)
+        for permit in played.admitted(two):
+            two.withdraw(permit)
+        played.clock.advance(1.0)
+    assert mine
+    assert len(played.admitted(two)) <= before - len(mine)
+    for permit in mine:
+        one.settle(permit, Outcome(Kind.OK))
+    assert played.members() == [2, 2]
+
+
+def test_after_a_minute_a_member_decides_as_if_unshared_and_says_so() -> None:
+    played = Several(2)
+    one, two = played.registries
+    assert [type(each) for each in played.told if isinstance(each, ShareJoined | ShareLost)] == [ShareJoined]
+    played.store.set_away(True)
+    played.call(one)
+    assert played.members()[0] == 2
+    played.clock.advance(61.0)
+    played.call(one)
+    assert played.members()[0] == 1
+    told = [each for each in played.told if isinstance(each, ShareLost)]
+    assert [each.reason for each in told] == ["it has been out of reach for a minute"]
+    played.store.set_away(False)
+    played.call(two)
+    played.call(one)
+    assert played.members()[0] == 2
+    assert isinstance([each for each in played.told if isinstance(each, ShareJoined | ShareLost)][-1], ShareJoined)
