@@ -32,6 +32,7 @@ def test_help_lists_exactly_the_commands_there_are(flag: str) -> None:
         "doctor",
         "explain",
         "run",
+        "serve",
         "simulate",
         "status",
         "experiment",

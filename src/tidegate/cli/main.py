@@ -14,7 +14,7 @@ from typer.main import get_command
 import tidegate
 from tidegate.cli.errors import in_one_line
 
-COMMANDS = ("advise", "demo", "docs", "doctor", "explain", "run", "simulate", "status", "experiment")
+COMMANDS = ("advise", "demo", "docs", "doctor", "explain", "run", "serve", "simulate", "status", "experiment")
 
 
 class Commands(TyperGroup):

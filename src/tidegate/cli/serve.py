@@ -1,0 +1,56 @@
+"""`tidegate serve`: a local web page with the limits of the active programs of this user, beside their use."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.errors import stop
+from tidegate.errors import ConfigurationError
+
+DEFAULT_PORT = 4780
+"""Port that is tried first. Chosen: no registered service has it."""
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on; one of this machine's loopback interface.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port to listen on; the next free one where it is busy, 0: any.")
+    ] = DEFAULT_PORT,
+    unsafe_public: Annotated[
+        bool, typer.Option("--unsafe-public", help="Allow a --host that other machines reach, without encryption.")
+    ] = False,
+) -> None:
+    """Show the limits of your active programs and their use on a local web page.
+
+    The printed URL holds the token of this start: whoever has it can read the page. Ctrl-C ends the server; the
+    programs go on.
+    """
+    if os.name != "posix":
+        raise stop("page not available: it reads the counts of `tidegate run`, which needs a POSIX system")
+    if host not in LOOPBACK and not unsafe_public:
+        raise ConfigurationError(
+            "host", host, "it must be 127.0.0.1, localhost or ::1; --unsafe-public allows others, without encryption"
+        )
+    try:
+        from tidegate.ui.access_policy import new_token
+        from tidegate.ui.server import bind, create_app, names_of
+        from tidegate.ui.server import serve as run_server
+    except ImportError as error:
+        raise stop(f"page not available: {error.name} is not installed; run: pip install 'tidegate[ui]'") from None
+    listener = bind(host, port)
+    names, token = names_of(listener, host), new_token()
+    chosen = listener.getsockname()[1]
+
+    def started() -> None:
+        if port and chosen != port:
+            typer.echo(f"port {port} is busy; using {chosen}", err=True)
+        typer.echo(f"page ready: http://{names[0]}/#{token}")
+
+    run_server(create_app(hosts=names, token=token), listener, started)

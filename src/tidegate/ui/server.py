@@ -1,0 +1,153 @@
+"""Server of the page: its routes, and the task that samples the live runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from tidegate.errors import ConfigurationError
+from tidegate.launch.runs import ProgramRun, live_runs
+from tidegate.ui.access_policy import AccessPolicy
+from tidegate.ui.limit_history import PERIOD, LimitHistory
+
+logger = logging.getLogger("tidegate")
+
+STATIC = Path(__file__).parent / "static"
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Hosts to which the page binds."""
+
+TRIED_PORTS = 20
+"""Ports above a busy one that are tried. Raising it ends later where all are busy."""
+
+SHUTDOWN_SECONDS = 2
+"""Seconds that open requests get at the end; the browser asks again after a second at most."""
+
+
+def create_app(
+    *,
+    hosts: Iterable[str],
+    token: str,
+    runs: Callable[[], Iterable[ProgramRun]] = live_runs,
+    monotonic: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+) -> Starlette:
+    """Return the application of the page.
+
+    `hosts` are the values of `Host` that name this server. `runs` returns the live runs.
+    """
+    history = LimitHistory(wall)
+
+    async def sample() -> None:
+        # Files are read in a thread: a slow disk must not hold up the answers.
+        found = await asyncio.to_thread(lambda: list(runs()))
+        history.take(found, monotonic())
+
+    async def sample_for_ever() -> None:
+        while True:
+            began = monotonic()
+            try:
+                await sample()
+            except Exception as error:
+                logger.warning("runs not read: %s was raised; the page reads them again", type(error).__name__)
+            await asyncio.sleep(max(0.1, PERIOD - (monotonic() - began)))
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(sample_for_ever())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def index(request: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    async def limits(request: Request) -> Response:
+        since = request.query_params.get("since", "0")
+        if not since.isdecimal() or len(since) > len(str(2**53)):
+            return JSONResponse({"error": "since not usable: it must be a sample number"}, 400)
+        return JSONResponse(history.answer(int(since)))
+
+    return Starlette(
+        routes=[
+            Route("/", index),
+            Route("/api/limits", limits),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[Middleware(AccessPolicy, hosts=tuple(hosts), token=token)],
+        lifespan=lifespan,
+    )
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a listening socket on `port`, or on the next free one; port 0 takes any free one.
+
+    Raise `ConfigurationError` where none of them is free, or where `host` is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    problem: OSError | None = None
+    for number in range(port, min(port + TRIED_PORTS, 65_535) + 1) if port else (0,):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, number))
+            listener.listen(128)
+        except OSError as error:
+            listener.close()
+            problem = error
+            continue
+        return listener
+    reason = problem.strerror if problem is not None else "no port left"
+    raise ConfigurationError("port", port, f"it and the next {TRIED_PORTS} are not available on {host}: {reason}")
+
+
+def names_of(listener: socket.socket, host: str) -> tuple[str, ...]:
+    """Return the values of `Host` that name the server of a socket, which listens on `host`; the first is shown."""
+    port = listener.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    names = [shown] if host not in LOOPBACK else [shown, "127.0.0.1", "localhost", "[::1]"]
+    return tuple(dict.fromkeys(f"{name}:{port}" for name in names))
+
+
+def serve(app: Starlette, listener: socket.socket, started: Callable[[], None]) -> None:
+    """Serve the application until the process is interrupted; call `started` when it answers."""
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    server = _Server(config, started)
+    server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Server that tells when it answers."""
+
+    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._told = started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and tell so."""
+        await super().startup(sockets)
+        if self.started:
+            self._told()

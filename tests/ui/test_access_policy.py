@@ -1,0 +1,122 @@
+"""Every route refuses every forged request, with every method; the page's own requests are answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
+
+from tidegate.ui.access_policy import ANSWER_HEADERS
+from tidegate.ui.server import create_app
+
+HOST = "127.0.0.1:4780"
+TOKEN = "the-token"
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
+OWN = {"host": HOST, "authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+
+FORGED = {
+    "rebound name": ({"host": "evil.example"}, 421),
+    "rebound name with our port": ({"host": "evil.example:4780"}, 421),
+    "our name with a suffix": ({"host": "127.0.0.1:4780.evil.example"}, 421),
+    "another port": ({"host": "127.0.0.1:80"}, 421),
+    "no host": ({"host": ""}, 421),
+    "another origin": ({"origin": "https://evil.example"}, 403),
+    "another local server": ({"origin": "http://127.0.0.1:8000"}, 403),
+    "our origin by https": ({"origin": f"https://{HOST}"}, 403),
+    "no origin of a sandbox": ({"origin": "null"}, 403),
+    "cross-site": ({"sec-fetch-site": "cross-site"}, 403),
+    "same site, another port": ({"sec-fetch-site": "same-site"}, 403),
+}
+NO_TOKEN = {
+    "no token": "",
+    "another token": "Bearer another",
+    "another scheme": f"Basic {TOKEN}",
+    "the token alone": TOKEN,
+    "the token with a suffix": f"Bearer {TOKEN}x",
+}
+
+
+def app() -> Starlette:
+    return create_app(hosts=(HOST, "localhost:4780"), token=TOKEN, runs=lambda: ())
+
+
+def paths() -> Iterator[str]:
+    """Every path of the application, one file of each folder, and one that does not exist."""
+    for route in app().routes:
+        if isinstance(route, Mount):
+            yield f"{route.path}/app.js"
+        else:
+            assert isinstance(route, Route)
+            yield route.path.replace("{number:int}", "1")
+    yield "/api/nothing"
+    yield "/nothing"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[TestClient]:
+    with TestClient(app()) as client:
+        yield client
+
+
+def asked(client: TestClient, method: str, path: str, headers: dict[str, str]) -> httpx.Response:
+    return client.request(method, path, headers={**OWN, **headers})  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("path", list(paths()))
+def test_forged_requests_are_refused(client: TestClient, path: str, method: str) -> None:
+    for name, (headers, status) in FORGED.items():
+        answer = asked(client, method, path, headers)
+        assert answer.status_code == status, name
+        assert "refused" in answer.text or method == "HEAD", name
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("path", list(paths()))
+def test_data_and_changes_need_the_token(client: TestClient, path: str, method: str) -> None:
+    for name, given in NO_TOKEN.items():
+        answer = asked(client, method, path, {"authorization": given})
+        if path.startswith("/api/") or method not in ("GET", "HEAD"):
+            assert answer.status_code == 401, name
+        else:
+            assert answer.status_code in (200, 404), name
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_change_needs_json(client: TestClient, kind: str) -> None:
+    assert asked(client, "POST", "/api/limits", {"content-type": kind}).status_code == 415
+
+
+@pytest.mark.parametrize("headers", [{}, {"origin": f"http://{HOST}"}, {"sec-fetch-site": "same-origin"},
+                                     {"sec-fetch-site": "none"}, {"host": "localhost:4780"}])  # fmt: skip
+def test_requests_of_the_page_are_answered(client: TestClient, headers: dict[str, str]) -> None:
+    assert asked(client, "GET", "/api/limits", headers).json()["runs"] == []
+    assert asked(client, "GET", "/", {**headers, "authorization": ""}).status_code == 200
+
+
+def test_two_hosts_are_refused(client: TestClient) -> None:
+    answer = client.get("/", headers=[("host", HOST), ("host", "evil.example")])
+    assert answer.status_code == 421
+
+
+@pytest.mark.parametrize("path", list(paths()))
+def test_every_answer_has_the_headers(client: TestClient, path: str) -> None:
+    for headers in ({}, {"host": "evil.example"}, {"authorization": "no"}):
+        answer = asked(client, "GET", path, headers)
+        assert {name: answer.headers.get(name) for name in ANSWER_HEADERS} == dict(ANSWER_HEADERS)
+
+
+def test_no_path_leaves_the_folder(client: TestClient) -> None:
+    for path in ("/static/../server.py", "/static/%2e%2e/server.py", "/static//etc/passwd"):
+        assert asked(client, "GET", path, {}).status_code in (404, 405)
+
+
+@pytest.mark.parametrize("since", ["-1", "x", "1e3", "9" * 400, "²"])
+def test_a_sample_that_is_no_number_is_refused(client: TestClient, since: str) -> None:
+    answer = client.get("/api/limits", params={"since": since}, headers=OWN)
+    assert answer.status_code == 400
+    assert "since not usable" in answer.json()["error"]

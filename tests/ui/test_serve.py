@@ -1,0 +1,125 @@
+"""`tidegate serve`: the server begins, names its URL, shows real programs, and refuses what is not safe."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+import tidegate
+from tests.cli.running import TIDEGATE, environ
+from tidegate.admission import key_hook
+from tidegate.cli.main import app
+
+PATIENCE = 120.0
+"""Seconds after which a server that does not answer fails the test; no test is near it."""
+
+
+def refused(*words: str) -> str:
+    done = CliRunner().invoke(app, ["serve", *words])
+    assert done.exit_code == 2, done.output
+    return done.output
+
+
+@contextmanager
+def served(below: Path, *words: str) -> Iterator[tuple[str, str, str]]:
+    """A server whose runs are below a folder: its URL, its token, and what it said before."""
+    env = environ() | {"TMPDIR": str(below)}
+    process = subprocess.Popen(
+        [*TIDEGATE, "serve", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert process.stdout is not None
+    try:
+        said = ""
+        for line in process.stdout:
+            said += line
+            found = re.search(r"page ready: (http://\S+/)#(\S+)$", line.rstrip())
+            if found:
+                yield found[1], found[2], said
+                break
+        else:
+            pytest.fail(said)
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(PATIENCE)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+def limits(url: str, token: str) -> dict[str, Any]:
+    answer = httpx.get(f"{url}api/limits", headers={"authorization": f"Bearer {token}"})
+    assert answer.status_code == 200
+    return dict(answer.json())
+
+
+def test_a_public_address_is_refused() -> None:
+    said = refused("--host", "0.0.0.0")
+    assert "host" in said
+    assert "--unsafe-public" in said
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    assert "not available" in refused("--host", "192.0.2.1", "--unsafe-public")
+
+
+def test_a_missing_extra_names_the_command(tmp_path: Path) -> None:
+    (tmp_path / "uvicorn.py").write_text("raise ImportError('no uvicorn', name='uvicorn')")
+    env = environ() | {"PYTHONPATH": os.pathsep.join((str(tmp_path), environ().get("PYTHONPATH", "")))}
+    done = subprocess.run([*TIDEGATE, "serve"], env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert done.stderr == ("tidegate: page not available: uvicorn is not installed; run: pip install 'tidegate[ui]'\n")
+
+
+def test_a_busy_port_is_passed_and_said(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        with served(tmp_path, "--port", str(port)) as (url, _, said):
+            chosen = int(url.rstrip("/").rpartition(":")[2])
+            assert chosen > port
+            assert f"port {port} is busy; using {chosen}" in said
+
+
+def test_a_program_appears_with_its_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(key_hook, "on_new_queue", None)
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    with served(tmp_path, "--port", "0") as (url, token, _):
+
+        def look() -> dict[str, Any]:
+            end = time.monotonic() + PATIENCE
+            while not (found := limits(url, token)["runs"]):
+                assert time.monotonic() < end
+            return dict(found[0])
+
+        run = registry.execute("my-service", look)
+        assert run["pid"] == os.getpid()
+        (key,) = run["keys"]
+        assert "my-service" in key["key"]
+        assert (key["in_flight"], key["counts"]["calls"]) == (1, 1)
+
+
+def test_the_page_is_up_without_the_database_library() -> None:
+    code = (
+        "import sys, tidegate.ui.server; "
+        "print([name for name in ('sqlalchemy', 'alembic', 'pandas', 'openai') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ(), capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert done.stdout == "[]\n"
