@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from statistics import median
+from typing import Literal
 
 import pytest
 
 from bench import virtual
 from bench.drawn import Draw, Drawn, families, supplied
 from bench.drawntable import BARS, DRAWN, HEADER, MARKS, NAMES, PAGE, YARDSTICKS, Bar, asked, line, named, shown
+from bench.families import SILENT
 from bench.lab import seeds_of
 from bench.players import knowing, phaseless, unrated
 from bench.scenarios import NAMES as ROW_NAMES
@@ -227,6 +229,21 @@ def test_a_player_without_the_rate_plays_a_window_as_one_without_the_phase() -> 
     seed = next(seed for seed in range(8) if binding(FAMILIES["hint-late"].row(seed)).kind == "fixed")
     row = FAMILIES["hint-late"].row(seed)
     assert unrated(row, seed) == phaseless(row, seed)
+
+
+@pytest.mark.parametrize(
+    ("kind", "hints", "most"), [("fixed", "late", 4), ("rolling", "late", 4), ("rolling", "exact", 5)]
+)
+def test_hints_that_count_down_show_a_window_which_is_then_kept(
+    kind: Literal["fixed", "rolling"], hints: Literal["late", "exact"], most: int
+) -> None:
+    """Ten windows of which each refusal names the end, or three times as long: at first each one costs refusals."""
+    limit = Limit(kind=kind, limit=50, window=10.0, offset=1.3 if kind == "fixed" else 0.0)
+    latency = Distribution.lognormal(0.2, 0.3)
+    scenario = Scenario(limiters=(limit,), dialect="hint", retry_after=hints, latency=latency)
+    played = virtual.Laboratory(Row(name="", family=SILENT, scenario=scenario, count=500), 3)
+    played.run()
+    assert sum(at > 30.0 for at in played.refused_at) <= most
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -49,6 +49,19 @@ def test_the_boundary_is_looked_for_where_the_last_ones_predict_it() -> None:
     assert (window.waiting, window.admitted) == (False, 1)
 
 
+def test_a_stated_boundary_is_waited_for_to_its_end_and_bounds_the_next_one(window: HiddenWindow) -> None:
+    window.wait(10.1)
+    assert window.told(18.5, 19.0) == 19.0
+    assert window.confirmed
+    assert window.found(19.0)
+    for _ in range(3):
+        window.sent(19.0)
+    # The windows begin after 9 and after 18.5, and not after 10 and 19.
+    window.wait(19.1)
+    assert window.refused(18.5 + 8.4) >= 18.5 + 8.4
+    assert window.told(27.5, 27.9) == 27.9
+
+
 def test_a_boundary_is_known_well_enough_where_more_precision_costs_more_than_it_gains(window: HiddenWindow) -> None:
     assert window.refused(window.wait(10.1)) == pytest.approx(20.0)
 

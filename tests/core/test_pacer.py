@@ -388,3 +388,33 @@ def test_a_refusal_at_random_makes_nothing_slower(pacer: Pacer) -> None:
     rate = pacer.rate
     pacer.ignore(pacer.mark, 5.0)
     assert pacer.rate > rate
+
+
+def stated_refusal(pacer: Pacer, at: float, low: float, high: float) -> None:
+    """Refuse an attempt of that instant, whose hint states between which instants the next call is admitted."""
+    pacer.timed, pacer.hint, pacer.stated = True, high - at, (low, high)
+    refuse(pacer, at, *send(pacer, at))
+
+
+@pytest.mark.parametrize(("wait", "window"), [(4.0, True), (0.2, False)])
+def test_a_stated_wait_that_no_bucket_explains_shows_a_window(pacer: Pacer, wait: float, window: bool) -> None:
+    """Twenty calls in the five seconds since the zero: a bucket has the next one in 0.27 seconds."""
+    for number in range(20):
+        pacer.sent(4.0 + 0.05 * number)
+    stated_refusal(pacer, 5.0, 5.0 + wait, 5.0 + wait + 0.2)
+    assert (pacer.phase is PacerPhase.WINDOWED) is window
+    if window:
+        assert pacer.spacing.opens_at(5.0 + TRIP) == pytest.approx(5.0 + wait + 0.2, abs=0.01)
+
+
+def test_the_calls_of_a_stated_window_go_at_once_and_no_call_beyond_them(pacer: Pacer) -> None:
+    for number in range(20):
+        pacer.sent(4.0 + 0.005 * number)
+    stated_refusal(pacer, 4.2, 9.0, 9.2)
+    pacer.stated = None
+    count, now = 0, 4.2 + TRIP
+    while (now := max(now, pacer.spacing.opens_at(now))) < 10.0:
+        pacer.sent(now)
+        count += 1
+        now += 1e-6
+    assert count == 20

@@ -42,6 +42,31 @@ def test_the_pace_is_what_was_let_in_since_the_zero_as_far_as_it_is_known(gauge:
     assert gauge.pace(12.0) == 2.5
 
 
+def test_stated_instants_bound_the_rate_closely_after_a_few_calls() -> None:
+    gauge = RateMeter()
+    gauge.burst = 10.0
+    gauge.stated = (10.9, 11.0)
+    gauge.begin(10.0)
+    for at in (11.0, 13.0, 15.0):
+        gauge.went(at)
+    gauge.stated = (16.9, 17.0)
+    mark = gauge.sent
+    gauge.refused(mark)
+    low, high = gauge.bounds(mark, 16.0)
+    # Three calls came back in 5.9 to 6.1 seconds.
+    assert low >= 3.0 / 6.1
+    assert high == pytest.approx(3.0 / 5.9)
+    gauge.stated = None
+    low, high = gauge.bounds(mark, 16.0)
+    assert high > 0.6
+
+
+def test_a_stated_wait_bounds_the_rate_though_no_call_came_back(gauge: RateMeter) -> None:
+    gauge.stated = (12.0, 13.0)
+    gauge.refused(sent(gauge, 0))
+    assert gauge.bounds(gauge.sent, 10.5)[1] <= 1.0 / (12.0 - 10.5)
+
+
 def test_it_can_begin_anew_in_the_middle(gauge: RateMeter) -> None:
     gauge.refused(sent(gauge, 20))
     gauge.begin(50.0)

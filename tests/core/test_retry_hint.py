@@ -66,8 +66,38 @@ def test_a_hint_that_counts_down_three_times_too_fast_ends_where_it_reaches_zero
     refuser.refuse(0.0, 12.0)
     wait = refuser.refuse(3.0, 3.0)
     assert 3.0 + wait == pytest.approx(4.0, abs=0.2)
-    assert refuser.trust.share == pytest.approx(1.0 / 3.0)
-    assert refuser.refuse(20.0, 9.0, admitted=30) == pytest.approx(3.0)
+    # It lost eight to ten seconds in three: the slowest of these countdowns is waited for.
+    assert refuser.trust.share == pytest.approx(3.0 / 8.0)
+    assert refuser.refuse(20.0, 9.0, admitted=30) == pytest.approx(9.0 * 3.0 / 8.0)
+
+
+def test_each_pair_of_hints_narrows_how_fast_they_count_down(refuser: Refuser) -> None:
+    refuser.refuse(0.0, 12.0)
+    refuser.refuse(3.0, 3.0)
+    assert refuser.trust.span(9.0) == pytest.approx((8.0 * 3.0 / 10.0, 9.0 * 3.0 / 8.0))
+    # Fifteen at 20 and four 3.3 seconds later: ten to twelve seconds.
+    refuser.refuse(20.0, 15.0, admitted=30)
+    refuser.refuse(23.3, 4.0)
+    assert refuser.trust.span(9.0) == pytest.approx((8.0 * 3.0 / 10.0, 9.0 * 3.3 / 10.0))
+
+
+def test_true_hints_state_the_seconds_of_their_rounding(refuser: Refuser) -> None:
+    assert refuser.trust.span(9.0) is None
+    refuser.refuse(0.0, 12.0)
+    refuser.refuse(3.0, 9.0)
+    assert refuser.trust.span(9.0) == (8.0, 9.0)
+
+
+def test_a_constant_states_no_instant_and_neither_does_a_hint_that_becomes_longer(refuser: Refuser) -> None:
+    refuser.refuse(0.0, 2.0)
+    refuser.refuse(1.0, 2.0)
+    assert refuser.trust.span(2.0) is None
+    refuser.refuse(20.0, 2.0, admitted=30)
+    refuser.refuse(21.0, 1.0)
+    assert refuser.trust.span(2.0) is not None
+    refuser.refuse(40.0, 2.0, admitted=30)
+    refuser.refuse(41.0, 3.0)
+    assert refuser.trust.span(2.0) is None
 
 
 def test_constant_hint_is_obeyed_as_it_may_be_true(refuser: Refuser) -> None:

@@ -240,6 +240,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     if permit.overcommitted and not gate:
         gates.refuse_overcommit(now)
     tried, stated = False, hint or 0.0
+    span: tuple[float, float] | None = None
     pause = gates.pause_for(gate, outcome.readings) if hint and (gate or paced) else gates.pause
     # An account's pause lets the calls of all its models go at once, so none of them is a trial.
     if hint and paced and pause is gates.pause and not permit.beyond and outcome.cause is not Cause.SLOPE:
@@ -247,8 +248,10 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         wait = gates.hints.seconds(hint, permit.sent_at, now, let_in, gates.pause.grace, new_wave)
         tried, hint = wait < hint, wait or None
         gates.pacer.timed = gates.hints.counts_down
+        span = gates.hints.span(stated) if hint else None
     if paced and not permit.beyond:
         gates.pacer.hint = min(hint or 0.0, gates.pause.cap)
+        gates.pacer.stated = (permit.sent_at + span[0], now + span[1]) if span is not None else None
         _unexplained(gates, permit, outcome, now, new_wave, out)
     unpaced = not (gate or paced)
     if unpaced and not hint:

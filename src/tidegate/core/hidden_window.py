@@ -10,6 +10,7 @@ refused and the first one that was admitted. So the period lies in an interval t
 next boundary is looked for inside the interval that they predict: in its middle while that is worth a refusal, else at
 its end. A boundary later than predicted is that of a fixed window, of which the first calls saw only the rest. Then the
 attempts go ever later, each after twice the wait, but never so late that a whole window could pass between two of them.
+Where the hint of a refusal states the boundary, its rounding gives the interval, and nothing is looked for.
 
 All instants and durations are in seconds.
 """
@@ -77,6 +78,7 @@ class HiddenWindow:
         "_run",
         "_seen",
         "_spread",
+        "_told",
         "_tries",
         "_used",
         "admitted",
@@ -98,7 +100,7 @@ class HiddenWindow:
         # Bounds of the period: a rolling window was full for one period, a fixed one for less.
         self._least, self._most = refused_at - begun_at, admitted_at - begun_at
         self._low = self._high = self._seen = self._later = 0.0
-        self._late = False
+        self._late = self._told = False
         self._tries = self._used = self._check_after = self._checked = self._grown = 0
 
     @property
@@ -175,7 +177,7 @@ class HiddenWindow:
 
     def wait(self, now: float) -> float:
         """Begin to wait for the boundary; return when the first attempt goes."""
-        self.waiting, self._late = True, False
+        self.waiting, self._late, self._told = True, False, False
         self._tries = 0
         self._low, self._high = self._predicted()
         self._low = max(self._low, now)
@@ -214,6 +216,18 @@ class HiddenWindow:
             return INFINITY
         return self._next()
 
+    def told(self, low: float, high: float) -> float:
+        """Narrow the boundary to an interval that the provider stated; return when the next attempt goes."""
+        if self._checking:
+            # The refusal that states it was of a call beyond the last one.
+            self._checking = False
+            self._checked += 1
+        self._low = max(self._low, low)
+        self._high = max(self._low, high)
+        self._seen = max(self._seen, low)
+        self._told = self._fixed = True
+        return self._next()
+
     def found(self, sent_at: float) -> bool:
         """Take in that the attempt sent at `sent_at` was admitted: a window has begun. Return False if it is none."""
         if self._checking and sent_at < self._low:
@@ -233,9 +247,10 @@ class HiddenWindow:
             return False
         number, low, high = self._begun[-1]
         self._least = max(self._least, self._low - high)
-        self._most = sent_at - low if self._late else min(self._most, sent_at - high)
+        by = max(self._low, min(sent_at, self._high)) if self._told else sent_at
+        self._most = by - low if self._late or self._told else min(self._most, sent_at - high)
         self._most = max(self._most, self._least)
-        self._begun.append((number + 1, self._seen, sent_at))
+        self._begun.append((number + 1, self._seen, by))
         self._next_window()
         self.admitted = 1
         self._calls.append(sent_at)
@@ -270,7 +285,7 @@ class HiddenWindow:
         # A later attempt could miss a whole window: a fixed one has lasted for at least this long.
         high = min(self._high, low + max(self._least, low - self._begun[-1][2]))
         windows = 1 if self._fixed else len(self._begun)
-        sought = self._late or (self._fixed and self._tries)
+        sought = self._late or self._told or (self._fixed and self._tries)
         if sought or high - low <= WORTH * self._least / (self.size * windows):
             return high
         return low + 0.5 * (high - low)

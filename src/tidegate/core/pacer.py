@@ -15,7 +15,7 @@ five phases:
 - *Climbing* (`RampPhase`): the provider refuses fast growth (slope). The pace grows steadily, and more slowly after
   each refusal.
 - *Windowed* (`HiddenWindow`): the provider admits a number of calls, then none until a boundary. The calls of a window
-  go at once, and single attempts look for the next boundary.
+  go at once, and single attempts look for the next boundary. A hint that is known to count down states the boundary.
 
 A key that leaves the pace unused proves nothing: its phase begins again.
 
@@ -140,6 +140,7 @@ class Pacer:
         "_refused_at",
         "_seeded",
         "_startup",
+        "_stated_before",
         "_window",
         "_window_begun_at",
         "_window_let_in",
@@ -150,6 +151,7 @@ class Pacer:
         "hint",
         "phase",
         "spacing",
+        "stated",
         "stray_odds",
         "timed",
     )
@@ -171,6 +173,9 @@ class Pacer:
         self._base = self.hint = 0.0
         # The hints of refusals count down, so refusals have a cause that time ends.
         self.timed = False
+        # Instants between which the next call is admitted, by the hints of the newest refusal and the one before.
+        self.stated: tuple[float, float] | None = None
+        self._stated_before: tuple[float, float] | None = None
         # Logarithm of the odds that refusals come at random, and not from a hidden rate.
         self.stray_odds = -INFINITY
         # The same where the rate may change: a refusal counts as random by these odds alone.
@@ -250,6 +255,7 @@ class Pacer:
         self._most = run.most
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
         self.gauge.note(run, sent_at)
+        self.gauge.stated = self.stated
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
         self.spacing.reset_backoff()
@@ -279,6 +285,7 @@ class Pacer:
     ) -> None:
         """A refusal of the attempt that was sent with `mark`; asked only while active."""
         self.spacing.grace = grace
+        self.gauge.stated = self.stated
         self._floor.know(latency)
         alone = self.spacing.alone(now)
         self.spacing.emptied(now)
@@ -295,6 +302,10 @@ class Pacer:
             self.gauge.zero(let_in, sent_at)
             return
         count, seconds = self.gauge.since_zero(let_in, sent_at)
+        if cause is Cause.RATE and self._states_window(count, seconds, sent_at):
+            self._begin_stated_window(count, let_in, sent_at, now)
+            return
+        self._stated_before = self.stated
         if self.chance_odds > -0.5 * EVIDENCE and count >= KEPT_CALLS and cause is Cause.RATE:
             self.spacing.burst(CHANCE_CALLS, now)
             return
@@ -356,6 +367,32 @@ class Pacer:
         self.spacing.rate = first.calls / max(first.seconds, SHORTEST_RUN)
         self.spacing.ready(0.0, now)
 
+    def _states_window(self, count: int, seconds: float, sent_at: float) -> bool:
+        """Return whether the stated wait excludes every bucket that admitted `count` calls in `seconds` since the zero.
+
+        An empty bucket admits a call after the inverse of its rate at the latest, and one may have come back before.
+        """
+        if self.stated is None or count < WINDOW_CALLS or self.gauge.let_in < self._no_window_until:
+            return False
+        return (count - 1) * (self.stated[0] - sent_at) > seconds
+
+    def _begin_stated_window(self, count: int, let_in: int, sent_at: float, now: float) -> None:
+        """Take the calls since the zero for those of a window whose end the refusal of `sent_at` states."""
+        assert self.stated is not None
+        first_at, low = self.gauge.first_since_zero, self.gauge.zero_at
+        if self._stated_before is not None:
+            low = max(low, min(self._stated_before[0], first_at))
+        self.phase, self._floor.trying = PacerPhase.WINDOWED, False
+        self._window = HiddenWindow(count, low, low, first_at, sent_at - first_at)
+        # Calls sent after the refused one count until they are refused, too.
+        self._window.admitted = count + self.gauge.let_in - let_in
+        self._window_let_in = let_in - count
+        self.gauge.zero(let_in, sent_at)
+        self.spacing.rate = count / max(sent_at - first_at, SHORTEST_RUN)
+        self.spacing.reset_backoff()
+        self._window.wait(sent_at)
+        self._await_window(max(now, self._window.told(*self.stated)), now)
+
     def _send_windowed(self, proven: bool, now: float) -> None:
         window, spacing = self._window, self.spacing
         if proven and not window.found(self._lone_at):
@@ -388,10 +425,14 @@ class Pacer:
         if window.waiting:
             until = window.refused(sent_at)
             if until < INFINITY:
+                if self.stated is not None:
+                    until = window.told(*self.stated)
                 self._await_window(max(until, now), now)
                 return True
         elif window.settled:
             until, ended = window.early(now)
+            if ended and self.stated is not None:
+                until = window.told(*self.stated)
             if ended:
                 self._await_window(max(now, until), now)
             elif until < INFINITY:

@@ -48,7 +48,8 @@ class RateMeter:
     """The counts of one key. Rates are in calls a second: `rate` was measured last (0: never), `best` of all recently.
 
     `burst` is what the hidden bucket seems to hold, in calls; `price` is how many refusals the next measurement has
-    cost so far. `last` is what `rate` was taken from: calls and seconds.
+    cost so far. `last` is what `rate` was taken from: calls and seconds. The newest refusal `stated` between which
+    instants the next call is admitted, None where it did not.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class RateMeter:
         "_sends",
         "_zero_at",
         "_zero_count",
+        "_zero_stated",
         "best",
         "burst",
         "consistent",
@@ -70,6 +72,7 @@ class RateMeter:
         "price",
         "rate",
         "sent",
+        "stated",
     )
 
     def __init__(self) -> None:
@@ -86,6 +89,8 @@ class RateMeter:
         self.first_at = 0.0
         self._least_content = 1.0
         self._sends: deque[tuple[int, float]] | None = None
+        self.stated: tuple[float, float] | None = None
+        self._zero_stated: tuple[float, float] | None = None
 
     @property
     def let_in(self) -> int:
@@ -106,6 +111,7 @@ class RateMeter:
     def begin(self, at: float) -> None:
         """Counts from here on, where the hidden quota was empty."""
         self._zero_at, self._zero_count = at, self.sent - self._refused
+        self._zero_stated = self.stated
         self._seen = self._zero_count
         self.price = 0
 
@@ -150,6 +156,18 @@ class RateMeter:
         for place, at in enumerate(times):
             if last > at:
                 low = max(low, (len(times) - place - content) / (last - at))
+        if self.stated is not None:
+            # After the last call the bucket was not below zero, so a unit takes at least from then until it is back.
+            next_low, next_high = self.stated
+            if next_low > last:
+                high = min(high, 1.0 / (next_low - last))
+            if self._zero_stated is not None:
+                # Between the two instants that were stated, exactly the admitted units came back.
+                zero_low, zero_high = self._zero_stated
+                if next_high > zero_low:
+                    low = max(low, len(times) / (next_high - zero_low))
+                if next_low > zero_high and content >= len(times):
+                    high = min(high, len(times) / (next_low - zero_high))
         return low, high
 
     @property
@@ -201,6 +219,16 @@ class RateMeter:
         """Calls that were admitted since the zero, and the seconds it took."""
         return let_in - self._zero_count, sent_at - self._zero_at
 
+    @property
+    def zero_at(self) -> float:
+        """Return the instant of the zero."""
+        return self._zero_at
+
+    @property
+    def first_since_zero(self) -> float:
+        """Return when the first call since the zero was sent that was admitted; 0 without one."""
+        return next((at for _, at in self._sends or () if at > self._zero_at), 0.0)
+
     def pace(self, now: float) -> float:
         """Calls a second that were admitted since the zero, or are not known to have been refused."""
         count, seconds = self.since_zero(self.let_in, now)
@@ -213,6 +241,7 @@ class RateMeter:
 
     def zero(self, let_in: int, sent_at: float) -> None:
         """Counts from this refusal on."""
+        self._zero_stated = self.stated
         self._zero_at, self._zero_count = sent_at, let_in
 
     def measured(self, count: int, seconds: float) -> None:

@@ -7,8 +7,9 @@ an attempt is admitted. While nothing is known of a provider's hints, one attemp
 - It is admitted: that part is enough. The next spell tries a smaller part, until one is refused.
 - It is refused, and its own hint is shorter by the seconds that passed: the hints are true, and are obeyed from then
   on.
-- It is refused, and its own hint is shorter by more than that: the hints count down too fast. Two of them give the
-  instant at which they reach zero, and the share of each that is true.
+- It is refused, and its own hint is shorter by more than that: the hints count down too fast. Two of them, and their
+  rounding, give bounds of how fast. Each further pair narrows the bounds. The slowest countdown within them names the
+  latest instant at which a call is admitted: that is waited for, because a bucket keeps what comes back meanwhile.
 - It is refused, and its own hint has not become shorter, although the seconds that passed exceed its rounding: the
   hints do not count down. A constant may be true (a refusal blocks the key for that time), so what was found to be
   enough is waited for, and nothing shorter is tried.
@@ -51,7 +52,9 @@ class HintTrust:
     __slots__ = (
         "_begun",
         "_fixed",
+        "_least",
         "_let_in",
+        "_most",
         "_proved",
         "_told_little",
         "_tried",
@@ -74,10 +77,21 @@ class HintTrust:
         self._until = self.ends = -INFINITY
         # The longest hint whose trial was refused and showed nothing, because of its rounding.
         self._told_little = 0.0
+        # Bounds of the seconds by which a hint becomes shorter in one second, where that is more than one.
+        self._least, self._most = 1.0, INFINITY
 
     def in_trial(self, sent_at: float) -> bool:
         """Return whether an attempt sent at `sent_at` went before the time that the newest refusal named."""
         return sent_at < self.ends
+
+    def span(self, hint: float) -> tuple[float, float] | None:
+        """Return the least and the most seconds after which a call is admitted again; None where no hint tells."""
+        if not self.counts_down:
+            return None
+        low = max(0.0, hint - rounding_of(hint))
+        if self.share >= 1.0:
+            return low, hint
+        return low / self._most, self.share * hint
 
     def answered(self, sent_at: float) -> None:
         """Record a success of an attempt sent before the end of the newest hint."""
@@ -131,17 +145,21 @@ class HintTrust:
         rounding = max(rounding_of(hint), rounding_of(first))
         least, most = (first - hint - rounding) / passed, (first - hint + rounding) / passed
         if least > 1.0:
-            pace = (first - hint) / passed
-            self.share = self._tried = min(self.share, 1.0 / pace)
+            if least > self._most or most < self._least:
+                self._least, self._most = least, most
+            else:
+                self._least, self._most = max(self._least, least), min(self._most, most)
+            self.share = self._tried = min(self.share, 1.0 / self._least)
             self._fixed = self.counts_down = True
-            return max(hint - 0.5 * rounding, 0.5 * rounding) / pace
+            return hint / self._least
+        # Rounding makes no constant shorter. A hint that has become longer is about no instant.
+        self.counts_down = hint < first or (self.counts_down and hint == first)
         if most < 0.5:
             self._fixed = True
             return self.share * hint
         if tried < self.share:
             self._fixed = self._fixed or self.share < 1.0 or most < 2.0
             self._told_little = max(self._told_little, first)
-        self.counts_down = self.counts_down or least > 0.0
         # What was enough in another spell is waited for since the first refusal of this one.
         return hint if self.share >= 1.0 else max(0.0, began + self.share * first - sent_at)
 
