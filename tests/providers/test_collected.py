@@ -43,7 +43,7 @@ HALVES = (
     "tenth-unread",
 )
 
-LOWER = {"third-tuned": 0.97, "fifth": 0.95, "tenth-tuned": 0.0, "tenth-unread": 0.0}
+LOWER = {"third-tuned": 0.97, "fifth": 0.95, "tenth-tuned": 0.96, "tenth-unread": 0.96}
 BARS = {half: dict.fromkeys(FIELDS, LOWER.get(half, 0.98)) for half in HALVES}
 """Lowest share of answers whose field is read right, by half and field. A change that reads answers worse fails."""
 

@@ -116,6 +116,8 @@ ECHOES = [
     (COMPATIBLE, 504, "The upstream server is timing out; try again after the 24 hour maintenance"),
     (COMPATIBLE, 400, "Could not fetch https://example.org/a.png: HTTP 429 Too Many Requests"),
     (COMPATIBLE, 400, "Function call failed: RateLimitError: quota exceeded for today"),
+    (COMPATIBLE, 400, "Web search failed with status 429"),
+    (COMPATIBLE, 502, "Search tool returned 429 Too Many Requests"),
     (
         COMPATIBLE,
         400,

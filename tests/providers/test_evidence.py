@@ -296,3 +296,37 @@ def test_a_row_that_reads_words_or_an_unambiguous_code_is_not_overruled():
     assert answer(429, "no credits, model is overloaded", "queue_exceeded").row == "compatible:queue_code"
     body = {"error": {"status": "RESOURCE_EXHAUSTED", "message": "You exceeded your current quota, limit: 5"}}
     assert judge(GEMINI, 429, [], json.dumps(body).encode(), NOW).kind is Kind.RATE_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [
+        ("insufficient_quota", "The upstream is at capacity, try later", Kind.OVERLOADED),
+        ("insufficient_quota", "当前分组上游负载已饱和，请稍后再试", Kind.OVERLOADED),
+        ("billing_not_active", "The server is busy", Kind.OVERLOADED),
+        ("credit_limit", "You have been rate limited. Your rate limit is 60 queries per minute.", Kind.RATE_LIMIT),
+        ("credit_limit", "You have no credits left", Kind.QUOTA_EXHAUSTED),
+        ("credit_limit", "The rate of your spending is too high", Kind.QUOTA_EXHAUSTED),
+        ("insufficient_quota", "You exceeded your current quota, please check your plan", Kind.QUOTA_EXHAUSTED),
+        ("insufficient_quota", "Too many requests", Kind.QUOTA_EXHAUSTED),
+        ("insufficient_quota", "The server is busy and your credits are used up", Kind.QUOTA_EXHAUSTED),
+    ],
+)
+def test_words_that_state_a_load_or_a_rates_window_outweigh_a_code_of_money(code, message, kind):
+    assert answer(429, message, code).kind is kind
+
+
+def test_a_code_of_money_holds_where_the_status_denies():
+    assert answer(402, "The server is busy", "billing_not_active").kind is Kind.QUOTA_EXHAUSTED
+    assert answer(403, "The server is busy", "insufficient_quota").kind is Kind.QUOTA_EXHAUSTED
+
+
+def test_an_upstreams_rate_in_a_gateways_words_is_anothers_capacity():
+    found = answer(429, "Upstream request failed: [rate_limit_exceeded] Rate limit exceeded")
+    assert (found.kind, found.row) == (Kind.OVERLOADED, "common:others_capacity_words")
+    assert answer(429, "Request failed: rate limit exceeded").kind is Kind.RATE_LIMIT
+
+
+def test_the_first_of_two_windows_decides_with_a_number_before_it_too():
+    assert answer(429, "Maximum 100 calls per 1 hour or 400 per day").kind is Kind.RATE_LIMIT
+    assert answer(429, "Maximum 400 calls per day or 100 per 1 hour").kind is Kind.DAILY_LIMIT

@@ -97,6 +97,9 @@ OVERLOAD = Meaning("overload_words", Kind.OVERLOADED, Cause.OVERLOAD)
 RATE = Meaning("rate_words", Kind.RATE_LIMIT, Cause.RATE)
 CONCURRENCY = Meaning("concurrency_words", Kind.RATE_LIMIT, Cause.CONCURRENCY)
 
+LOADS = (OTHERS, OVERLOAD)
+"""Meanings of a load that is not the caller's."""
+
 MEANINGS = (ZERO, MONEY, PLAN, PLAN_UNTIL, DAY, LONG, OTHERS, OVERLOAD, RATE, CONCURRENCY)
 
 
@@ -106,8 +109,8 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     # An ordinary error about an invalid request may echo it without quotes: then only codes count.
     faulty = echoing and (describes_a_fault(facts.words) or names_a_fault(facts.words))
     codes = facts.codes
-    words = "" if faulty else f"{facts.words} {in_english(facts.words)}"
-    words = f"{words}. {spoken(codes)}"
+    stated = "" if faulty else f"{facts.words} {in_english(facts.words)}"
+    words = f"{stated}. {spoken(codes)}"
     throttled = facts.status is None or facts.status in _SHARED
     if facts.status in _OF_REQUEST:
         return None
@@ -115,7 +118,10 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     if (throttled or facts.status == 403) and (facts.zero or families.ZERO.search(words)):
         return ZERO
     offered = denied and families.OFFER.search(words) is not None and not _is_limited(words)
-    if offered or families.MONEY.found(words) or _any(families.MONEY_CODES, codes):
+    if offered or families.MONEY.found(stated):
+        return MONEY
+    # A gateway passes a code on, or has one default for all: what its words state of a load or a rate is the reason.
+    if (families.MONEY.found(words) or _any(families.MONEY_CODES, codes)) and not (throttled and _is_busy(stated)):
         return MONEY
     if families.BUDGET.found(words):
         return DAY if families.A_DAY.found(words) else MONEY
@@ -167,6 +173,13 @@ def _stated(words: str, codes: frozenset[str]) -> Meaning | None:
         if families.STATED_LOAD.search(words):
             return OVERLOAD
     return RATE if _is_throttled("", codes) else None
+
+
+def _is_busy(stated: str) -> bool:
+    """Return whether words state a load, or a rate with its window."""
+    if families.UPSTREAM.found(stated) or families.CAPACITY.found(stated):
+        return True
+    return _is_a_rate(stated) and families.RATE_WORDS.search(stated) is not None
 
 
 def _is_soon(wait: float | None, words: str, codes: frozenset[str]) -> bool:

@@ -16,7 +16,7 @@ from math import ceil
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Unit
 from tidegate.providers import _values
 from tidegate.providers._error_text import Prose, read_prose
-from tidegate.providers._evidence import PLAN_UNTIL, Witnesses, meaning_of, unquoted
+from tidegate.providers._evidence import LOADS, PLAN_UNTIL, Witnesses, meaning_of, unquoted
 from tidegate.providers._headers import Found, gather, origin, read_found, row_at, states_zero
 from tidegate.providers._quoted_refusal import REFUSING, RELAYING
 from tidegate.providers._refusal import NOTHING, RefusalDetails, parsed, refusal_in, refusal_of
@@ -289,7 +289,9 @@ def _outcome(
         kind, cause = row.kind, row.cause
     # A row for a plan's window cannot know that this refusal names its end.
     named = kind is Kind.QUOTA_EXHAUSTED and refusal.wait
-    if (row is None or row.yields or named) and provider.common_errors:
+    # Nor does a code of money that a gateway passes on know that its words state a load.
+    coded = row is not None and kind is Kind.QUOTA_EXHAUSTED and bool(row.codes) and not row.text
+    if (row is None or row.yields or named or coded) and provider.common_errors:
         meaning = meaning_of(
             Witnesses(
                 refusal.status,
@@ -302,7 +304,7 @@ def _outcome(
                 zero=not readings and states_zero(found),
             )
         )
-        overrules = row is None or row.yields or meaning is PLAN_UNTIL
+        overrules = row is None or row.yields or meaning is PLAN_UNTIL or (coded and meaning in LOADS)
         if meaning is not None and overrules and meaning[1:] != (kind, cause):
             label, kind, cause = f"common:{meaning.name}", meaning.kind, meaning.cause
             row = None

@@ -51,7 +51,7 @@ MONEY = WordFamily(
         rf"\b(?:doesn't|don't|does not|do not) have(?: \w{{1,20}}){{0,2}}? {OWNED}\b",
         rf"\b(?:used|depleted|exhausted|exceeded|consumed)(?: \w{{1,20}}){{0,4}}? {OWNED}\b",
         rf"\b(?:{OWNED}|wallet)(?: balance)? (?:(?:is|are|has been|have been|was) )?(?:\w{{1,20}} )?"
-        r"(?:low|insufficient|exhausted|depleted|empty)\b",
+        r"(?:low|insufficient|exhausted|depleted|empty|used up)\b",
         r"\b(?:insufficient|not enough|no) points\b|\b(?:low|zero|empty) balance\b",
         r"\bout of (?:credits?|funds|points)\b",
         rf"\b(?:is|are|'re|run|ran) out of(?: \w{{1,20}}){{0,2}}? (?:{OWNED}|usage)\b",
@@ -218,7 +218,7 @@ LATER = re.compile(r"\bresets? (?:\w{1,20} ){0,4}?(?:monthly|weekly|month|week|b
 OFFERED = re.compile(r"\b(?:upgrade|unlock|purchase|buy|increase)\b")
 DAY_CODES = words_of(r"(?:^|_)(?:daily|day|rpd|tpd)(?:_|$)", r"daily", r"(?:by|per)_?day")
 A_RATE = words_of(
-    r"\b(?:per|a|each|every|/) ?(?:second|sec|minute|min|hour)\b",
+    r"\b(?:per|a|each|every|/) ?(?:1 )?(?:second|sec|minute|min|hour)\b",
     r"\bper-(?:sec|min|hour)|\bhourly (?:token|request|rate)",
     r"\b(?:(?:i|o)?[rti]p[smh]|qps)\b",
 )
@@ -237,6 +237,8 @@ UPSTREAM = WordFamily(
     ("upstream",),
     words_of(
         r"\brate[- ]limited upstream\b",
+        r"\bupstream (?:request|call|provider)(?: has)? (?:failed|refused|rejected)\W{1,3}(?:\w{1,30}\W{1,3})?"
+        r"rate[- ]limit(?:ed)?\b",
         r"\bupstream(?: \w{1,20}){0,3}? (?:rate[- ]limit\w{0,4}|overloaded|busy|saturated|at capacity)\b",
     ),
 )
