@@ -10,6 +10,11 @@ after these rules, and its kinds were first read right in 85 %; the `fifth` afte
 the unread half in 92 % when it was first read with the rules for the other. The `seventh` was collected after these,
 and its kinds were first read right in 86 %; the `eighth` after the rules for that one, in 84 %; the `ninth` was
 labelled after the rules for the eighth: 91 %, an upper bound, as some of its answers may have been found before them.
+The `tenth` (62) and `eleventh` (39) are answers of the services that most users call. Their labels follow the table of
+kinds in `docs/providers.md`, and each gives its reason (`why`) and the service (`by`). The tenth was first read right
+in 55 of 62 kinds: 48 of 50 by direct providers, 7 of 12 by gateways. Both halves were seen before its rules. The
+eleventh was collected after these and first read right in 38 of 39 kinds, 36 of 39 causes, 38 of 39 waits and limits.
+One label of each was corrected after that score (`note`): the counts are those before it.
 
 `python -m tests.providers.test_collected [half]` prints the scores, and the fields that are read wrong in that half.
 """
@@ -44,7 +49,7 @@ HALVES = (
     "eleventh",
 )
 
-LOWER = {"third-tuned": 0.97, "fifth": 0.95, "tenth-tuned": 0.96, "tenth-unread": 0.96, "eleventh": 0.0}
+LOWER = {"third-tuned": 0.97, "fifth": 0.95, "tenth-tuned": 0.96, "tenth-unread": 0.96, "eleventh": 0.97}
 BARS = {half: dict.fromkeys(FIELDS, LOWER.get(half, 0.98)) for half in HALVES}
 """Lowest share of answers whose field is read right, by half and field. A change that reads answers worse fails."""
 

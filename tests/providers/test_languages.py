@@ -21,6 +21,7 @@ def answer(status, message):
     [
         (403, "您的账户余额不足，请充值", Kind.QUOTA_EXHAUSTED),
         (403, "用戶額度不足", Kind.QUOTA_EXHAUSTED),
+        (403, "预扣费额度失败, 用户剩余额度: ＄0.001000, 需要预扣费额度: ＄0.010000", Kind.QUOTA_EXHAUSTED),
         (403, "недостаточно средств на балансе", Kind.QUOTA_EXHAUSTED),
         (403, "残高が不足しています", Kind.QUOTA_EXHAUSTED),
         (403, "잔액이 부족합니다", Kind.QUOTA_EXHAUSTED),
@@ -32,6 +33,7 @@ def answer(status, message):
         (429, "Limite mensuelle atteinte", Kind.QUOTA_EXHAUSTED),
         (429, "今日调用次数已用完", Kind.DAILY_LIMIT),
         (429, "今日免费额度已用完，第二天再来", Kind.DAILY_LIMIT),
+        (403, "当前用户订阅额度已用完，将于明日重置", Kind.DAILY_LIMIT),
         (429, "积分不足", Kind.QUOTA_EXHAUSTED),
         (500, "已超出每日额度", Kind.DAILY_LIMIT),
         (429, "Превышена дневная квота", Kind.DAILY_LIMIT),
@@ -97,3 +99,35 @@ def test_a_wait_is_read_with_what_says_that_it_follows(message, wait):
 
 def test_english_needs_no_glossary():
     assert in_english("you have reached your daily limit, try again in 5 minutes") == ""
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message", "expected"),
+    [
+        (403, "insufficient_user_quota", "用户额度不足", (Kind.QUOTA_EXHAUSTED, "money")),
+        (403, "pre_consume_token_quota_failed", "令牌额度不足", (Kind.QUOTA_EXHAUSTED, "money")),
+        (401, "", "该令牌额度已用尽", (Kind.QUOTA_EXHAUSTED, "money")),
+        (401, "", "无效的令牌", (Kind.PERMANENT, "auth")),
+        (403, "", "用户已被封禁", (Kind.PERMANENT, "auth")),
+        (403, "", "该令牌无权访问模型 gpt-4", (Kind.PERMANENT, "auth")),
+        (429, "", "当前分组上游负载已饱和，请稍后再试", (Kind.OVERLOADED, "others_capacity")),
+        (503, "model_not_found", "当前分组 default 下对于模型 gpt-4 无可用渠道", (Kind.TRANSIENT, "outage")),
+    ],
+)
+def test_the_answers_of_new_api_and_one_api_are_read(status, code, message, expected):
+    error = {"message": message, "type": "new_api_error", "code": code or None}
+    found = judge(COMPATIBLE, status, [], json.dumps({"error": error}).encode(), NOW)
+    assert (found.kind, found.cause) == expected
+
+
+@pytest.mark.parametrize(
+    ("message", "limit", "window"),
+    [
+        ("您已达到请求数限制：1分钟内最多请求60次", 60, 60),
+        ("您已达到总请求数限制：3分钟内最多请求 100 次，包括失败次数，请检查您的请求是否正确", 100, 180),
+    ],
+)
+def test_a_limit_and_its_window_are_read_from_chinese_words(message, limit, window):
+    found = answer(429, message)
+    assert found.kind is Kind.RATE_LIMIT
+    assert [(r.unit, r.limit, r.window) for r in found.readings] == [("requests", limit, window)]

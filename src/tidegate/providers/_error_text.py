@@ -83,6 +83,8 @@ _ALONE = re.compile(rf"(?:rate limit exceeded|too many requests)?\W{{0,3}}{_NUMB
 _LIMIT_TIME = re.compile(rf"\blimit:? ?{_NUMBER},? ?(?:time|period|window|interval):? ?{_WINDOW}")
 """Huawei's gateway: `over ratelimit,limit:5,time:1 minute`."""
 _NUMBER_PER = re.compile(rf"\blimit of {_NUMBER} per ([0-9]{{1,9}})s exceeded for ([a-z]{{1,40}})")
+_AT_MOST = re.compile(r"([0-9]{1,5}) ?(秒|分钟|小时|天)内?最多(?:请求|调用|访问) ?([0-9]{1,9}) ?次")
+"""new-api's limit of a user: a window, then the most requests in it (`1分钟内最多请求60次`)."""
 _ACTUAL_LIMIT = re.compile(rf"\b{_WHAT} per {_WINDOW} \(actual/limit\): {_NUMBER}/{_NUMBER}")
 _AT_ONCE = re.compile(
     rf"\b(?:maximum|max|limit)(?: of)? {_NUMBER} (?:concurrent|parallel|simultaneous)\b"
@@ -106,6 +108,7 @@ _UNITS: dict[str, Unit] = {
     "images": "input_images",
 }
 _SHORT_UNITS: dict[str, Unit] = {"r": "requests", "q": "requests", "t": "tokens"}
+_CHINESE_SECONDS = {"秒": 1.0, "分钟": 60.0, "小时": 3600.0, "天": 86400.0}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "mo": 2592000.0}
 
 
@@ -151,6 +154,9 @@ def _amounts(text: str, codes: frozenset[str]) -> Prose:
     match = _LIMIT_TIME.search(text)
     if match is not None:
         return Prose(None, _count(match[1], match[2]), None, "requests", _window(match[3], match[4]))
+    match = _AT_MOST.search(text)
+    if match is not None:
+        return Prose(None, float(match[3]), None, "requests", float(match[1]) * _CHINESE_SECONDS[match[2]])
     match = _AT_ONCE.search(text)
     if match is not None:
         written = next((match[place], match[place + 1]) for place in (1, 3, 5, 7, 9) if match[place])

@@ -27,7 +27,7 @@ _MONEY = _terms(
     r"(?:solde|crédits?) insuffisants?|saldo insuficiente|créditos insuficientes|sin (?:saldo|créditos)|sem saldo",
 )
 _ALLOWANCE = _terms(
-    r"(?:额度|額度|积分|積分|点数|點數|算力|金币)(?:已)?(?:不足|不够|不夠|用尽|用完|耗尽|用盡)|充值|储值|续费"
+    r"(?:额度|額度|积分|積分|点数|點數|算力|金币)(?:已)?(?:不足|不够|不夠|用尽|用完|耗尽|用盡)|充值|储值|续费|预扣费(?:额度)?失败"
 )
 """An allowance that is bought, unless a window is named in which it returns."""
 _BOUND = _terms(
@@ -60,7 +60,7 @@ _MINUTE = _terms(
     r"par (?:minute|seconde)|por (?:minuto|segundo)",
 )
 _DAY = _terms(
-    r"今日|今天|当日|當日|每日|每天|明天|本日|日次|오늘|일일|하루|в (?:день|сутки)|сегодня|суточн|дневн|ежедневн",
+    r"今日|今天|当日|當日|每日|每天|明天|明日|本日|日次|오늘|일일|하루|в (?:день|сутки)|сегодня|суточн|дневн|ежедневн",
     r"täglich|tages|pro tag|heute|quotidien|journali|par jour|aujourd|diari[ao]|por d[ií]a|por dia|hoje|hoy\b",
 )
 _LONGER = _terms(

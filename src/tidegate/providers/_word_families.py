@@ -319,7 +319,7 @@ CAPACITY_CODES = words_of(
 CONCURRENCY = WordFamily(
     ("concurren", "parallel", "simultaneous", "already"),
     words_of(
-        rf"\b(?:concurren(?:t|cy)|parallel|simultaneous)\b{GAP}(?:{BOUND}|exceeded|reached)\b",
+        rf"\b(?:concurren(?:t|cy)|parallel|simultaneous)\b{GAP}(?:{BOUND}|exceed(?:ed|s)?|reached)\b",
         r"\b(?:too many|high|reduce|lower|exceed\w{0,4}|maximum|max)\b(?: \w{1,20}){0,3}? "
         r"(?:concurren(?:t|cy)|parallel|simultaneous)\b",
         r"\brequests? already (?:queued|running|in progress|in flight)\b",
