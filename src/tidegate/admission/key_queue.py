@@ -89,6 +89,11 @@ class KeyQueue:
         self._ahead_elsewhere: list[Waiter] = []
 
     @property
+    def members(self) -> int:
+        """Return the number of processes that share the key's limits; here one."""
+        return 1
+
+    @property
     def sharing(self) -> Sharing:
         """Return the number of processes that share the key's limits, and by what; here none."""
         return UNSHARED

@@ -457,6 +457,8 @@ class KeyTable:
     def before_fork(self) -> None:
         """Wait until the current step ends, so that the child finds nothing half done."""
         self._lock.acquire()
+        if self._shared is not None:
+            self._shared.before_fork()
 
     def after_fork_in_parent(self) -> None:
         """Release the lock."""

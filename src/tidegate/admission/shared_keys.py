@@ -28,9 +28,10 @@ from tidegate.admission.wait_queue import ExecutorGroup, Waiter
 from tidegate.core import events
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Out
-from tidegate.core.replica import Replica, ReplicatedController, ReplicatedKey, ReplicatedModel, WaitingMember
+from tidegate.core.replica import Replica, ReplicatedController, ReplicatedKey, ReplicatedModel
 from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableRecord
 from tidegate.core.snapshot import Sharing
+from tidegate.core.turns import WaitingMember
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import ALONE, Carrier, Checkpoint, Head, MemberLog, Record, Step
@@ -138,6 +139,9 @@ class LogSession:
     def begin(self, now: float) -> None:
         """Begin a step: apply what the other members did. Where the log is locked, hold admissions back."""
         replica, log = self.replica, self._log
+        if replica.alone and log is not None and log.is_alone():
+            replica.held_until = -INFINITY
+            return
         replica.stepping = True
         self._opened.append(self)
         if log is None:
@@ -145,7 +149,7 @@ class LogSession:
         try:
             step = log.enter(now)
             if step is ALONE and self._step is ALONE:
-                self._locked, self._locked_since, replica.held_until = True, INFINITY, -INFINITY
+                self._locked_since, replica.held_until = INFINITY, -INFINITY
                 return
             if step is None:
                 self._locked_since = min(self._locked_since, now)
@@ -156,6 +160,8 @@ class LogSession:
                 return
             before, self._step = self._step.members, step
             self._locked, self._locked_since = True, INFINITY
+            if step is not ALONE:
+                replica.begin_sharing()
             if step.away:
                 self._go_alone(step, before, now)
                 return
@@ -169,7 +175,7 @@ class LogSession:
         """End the step: append the own events, and unlock the log. Return whether events are left to append."""
         replica, log = self.replica, self._log
         replica.stepping = False
-        if log is None:
+        if log is None or not (self._locked or replica.said):
             return False
         if not self._locked:
             if len(replica.said) > MAX_UNSAID:
@@ -207,7 +213,7 @@ class LogSession:
             log.close()
 
     def forked(self) -> None:
-        """Begin in a child process: the next step finds the new number of the member."""
+        """Begin in a child process, after `Replica.begin_sharing`: the next step finds the member's new number."""
         self._step, self._locked, self._locked_since = Step(), False, INFINITY
         replica = self.replica
         if self._is_lost:
@@ -240,6 +246,9 @@ class LogSession:
 
     def _catch_up(self, step: Step, member: int, now: float) -> None:
         replica = self.replica
+        if self._is_new:
+            # What was admitted while the log was locked has a number already.
+            replica.alone = step is ALONE and not replica.serial
         if member != replica.member and member >= 0:
             replica.forked(member)
         replica.shared = replica.talks = step.members > 1
@@ -421,11 +430,19 @@ class SharedKeys:
     def enter(self, queue: KeyQueue | None, now: float) -> float:
         """Begin a step at the log of a queue, if it has one; return the time after that."""
         admission = queue.admission if queue is not None else None
-        if not isinstance(admission, ReplicatedController) or admission.replica.stepping:
+        if not isinstance(admission, ReplicatedController):
             return now
-        admission.replica.begin(now)
+        replica = admission.replica
+        if replica.stepping:
+            return now
+        replica.begin(now)
         # Another process may have used its own clock since: no event is earlier than one that was read.
-        return max(now, self._clock()) if admission.replica.shared else now
+        return max(now, self._clock()) if replica.shared else now
+
+    def before_fork(self) -> None:
+        """Number the attempts in flight, so that parent and child know each by one number."""
+        for session in self.sessions.values():
+            session.replica.begin_sharing()
 
     def after_fork(self, lock: threading.Lock) -> None:
         """Become new members of all logs in a child process, whose key table has a new lock."""
@@ -485,16 +502,18 @@ class SharedKeys:
         return hashlib.blake2b(repr(tuple(key)).encode(), key=self._secret[:64], digest_size=16).digest()
 
 
-class SharedQueue(KeyQueue):
-    """The admission controller and the wait queue of a shared key."""
+class LoggedQueue(KeyQueue):
+    """Part of the queue of a shared key: the members of its log, and the looks that its head takes for their sake."""
 
-    __slots__ = ("_carrier", "_session")
+    __slots__ = ()
 
-    def __init__(
-        self, admission: ReplicatedController, session: LogSession, carrier: str, executors: ExecutorTable
-    ) -> None:
-        super().__init__(admission, executors)
-        self._session, self._carrier = session, carrier
+    _session: LogSession
+    _carrier: str
+
+    @property
+    def members(self) -> int:
+        """Return the number of processes that share the key's limits, this one included."""
+        return self._session.members
 
     @property
     def sharing(self) -> Sharing:
@@ -503,11 +522,8 @@ class SharedQueue(KeyQueue):
 
     def look_at(self, ready: float, gate: str, now: float) -> float:
         """Return when to look again for a call that may go at `ready`: another process may open its gate earlier."""
-        return _look_at(self.admission, ready, gate, now)
-
-    def close(self) -> None:
-        """End the use of the queue, as the base class, and leave the log."""
-        self._session.leave(self)
+        assert isinstance(self.admission, ReplicatedController), "the queue of a shared key"
+        return self.admission.look_at(ready, gate, now)
 
     def _time_head(
         self,
@@ -523,7 +539,23 @@ class SharedQueue(KeyQueue):
         return super()._time_head(group, head, self.look_at(ready, self.gate, now), probe_at, now, out, to_wake)
 
 
-class SharedModelQueue(ModelQueue):
+class SharedQueue(LoggedQueue):
+    """The admission controller and the wait queue of a shared key."""
+
+    __slots__ = ("_carrier", "_session")
+
+    def __init__(
+        self, admission: ReplicatedController, session: LogSession, carrier: str, executors: ExecutorTable
+    ) -> None:
+        super().__init__(admission, executors)
+        self._session, self._carrier = session, carrier
+
+    def close(self) -> None:
+        """End the use of the queue, as the base class, and leave the log."""
+        self._session.leave(self)
+
+
+class SharedModelQueue(LoggedQueue, ModelQueue):
     """The admission controller and the wait queue of a model whose account is shared."""
 
     __slots__ = ("_carrier", "_session")
@@ -536,17 +568,8 @@ class SharedModelQueue(ModelQueue):
         account: SharingModels,
         executors: ExecutorTable,
     ) -> None:
-        super().__init__(model, account.queue, executors)
+        ModelQueue.__init__(self, model, account.queue, executors)
         self._session, self._carrier = session, carrier
-
-    @property
-    def sharing(self) -> Sharing:
-        """Return the number of processes that share the key's limits, and by what."""
-        return Sharing(self._session.members, self._carrier, self._session.reason)
-
-    def look_at(self, ready: float, gate: str, now: float) -> float:
-        """Return when to look again for a call that may go at `ready`: another process may open its gate earlier."""
-        return _look_at(self.admission, ready, gate, now)
 
     def close(self) -> None:
         """End the use of the queue: the controller stays, as other processes may use the model."""
@@ -554,21 +577,3 @@ class SharedModelQueue(ModelQueue):
         del self.account_queue.queues[self.model]
         if self._session.leave(self):
             self.model.account.models.clear()
-
-    def _time_head(
-        self,
-        group: ExecutorGroup,
-        head: Waiter,
-        ready: float,
-        probe_at: float,
-        now: float,
-        out: Out,
-        to_wake: list[Waiter],
-    ) -> bool:
-        """Set the timer of the head's group, as the base class, for an earlier look where one is due."""
-        return super()._time_head(group, head, self.look_at(ready, self.gate, now), probe_at, now, out, to_wake)
-
-
-def _look_at(admission: AdmissionController, ready: float, gate: str, now: float) -> float:
-    assert isinstance(admission, ReplicatedController), "the queue of a shared key"
-    return admission.look_at(ready, gate, now)

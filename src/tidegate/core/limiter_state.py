@@ -151,6 +151,14 @@ class KeyCounts:
         self.latencies.append(latency)
         self.answered += 1
 
+    def copy(self) -> KeyCounts:
+        """Return the same counts in memory of this process."""
+        counts = KeyCounts()
+        for name in KeyCounts.__slots__:
+            setattr(counts, name, getattr(self, name))
+        counts.latencies = self.latencies.copy()
+        return counts
+
     def note_closing(self) -> None:
         """Do nothing; a subclass that shares its counts writes until when the key is closed."""
 

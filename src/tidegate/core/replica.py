@@ -8,15 +8,15 @@ the member and a serial number within it.
 Counters belong to one process. The limiters decide by the `tally`, which counts the attempts of all members; what users
 see counts the own ones. Replayed events emit no event objects.
 
-Members take turns. A head is the first waiting call of a member; the one that was served least recently goes first. A
-head waits until there is room for its own cost and the costs of the heads before it. So the first goes at one unit and
-the second at two, and a member that died delays the others by no more than its own unit.
+Until another member has joined, a process is *alone*: its controllers act as those of a key that is not shared, and
+attempts get no numbers. Before the first step with another member, `begin_sharing` numbers the attempts in flight and
+copies the counters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidegate.core import replica_state
 from tidegate.core.admission_controller import AdmissionController
@@ -26,24 +26,13 @@ from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableReco
 from tidegate.core.replica_state import ACCOUNT, CONTROLLER, SHARED, TABLE
 from tidegate.core.safe_capacity import ABANDONED, SafeCapacity
 from tidegate.core.state_codec import StateDecoder, StateEncoder
+from tidegate.core.turns import LOOK_AGAIN, PACE_TURN, MemberTurns
 from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, Cost, Outcome, RequestFacts, Silence, Usage
-
-LOOK_AGAIN = 0.010
-"""Seconds after which a head looks again that waits for an answer of another member. Raising it leaves a freed slot
-unused for longer; lowering it costs CPU time. Measured: ten milliseconds cost no time in the laboratory's rows."""
 
 LOOK_LATER = 0.050
 """Seconds after which a head looks again at the latest where an event of another member may open its gate earlier than
 estimated. Raising it delays the notice of a recovery; lowering it costs CPU time."""
-
-PATIENCE = 3.0 * LOOK_AGAIN
-"""Seconds for which a slot is kept for the head of another member. Raising it leaves slots unused longer beside a
-process that is stopped; lowering it gives slots to a process that has them already. Derived: three of its looks."""
-
-PACE_TURN = 0.5
-"""Intervals of the pace by which a head lets each head before it go first. Raising it leaves more of the pace unused
-where a member is slow; at 0 all members would send at one instant."""
 
 MAX_KEYS = 4_096
 """Keys of one log at most. Raising it lets a hostile log take more memory."""
@@ -54,48 +43,35 @@ ADDED = ("held", "replaying", "replica", "tag", "tally")
 _State: TypeAlias = "tuple[dict[str, tuple[Any, list[Any]]], list[Any] | None, dict[tuple[int, int], Permit]]"
 
 
-class WaitingMember(NamedTuple):
-    """The head of another member: its priority, the instant at which the member was served last, and the cost."""
-
-    member: int
-    priority: int
-    served_at: float
-    cost: Cost
-
-
-class Replica:
+class Replica(MemberTurns):
     """The shared state of one log in this process.
 
     `controllers` has one controller for each key, by its tag. `flights` has the attempts in flight of all members. The
-    own events since the last step are in `said` where `talks` is true. `others` are the waiting heads of other members;
-    this one was served last at `served_at`, and its head has `priority`. Before `held_until` nothing is admitted.
-    `begin` begins a step at the log; `stepping` says that one is under way. `make` returns a controller for a tag that
-    this process has not used. `safe` has the attempts that are assumed of members that are not heard.
+    own events since the last step are in `said` where `talks` is true. Before `held_until` nothing is admitted. While
+    `alone` is true, no other member has ever had the state, and only steps of the key table look for one. `begin`
+    begins a step at the log; `stepping` says that one is under way. `make` returns a controller for a tag that this
+    process has not used. `safe` has the attempts that are assumed of members that are not heard.
     """
 
     __slots__ = (
         "account",
+        "alone",
         "begin",
         "controllers",
         "flights",
         "held_until",
-        "kept",
         "make",
-        "member",
-        "others",
-        "priority",
         "safe",
         "said",
         "serial",
         "serials",
-        "served_at",
         "shared",
         "stepping",
         "talks",
     )
 
     def __init__(self, member: int, make: Callable[[str, float], ReplicatedController]) -> None:
-        self.member = member
+        super().__init__(member)
         self.make = make
         self.account: AccountController | None = None
         self.controllers: dict[str, ReplicatedController] = {}
@@ -103,16 +79,23 @@ class Replica:
         self.serials: dict[Permit, int] = {}
         self.serial = 0
         self.said: list[tuple[float, bytes]] = []
-        self.others: tuple[WaitingMember, ...] = ()
-        self.priority = 0
-        # Heads for which a slot is kept, by member and the instant at which it was served last, and since when.
-        self.kept: dict[tuple[int, float], float] = {}
-        self.served_at = -INFINITY
         self.held_until = -INFINITY
-        self.talks, self.shared = True, False
+        self.talks, self.shared, self.alone = True, False, False
         self.stepping = True
         self.safe = SafeCapacity()
         self.begin: Callable[[float], None] = _no_step
+
+    def begin_sharing(self) -> None:
+        """End the time alone: number the attempts in flight, and count from now on what all members do."""
+        if not self.alone:
+            return
+        self.alone = False
+        for controller in self.controllers.values():
+            controller.tally = controller.counts.copy()
+            for permit in controller.permits_in_flight.values():
+                self.serial += 1
+                self.serials[permit] = self.serial
+                self.fly(controller, permit, self.member, self.serial)
 
     def tell(self, now: float, event: ReplicaEvent) -> None:
         """Keep an own event for the log, if another member may read it."""
@@ -202,21 +185,6 @@ class Replica:
         self.safe.returned(members, self.controllers, self.serials.values(), now)
         self.tell(now, ReplicaEvent(EventKind.GONE, number=self.member))
         self._note_gone(self.member, now)
-
-    def ahead(self) -> list[WaitingMember]:
-        """Return the heads of other members that go before the own one."""
-        mine = (-self.priority, self.served_at, self.member)
-        return [each for each in self.others if (-each.priority, each.served_at, each.member) < mine]
-
-    def waited_for(self, heads: Iterable[WaitingMember], now: float) -> list[WaitingMember]:
-        """Return the heads for which a slot is kept: none for longer than `PATIENCE`, as its member may not run."""
-        known, self.kept = self.kept, {}
-        found = []
-        for each in heads:
-            since = self.kept[each.member, each.served_at] = known.get((each.member, each.served_at), now)
-            if now < since + PATIENCE:
-                found.append(each)
-        return found
 
     def forked(self, member: int) -> None:
         """Become a new member. In a child process (a negative number) the attempts in flight are the parent's.
@@ -385,12 +353,14 @@ class ReplicatedController(AdmissionController):
     @property
     def in_flight(self) -> int:
         """Return the number of own attempts in flight."""
-        return self.held.get(self.replica.member, 0)
+        replica = self.replica
+        return len(self.permits_in_flight) if replica.alone else self.held.get(replica.member, 0)
 
     @property
     def at_bound(self) -> bool:
         """Return whether the own attempts in flight reach the bound of this process."""
-        return self.in_flight >= self.bound.highest
+        highest = self.bound.highest
+        return len(self.permits_in_flight) >= highest and self.in_flight >= highest
 
     def apply_bound(self) -> None:
         """Do nothing: the bound of this process is looked up at each admission."""
@@ -398,11 +368,15 @@ class ReplicatedController(AdmissionController):
     def ready_at(self, cost: Cost, now: float, blocked: int = 0) -> tuple[float, str]:
         """Return when `cost` may go, as the base class, in turn with the heads of other members."""
         replica = self.replica
-        if not replica.stepping:
+        if not (replica.stepping or replica.alone):
             replica.begin(now)
         if replica.held_until > now:
             return replica.held_until, ""
         # Written out because every call runs this.
+        if replica.alone:
+            if len(self.permits_in_flight) >= self.bound.highest:
+                return INFINITY, "concurrency"
+            return super().ready_at(cost, now, blocked)
         if self.held.get(replica.member, 0) >= self.bound.highest:
             return INFINITY, "concurrency"
         if replica.others:
@@ -459,7 +433,11 @@ class ReplicatedController(AdmissionController):
         self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False, call: int = 0
     ) -> Permit:
         """Admit an own call, as the base class, and keep the event for the log."""
-        replica = self._step(now)
+        replica = self.replica
+        if replica.alone:
+            replica.served_at = now
+            return super().admit(cost, now, waited, out, blocked, beyond, call)
+        self._step(now)
         counts, self.counts = self.counts, self.tally
         try:
             permit = super().admit(cost, now, waited, out, blocked, beyond, call)
@@ -485,7 +463,12 @@ class ReplicatedController(AdmissionController):
 
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
         """Take back an own permit, as the base class, and keep the event for the log."""
-        replica, serial = self._end_own(permit, now)
+        replica = self.replica
+        if replica.alone:
+            super().withdraw(permit, now, out)
+            return
+        self._step(now)
+        serial = self._land(permit)
         counts, self.counts = self.counts, self.tally
         try:
             super().withdraw(permit, now, out)
@@ -499,7 +482,11 @@ class ReplicatedController(AdmissionController):
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         """Learn from headers, as the base class, and keep the event for the log."""
-        replica = self._step(now)
+        replica = self.replica
+        if replica.alone:
+            super().learn(permit, outcome, now, out)
+            return
+        self._step(now)
         counts, tally = self.counts, self.tally
         before = tally.answered, tally.refused, tally.failed, tally.abandoned, tally.ignored
         self.counts = tally
@@ -516,7 +503,12 @@ class ReplicatedController(AdmissionController):
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
         """Settle an own permit, as the base class, and keep the event for the log."""
-        replica, serial = self._end_own(permit, now)
+        replica = self.replica
+        if replica.alone:
+            super().settle(permit, outcome, now, draw, out)
+            return
+        self._step(now)
+        serial = self._land(permit)
         counts, tally = self.counts, self.tally
         before = tally.answered, tally.refused, tally.failed, tally.abandoned, tally.ignored
         self.counts = tally
@@ -647,11 +639,12 @@ class ReplicatedController(AdmissionController):
             replica.begin(now)
         return replica
 
-    def _end_own(self, permit: Permit, now: float) -> tuple[Replica, int]:
-        replica = self._step(now)
+    def _land(self, permit: Permit) -> int:
+        """End the flight of an own permit; return its serial number."""
+        replica = self.replica
         serial = replica.serials.pop(permit, 0)
         replica.land(replica.member, serial)
-        return replica, serial
+        return serial
 
     def _count_own(self, counts: KeyCounts, before: tuple[int, ...]) -> None:
         """Count what an own event changed in the tally among the own attempts too."""

@@ -354,7 +354,7 @@ class SharedKeyCounts(KeyCounts):
         admission = self._queue.admission
         now = admission.used_at
         self.integers[_SLOTS] = admission.concurrency.limit
-        members = self._queue.sharing.members
+        members = self._queue.members
         if members != self.integers[_MEMBERS]:
             self.integers[_MEMBERS] = members
             self.integers[_MOST_MEMBERS] = max(members, self.integers[_MOST_MEMBERS])

@@ -78,7 +78,9 @@ class Step(NamedTuple):
 
 
 ALONE = Step()
-"""The step of a member without others: it appends nothing, and costs one load of eight bytes."""
+"""The step of a member without others: it appends and locks nothing, and costs one load of eight bytes.
+
+`leave` has no effect after it, and need not be called."""
 
 ENDED = Step()
 """The step at a log that is no longer shared: `MemberLog.ended` says why."""
@@ -95,6 +97,9 @@ class MemberLog(Protocol):
 
     keeps: bool
     """True where records that `leave` gets while the log is out of reach are appended later; else they are lost."""
+
+    def is_alone(self) -> bool:
+        """Return whether `enter` would return `ALONE`, at less cost; it may say False without need."""
 
     def enter(self, now: float) -> Step | None:
         """Lock the log and return what the others did since the last step; None where another member holds the lock.

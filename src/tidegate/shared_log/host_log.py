@@ -131,6 +131,10 @@ class HostLog:
         finally:
             self._unlock()
 
+    def is_alone(self) -> bool:
+        """Return whether there is no other member, by one load of eight bytes."""
+        return self._words[POPULATION] == self._sole
+
     def enter(self, now: float) -> Step | None:
         """Lock the log and read it; one load of eight bytes for a member without others."""
         if self._words[POPULATION] == self._sole:

@@ -78,6 +78,10 @@ class MemoryMember:
             each.wanted = True
         log.members[self.member] = self
 
+    def is_alone(self) -> bool:
+        """Return whether there is no other member."""
+        return len(self.log.members) == 1 and not self._store.away and self._read == len(self.log.entries)
+
     def enter(self, now: float) -> Step | None:
         """Lock the log and return what the others did; None where another member holds it."""
         log = self.log
@@ -91,12 +95,12 @@ class MemoryMember:
         returned, self._away = self._away, False
         if returned:
             self._return()
-        log.holder = self.member
         self._members = len(log.members)
         unread = self._read < len(log.entries)
         if len(log.members) == 1 and not unread and not self.gone:
             self.wanted = self.waits = False
             return ALONE
+        log.holder = self.member
         checkpoint = None
         if self.waits and log.checkpoint is not None and log.written > self._written:
             self._read, checkpoint = log.checkpoint

@@ -165,6 +165,10 @@ class StoreLog:
                 return self._asked_at + SOLE_EVERY
             return self._asked_at + (HEAD_EVERY if self._own_head or self._rank != FULL else STEP_EVERY)
 
+    def is_alone(self) -> bool:
+        """Return False: each step asks the carrier's thread for news."""
+        return False
+
     def enter(self, now: float) -> Step | None:
         """Return what the others did as far as this process knows; None while the first answer is awaited."""
         if self.ended or self._closed:

@@ -1,0 +1,67 @@
+"""Turns of the processes that share a key: which of their first waiting calls goes next.
+
+Theory of operation. A head is the first waiting call of a member; the one that was served least recently goes first. A
+head waits until there is room for its own cost and the costs of the heads before it. So the first goes at one unit and
+the second at two, and a member that died delays the others by no more than its own unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidegate.core.values import INFINITY, Cost
+
+LOOK_AGAIN = 0.010
+"""Seconds after which a head looks again that waits for an answer of another member. Raising it leaves a freed slot
+unused for longer; lowering it costs CPU time. Measured: ten milliseconds cost no time in the laboratory's rows."""
+
+PATIENCE = 3.0 * LOOK_AGAIN
+"""Seconds for which a slot is kept for the head of another member. Raising it leaves slots unused longer beside a
+process that is stopped; lowering it gives slots to a process that has them already. Derived: three of its looks."""
+
+PACE_TURN = 0.5
+"""Intervals of the pace by which a head lets each head before it go first. Raising it leaves more of the pace unused
+where a member is slow; at 0 all members would send at one instant."""
+
+
+class WaitingMember(NamedTuple):
+    """The head of another member: its priority, the instant at which the member was served last, and the cost."""
+
+    member: int
+    priority: int
+    served_at: float
+    cost: Cost
+
+
+class MemberTurns:
+    """Place of the process with the number `member` among those that share a key.
+
+    `others` are the waiting heads of other members; this one was served last at `served_at`, and its head has
+    `priority`.
+    """
+
+    __slots__ = ("kept", "member", "others", "priority", "served_at")
+
+    def __init__(self, member: int) -> None:
+        self.member = member
+        self.others: tuple[WaitingMember, ...] = ()
+        self.priority = 0
+        # Heads for which a slot is kept, by member and the instant at which it was served last, and since when.
+        self.kept: dict[tuple[int, float], float] = {}
+        self.served_at = -INFINITY
+
+    def ahead(self) -> list[WaitingMember]:
+        """Return the heads of other members that go before the own one."""
+        mine = (-self.priority, self.served_at, self.member)
+        return [each for each in self.others if (-each.priority, each.served_at, each.member) < mine]
+
+    def waited_for(self, heads: Iterable[WaitingMember], now: float) -> list[WaitingMember]:
+        """Return the heads for which a slot is kept: none for longer than `PATIENCE`, as its member may not run."""
+        known, self.kept = self.kept, {}
+        found = []
+        for each in heads:
+            since = self.kept[each.member, each.served_at] = known.get((each.member, each.served_at), now)
+            if now < since + PATIENCE:
+                found.append(each)
+        return found
