@@ -103,3 +103,10 @@ def test_a_body_that_is_too_long_and_one_that_may_show_a_credential_are_not_shar
         assert read is not None
         assert read.answer is None
         assert len(record) < MAX_RECORD
+
+
+def test_a_text_that_is_no_unicode_is_shared() -> None:
+    refusal = ReplayableRefusal(429, b"{}", "code \ud800")
+    outcome = Outcome(Kind.RATE_LIMIT, Cause.RATE, answer=refusal, status=429)
+    event = ReplicaEvent(EventKind.SETTLED, "", 7, outcome=outcome)
+    assert read_event(write_event(event)) == event
