@@ -29,6 +29,9 @@ MOST_UNKNOWN_HOST = 3.0
 
 LEAST_RATE = 150_000.0
 MOST_WALL = 1.05
+MOST_ALONE = 5.0
+"""Microseconds a call that sharing may cost a process that is alone at its key."""
+
 MOST_GROWTH = 1.25
 """What an admission may cost with 1,000 waiting, times what it does with 10."""
 
@@ -167,10 +170,15 @@ async def measure(rounds: int, calls: int) -> tuple[dict[str, Pairs], list[float
 
 
 def judged(
-    pairs: dict[str, Pairs], by_row: dict[str, list[float]], by_depth: dict[int, list[float]], wall: list[float]
+    pairs: dict[str, Pairs],
+    by_row: dict[str, list[float]],
+    by_depth: dict[int, list[float]],
+    wall: list[float],
+    alone: list[float],
 ) -> list[Check]:
     """What is asked."""
-    checks = [Check("unknown host: us", statistics.median(pairs["unknown host, installed"].added), MOST_UNKNOWN_HOST)]
+    checks = [Check("sharing, alone at the key: us", statistics.median(alone), MOST_ALONE)]
+    checks += [Check("unknown host: us", statistics.median(pairs["unknown host, installed"].added), MOST_UNKNOWN_HOST)]
     for name, each in pairs.items():
         if name.startswith("AsyncOpenAI"):
             added = statistics.median(each.added)
@@ -191,16 +199,22 @@ def main() -> int:
     arguments.add_argument("--rounds", type=int, default=80, help="rounds of four blocks each (default 80)")
     arguments.add_argument("--calls", type=int, default=50, help="calls of a block (default 50)")
     given = arguments.parse_args()
-    by_row, by_depth = rates.rates(7), rates.admissions(7)
+    by_row, by_depth, alone = rates.rates(7), rates.admissions(7), rates.alone(80)
     pairs, wall = asyncio.run(measure(max(8, given.rounds), max(1, given.calls)))
     table("CPU per call: median [quartiles]", PAIR_HEADER, [each.row(name) for name, each in pairs.items()])
     rows = [[name, *(f"{each:,.0f}" for each in (s.low, s.median, s.high))] for name, s in _spreads(by_row)]
     table("registry.try_admit + settle, per CPU second", ("", "low", "median", "high"), rows)
     rows = [[f"{waiting:,} waiting", str(spread(figures))] for waiting, figures in by_depth.items()]
     table("CPU us an admission from the line", ("", "median [quartiles]"), rows)
-    checks = judged(pairs, by_row, by_depth, wall)
+    table("CPU us a call that sharing adds, alone", ("", "median [quartiles]"), [["two quotas", str(spread(alone))]])
+    checks = judged(pairs, by_row, by_depth, wall, alone)
     figures: dict[str, object] = {name: each.figures() for name, each in pairs.items()}
-    figures |= {"registry_per_second": by_row, "us_an_admission": by_depth, "wall_times_plain": wall}
+    figures |= {
+        "us_of_sharing_alone": alone,
+        "registry_per_second": by_row,
+        "us_an_admission": by_depth,
+        "wall_times_plain": wall,
+    }
     return conclude("overhead", figures, checks)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 
@@ -14,6 +15,7 @@ from tidegate.settings import Settings
 
 KEY = Key("openai", "https://api.openai.com", "0", "m")
 SLOTS = 64
+BLOCK = 500
 ANSWERED = Outcome(Kind.OK, status=200)
 QUOTAS = tuple(QuotaReading(unit, unit, "continuous", 1e9, 1e9 - 1, 0.0, 60.0) for unit in ("requests", "tokens"))
 TOLD = ANSWERED._replace(readings=QUOTAS)
@@ -29,17 +31,41 @@ ROWS = {
 def rate(seconds: float, told: Outcome, untold: Outcome) -> float:
     """`try_admit` and `settle` together, per second of CPU time in one thread."""
     registry = RateLimitRegistry()
-    cost = Cost(tokens=100.0)
     began = time.process_time()
     done = 0
     while (spent := time.process_time() - began) < seconds:
-        for _ in range(500):
-            permit = registry.try_admit(KEY, cost)
-            if not isinstance(permit, Permit):
-                raise RuntimeError(f"an unlimited key said {permit}")
-            registry.settle(permit, told if permit.informs else untold)
-        done += 500
+        block(registry, KEY, told, untold)
+        done += BLOCK
     return done / spent
+
+
+def block(registry: RateLimitRegistry, key: Key, told: Outcome, untold: Outcome) -> None:
+    """Make `BLOCK` calls one after the other; an answer that is to be read comes to `told`, any other to `untold`."""
+    cost = Cost(tokens=100.0)
+    for _ in range(BLOCK):
+        permit = registry.try_admit(key, cost)
+        if not isinstance(permit, Permit):
+            raise RuntimeError(f"an unlimited key said {permit}")
+        registry.settle(permit, told if permit.informs else untold)
+
+
+def alone(repetitions: int) -> list[float]:
+    """Return the CPU microseconds a call that sharing adds where no other process has the key, block after block.
+
+    The key is this process's own: another run at the same time would share it.
+    """
+    key = KEY._replace(credential=f"{os.getpid():x}")
+    sides = [RateLimitRegistry(Settings(share=share)) for share in ("off", "auto")]
+    found = []
+    for number in range(repetitions + 1):
+        spent = []
+        for registry in sides:
+            began = time.process_time()
+            block(registry, key, TOLD, ANSWERED)
+            spent.append((time.process_time() - began) / BLOCK * MICRO)
+        if number:
+            found.append(spent[1] - spent[0])
+    return found
 
 
 def rates(repetitions: int) -> dict[str, list[float]]:
