@@ -138,6 +138,14 @@ def test_refusals_that_repeat_right_after_the_time_that_they_name_wait_longer_ea
     assert pause.is_unanswerable
 
 
+def test_refusals_that_name_no_time_do_not_lengthen_the_next_one_that_does(pause: Pause) -> None:
+    for _ in range(12):
+        pause.repeated(3, named=False)
+    assert pause.is_unanswerable
+    pause.repeated(3)
+    assert close(pause, 0.0, 0.5, alone=False) == 0.5
+
+
 def test_refusals_between_which_calls_are_admitted_wait_as_long_as_they_name(pause: Pause) -> None:
     for wave in range(6):
         pause.repeated(100 * wave)

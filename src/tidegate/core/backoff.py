@@ -96,7 +96,9 @@ class Pause:
         "_admitted",
         "_grace_until",
         "_known",
+        "_named",
         "_repeats",
+        "_vain",
         "_wave",
         "alone",
         "base",
@@ -124,11 +126,18 @@ class Pause:
         self.share = RefusedShare()
         self.stated, self.stated_until = 0.0, float("-inf")
         self._admitted, self._repeats, self._wave = -PROGRESS, 0, 0
+        # Of the repeats, those in a row of waves that name a time; the newest wave named one.
+        self._vain, self._named = 0, False
 
-    def repeated(self, admitted: int) -> None:
-        """Record a wave of refusals, after `admitted` attempts of this key in all: few since the last one, or many."""
-        self._repeats = self._repeats + 1 if admitted - self._admitted < PROGRESS else 0
-        self._admitted, self._wave = admitted, 0
+    def repeated(self, admitted: int, named: bool = True) -> None:
+        """Record a wave of refusals, after `admitted` attempts of this key in all: few since the last one, or many.
+
+        Only waves that `named` a time can repeat right after it.
+        """
+        few = admitted - self._admitted < PROGRESS
+        self._repeats = self._repeats + 1 if few else 0
+        self._vain = self._vain + 1 if few and named and self._named else 0
+        self._admitted, self._wave, self._named = admitted, 0, named
 
     @property
     def is_unanswerable(self) -> bool:
@@ -155,9 +164,9 @@ class Pause:
             stated = stated or hint
             if new_wave or now + stated > self.stated_until:
                 self.stated, self.stated_until = stated, now + stated
-            least = self.grace * 2.0 ** min(self._repeats, 60) if self._repeats else 0.0
+            least = self.grace * 2.0 ** min(self._vain, 60) if self._vain else 0.0
             self._extend(now + min(max(hint, least), self.cap))
-            alone = alone or self._repeats > 0
+            alone = alone or self._vain > 0
         elif new_wave:
             self._extend(now + half_jitter(self.refusals, self.base, self.cap, draw))
         if alone and new_wave:
