@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.announced import ANNOUNCED
+from bench.bayes import filling, filtering, searching
 from bench.common import RESULTS, Check, conclude, markdown, table
 from bench.drawn import Drawn, families
 from bench.hidden import HIDDEN
@@ -24,7 +25,10 @@ DRAWN = families(ANNOUNCED, HIDDEN)
 NAMES = tuple(each.name for each in DRAWN)
 
 YARDSTICKS = {
+    "tiny-bucket": filtering,
+    "hidden-slots": filling,
     "hidden-fixed": phaseless,
+    "hidden-rolling": searching,
     "hint-constant": unrated,
     "hint-late": unrated,
     "hint-absurd": unrated,

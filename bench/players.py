@@ -44,7 +44,7 @@ class Books:
     def __init__(self, row: Row, seed: int) -> None:
         self.now = 0.0
         self.refused = 0
-        self.last_end = 0.0
+        self.last_end = self.newest_end = 0.0
         self.first = -1.0
         self._accounts = Accounts(row.seeded(seed), lambda: self.now)
         self._ends: list[tuple[float, int, AdmittedCall, int]] = []
@@ -61,7 +61,7 @@ class Books:
             return False
         natural = self._accounts.output_tokens(USUAL_OUTPUT)
         output = natural if call.max_tokens is None else min(natural, call.max_tokens)
-        end = at + outcome.latency + outcome.token_pace * output
+        end = self.newest_end = at + outcome.latency + outcome.token_pace * output
         heapq.heappush(self._ends, (end, self._sent, outcome, output))
         self.last_end = max(self.last_end, end)
         self.first = at if self.first < 0 else self.first

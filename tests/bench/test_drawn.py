@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 from typing import Literal
@@ -10,11 +11,12 @@ from typing import Literal
 import pytest
 
 from bench import virtual
+from bench.bayes import filling, filtering, searching
 from bench.drawn import Draw, Drawn, families, supplied
 from bench.drawntable import BARS, DRAWN, HEADER, MARKS, NAMES, PAGE, YARDSTICKS, Bar, asked, line, named, shown
 from bench.families import SILENT
 from bench.lab import seeds_of
-from bench.players import knowing, phaseless, unrated
+from bench.players import Played, knowing, phaseless, unrated
 from bench.scenarios import NAMES as ROW_NAMES
 from bench.scenarios import Row
 from tests.bench.rows import SMALL
@@ -229,6 +231,24 @@ def test_a_player_without_the_rate_plays_a_window_as_one_without_the_phase() -> 
     seed = next(seed for seed in range(8) if binding(FAMILIES["hint-late"].row(seed)).kind == "fixed")
     row = FAMILIES["hint-late"].row(seed)
     assert unrated(row, seed) == phaseless(row, seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "player", "ratio", "refused"),
+    [
+        ("tiny-bucket", filtering, 1.05, 0.08),
+        ("hidden-slots", filling, 1.06, 0.01),
+        ("hidden-rolling", searching, 1.06, 0.07),
+    ],
+)
+def test_a_player_that_knows_the_distribution_alone_is_late_by_little_and_seldom_refused(
+    name: str, player: Callable[[Row, int], Played], ratio: float, refused: float
+) -> None:
+    rows = [(FAMILIES[name].row(seed), seed) for seed in range(0, 16, 2)]
+    found = [(player(row, seed), row.ideal(seed).makespan, row.count) for row, seed in rows]
+    assert all(played.seconds < math.inf for played, _, _ in found)
+    assert median(played.seconds / ideal for played, ideal, _ in found) < ratio
+    assert 0.0 < median(played.refused / count for played, _, count in found) < refused
 
 
 @pytest.mark.parametrize(
