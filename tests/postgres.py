@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -113,6 +114,16 @@ class Server:
             self._process.stdin.close()
             self._process.wait(PATIENCE)
             self._process = None
+
+    @property
+    def pid(self) -> int:
+        """The first process of the server."""
+        return int((self._folder / "cluster" / "postmaster.pid").read_text().split()[0])
+
+    def kill(self) -> None:
+        """Kills the server: it recovers at its next start, and its unlogged tables are empty then."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.stop()
 
     def remove(self) -> None:
         """Stops the server and removes what it kept."""

@@ -1,4 +1,4 @@
-"""A Redis server for tests, started by them on a port of its own; it keeps nothing on disk."""
+"""A Redis server for tests, started by them on its own port; it keeps nothing on disk unless it is given a folder."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 PATIENCE = 120.0
 GUARD = '"$@" & server=$!; read -r end; kill -KILL $server; wait $server'
@@ -14,9 +15,12 @@ GUARD = '"$@" & server=$!; read -r end; kill -KILL $server; wait $server'
 
 
 class RedisServer:
-    """One server. `stop` and `start` may follow each other; the port stays, and what was kept is lost."""
+    """One server. `stop` and `start` may follow each other; the port stays. Content is kept in `folder`, or is lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path | None = None, *words: str) -> None:
+        self._words = ["--save", "", "--appendonly", "no" if folder is None else "yes", *words]
+        if folder is not None:
+            self._words += ["--dir", str(folder)]
         found = shutil.which("redis-server") or shutil.which("valkey-server")
         if found is None:
             raise RuntimeError("these tests need redis-server: apt-get install redis-server")
@@ -29,7 +33,7 @@ class RedisServer:
 
     def start(self) -> None:
         """Starts the server; returns when it answers."""
-        words = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        words = ["--port", str(self.port), "--bind", "127.0.0.1", *self._words]
         self._process = subprocess.Popen(
             ["sh", "-c", GUARD, "sh", self._binary, *words],
             stdin=subprocess.PIPE,
@@ -42,12 +46,30 @@ class RedisServer:
             try:
                 with socket.create_connection(("127.0.0.1", self.port), 1.0) as connection:
                     connection.sendall(b"PING\r\n")
-                    if connection.recv(16).startswith(b"+PONG"):
+                    if connection.recv(16).startswith((b"+PONG", b"-NOAUTH")):
                         return
             except OSError:
                 pass
             assert time.monotonic() < until, "redis-server does not start"
             time.sleep(0.01)
+
+    def within(self, folder: Path) -> None:
+        """Keeps the files of a cluster in a folder."""
+        self._words += ["--dir", str(folder)]
+
+    @property
+    def pid(self) -> int:
+        """The process of the server itself."""
+        with socket.create_connection(("127.0.0.1", self.port), 5.0) as connection:
+            connection.sendall(b"INFO server\r\n")
+            text = b""
+            while b"process_id:" not in text or not text.partition(b"process_id:")[2].count(b"\r"):
+                text += connection.recv(4096)
+        return int(text.partition(b"process_id:")[2].split()[0])
+
+    def kill(self) -> None:
+        """Kills the server, as `stop`."""
+        self.stop()
 
     def stop(self) -> None:
         """Kills the server."""

@@ -76,3 +76,22 @@ def test_keys_that_are_forgotten_leave_nothing_behind() -> None:
     assert len(registry.snapshot().keys) == 3
     assert registry._shared is not None
     assert len(registry._shared.sessions) <= 4
+
+
+@pytest.mark.parametrize("is_chosen", [True, False])
+def test_a_key_that_a_program_names_is_shared_where_the_settings_name_the_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_chosen: bool
+) -> None:
+    folder = tmp_path / "tidegate"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    settings = Settings(share=str(folder) if is_chosen else "auto", telemetry=False, status=False)
+    one, two = RateLimitRegistry(settings), RateLimitRegistry(settings)
+    named = Key("custom", "my-service")
+    for _ in range(3):
+        for registry in (one, two):
+            call(registry)
+            assert registry.execute("my-service", lambda: 42) == 42
+    seen = one.snapshot().keys
+    assert seen[KEY].members == 2
+    assert seen[named].members == (2 if is_chosen else 1)

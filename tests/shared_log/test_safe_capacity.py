@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from bench.shared import ROWS, SHAPES, run
@@ -11,8 +15,12 @@ from tidegate.core.events import Event, ShareJoined, ShareLost
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome
 from tidegate.settings import Settings
+from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import VirtualClock
+
+KEEPS = 0.9
+"""Seconds for which the log of a host may be locked without a loss, a little less."""
 
 AWAY = next(shape for shape in SHAPES if shape.name == "away")
 BY_NAME = {row.name: row for row in ROWS}
@@ -126,3 +134,43 @@ def test_after_a_minute_a_member_decides_as_if_unshared_and_says_so() -> None:
     played.call(one)
     assert played.members()[0] == 2
     assert isinstance([each for each in played.told if isinstance(each, ShareJoined | ShareLost)][-1], ShareJoined)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other locks have not been tried")
+def test_a_log_of_a_host_that_stays_locked_divides_the_limits(tmp_path: Path) -> None:
+    import fcntl
+
+    tmp_path.chmod(0o700)
+    began, passed = time.monotonic(), [0.0]
+    settings = Settings(telemetry=False, status=False)
+    one, two = (
+        RateLimitRegistry(settings, clock=lambda: began + passed[0], carrier=HostCarrier.at(tmp_path)) for _ in range(2)
+    )
+
+    def call(registry: RateLimitRegistry) -> None:
+        passed[0] += 0.01
+        permit = registry.try_admit(KEY)
+        if isinstance(permit, Permit):
+            registry.settle(permit, Outcome(Kind.OK))
+
+    for _ in range(20):
+        call(one)
+        call(two)
+    seen = one.snapshot().keys[KEY]
+    assert (seen.members, seen.share_lost) == (2, "")
+    (log,) = (path for path in tmp_path.iterdir() if path.suffix == ".1")
+    with log.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        locked_at = passed[0]
+        while passed[0] < locked_at + KEEPS:
+            call(one)
+        assert one.snapshot().keys[KEY].share_lost == ""
+        while passed[0] < locked_at + 3.0:
+            call(one)
+        seen = one.snapshot().keys[KEY]
+        assert (seen.members, seen.share_lost) == (2, "it is out of reach, so a part of the limits is used")
+    passed[0] += 2.0
+    call(one)
+    call(two)
+    seen = one.snapshot().keys[KEY]
+    assert (seen.members, seen.share_lost) == (2, "")

@@ -61,6 +61,7 @@ BRIEF = 1.0
 """Seconds for which a log that keeps what is said may be out of reach without a loss. Raising it lets members exceed
 the limits for longer beside a stopped process; lowering it loses readings. Chosen: the first wait for a server."""
 
+AWAY = "it is out of reach, so a part of the limits is used"
 OUT_OF_REACH = "it has been out of reach for a minute"
 
 MAX_UNSAID = 4_096
@@ -72,7 +73,8 @@ Raising it takes longer where the log's holder is stopped; lowering it leaves a 
 takes less than one of them, and all of them less than `GO_ALONE`."""
 
 CUSTOM = "custom"
-"""Provider of the keys that a program names itself: two programs may mean different things by one name."""
+"""Provider of the keys that a program names itself. Two programs of a user may mean different things by one name, so
+these keys are shared only at a place that the settings name."""
 
 
 class LogSession:
@@ -130,6 +132,13 @@ class LogSession:
     def members(self) -> int:
         """Return the number of processes that shared the log at the last step, this one included."""
         return self._step.members if self._log is not None else 1
+
+    @property
+    def lost(self) -> str:
+        """Return why the log is not shared at all, or not now; empty while it is."""
+        if self.reason or not self._is_lost:
+            return self.reason
+        return AWAY if self.replica.safe.members else OUT_OF_REACH
 
     @property
     def waits(self) -> bool:
@@ -394,7 +403,7 @@ class SharedKeys:
         self, key: Key, window: float, now: float, account: SharingModels | None
     ) -> ReplicatedController | None:
         """Return the controller of a key, which may have been in use by other processes; None if it is not shared."""
-        if key.provider == CUSTOM:
+        if key.provider == CUSTOM and not self._carrier.is_chosen:
             return None
         name = self._digest(key if account is None else account.controller.key)
         session = self.sessions.get(name)
@@ -518,7 +527,7 @@ class LoggedQueue(KeyQueue):
     @property
     def sharing(self) -> Sharing:
         """Return the number of processes that share the key's limits, and by what."""
-        return Sharing(self._session.members, self._carrier, self._session.reason)
+        return Sharing(self._session.members, self._carrier, self._session.lost)
 
     def look_at(self, ready: float, gate: str, now: float) -> float:
         """Return when to look again for a call that may go at `ready`: another process may open its gate earlier."""

@@ -268,7 +268,10 @@ class ShareJoined(Event):
 
 @dataclass(frozen=True, slots=True)
 class ShareLost(Event):
-    """End of the sharing of the key's limits in this process: it decides alone from now on."""
+    """End of the sharing of the key's limits in this process: it decides alone from now on.
+
+    `ShareJoined` follows where the server, away for a minute, is back.
+    """
 
     reason: str
 

@@ -184,7 +184,7 @@ class QuotaSnapshot:
 class Sharing(NamedTuple):
     """Sharing of a key's limits by `members` processes, this one included, through a `carrier` ('': not shared).
 
-    `lost` is the reason why this process shares no more, empty while it does.
+    `lost` is the reason why this process does not share now, empty while it does.
     """
 
     members: int = 1
@@ -223,8 +223,8 @@ class KeySnapshot:
     `pace` is the calls per second that a learned rate admits now, 0 where none paces the key.
 
     The limits are those of `members` processes, this one included. They share them through a carrier, whose kind is
-    `shared_through`; it is empty for a key that is not shared. `share_lost` is the reason why this process shares no
-    more. The counts are of this process alone.
+    `shared_through`; it is empty for a key that is not shared. `share_lost` is the reason why this process does
+    not share now. The counts are of this process alone.
 
     `pool` is the number of connections of the client's pool, where one client with a known pool uses the key. At most
     so many attempts are in flight.

@@ -134,6 +134,10 @@ class Carrier(Protocol):
         """Return where the logs are, for a person."""
 
     @property
+    def is_chosen(self) -> bool:
+        """Return whether the settings name this place: then keys that programs name themselves are shared, too."""
+
+    @property
     def secret(self) -> bytes | None:
         """Return 32 random bytes that the members have in common."""
 

@@ -47,12 +47,13 @@ def descriptor_limit() -> int:
 class HostCarrier:
     """The logs of this process in one folder. `reason` says why the last log was not shared, empty where it was.
 
-    `secret` is the digest key that all processes of the folder have.
+    `secret` is the digest key that all processes of the folder have. It `is_chosen` where the settings name the folder.
     """
 
     kind = "file"
 
-    def __init__(self, folder: PrivateFolder) -> None:
+    def __init__(self, folder: PrivateFolder, *, is_chosen: bool = True) -> None:
+        self.is_chosen = is_chosen
         if clock_replaced():
             raise Unsupported("the clock of this process was replaced")
         self.folder = folder
@@ -75,7 +76,7 @@ class HostCarrier:
     def find(cls, environ: Mapping[str, str] | None = None) -> HostCarrier:
         """Return the carrier in this user's folder; raise `Unshared` with the reason where there is none."""
         try:
-            return cls(PrivateFolder.find(os.environ if environ is None else environ))
+            return cls(PrivateFolder.find(os.environ if environ is None else environ), is_chosen=False)
         except OSError as error:
             raise Unshared(str(error)) from error
 

@@ -159,6 +159,7 @@ class MemoryCarrier:
     """The logs of one registry (`carrier.Carrier`)."""
 
     kind = "memory"
+    is_chosen = True
     place = "the memory of this process"
     secret = b"the memory of one process"
 

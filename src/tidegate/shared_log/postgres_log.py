@@ -169,7 +169,10 @@ class PostgresStore:
             "double precision, bigint, double precision, bytea, text, double precision, int, int, int, double precision"
         )
         words = ", ".join(f"%b::{each}" if "bytea" in each else f"%s::{each}" for each in types.split(", "))
-        found = self._connection.execute(f"select * from {FUNCTION}({words})", given, prepare=True).fetchone()
+        try:
+            found = self._connection.execute(f"select * from {FUNCTION}({words})", given, prepare=True).fetchone()
+        except self._psycopg.errors.InsufficientPrivilege as error:
+            raise Unshared(f"its tables cannot be used: {error}") from None
         if ask.leaves:
             return None
         return _answer(found)

@@ -27,6 +27,9 @@ local time = redis.call('TIME')
 local now = string.format('%.6f', tonumber(time[1]) + tonumber(time[2]) / 1e6)
 local member, cursor = tonumber(ARGV[1]), tonumber(ARGV[3])
 local epoch = redis.call('HGET', meta, 'epoch')
+if epoch and epoch == ARGV[2] and cursor > tonumber(redis.call('HGET', meta, 'base')) + redis.call('LLEN', log) then
+  epoch = false -- the server has evicted entries that this member has read
+end
 if not epoch then
   epoch = ARGV[13]
   redis.call('DEL', log, members, heads, state)
@@ -88,7 +91,7 @@ if cursor < base or (ARGV[9] ~= '' and redis.call('HLEN', members) > 1) then
   if position >= base and tonumber(redis.call('HGET', meta, 'at') or 0) >= since then
     if redis.call('HGET', meta, 'number') ~= ARGV[8] then
       payload = redis.call('GET', state) or ''
-      cursor = position
+      if payload == '' then redis.call('HSET', meta, 'wanted', 1) else cursor = position end
     end
   else
     redis.call('HSET', meta, 'wanted', 1)

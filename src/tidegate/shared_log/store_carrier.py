@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import os
 import re
@@ -14,6 +15,8 @@ from typing import Protocol
 
 from tidegate.shared_log.errors import Unshared
 from tidegate.shared_log.store_log import Answer, Ask, StoreLog
+
+logger = logging.getLogger("tidegate")
 
 TIME_LIMIT = 0.25
 """Seconds after which the server counts as away. Raising it leaves calls with an older state. Source:
@@ -63,6 +66,7 @@ class StoreCarrier:
     def __init__(self, connect: Callable[[], LogServer], kind: str, url: str) -> None:
         self._connect = connect
         self.kind, self.place, self.secret = kind, shown(url), secret_of(url)
+        self.is_chosen = True
         self._start()
         _carriers.add(self)
 
@@ -154,6 +158,15 @@ class StoreCarrier:
         if self._away_since != math.inf and time.monotonic() < self._retry_at:
             log.failed()
             return
+        error = self._attempt(log, leaves)
+        if error is not None and self._away_since == math.inf:
+            # A connection may have ended alone; what was sent is numbered, so it is stored once.
+            error = self._attempt(log, leaves)
+        if error is not None:
+            self._fail(error)
+
+    def _attempt(self, log: StoreLog, leaves: bool) -> Exception | None:
+        """Exchange with the server once; return the error of its client, after which nothing is connected."""
         begun = time.monotonic()
         ask = log.ask(begun, leaves)
         try:
@@ -162,27 +175,35 @@ class StoreCarrier:
             answer = self._store.exchange(log.name, ask)
         except Unshared as error:
             log.end(str(error))
-            return
+            return None
         except Exception as error:  # Whatever the client of the server raises, and an answer that is none.
-            self._fail(error)
-            return
+            self._quickest = math.inf
+            self._disconnect()
+            return error
         ended = time.monotonic()
         if answer is None:
-            return
+            return None
         self._quickest *= DRIFT
         if ended - begun <= self._quickest:
             self._quickest, self._offset = ended - begun, answer.now - (begun + ended) / 2
         if self._away_since != math.inf:
             self._away_since, self._retry_at, self.error = math.inf, -math.inf, ""
+            logger.warning("limits shared again: %s at %s is back", self.kind, self.place)
         log.answered(ask, answer, self._offset)
+        return None
 
     def _fail(self, error: Exception) -> None:
         now = time.monotonic()
-        self.error = str(error) or type(error).__name__
+        self.error = str(error).strip() or type(error).__name__
+        if self._away_since == math.inf:
+            logger.warning(
+                "limits not shared: %s at %s is away: %s; each process uses its part of them until it is back",
+                self.kind,
+                self.place,
+                self.error,
+            )
         self._away_since = min(self._away_since, now)
         self._retry_at = now + min(MOST_RETRY, max(LEAST_RETRY, RETRY_SHARE * (now - self._away_since)))
-        self._quickest = math.inf
-        self._disconnect()
         for log in self._logs:
             log.failed()
 

@@ -44,8 +44,8 @@ SOLE_EVERY = 0.5
 exchange takes 72 us of CPU."""
 
 HEAD_EVERY = 0.01
-"""Seconds between two exchanges while a call waits. Raising it wakes that call later. Derived: the core looks again
-after 10 ms."""
+"""Seconds between two exchanges while a call waits, or an event is to be sent. Raising it wakes that call later.
+Derived: the core looks again after 10 ms."""
 
 STEP_EVERY = 0.05
 """Seconds between two exchanges while calls go and none waits. Raising it makes the next decision staler. Derived: the
@@ -157,8 +157,10 @@ class StoreLog:
     def due_at(self) -> float:
         """Return the instant of the next exchange; the carrier's thread asks."""
         with self._lock:
-            if not self._number or self._outbox or self._own_state:
+            if not self._number:
                 return self._asked_at
+            if self._outbox or self._own_state:
+                return self._asked_at + HEAD_EVERY
             if not self._woken:
                 return self._asked_at + BEAT
             if self.sole:
