@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -169,6 +170,21 @@ def test_no_member_overdraws_a_window_once_one_of_them_knows_it(
     played = shared_world((limit,), made, facts, count)
     played.run()
     assert len(refused_knowingly(played)) <= gone_unknown(played, made) + count - 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_members_before_a_locked_log_do_not_each_spend_a_new_window(seed: int) -> None:
+    limit = Limit(kind="fixed", limit=40, window=10.0)
+    played = SharedWorld(Scenario(limiters=(limit,)), 4, seed=seed, latency=lambda draw: draw.uniform(0.1, 1.0))
+    for row in range(160):
+        played.call(row)
+    # The second window begins at 10 s, while no member can lock the log.
+    played.hold(9.0, 6.0)
+    played.run()
+    assert {each.ending for each in played.ended.values()} == {Ending.ANSWERED}
+    late = [attempt for attempt in played.attempts if 10.0 <= attempt.sent_at < 15.0]
+    assert sum(attempt.admitted for attempt in late) >= 20, "each member uses its part"
+    assert sum(not attempt.admitted for attempt in late) <= 4
 
 
 def test_a_head_sees_that_the_last_slot_of_another_member_is_free() -> None:

@@ -162,7 +162,11 @@ class LogSession:
                 return
             if step is None:
                 self._locked_since = min(self._locked_since, now)
-                replica.held_until = now + LOCKED if now < self._locked_since + MOST_LOCKED else -INFINITY
+                if now < self._locked_since + MOST_LOCKED:
+                    replica.held_until = now + LOCKED
+                else:
+                    replica.held_until = -INFINITY
+                    replica.safe.hold_briefly(self._step.members - 1)
                 return
             if log.ended:
                 self._end_sharing(log.ended)
@@ -241,6 +245,7 @@ class LogSession:
         self._away_since = min(self._away_since, now)
         replica.held_until = -INFINITY
         if not self._is_lost and self._log.keeps and now < self._away_since + BRIEF:
+            replica.safe.hold_briefly(step.members - 1)
             return
         if now >= self._away_since + SAFE_SECONDS:
             self._step = step._replace(members=1)
@@ -262,6 +267,8 @@ class LogSession:
             replica.forked(member)
         replica.shared = replica.talks = step.members > 1
         self._away_since = INFINITY
+        if replica.safe.used:
+            replica.safe.hold_briefly(0)
         if step.returned or self._is_lost:
             self._is_lost = False
             replica.regain(now)

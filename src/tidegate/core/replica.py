@@ -447,6 +447,7 @@ class ReplicatedController(AdmissionController):
         finally:
             self.counts = counts
         counts.attempts += 1
+        replica.safe.admitted(now)
         replica.serial += 1
         replica.serials[permit] = replica.serial
         replica.fly(self, permit, replica.member, replica.serial)

@@ -5,6 +5,9 @@ same instant, and gets the same answer. These *assumed attempts* count at all li
 quotas, pace and slots divide by the number of members, and no limiter knows of it. At even demand the assumption is
 right, and the members together stay within the limits. Where the others have less to do, this member uses less than it
 could. Source of the idea: the safe capacity of Doorman (https://github.com/youtube/doorman).
+
+A log that is out of reach only *briefly* is replayed later, so no assumed attempt may be counted. There a call needs
+room for all calls that the others would have admitted since then.
 """
 
 from __future__ import annotations
@@ -24,23 +27,45 @@ class SafeCapacity:
     different charges until the first answer. Until then a call needs room for a call of each of them too.
     """
 
-    __slots__ = ("_attempts", "_cautious", "_known", "_old", "_returned_at", "members", "used")
+    __slots__ = ("_attempts", "_brief", "_cautious", "_known", "_old", "_returned_at", "_unseen", "members", "used")
 
     def __init__(self) -> None:
         self.members, self.used = 0, False
+        self._brief = 0
+        self._unseen: list[float] = []
         self._attempts: dict[Permit, list[Permit]] = {}
         self._cautious: set[str] = set()
         self._known = 0
         self._old: set[int] = set()
         self._returned_at = 0.0
 
+    def hold_briefly(self, members: int) -> None:
+        """Leave room for what `members` others admit, whom this member does not hear for a moment; 0: they are heard.
+
+        Repeated calls only change the number of members.
+        """
+        self._brief = members
+        if not members:
+            self._unseen.clear()
+        self._set_used()
+
+    def admitted(self, now: float) -> None:
+        """Note that this member has admitted a call: the others may have done so, and no answer tells it yet."""
+        if self._brief:
+            self._unseen.append(now)
+
+    def _set_used(self) -> None:
+        self.used = self.members > 0 or self._brief > 0 or bool(self._cautious)
+
     def begin(self, members: int, own: Iterable[Permit], others: Iterable[Permit]) -> list[Permit]:
         """Assume attempts of `members` others from now on; return those in flight of `others` that are not assumed.
 
         The attempts in flight of other members end with the `own` ones: when they really end is not heard.
         """
-        self.members, self.used = members, members > 0
+        self.members, self._brief = members, 0
+        self._unseen.clear()
         self._cautious.clear()
+        self._set_used()
         left = list(others)
         for permit in own:
             self._attempts[permit] = left[:members]
@@ -51,23 +76,29 @@ class SafeCapacity:
         """Assume nothing any more; return the assumed attempts in flight."""
         found = [permit for assumed in self._attempts.values() for permit in assumed]
         self._attempts.clear()
-        self.members, self.used = 0, bool(self._cautious)
+        self.members = 0
+        self._set_used()
         return found
 
     def returned(self, members: int, tags: Iterable[str], serials: Iterable[int], now: float) -> None:
         """Note that `members` others are heard again, with own attempts of these serial numbers in flight."""
         self._cautious = set(tags) if members else set()
         self._known, self._old, self._returned_at = members, set(serials), now
-        self.used = bool(self._cautious)
+        self._set_used()
 
     def answered(self, tag: str, outcome: Outcome, sent_at: float) -> None:
         """Note an answer of any member: all of them now know the same quotas of the key."""
+        if self._unseen and outcome.kind is OK:
+            # What the provider had left then is less by the calls of all members.
+            self._unseen = [at for at in self._unseen if at > sent_at]
         if self._cautious and outcome.kind is OK and sent_at >= self._returned_at:
             self._cautious.discard(tag)
-            self.used = self.members > 0 or bool(self._cautious)
+            self._set_used()
 
     def total(self, cost: Cost, tag: str) -> Cost:
         """Return the room that a call of the key `tag` needs: its own cost, and that of a call of each other member."""
+        if self._brief:
+            return cost.times(1 + self._brief * (len(self._unseen) + 1))
         others = self.members or (self._known if tag in self._cautious else 0)
         return cost.times(others + 1) if others else cost
 
