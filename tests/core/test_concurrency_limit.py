@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tidegate.core.backoff import GRACE_FIRST
 from tidegate.core.concurrency_limit import (
     MAX_TRIAL_SECONDS,
     RAMP,
     RAMP_RATE,
     SLOW_FROM,
-    TRIAL_FIRST,
     TRIAL_GROWTH,
     TRIALS,
     ConcurrencyLimit,
@@ -213,13 +213,13 @@ def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(limit: Co
         limit.filled(33, now)
         assert limit.opens_at(now) == now + GRACE
         capped(limit, 33, now)
-    assert delays[:3] == pytest.approx([TRIAL_FIRST * TRIAL_GROWTH**count for count in range(3)])
+    assert delays[:3] == pytest.approx([GRACE_FIRST * TRIAL_GROWTH**count for count in range(3)])
     assert delays[-1] == MAX_TRIAL_SECONDS
 
 
 def test_a_ceiling_that_lets_trials_in_is_lifted_by_more_each_time(limit: ConcurrencyLimit) -> None:
     capped(limit, 11)
-    slots, now = [], TRIAL_FIRST
+    slots, now = [], GRACE_FIRST
     for _ in range(4 * (TRIALS + 1)):
         limit.filled(limit.limit + 1, now)
         now = limit.opens_at(now)
