@@ -43,6 +43,7 @@ async def filled(store: Store, name: str = "capitals", count: int = 3) -> int:
     """A stopped experiment with something in every table."""
     made = await experiment(store, count, name=name)
     claim = await claimed(store, made.id)
+    await store.add_chunks(made.id, count)
     await store.write(
         [
             *(run(claim, ordinal) for ordinal in range(count)),

@@ -23,6 +23,7 @@ from tidegate.errors import (
     CoolingDown,
     StoppedElsewhere,
     UnknownExperiment,
+    require,
 )
 from tidegate.runner.background import retry_while_unavailable, stop_within
 from tidegate.runner.experiment import Experiment
@@ -81,6 +82,8 @@ class ClaimService:
     async def start(self, experiment: Experiment, *, follow: bool, limit: int | None = None) -> int:
         """Start an experiment as `ExperimentRunner.start` does; its dataset exists."""
         self._supervisor.require_working()
+        possible = self._store.spreads or not experiment.spread
+        require(possible, "spread", experiment.spread, "False: SQLite is a file of one machine; PostgreSQL is needed")
         row = await self._store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
         before: tuple[ExperimentRow, float] | None = None
         while not await self._start_if_free(experiment, row, limit):
@@ -111,6 +114,8 @@ class ClaimService:
         """
         self._supervisor.require_working()
         async with self._one_at_a_time(number):
+            # A replica that contributes to an experiment first ends that run.
+            await self._supervisor.wait_if_draining(number)
             row = await self._store.find(number)
             if row is None or number in self._supervisor.runs:
                 return
@@ -127,6 +132,26 @@ class ClaimService:
                 logger.info(text, row.name)
                 return
             await self._run(experiment, claim, row, asyncio.Event(), retry_failed=False)
+
+    async def join(self, number: int) -> bool:
+        """Run chunks of an experiment that another replica owns; return False if it has none to give.
+
+        Raise `CannotLoad` if its code or credentials are missing here.
+        """
+        self._supervisor.require_working()
+        async with self._one_at_a_time(number):
+            await self._supervisor.wait_if_draining(number)
+            row = await self._row(number)
+            if number in self._supervisor.runs:
+                return True
+            if row.status is not Status.RUNNING or not row.spec.get("spread"):
+                return False
+            experiment = (await self._load_orphan(row)).without_evaluators()
+            if self.closed:
+                raise RuntimeError(SHUT_DOWN)
+            claim = Claim(number, self._replica, row.epoch)
+            self._supervisor.start(experiment, row, claim, retry_failed=True, contributes=True)
+            return True
 
     async def _load_orphan(self, row: ExperimentRow) -> Experiment:
         """Return the experiment of an orphan. Raise `CannotLoad` for any problem with its code."""
@@ -221,6 +246,8 @@ class ClaimService:
                 amend = partial(self._store.amend, claim, spec, experiment.repetitions)
                 await retry_while_unavailable(amend, f"{name}: write of its changes")
                 claim = Claim(claim.experiment_id, claim.replica, claim.epoch)
+            if retry_failed and self._store.spreads:
+                await retry_while_unavailable(partial(self._store.reset_chunks, claim), f"{name}: reset of its chunks")
             if self.closed:
                 # At a shutdown the claim is kept, as for running experiments.
                 raise RuntimeError(SHUT_DOWN)

@@ -69,8 +69,9 @@ class Experiment:
     limits this experiment's share of the runner's slots. Where several experiments compete for slots or for a key, each
     gets a share in proportion to its `weight`, from 0.01 to 100. `task_timeout` is in seconds. `credentials` names the
     environment variables without which the experiment cannot run. A replica that recovers it and lacks one reports that
-    instead of trying. `source` is the place of the experiment's code, `file.py:attribute` or `module:attribute`; `load`
-    sets it. `declared` is the declaration of a YAML experiment. An invalid argument raises `ConfigurationError`.
+    instead of trying. With `spread`, several replicas run its rows at once; this needs PostgreSQL. `source` is the
+    place of the experiment's code, `file.py:attribute` or `module:attribute`; `load` sets it. `declared` is the
+    declaration of a YAML experiment. An invalid argument raises `ConfigurationError`.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Experiment:
         credentials: Iterable[str] = (),
         source: str | None = None,
         declared: Mapping[str, Any] | None = None,
+        spread: bool = False,
     ) -> None:
         require(callable(task), "task", task, "a function of a row")
         _takes("task", task, "row")
@@ -113,6 +115,8 @@ class Experiment:
         self.weight = float(weight)
         self.task_timeout = _seconds("task_timeout", task_timeout)
         self.credentials = credentials
+        require(isinstance(spread, bool), "spread", spread, "True or False")
+        self.spread = spread
         self.source = source
         self.declared = declared
         self.original: str | None = None
@@ -159,6 +163,8 @@ class Experiment:
             "weight": self.weight,
             "task_timeout": self.task_timeout,
         }
+        # A key that most lack: another text would restart the search for work of every stored experiment.
+        kept |= {"spread": True} if self.spread else {}
         kept |= {} if self.original is None else {"original": self.original}
         return {**kept, "code": self.code} if self.declared is None else {**kept, "declared": dict(self.declared)}
 
@@ -168,6 +174,13 @@ class Experiment:
         made.name = _name("name", name)
         original = self.original or self.name
         made.original = original if original != made.name else None
+        return made
+
+    def without_evaluators(self) -> Experiment:
+        """Return the experiment as a replica runs it that only answers rows: the owner judges them."""
+        made = copy(self)
+        made.evaluators = ()
+        made.spread = True
         return made
 
     async def aclose(self) -> None:

@@ -110,6 +110,15 @@ class ExperimentRunner:
             missing(experiment.dataset)
         return await self._claim_service.start(experiment, follow=follow, limit=limit)
 
+    async def join(self, name_or_id: str | int) -> bool:
+        """Help to run an experiment with `spread` that another replica owns; return False if it does not run.
+
+        This replica answers chunks of its rows until all are done; `wait` waits for that. Raise `CannotLoad` if its
+        code or a named credential is missing here.
+        """
+        row = await self._row(name_or_id)
+        return await self._claim_service.join(row.id)
+
     async def fresh(self, experiment: Experiment) -> Experiment:
         """Return the experiment under a name that no other one has: its own, or with the first free number behind it.
 
@@ -296,9 +305,10 @@ class ExperimentRunner:
         self._supervisor = RunSupervisor(shared, self._dispatcher, self._lost_file, self._reports_changes)
         self._claim_service = ClaimService(store, self._supervisor, self.replica, settings, self._restore)
         self._write()
-        recover = self._claim_service.claim_orphan if self._recovers else None
+        service = self._claim_service
+        recover, join = (service.claim_orphan, service.join) if self._recovers else (None, None)
         self._heartbeat = Heartbeat(
-            store, self.replica, settings, self._dispatcher.runs, recover, random.random, self._lost_file
+            store, self.replica, settings, self._dispatcher.runs, recover, random.random, self._lost_file, join
         )
         self._heartbeat.start()
 

@@ -43,7 +43,8 @@ class DeferredOrphan(NamedTuple):
 class Heartbeat:
     """Heartbeat and orphan scan of one replica.
 
-    `recover` claims one orphan and continues it. `draw` returns a uniform number in [0, 1).
+    `recover` claims one orphan and continues it. `join` runs chunks of an experiment of another replica. `draw`
+    returns a uniform number in [0, 1).
     """
 
     def __init__(
@@ -55,12 +56,15 @@ class Heartbeat:
         recover: Callable[[int], Awaitable[None]] | None,
         draw: Callable[[], float],
         lost_file: LostFile,
+        join: Callable[[int], Awaitable[bool]] | None = None,
     ) -> None:
         self._store = store
         self._replica = replica
         self._settings = settings
         self._runs = runs
         self._recover = recover
+        self._join = join
+        self._joined: dict[int, int] = {}
         self._draw = draw
         self._lost_file = lost_file
         self._scans = 0
@@ -103,12 +107,40 @@ class Heartbeat:
         if not held:
             return
         await self._lost_file.check(held.values())
-        claims = {number: run.claim.epoch for number, run in held.items()}
+        await self._renew_chunks({number: run for number, run in held.items() if run.experiment.spread})
+        claims = {number: run.claim.epoch for number, run in held.items() if not run.contributes}
         renewed = await self._store.renew(self._replica, claims)
         for number in claims.keys() - renewed:
             # A run that is no longer live may have released its claim already.
             if held[number].live:
                 await self._ended_elsewhere(held[number])
+
+    async def _renew_chunks(self, spread: Mapping[int, ExperimentRun]) -> None:
+        """Renew the chunks of this replica; end each contribution to an experiment that no longer runs."""
+        if not spread:
+            return
+        running = await self._store.renew_chunks(self._replica, list(spread))
+        for number, run in spread.items():
+            if run.contributes and run.live and number not in running:
+                logger.info("experiment %s left: it was stopped or has ended elsewhere", run.experiment.name)
+                run.stopped_elsewhere()
+
+    async def join_spread(self) -> None:
+        """Join each experiment that has chunks to give, once for each claim of its owner."""
+        if self._join is None or not self._store.spreads:
+            return
+        for number in await self._store.to_join(self._settings.stale_after):
+            if number in self._runs:
+                continue
+            row = await self._store.find(number)
+            if row is None or self._joined.get(number) == row.epoch:
+                continue
+            try:
+                if await self._join(number):
+                    self._joined[number] = row.epoch
+            except CannotLoad as error:
+                self._joined[number] = row.epoch
+                logger.warning("experiment %s not joined: %s; other replicas run its rows", row.name, error)
 
     async def _ended_elsewhere(self, run: ExperimentRun) -> None:
         row = await self._store.find(run.id)
@@ -133,7 +165,12 @@ class Heartbeat:
         # Orphans that could not be loaded before go last, because they may delay the others.
         for number in sorted(orphans, key=self._deferred.__contains__):
             deferred = self._deferred.get(number)
-            if number in self._runs or (deferred is not None and self._scans < deferred.retry_at_scan):
+            contribution = self._runs.get(number)
+            if contribution is not None and contribution.contributes:
+                # Its rows in flight are finished first; then this replica owns the experiment.
+                logger.warning("experiment %s: its owner is dead; this replica takes it over", number)
+                contribution.stopped_elsewhere()
+            elif contribution is not None or (deferred is not None and self._scans < deferred.retry_at_scan):
                 continue
             try:
                 await self._recover(number)
@@ -146,6 +183,7 @@ class Heartbeat:
                 # A failure must not block the next orphans.
                 reason = type(error).__name__
                 logger.exception("experiment %s not taken up: %s was raised; the next scan tries again", number, reason)
+        await self.join_spread()
 
     def _defer(self, number: int, error: CannotLoad, before: DeferredOrphan | None) -> None:
         """Defer an orphan to replicas that have its code; this replica retries at growing intervals."""

@@ -61,7 +61,8 @@ def restored(spec: Mapping[str, Any]) -> Experiment:
 
 
 def _renamed(found: Experiment, spec: Mapping[str, Any]) -> Experiment:
-    """Return an experiment under the name of its spec, which differs after a fresh start."""
+    """Return an experiment under the name of its spec, which differs after a fresh start, and with its `spread`."""
+    found.spread = found.spread or bool(spec.get("spread"))
     return found.renamed(str(spec["name"])) if spec.get("original") else found
 
 

@@ -51,8 +51,16 @@ class ExperimentRun(RunState):
 
     conclude: Callable[[Job], None]
 
-    def __init__(self, shared: RunnerContext, experiment: Experiment, claim: Claim, *, retry_failed: bool) -> None:
-        super().__init__(shared, experiment, claim, retry_failed, self)
+    def __init__(
+        self,
+        shared: RunnerContext,
+        experiment: Experiment,
+        claim: Claim,
+        *,
+        retry_failed: bool,
+        contributes: bool = False,
+    ) -> None:
+        super().__init__(shared, experiment, claim, retry_failed, self, contributes)
         self.drained: asyncio.Future[None] = shared.loop.create_future()
         self.lent_slots = 0
         self.fenced_off = self._held = self._has_put_end = False
@@ -72,7 +80,8 @@ class ExperimentRun(RunState):
         """Join the fair queue and announce the start. The feeder supplies the work."""
         self.shared.fair_queue.join(self.id, self.experiment.weight)
         self.page_wanted.set()
-        self.log(LogLevel.INFO, Category.EXPERIMENT, type="started", epoch=self.claim.epoch, **process())
+        begun = "joined" if self.contributes else "started"
+        self.log(LogLevel.INFO, Category.EXPERIMENT, type=begun, epoch=self.claim.epoch, **process())
         self.publish(StateChanged(Status.RUNNING))
 
     def offer(self) -> None:
@@ -274,15 +283,25 @@ class ExperimentRun(RunState):
         self.fenced_off = True
         self.drain(None, "the claim was lost")
 
+    def on_chunk_lost(self, first: int) -> None:
+        """Handle the claim of one of this run's chunks by another replica: a contributor leaves, and may join again."""
+        logger.warning(
+            "experiment %s: chunk at row %d lost: another replica holds it; its rows are run there",
+            self.experiment.name,
+            first,
+        )
+        if self.contributes:
+            self.on_claim_lost()
+
     def stopped_elsewhere(self) -> None:
         """Stop because a user's stop is recorded in the database."""
         self.drain(None, STOPPED_ELSEWHERE)
 
     def leave(self) -> None:
         """Stop for the user of this process."""
-        if self.live:
+        if self.live and not self.contributes:
             self.log(LogLevel.INFO, Category.EXPERIMENT, type="stopped_by_user", epoch=self.claim.epoch, **actor())
-            self.drain(Status.STOPPED, None)
+        self.drain(Status.STOPPED, None)
 
     def fail(self, error: BaseException) -> None:
         """Stop the run with an error that no single item caused."""
@@ -297,6 +316,11 @@ class ExperimentRun(RunState):
             return
         self.phase = RunPhase.DRAINING
         self.final, self.reason = final, reason
+        if self.contributes:
+            # Only the owner ends an experiment. Other replicas take the chunks that are not done.
+            if final in (Status.ERROR, Status.STOPPED):
+                logger.warning("experiment %s left: %s; other replicas run its rows", self.experiment.name, reason)
+            self.final = None
         self.shared.fair_queue.leave(self.id)
         self._discovery.end()
         self.work_queue.clear()
@@ -306,7 +330,7 @@ class ExperimentRun(RunState):
             self.cancel()
         elif self.in_flight:
             self._grace_timer = self.shared.loop.call_later(grace, self.cancel)
-        if final is Status.ERROR:
+        if final is Status.ERROR and not self.contributes:
             self.log(LogLevel.ERROR, Category.EXPERIMENT, type="stopped", error=reason)
         self.page_wanted.set()
         self._finish_if_drained()

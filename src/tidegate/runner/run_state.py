@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
@@ -38,7 +39,9 @@ from tidegate.storage import (
     ClaimStats,
     ItemAttempts,
     LogLevel,
+    LogLine,
     ResultStatus,
+    RunResult,
     Status,
 )
 
@@ -68,16 +71,24 @@ class RunState:
     the user gave (None: none). `outages` maps each stage whose key is down for longer than `max_outage` to the reason.
     `context` is the context in which the run was created. Each function runs in a copy of it, so no function sees a
     variable that another one sets. Only rows below `limit` are tried (None: all); `limited` means that others are left.
+    A run that `contributes` has only chunks of an experiment that another replica owns, and the epoch of its claim.
     """
 
     def __init__(
-        self, shared: RunnerContext, experiment: Experiment, claim: Claim, retry_failed: bool, receiver: WriteReceiver
+        self,
+        shared: RunnerContext,
+        experiment: Experiment,
+        claim: Claim,
+        retry_failed: bool,
+        receiver: WriteReceiver,
+        contributes: bool = False,
     ) -> None:
         settings = shared.settings
         self.shared = shared
         self.experiment = experiment
         self.claim = claim
         self.retry_failed = retry_failed
+        self.contributes = contributes
         self.phase = RunPhase.LIVE
         self.context = contextvars.copy_context()
         self.stages = stages_of(experiment, settings)
@@ -131,6 +142,8 @@ class RunState:
 
     def put(self, item: Item | None, result: Result) -> None:
         """Queue a result for writing; the receiver's `durable` is called later."""
+        if self.contributes and isinstance(result, RunResult | ItemAttempts | LogLine):
+            result = replace(result, contributor=self.claim.replica)
         self.tracker.unwritten += 1
         if item is not None:
             item.release()
@@ -153,11 +166,12 @@ class RunState:
         judged = sum(done.get(ResultStatus.OK, 0) for done in evaluators)
         more = {name: value for name, value in (("answered_by", by_choice(choices)),
                                                 ("warnings", list(model_warnings(choices)))) if value}  # fmt: skip
-        self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored()))
+        if not self.contributes:
+            self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored()))
         self.log(
             LogLevel.INFO,
             Category.EXPERIMENT,
-            type="ended",
+            type="left" if self.contributes else "ended",
             status=status.value,
             answered=counts["ok"],
             failed=counts["error"],

@@ -14,6 +14,7 @@ from tidegate.admission.audit import opened
 from tidegate.errors import StoreError
 from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
 from tidegate.runner.changes import advice, changed_parts
+from tidegate.runner.chunk_feeder import ChunkFeeder
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.dispatcher import Dispatcher
 from tidegate.runner.events import StateChanged
@@ -54,10 +55,20 @@ class RunSupervisor:
             ) from broken
 
     def start(
-        self, experiment: Experiment, row: ExperimentRow, claim: Claim, *, retry_failed: bool, limit: int | None = None
+        self,
+        experiment: Experiment,
+        row: ExperimentRow,
+        claim: Claim,
+        *,
+        retry_failed: bool,
+        limit: int | None = None,
+        contributes: bool = False,
     ) -> None:
-        """Run a claimed experiment, or its first `limit` rows; `row` is its state before that claim."""
-        run = ExperimentRun(self._shared, experiment, claim, retry_failed=retry_failed)
+        """Run a claimed experiment, or its first `limit` rows; `row` is its state before that claim.
+
+        With `contributes`, run only chunks of it: `claim` has the epoch of the owner and the name of this replica.
+        """
+        run = ExperimentRun(self._shared, experiment, claim, retry_failed=retry_failed, contributes=contributes)
         run.limit = limit
         run.conclude = ResultHandler(run).conclude
         self.runs[row.id] = run
@@ -115,9 +126,12 @@ class RunSupervisor:
             return
         run.start()
         self._report_changes(run, row)
-        feeder = Feeder(run, complete=row.complete)
+        if run.experiment.spread:
+            feeder: Feeder = ChunkFeeder(run, complete=row.complete, rows=row.rows)
+        else:
+            feeder = Feeder(run, complete=row.complete)
         background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeder", run.fail, ENDS))
-        if not row.complete:
+        if not row.complete and not run.contributes:
             reading = ingest(run, feeder, run.experiment.dataset, row.dataset_id)
             what = f"experiment {name}: import of its dataset"
             background.append(BackgroundTask(loop, reading, what, run.fail, ENDS))
@@ -147,6 +161,8 @@ class RunSupervisor:
     async def _record_end(self, run: ExperimentRun) -> Status | None:
         """Record the end and release the claim if needed; return the new status, None if unknown."""
         await run.watermark.end()
+        if run.experiment.spread:
+            await self._release_chunks(run)
         lost = await self._lost_file.at_end(run)
         try:
             return await self._release_claim(run)
@@ -154,6 +170,14 @@ class RunSupervisor:
             if lost:
                 # The copy must include the end of this run.
                 await self._lost_file.save()
+
+    async def _release_chunks(self, run: ExperimentRun) -> None:
+        release = self._shared.store.release_chunks
+        name = f"experiment {run.experiment.name}"
+        try:
+            await retry_while_unavailable(lambda: release(run.id, run.claim.replica), f"{name}: release of its chunks")
+        except StoreError as error:
+            logger.warning("%s: chunks not released: %s; they are free when these claims are stale", name, error)
 
     async def _release_claim(self, run: ExperimentRun) -> Status | None:
         final = run.final

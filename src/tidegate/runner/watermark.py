@@ -48,6 +48,10 @@ class OpenRows:
         else:
             del self._open[ordinal]
 
+    def is_open(self, ordinal: int) -> bool:
+        """Return whether a row has an open item."""
+        return ordinal in self._open
+
     def low_water(self) -> int:
         """Return the first row that may still need work."""
         heap = self._heap

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -79,13 +79,23 @@ class Extent:
 
 
 async def pending_tasks(
-    database: Database, experiment_id: int, after: TaskCursor | None, limit: int, retry_failed: bool
+    database: Database,
+    experiment_id: int,
+    after: TaskCursor | None,
+    limit: int,
+    retry_failed: bool,
+    below: int | None = None,
 ) -> Page[PendingTask]:
-    """Return the next task items to run, by ordinal and repetition; `retry_failed` includes failed and parked ones."""
+    """Return the next task items to run, by ordinal and repetition; `retry_failed` includes failed and parked ones.
+
+    With `below`, only rows with a lower ordinal count.
+    """
     async with database.reading() as connection:
         extent = await extent_of(connection, experiment_id)
         if extent is None or limit < 1:
             return Page()
+        if below is not None:
+            extent = replace(extent, task_water=min(extent.task_water, below), end=min(extent.end, below))
         start = 0 if after is None else after[0]
         rows: list[Row[Any]] = []
         if retry_failed and start < extent.task_water:

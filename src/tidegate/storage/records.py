@@ -132,6 +132,20 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class RowChunk:
+    """Rows of an experiment from the ordinal `first` to below `end`, which one replica claims at a time.
+
+    `epoch` is the number of its claims.
+    """
+
+    first: int
+    end: int
+    epoch: int
+    claimed_by: str | None
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PendingTask:
     """Task item to run. `row` is its content; `invalid` is the reason where it has none.
 
@@ -195,7 +209,8 @@ class AttemptRecord:
 class RunResult:
     """Result of a task item. `output` is JSON text (`encoded`); `seconds` is the time of its attempts together.
 
-    `answered_by` has the choices of the fallbacks that its answer comes from.
+    `answered_by` has the choices of the fallbacks that its answer comes from. `contributor` is the replica that holds
+    only chunks of the experiment; its claim on the chunk counts instead of the epoch.
     """
 
     experiment_id: int
@@ -210,6 +225,7 @@ class RunResult:
     seconds: float = 0.0
     audit: tuple[AttemptRecord, ...] = field(default=(), compare=False, repr=False)
     answered_by: tuple[AnsweredBy, ...] = ()
+    contributor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +286,7 @@ class ItemAttempts:
     ordinal: int
     repetition: int
     audit: tuple[AttemptRecord, ...]
+    contributor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +307,7 @@ class LogLine:
     level: LogLevel
     category: Category
     detail: Mapping[str, JSON]
+    contributor: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """Batches of results, written in full or not at all, and only for claims that are the newest.
 
 A batch is checked against rows of `execution_configs`, which stay locked until it is committed: on PostgreSQL by FOR
-SHARE, on SQLite by the write lock. A later claim waits for that, so none can happen between check and write. The same
+SHARE, on SQLite by the write lock. For results of a replica that contributes to an experiment, the rows are those of
+`chunks`. A later claim waits for that, so none can happen between check and write. The same
 query reads the version of the schema, and the database's clock.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -22,7 +23,17 @@ from tidegate.storage.database import Database
 from tidegate.storage.json_codec import cleaned, encoded, shortened
 from tidegate.storage.migrate import HEAD, version
 from tidegate.storage.records import Annotation, AnnotationResult, ClaimStats, ItemAttempts, LogLine, RunResult
-from tidegate.storage.schema import OK, annotation_rows, attempts, execution_configs, logs, not_ok, run_stats, runs
+from tidegate.storage.schema import (
+    OK,
+    annotation_rows,
+    attempts,
+    chunks,
+    execution_configs,
+    logs,
+    not_ok,
+    run_stats,
+    runs,
+)
 from tidegate.storage.sql_clock import now
 
 EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
@@ -58,7 +69,11 @@ async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
 
 def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> frozenset[int]:
     state = _state(connection, {result.experiment_id for result in batch})
-    lost = frozenset(one.experiment_id for one in batch if state.epochs.get(one.experiment_id) != one.epoch)
+    lost = frozenset(
+        one.experiment_id
+        for one in batch
+        if _contributor(one) is None and state.epochs.get(one.experiment_id) != one.epoch
+    ) | _not_held(connection, state.epochs, [one for one in batch if _contributor(one) is not None])
     kept = [one for one in batch if one.experiment_id not in lost]
     for statement, values in _statements(sqlite, kept, state.at):
         if values:
@@ -66,6 +81,49 @@ def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> fro
     for experiment_id in sorted({one.experiment_id for one in kept if isinstance(one, LogLine)}):
         connection.execute(_prune(), {"experiment": experiment_id, "kept": KEPT_LINES})
     return lost
+
+
+def _contributor(result: Result) -> str | None:
+    return result.contributor if isinstance(result, RunResult | ItemAttempts | LogLine) else None
+
+
+def _not_held(connection: Connection, epochs: Mapping[int, int], contributed: Sequence[Result]) -> frozenset[int]:
+    """Return the experiments with a result of a row whose chunk its contributor does not hold."""
+    if not contributed:
+        return frozenset()
+    held: dict[tuple[int, str], list[tuple[int, int]]] = {}
+    given = {
+        "experiments": sorted({one.experiment_id for one in contributed}),
+        "replicas": sorted({_contributor(one) or "" for one in contributed}),
+    }
+    for row in connection.execute(_chunks_held(), given):
+        held.setdefault((row.experiment_id, row.claimed_by), []).append((row.first, row.end))
+    return frozenset(
+        one.experiment_id
+        for one in contributed
+        if one.experiment_id not in epochs
+        or (
+            isinstance(one, RunResult)
+            and not any(
+                first <= one.ordinal < end for first, end in held.get((one.experiment_id, one.contributor or ""), ())
+            )
+        )
+    )
+
+
+@cache
+def _chunks_held() -> Select[Any]:
+    column = chunks.c
+    return (
+        select(column.experiment_id, column.claimed_by, column.first, column.end)
+        .where(
+            column.experiment_id.in_(bindparam("experiments", expanding=True)),
+            column.claimed_by.in_(bindparam("replicas", expanding=True)),
+            ~column.done,
+        )
+        .order_by(column.experiment_id, column.first)
+        .with_for_update(read=True)
+    )
 
 
 def _state(connection: Connection, experiment_ids: Iterable[int]) -> WriteState:

@@ -3,7 +3,8 @@
 Theory of operation. A dataset's rows have ordinals from 0 up; equal contents are stored once, by digest. Pending work
 is never stored: it is whatever `runs` and `annotations` lack. Most of their rows are ok, so the others have a small
 partial index. `attempts` has what audits keep, `run_stats` the sums of each claim. `answered_by` has the choices of
-fallbacks, and is empty for most. `deleted` keeps numbers from a second use. The two watermarks of an
+fallbacks, and is empty for most. `chunks` has the ranges of rows of an experiment that several replicas run at once.
+`deleted` keeps numbers from a second use. The two watermarks of an
 experiment state from which row on results may be missing. The owner and the epoch of an experiment are one row of
 `execution_configs`. Every claim is one UPDATE of it, and every batch of results holds a lock on it while it is written.
 """
@@ -264,6 +265,19 @@ run_stats = Table(
     Column("epoch", Number, primary_key=True, autoincrement=False),
     Column("ended_at", Instant, nullable=False),
     Column("stats", Text, nullable=False),
+)
+
+chunks = Table(
+    f"{PREFIX}chunks",
+    metadata,
+    Column("experiment_id", ForeignKey(experiments.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("first", Number, primary_key=True, autoincrement=False),
+    Column("end", Number, nullable=False),
+    Column("epoch", Number, nullable=False, default=0),
+    Column("claimed_by", Text),
+    Column("claimed_at", Instant),
+    Column("done", Boolean, nullable=False, default=False),
+    CheckConstraint('"first" < "end"', name="end"),
 )
 
 # SQLite gives the greatest number to a new row again, and a process that still runs the deleted experiment would write

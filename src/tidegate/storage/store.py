@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tidegate.errors import DatabaseFileLost
-from tidegate.storage import claims, datasets, deletion, experiments, pending, reports, results
+from tidegate.storage import chunks, claims, datasets, deletion, experiments, pending, reports, results
 from tidegate.storage.database import Database
 from tidegate.storage.engines import parsed
 from tidegate.storage.migrate import migrate
@@ -36,6 +36,7 @@ from tidegate.storage.records import (
     PendingEval,
     PendingTask,
     ResultCounts,
+    RowChunk,
     RunResult,
     Score,
     Status,
@@ -140,15 +141,21 @@ class Store:
         await datasets.complete_dataset(self._database, dataset_id, rows)
 
     async def pending_tasks(
-        self, experiment_id: int, *, after: TaskCursor | None, limit: int, retry_failed: bool
+        self,
+        experiment_id: int,
+        *,
+        after: TaskCursor | None,
+        limit: int,
+        retry_failed: bool,
+        below: int | None = None,
     ) -> Page[PendingTask]:
         """Return the next task items without a result, by ordinal and repetition.
 
-        `retry_failed` includes failed and parked ones.
+        `retry_failed` includes failed and parked ones. With `below`, only rows with a lower ordinal count.
 
         Fewer than `limit` are the last ones, unless the page has `more`: then the others exceeded its size.
         """
-        return await pending.pending_tasks(self._database, experiment_id, after, limit, retry_failed)
+        return await pending.pending_tasks(self._database, experiment_id, after, limit, retry_failed, below)
 
     async def pending_evals(
         self,
@@ -215,6 +222,53 @@ class Store:
     async def orphans(self, stale_after: float, limit: int) -> builtins.list[int]:
         """Return the experiments that run without a renewal for `stale_after` seconds, the longest first."""
         return await claims.orphans(self._database, stale_after, limit)
+
+    @property
+    def spreads(self) -> bool:
+        """Return whether several replicas can run one experiment at once in this database."""
+        return not self._database.sqlite
+
+    async def reset_chunks(self, claim: Claim) -> None:
+        """Delete the chunks of an experiment, so that no replica holds one; raise `ClaimLost` for an older claim."""
+        await chunks.reset(self._database, claim)
+
+    async def add_chunks(self, experiment_id: int, until: int) -> None:
+        """Add chunks for the stored rows below the ordinal `until` that no chunk has."""
+        await chunks.add(self._database, experiment_id, until)
+
+    async def claim_chunk(self, experiment_id: int, replica: str, stale_after: float) -> RowChunk | None:
+        """Return the first chunk that is not done and that no live replica holds, now claimed; None without one.
+
+        An experiment that does not run gives no chunk.
+        """
+        return await chunks.claim(self._database, experiment_id, replica, stale_after)
+
+    async def chunks(self, experiment_id: int) -> builtins.list[RowChunk]:
+        """Return the chunks of an experiment, by their first row."""
+        return await chunks.of(self._database, experiment_id)
+
+    async def finish_chunk(self, experiment_id: int, replica: str, first: int) -> bool:
+        """Mark a chunk as done; return False where this replica does not hold it."""
+        return await chunks.finish(self._database, experiment_id, replica, first)
+
+    async def renew_chunks(self, replica: str, experiment_ids: Sequence[int]) -> Mapping[int, frozenset[int]]:
+        """Renew this replica's claims on chunks of experiments; return the first rows of these by experiment.
+
+        Experiments that do not run are left out.
+        """
+        return await chunks.renew(self._database, replica, experiment_ids)
+
+    async def release_chunks(self, experiment_id: int, replica: str) -> None:
+        """Give back the chunks of this replica that are not done."""
+        await chunks.release(self._database, experiment_id, replica)
+
+    async def to_join(self, stale_after: float) -> builtins.list[int]:
+        """Return the running experiments with a chunk that is not done and that no live replica holds."""
+        return await chunks.to_join(self._database, stale_after)
+
+    async def workers(self, experiment_id: int, stale_after: float) -> int:
+        """Return the number of live replicas that hold a chunk of an experiment."""
+        return await chunks.workers(self._database, experiment_id, stale_after)
 
     async def delete(self, experiment_id: int) -> bool:
         """Delete an experiment with its rows, results, attempts and log; contents that others have stay.

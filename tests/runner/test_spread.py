@@ -1,0 +1,207 @@
+"""One experiment over several replicas: on real PostgreSQL, with chunks that each of them claims."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidegate
+from tests.postgres import served
+from tests.runner.scene import in_loop, rows, runner_at, settings
+from tests.storage.places import PostgreSQL
+from tidegate.errors import ConfigurationError
+from tidegate.runner import Experiment, ExperimentRunner
+from tidegate.storage import Status
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[PostgreSQL]:
+    with served() as server:
+        made = PostgreSQL.made(server)
+        yield made
+        made.drop()
+
+
+class Shared:
+    """What the replicas of a test do: the calls of each row, and by whom."""
+
+    def __init__(self, held: bool = True) -> None:
+        self.calls: Counter[int] = Counter()
+        self.by: dict[str, set[int]] = {}
+        self.judged: Counter[int] = Counter()
+        self.go = asyncio.Event()
+        self._moved = asyncio.Event()
+        if not held:
+            self.go.set()
+
+    def experiment(self, name: str, count: int, by: str, **fields: Any) -> Experiment:
+        async def task(row: Any) -> Any:
+            self.calls[row["n"]] += 1
+            self.by.setdefault(by, set()).add(row["n"])
+            self._moved.set()
+            await self.go.wait()
+            return row["n"]
+
+        async def same(row: Any, output: Any) -> bool:
+            self.judged[row["n"]] += 1
+            return bool(row["n"] == output)
+
+        return Experiment(name, rows(count), task, [same], spread=True, max_concurrency=10, **fields)
+
+    async def until_called(self, by: str, count: int = 1) -> None:
+        while len(self.by.get(by, ())) < count:
+            self._moved.clear()
+            if len(self.by.get(by, ())) < count:
+                await self._moved.wait()
+
+
+def replica(
+    place: PostgreSQL, experiment: Experiment | None = None, recover: bool = False, **changes: Any
+) -> ExperimentRunner:
+    changes = {"heartbeat": 0.05, "stale_after": 30.0, "orphan_scan": 0.05, **changes}
+    given: dict[str, Any] = {} if experiment is None else {"restore": lambda spec: experiment}
+    return ExperimentRunner(
+        place.url,
+        registry=tidegate.RateLimitRegistry(tidegate.Settings()),
+        settings=settings(**changes),
+        recover=recover,
+        **given,
+    )
+
+
+@in_loop
+async def test_two_replicas_share_the_rows_and_the_owner_judges_all(place: PostgreSQL) -> None:
+    shared = Shared()
+    here, there = (shared.experiment("two", 200, by) for by in ("here", "there"))
+    async with replica(place) as owner, replica(place, there) as other:
+        number = await owner.start(here)
+        await shared.until_called("here")
+        assert await other.join("two")
+        await shared.until_called("there")
+        assert await owner.store.workers(number, 30.0) == 2
+        shared.go.set()
+        summary = await owner.wait(number)
+        await other.wait(number)
+    assert (summary.status, summary.answered, summary.complete) == (Status.COMPLETED, 200, True)
+    assert shared.calls == Counter(range(200))
+    assert shared.judged == Counter(range(200))
+    assert len(shared.by["there"]) > 1
+
+
+@in_loop
+async def test_stop_by_a_user_reaches_contributors_with_a_heartbeat(place: PostgreSQL) -> None:
+    shared = Shared()
+    here, there = (shared.experiment("stopped", 300, by) for by in ("here", "there"))
+    async with replica(place) as owner, replica(place, there) as other:
+        number = await owner.start(here)
+        await shared.until_called("here")
+        await other.join(number)
+        await shared.until_called("there")
+        await owner.stop(number)
+        await other._heartbeat.renew_claims()
+        called = set(shared.calls)
+        shared.go.set()
+        await other.wait(number)
+        summary = await owner.wait(number)
+        # What was in flight anywhere is kept, and nothing began later.
+        assert (summary.status, summary.answered) == (Status.STOPPED, len(called))
+        assert set(shared.calls) == called
+
+
+@in_loop
+async def test_chunk_of_a_dead_contributor_is_run_by_another_replica(place: PostgreSQL) -> None:
+    shared = Shared()
+    here, there = (shared.experiment("killed", 130, by) for by in ("here", "there"))
+    async with replica(place) as owner:
+        number = await owner.start(here)
+        await shared.until_called("here")
+        other = replica(place, there)
+        await other.join(number)
+        await shared.until_called("there")
+        run = other._runs[number]
+        lost = set(shared.by["there"])
+        # As a kill -9: its claims stay, and nobody renews them. Its late results are refused.
+        await other._heartbeat.stop()
+        run.on_claim_lost()
+        place.sql(
+            "UPDATE tidegate_chunks SET claimed_at = claimed_at - interval '1 hour', claimed_by = 'dead'"
+            f" WHERE claimed_by = '{other.replica}' AND NOT done"
+        )
+        shared.go.set()
+        summary = await owner.wait(number)
+        await other.shutdown(0.0)
+    assert (summary.status, summary.answered, summary.complete) == (Status.COMPLETED, 130, True)
+    again = {row for row, count in shared.calls.items() if count > 1}
+    assert again <= lost
+    assert len(shared.calls) == 130
+
+
+@in_loop
+async def test_contributor_takes_over_the_experiment_of_a_dead_owner(place: PostgreSQL) -> None:
+    shared = Shared()
+    here, there = (shared.experiment("orphan", 130, by) for by in ("here", "there"))
+    owner = replica(place)
+    number = await owner.start(here)
+    await shared.until_called("here")
+    async with replica(place, there, recover=True, orphan_scan=3000.0) as other:
+        # It joins by itself: the scan for orphans finds chunks that nobody has.
+        await shared.until_called("there")
+        await owner._heartbeat.stop()
+        place.age(number, 3600.0)
+        place.sql(
+            "UPDATE tidegate_chunks SET claimed_at = claimed_at - interval '1 hour'"
+            f" WHERE claimed_by = '{owner.replica}' AND NOT done"
+        )
+        shared.go.set()
+        await other._heartbeat.scan_orphans()
+        summary = await other.wait(number)
+    await owner.shutdown(0.0)
+    assert (summary.status, summary.answered, summary.complete) == (Status.COMPLETED, 130, True)
+    assert set(shared.judged) == set(range(130))
+
+
+@in_loop
+async def test_failing_contributor_leaves_and_the_owner_goes_on(place: PostgreSQL) -> None:
+    shared = Shared()
+    here = shared.experiment("guard", 130, "here")
+
+    async def broken(row: Any) -> Any:
+        raise FileNotFoundError("a file is missing on this machine")
+
+    there = Experiment("guard", rows(130), broken, spread=True, max_concurrency=1)
+    async with replica(place) as owner, replica(place, there) as other:
+        number = await owner.start(here)
+        await shared.until_called("here")
+        await other.join(number)
+        await other.wait(number)
+        shared.go.set()
+        summary = await owner.wait(number)
+    assert summary.status is Status.COMPLETED
+    assert (summary.answered, dict(summary.counts.runs)) == (125, {"ok": 125, "error": 5})
+
+
+@in_loop
+async def test_limit_is_that_of_the_experiment(place: PostgreSQL) -> None:
+    shared = Shared()
+    here, there = (shared.experiment("limit", 300, by) for by in ("here", "there"))
+    async with replica(place) as owner, replica(place, there) as other:
+        number = await owner.start(here, limit=70)
+        await shared.until_called("here")
+        await other.join(number)
+        await shared.until_called("there")
+        shared.go.set()
+        summary = await owner.wait(number)
+        assert (summary.status, summary.answered) == (Status.STOPPED, 70)
+        assert shared.calls == Counter(range(70))
+
+
+@in_loop
+async def test_sqlite_refuses_to_spread(tmp_path: Path) -> None:
+    async with runner_at(tmp_path) as runner:
+        with pytest.raises(ConfigurationError, match="PostgreSQL is needed"):
+            await runner.run(Shared(False).experiment("e", 3, "here"))
