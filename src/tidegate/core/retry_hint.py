@@ -9,7 +9,7 @@ an attempt is admitted. While nothing is known of a provider's hints, one attemp
   on.
 - It is refused, and its own hint is shorter by more than that: the hints count down too fast. Two of them, and their
   rounding, give bounds of how fast. Each further pair narrows the bounds. The slowest countdown within them names the
-  latest instant at which a call is admitted: that is waited for, because a bucket keeps what comes back meanwhile.
+  latest instant at which a call is admitted: that is waited for, because a bucket keeps what comes back until then.
 - It is refused, and its own hint has not become shorter, although the seconds that passed exceed its rounding: the
   hints do not count down. A constant may be true (a refusal blocks the key for that time), so what was found to be
   enough is waited for, and nothing shorter is tried.
