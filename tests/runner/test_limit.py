@@ -67,6 +67,14 @@ async def test_limit_beyond_the_last_row_changes_nothing(tmp_path: Path) -> None
         assert (summary.status, summary.complete) == (Status.COMPLETED, True)
 
 
+@pytest.mark.parametrize("count", [1, 3, 1000])
+@in_loop
+async def test_limit_of_all_rows_completes_the_experiment(tmp_path: Path, count: int) -> None:
+    async with runner_at(tmp_path) as runner:
+        summary = await runner.run(Experiment("e", rows(count), HeldTask()), limit=count)
+        assert (summary.status, summary.answered, summary.complete) == (Status.COMPLETED, count, True)
+
+
 @in_loop
 async def test_replica_that_takes_a_run_over_keeps_to_its_limit(tmp_path: Path) -> None:
     task = HeldTask(held=True)

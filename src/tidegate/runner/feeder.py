@@ -34,21 +34,22 @@ async def ingest(run: ExperimentRun, feeder: Feeder, dataset: Dataset, dataset_i
     """Store every row and notify the feeder; rows that an earlier import stored are skipped.
 
     A dataset that cannot be read to its end fails the run; its stored rows stay. With a limit of the run, the import
-    ends there, and a later run continues it.
+    ends at the first row beyond it, and a later run continues it.
     """
     store, limit = run.shared.store, run.limit
     what = f"experiment {run.experiment.name}: import of its dataset"
     count = 0
     try:
-        async for batch in batches(dataset, SIZE if limit is None else min(SIZE, limit)):
+        async for batch in batches(dataset, SIZE if limit is None else min(SIZE, limit + 1)):
             if not run.live:
                 return
             rows = batch if limit is None else batch[: limit - count]
-            await retry_while_unavailable(partial(store.add_rows, dataset_id, rows), what)
-            count += len(rows)
-            run.tally.rows += len(rows)
-            feeder.on_rows_stored()
-            if count == limit:
+            if rows:
+                await retry_while_unavailable(partial(store.add_rows, dataset_id, rows), what)
+                count += len(rows)
+                run.tally.rows += len(rows)
+                feeder.on_rows_stored()
+            if len(rows) < len(batch):
                 run.limited = run.tally.all_rows = True
                 feeder.on_rows_stored(complete=True)
                 return
