@@ -189,7 +189,7 @@ class StoreLog:
                 if early:
                     return None
                 self._rank = BEGUN
-            if self._rank != FULL and self._state is None and not self._others_full():
+            if self._rank != FULL and self._state is None and self._leads():
                 self._rank = FULL
             if self.sole and not self._inbox and not self._returned:
                 return ALONE
@@ -218,8 +218,13 @@ class StoreLog:
         returned, self._returned = self._returned, False
         return Step(entries, heads, gone, checkpoint, members, asked, returned=returned)
 
-    def _others_full(self) -> bool:
-        return any(rank == FULL for member, rank in self._ranks.items() if member != self._number)
+    def _leads(self) -> bool:
+        """Return whether this member's state becomes the whole one: no other has it, and its number is the lowest.
+
+        Members that return at the same time must not each keep a state of its own.
+        """
+        others = [(member, rank) for member, rank in self._ranks.items() if member != self._number]
+        return all(rank != FULL and member > self._number for member, rank in others)
 
     def _lose(self, now: float) -> None:
         """Forget what was not exchanged in time: this member and the others announce their attempts again."""
@@ -295,7 +300,7 @@ class StoreLog:
             self._heads, self._ranks = answer.heads, answer.ranks
             if self._returned and ask.member:
                 # The ranks of others are those before their return, until their second exchange.
-                self._rank = BEGUN if self._others_full() else FULL
+                self._rank = FULL if self._leads() else BEGUN
             if same:
                 self._take_entries(ask, answer)
             self._is_asked = self._own_state is None and (
