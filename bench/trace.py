@@ -74,7 +74,8 @@ class Trace:
             self.pace.append(_pace(laboratory))
             self.times.append(now)
         if self.times:
-            for level in laboratory.accounts.levels("key"):
+            account = next(iter(laboratory.accounts.truth().keys), "")  # the first one used, where there are several
+            for level in laboratory.accounts.levels(account):
                 share = level.remaining / level.limit if level.limit < math.inf else math.nan
                 _put(self.true, level.name, share, len(self.times) - 1)
 
