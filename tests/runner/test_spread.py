@@ -16,7 +16,7 @@ from tests.runner.scene import in_loop, rows, runner_at, settings
 from tests.storage.places import PostgreSQL
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.storage import Status
+from tidegate.storage import ResultStatus, RunResult, Status, Store
 
 
 @pytest.fixture(scope="module")
@@ -205,3 +205,25 @@ async def test_sqlite_refuses_to_spread(tmp_path: Path) -> None:
     async with runner_at(tmp_path) as runner:
         with pytest.raises(ConfigurationError, match="PostgreSQL is needed"):
             await runner.run(Shared(False).experiment("e", 3, "here"))
+
+
+@in_loop
+async def test_results_of_a_chunk_that_another_replica_holds_are_refused(place: PostgreSQL) -> None:
+    store = await Store.open(place.url)
+    try:
+        row = await store.create("fenced", {"spread": True}, 1, "list")
+        assert await store.claim(row.id, "owner", 30.0) is not None
+        await store.add_chunks(row.id, 2)
+        first = await store.claim_chunk(row.id, "one", 30.0)
+        assert first is not None
+
+        def result(by: str) -> RunResult:
+            return RunResult(row.id, 1, first.first, 1, ResultStatus.OK, "1", contributor=by)
+
+        assert await store.write([result("two")]) == {row.id}
+        assert await store.write([result("one")]) == frozenset()
+        place.sql("UPDATE tidegate_chunks SET claimed_at = claimed_at - interval '1 hour' WHERE claimed_by = 'one'")
+        assert (await store.claim_chunk(row.id, "two", 30.0)) is not None
+        assert await store.write([result("one")]) == {row.id}
+    finally:
+        await store.close()
