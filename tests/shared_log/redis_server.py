@@ -14,6 +14,20 @@ GUARD = '"$@" & server=$!; read -r end; kill -KILL $server; wait $server'
 """A shell stands between the two, and ends the server with the process that started it."""
 
 
+CLUSTER_BUS = 10_000
+"""Distance of the port by which the servers of a cluster talk from the port of a server."""
+
+
+def free_port() -> int:
+    """Returns a free port whose cluster bus has a port too."""
+    while True:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = int(free.getsockname()[1])
+        if port + CLUSTER_BUS < 2**16:
+            return port
+
+
 class RedisServer:
     """One server. `stop` and `start` may follow each other; the port stays. Content is kept in `folder`, or is lost."""
 
@@ -25,9 +39,7 @@ class RedisServer:
         if found is None:
             raise RuntimeError("these tests need redis-server: apt-get install redis-server")
         self._binary = found
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
