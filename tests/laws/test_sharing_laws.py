@@ -159,8 +159,22 @@ def test_no_member_overdraws_a_bucket_once_one_of_them_knows_it(
     # A member that joins may send before it has the state: it waits for that no longer than 50 ms.
     joined = count - 1
     assert len(refused_knowingly(played)) <= gone_unknown(played, made) + joined
+    alone = shared_world((limit,), made, facts, 1)
+    alone.run()
+    found = sum(not attempt.admitted for attempt in alone.attempts)
     refused = sum(not attempt.admitted for attempt in played.attempts)
-    assert refused <= played.settings.start_concurrency + joined
+    assert refused <= max(played.settings.start_concurrency, found) + joined
+
+
+@pytest.mark.parametrize("members", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_head_goes_though_only_other_members_learn_that_its_quota_is_back(members: int, seed: int) -> None:
+    made = [Caller(0.0, 0, 0, 1e6, None)] * 7
+    facts = {"seed": float(seed), "network": 0.05, "slowest": 0.05}
+    # Nothing states that the window is a second: answers to the members that send first show it.
+    played = shared_world((Limit(limit=1, window=1.0),), made, facts, members)
+    played.run()
+    assert max(attempt.sent_at for attempt in played.attempts) < 10.0
 
 
 @given(windows(), callers(), worlds, members)

@@ -26,13 +26,9 @@ from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableReco
 from tidegate.core.replica_state import ACCOUNT, CONTROLLER, SHARED, TABLE
 from tidegate.core.safe_capacity import ABANDONED, SafeCapacity
 from tidegate.core.state_codec import StateDecoder, StateEncoder
-from tidegate.core.turns import LOOK_AGAIN, PACE_TURN, MemberTurns
+from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, PACE_TURN, MemberTurns
 from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, Cost, Outcome, RequestFacts, Silence, Usage
-
-LOOK_LATER = 0.050
-"""Seconds after which a head looks again at the latest where an event of another member may open its gate earlier than
-estimated. Raising it delays the notice of a recovery; lowering it costs CPU time."""
 
 MAX_KEYS = 4_096
 """Keys of one log at most. Raising it lets a hostile log take more memory."""
@@ -422,8 +418,16 @@ class ReplicatedController(AdmissionController):
             return ready
         if ready == INFINITY:
             return now + LOOK_AGAIN
-        # The instant of a quota, or one that the provider stated, needs no look before it.
-        return ready if gate.startswith("quota") or self.certain(gate) else min(ready, now + LOOK_LATER)
+        return min(ready, now + self._seconds_unseen(gate))
+
+    def _seconds_unseen(self, gate: str) -> float:
+        """Return for how long no answer to another member makes `gate` open much earlier than was computed."""
+        if self.certain(gate):
+            return INFINITY
+        if not gate.startswith("quota "):
+            return LOOK_LATER
+        mirror = self.quotas.counted.get(gate.removeprefix("quota "))
+        return LOOK_LATER if mirror is not None and mirror.declared is None else LOOK_RARELY
 
     def overcommits(self, blocked: int, now: float) -> bool:
         """Return whether a call overcommits, as the base class; a replayed one did where it was admitted."""

@@ -16,6 +16,14 @@ LOOK_AGAIN = 0.010
 """Seconds after which a head looks again that waits for an answer of another member. Raising it leaves a freed slot
 unused for longer; lowering it costs CPU time. Measured: ten milliseconds cost no time in the laboratory's rows."""
 
+LOOK_LATER = 0.050
+"""Seconds after which a head looks again at the latest where an event of another member may open its gate earlier than
+estimated. Raising it delays the notice of a recovery; lowering it costs CPU time."""
+
+LOOK_RARELY = 1.0
+"""Seconds after which a head looks again that waits for a quota whose window is known. Raising it leaves units unused
+that answers to other members return; lowering it costs CPU time. Chosen: a look takes some 50 us."""
+
 PATIENCE = 3.0 * LOOK_AGAIN
 """Seconds for which a slot is kept for the head of another member. Raising it leaves slots unused longer beside a
 process that is stopped; lowering it gives slots to a process that has them already. Derived: three of its looks."""
