@@ -8,7 +8,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-real test-openai2 test-aiobotocore chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner mutations frameworks suites clean
+.PHONY: demo test test-real test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner mutations frameworks suites clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -27,6 +27,10 @@ test-openai2: $(ENVS)/openai2/ready
 # aiobotocore pins a range of botocore that boto3's newest is not in.
 test-aiobotocore: $(ENVS)/aiobotocore/ready
 	$(ENVS)/aiobotocore/bin/python -m pytest -n auto tests/aws_async
+
+# Ray, Dask, Celery, gunicorn, pytest-xdist: their own processes at one key. It needs redis-server, as test-real does.
+engines: $(ENVS)/engines/ready
+	$(ENVS)/engines/bin/python -m pytest -m real tests/engines
 
 # Experiments through kills, outages and pauses, as long as they must be to be believed: minutes.
 chaos: $(ENVS)/test/ready
@@ -90,6 +94,10 @@ $(ENVS)/openai2/ready: $(ENVS)/openai2/pip constraints-openai2.txt
 
 $(ENVS)/aiobotocore/ready: $(ENVS)/aiobotocore/pip constraints-aiobotocore.txt
 	$(ENVS)/aiobotocore/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-aiobotocore.txt --editable . --group test-aiobotocore
+	touch $@
+
+$(ENVS)/engines/ready: $(ENVS)/engines/pip constraints-engines.txt
+	$(ENVS)/engines/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-engines.txt --editable . --group engines
 	touch $@
 
 $(ENVS)/lint/ready: $(ENVS)/lint/pip constraints.txt
