@@ -103,7 +103,7 @@ def refused_by_window(path: Path, kind: str, governed: bool) -> list[int]:
     statuses = Counter(each.status for each in log)
     refused = Counter(int((each.at - log[0].at) // WINDOW) for each in log if each.status == 429)
     windows = [refused[number] for number in range(int((log[-1].at - log[0].at) // WINDOW) + 1)]
-    assert statuses == {200: JOBS, 429: sum(windows)}
+    assert statuses == Counter({200: JOBS, 429: sum(windows)})
     return windows
 
 

@@ -26,8 +26,9 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "engines"
 ROWS = 120
-MOST_REFUSED = ROWS // 100
-"""Four processes that do not share take the burst each, and are refused about 30 times."""
+MOST_REFUSED = 6
+"""Four processes that do not share take the burst each, and are refused about 30 times. On a busy machine a process
+that joins may be refused before it has the state of the others."""
 
 BOUND = 120.0
 """Seconds after which a program is killed and the test fails."""
