@@ -16,6 +16,7 @@ from tests.runner.scene import in_loop, rows, runner_at, settings
 from tests.storage.places import PostgreSQL
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Experiment, ExperimentRunner
+from tidegate.runner.chunk_feeder import ChunkFeeder
 from tidegate.storage import ResultStatus, RunResult, Status, Store
 
 
@@ -198,6 +199,23 @@ async def test_limit_is_that_of_the_experiment(place: PostgreSQL) -> None:
         summary = await owner.wait(number)
         assert (summary.status, summary.answered) == (Status.STOPPED, 70)
         assert shared.calls == Counter(range(70))
+
+
+@in_loop
+async def test_rows_that_are_stored_during_a_load_are_run(place: PostgreSQL, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared(False)
+    finish = ChunkFeeder._finish_chunks
+
+    async def slow(feeder: ChunkFeeder) -> None:
+        # The whole dataset is stored after the first look at it, and before the look at the chunks.
+        while not feeder._run.tally.all_rows:  # noqa: ASYNC110 - the tally has no event
+            await asyncio.sleep(0.001)
+        await finish(feeder)
+
+    monkeypatch.setattr(ChunkFeeder, "_finish_chunks", slow)
+    async with replica(place) as owner:
+        summary = await owner.run(shared.experiment("late", 30, "here"))
+    assert (summary.status, summary.answered) == (Status.COMPLETED, 30)
 
 
 @in_loop

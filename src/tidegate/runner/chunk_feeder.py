@@ -49,6 +49,7 @@ class ChunkFeeder(Feeder):
         super().__init__(run, complete=complete)
         self._rows = rows
         self._added = 0
+        self._all_added = run.contributes
         self._held: dict[int, HeldChunk] = {}
         self._done_elsewhere: set[int] = set()
         self._look: asyncio.TimerHandle | None = None
@@ -80,14 +81,17 @@ class ChunkFeeder(Feeder):
         return queue.runs_low(TASK) and queue.depth(TASK) <= len(self._run.in_flight) // 2
 
     async def _add_chunks(self) -> None:
+        # Rows that are stored during the await below get their chunks with the next load.
+        complete = self._complete
         rows = max(self._rows, self._run.tally.rows)
         limit = self._run.limit
         if limit is not None and rows >= limit:
             self._run.limited = self._run.limited or rows > limit
             rows = limit
-        if rows > self._added and (self._complete or rows - self._added >= 1):
+        if rows > self._added:
             await self._try(partial(self._store.add_chunks, self._run.id, rows))
             self._added = rows
+        self._all_added = complete
 
     async def _read(self, held: HeldChunk) -> None:
         run, chunk = self._run, held.chunk
@@ -134,7 +138,7 @@ class ChunkFeeder(Feeder):
             return
         self._looked_at = now
         # Rows that are stored after this read have chunks of their own.
-        complete, added = self._complete, self._added
+        complete, added = self._complete and self._all_added, self._added
         chunks = await self._try(partial(self._store.chunks, run.id))
         if run.phase is not RunPhase.LIVE:
             return
