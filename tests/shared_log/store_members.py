@@ -54,7 +54,8 @@ def until(holds: Callable[[], object], what: str, *peers: StorePeer) -> None:
     """Let the peers step until something holds."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
-        assert time.monotonic() < deadline, f"waited in vain for {what}: {[peer.last for peer in peers]}"
+        seen = [(peer.state, peer.returned, peer.last) for peer in peers]
+        assert time.monotonic() < deadline, f"waited in vain for {what}: {seen}"
         for peer in peers:
             peer.step()
         time.sleep(0.002)
