@@ -13,21 +13,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.announced import ANNOUNCED
-from bench.bayes import filling, filtering, searching
+from bench.bayes import filling, filtering, searching, sizing, steepening
 from bench.common import RESULTS, Check, conclude, markdown, table
 from bench.drawn import Drawn, families
 from bench.hidden import HIDDEN
 from bench.measures import Run, figures
-from bench.players import phaseless, unrated
+from bench.players import unrated
 from bench.scenarios import Row
 
 DRAWN = families(ANNOUNCED, HIDDEN)
 NAMES = tuple(each.name for each in DRAWN)
 
 YARDSTICKS = {
+    "growth": steepening,
+    "flips": filtering,
+    "flips-mixed": filtering,
     "tiny-bucket": filtering,
     "hidden-slots": filling,
-    "hidden-fixed": phaseless,
+    "hidden-fixed": sizing,
     "hidden-rolling": searching,
     "hint-constant": unrated,
     "hint-late": unrated,

@@ -11,6 +11,11 @@ from bench.families import CHANGING, KNEE, SILENT, Family
 from bench.scenarios import Row
 from tidegate.testing import Distribution, Limit, Scenario
 
+RATES = ((4.0, 16.0), (12.0, 30.0))
+BURSTS = (range(1, 6), range(3, 9))
+FLIPS = (2.5, 5.0)
+"""Calls a second and contents of tiny buckets and of those that flip, and seconds of a phase of the latter."""
+
 
 def _silent(draw: Draw, limit: Limit, count: int, family: Family = SILENT, **facts: Any) -> Row:
     facts = {"dialect": "none", "latency": draw.latency(0.1, 0.6), **facts}
@@ -19,12 +24,12 @@ def _silent(draw: Draw, limit: Limit, count: int, family: Family = SILENT, **fac
 
 def flips(draw: Draw, mixed: bool) -> Row:
     """Return a row whose bucket of a few calls changes its rate fourfold, at least four times a run."""
-    phase = round(draw.even(2.5, 5.0), 2)
+    phase = round(draw.even(*FLIPS), 2)
     shares = draw.one(((phase, 0.25),), ((0.0, 0.25), (phase, 1.0)))
     limit = Limit(
-        limit=draw.scale(12, 30),
+        limit=draw.scale(*RATES[1]),
         window=1.0,
-        burst=draw.whole(3, 8),
+        burst=draw.whole(BURSTS[1][0], BURSTS[1][-1]),
         shares=shares,
         period=2 * phase,
         statuses=draw.statuses(429, 503, 529) if mixed else (),
@@ -34,7 +39,7 @@ def flips(draw: Draw, mixed: bool) -> Row:
 
 def tiny(draw: Draw) -> Row:
     """Return a row whose bucket holds 1 to 5 calls."""
-    limit = Limit(limit=draw.scale(4, 16), window=1.0, burst=draw.one(1, 2, 3, 4, 5))
+    limit = Limit(limit=draw.scale(*RATES[0]), window=1.0, burst=draw.one(*BURSTS[0]))
     return _silent(draw, limit, supplied(limit, draw.even(10, 18)))
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from bench import virtual
-from bench.bayes import filling, filtering, searching
+from bench.bayes import filling, filtering, searching, sizing, steepening
 from bench.drawn import Draw, Drawn, families, supplied
 from bench.drawntable import BARS, DRAWN, HEADER, MARKS, NAMES, PAGE, YARDSTICKS, Bar, asked, line, named, shown
 from bench.families import SILENT
@@ -236,7 +236,11 @@ def test_a_player_without_the_rate_plays_a_window_as_one_without_the_phase() -> 
 @pytest.mark.parametrize(
     ("name", "player", "ratio", "refused"),
     [
-        ("tiny-bucket", filtering, 1.05, 0.08),
+        ("tiny-bucket", filtering, 1.03, 0.03),
+        ("flips", filtering, 1.08, 0.06),
+        ("flips-mixed", filtering, 1.08, 0.06),
+        ("growth", steepening, 1.03, 0.02),
+        ("hidden-fixed", sizing, 1.03, 0.1),
         ("hidden-slots", filling, 1.06, 0.01),
         ("hidden-rolling", searching, 1.06, 0.07),
     ],
@@ -322,7 +326,7 @@ def test_a_line_of_the_table_has_medians_the_worst_the_yardstick_and_the_bounds(
 def test_a_family_may_be_as_near_to_its_yardstick_as_to_the_ideal(monkeypatch: pytest.MonkeyPatch) -> None:
     family = FAMILIES["hidden-fixed"]
     row = family.row(SEED)
-    played = phaseless(row, SEED)
+    played = sizing(row, SEED)
     run = replace(virtual.run(short(row), SEED), calls=row.count, ideal=row.ideal(SEED).makespan, bare=None)
     monkeypatch.setitem(BARS, "hidden-fixed", Bar(0.5, 0.0))
     bounds = {each.name.partition(": ")[2]: each.bound for each in asked(family, [run], [row])}
