@@ -112,7 +112,9 @@ class TestRecords:
         with tidegate.audit() as trail:
             ask(client)
         trail.write(str(tmp_path / "attempts.jsonl"))
-        lines = [json.loads(line) for line in (tmp_path / "attempts.jsonl").read_text().splitlines()]
+        text = (tmp_path / "attempts.jsonl").read_text("utf-8")
+        assert trail.attempts[0].key in text
+        lines = [json.loads(line) for line in text.splitlines()]
         assert lines == [each.to_json() for each in trail.attempts]
         assert [line["status"] for line in lines] == ["capacity_retry", "success"]
         assert datetime.fromisoformat(lines[0]["started_on"]).utcoffset() is not None

@@ -119,8 +119,9 @@ class Trail:
 
     def write(self, path: str | Path) -> None:
         """Write the attempts to a file, one JSON object a line; raise `OSError` where that fails."""
-        text = "".join(json.dumps(each.to_json()) + "\n" for each in self.attempts)
-        Path(path).write_text(text, "utf-8")
+        text = "".join(json.dumps(each.to_json(), ensure_ascii=False) + "\n" for each in self.attempts)
+        # A name may have half of a surrogate pair, which UTF-8 cannot write: JSON reads its escape.
+        Path(path).write_text(text, "utf-8", "backslashreplace")
 
     def record(self, ended: AttemptEnded) -> None:
         """Keep an attempt that has ended now."""
