@@ -78,6 +78,59 @@ def test_target_names_its_keys_only() -> None:
     assert not covers("groq/*", KEY)
 
 
+LONG = tidegate.Key("openrouter", "openrouter.ai/api/v1", "", "meta-llama/llama-4")
+LONG_NAMES = ("openrouter/meta-llama/llama-4", "openrouter/llama-4", LONG)
+
+
+@pytest.mark.parametrize("asked", LONG_NAMES, ids=str)
+@pytest.mark.parametrize("suspended", LONG_NAMES, ids=str)
+def test_model_with_a_slash_is_one_target_under_each_of_its_names(path: Path, suspended: Any, asked: Any) -> None:
+    for file in (None, path):
+        process = Process(file)
+        registry = process.registry
+        assert registry.try_admit(LONG)
+        registry.suspend(suspended, seconds=60)
+        assert registry.suspended(asked) is not None
+        assert registry.advise(asked, wanted=3).throttled
+        assert not registry.try_admit(LONG)
+        assert registry.suspended("openrouter/qwen/llama-5") is None
+        assert registry.resume(asked)
+        assert registry.suspensions() == []
+        assert registry.try_admit(LONG)
+        assert not registry.resume(asked)
+
+
+@pytest.mark.parametrize("asked", LONG_NAMES, ids=str)
+@pytest.mark.parametrize("allowed", [*LONG_NAMES[:2], "OpenRouter/*", "*"])
+def test_refusal_of_a_model_with_a_slash_suspends_it_under_each_of_its_names(allowed: str, asked: Any) -> None:
+    process = Process(suspend_models=(allowed, "groq/other"))
+    permit = process.registry.try_admit(LONG)
+    assert isinstance(permit, tidegate.Permit)
+    process.registry.settle(permit, tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.RATE, 30.0))
+    found = process.registry.suspended(asked)
+    assert found is not None
+    assert found.target == "openrouter/meta-llama/llama-4"
+
+
+def test_vendors_of_models_with_one_last_name_are_told_apart() -> None:
+    process = Process()
+    process.registry.suspend("openrouter/meta/llama-4", seconds=60)
+    assert process.registry.suspended("openrouter/other/llama-4") is None
+    assert process.registry.suspended("groq/llama-4") is None
+
+
+def test_key_of_the_programs_own_is_suspended_alone() -> None:
+    process = Process()
+    judge, drafts = tidegate.Key("custom", "Judge"), tidegate.Key("custom", "drafts")
+    process.registry.suspend(judge, seconds=60)
+    assert not process.registry.try_admit(judge)
+    assert process.registry.try_admit(drafts)
+    assert process.registry.suspended("custom/judge") is not None
+    assert process.registry.suspended("custom/drafts") is None
+    assert process.registry.resume("custom/judge")
+    assert process.registry.try_admit(judge)
+
+
 def test_suspended_keys_admit_nothing_until_the_end_or_a_resume() -> None:
     process = Process()
     registry = process.registry

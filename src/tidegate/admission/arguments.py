@@ -5,7 +5,7 @@ A wrong argument must fail at the call that passes it. Later it would fail in an
 
 from __future__ import annotations
 
-from tidegate.core.values import INFINITY, MAX_AMOUNT, Cost, Key
+from tidegate.core.values import CUSTOM, INFINITY, MAX_AMOUNT, Cost, Key
 from tidegate.errors import ConfigurationError
 
 NUMBERS = frozenset({int, float})
@@ -37,7 +37,7 @@ def checked_key(key: Key | str) -> Key:
         return key
     if not isinstance(key, str) or not key.strip():
         raise ConfigurationError("key", key, "a tidegate.Key, or a name")
-    return Key(provider="custom", base_url=key)
+    return Key(provider=CUSTOM, base_url=key)
 
 
 def checked_max_wait(max_wait: float) -> float:

@@ -27,7 +27,7 @@ from tidegate.core.display import printable
 from tidegate.core.events import AttemptTrace
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import CAPACITY, ELSEWHERE, INFINITY, OK, Cause, Cost, Key, Kind, Outcome
+from tidegate.core.values import CAPACITY, CUSTOM, ELSEWHERE, INFINITY, OK, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
 from tidegate.errors import DeadlineExceeded, KeyRefused, add_note
 
@@ -316,7 +316,7 @@ class FunctionCall(GovernedCall):
         priority: int,
     ) -> None:
         if isinstance(key, str) and key.strip():
-            key = Key(provider="custom", base_url=registry.address(key))
+            key = Key(provider=CUSTOM, base_url=registry.address(key))
         key = checked_key(key)
         self.function = function
         self.expected_cost = checked_cost(cost)

@@ -20,7 +20,15 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.key_table import KeyTable, today
 from tidegate.admission.listeners import next_call_number
-from tidegate.admission.suspensions import Advice, Suspension, checked_count, checked_end, covers, normalised
+from tidegate.admission.suspensions import (
+    Advice,
+    Suspension,
+    checked_count,
+    checked_end,
+    covers,
+    names_same,
+    normalised,
+)
 from tidegate.admission.wait_queue import ReadyCallback, Waiter
 from tidegate.core import events
 from tidegate.core.limiter_state import Permit
@@ -305,7 +313,8 @@ class RateLimitRegistry(KeyTable):
         out, to_wake = self._out(), list[Waiter]()
         with self._lock, self._steps:
             now = self.clock()
-            self._held = {each: end for each, end in self._held.items() if end > now and each != target}
+            ended = {each for each in self._held if until <= now and names_same(each, target)}
+            self._held = {each: end for each, end in self._held.items() if end > now and each not in ended}
             if until > now:
                 self._held[target] = until
             for key, queue in self._queues.items():

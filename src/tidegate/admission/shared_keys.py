@@ -32,7 +32,7 @@ from tidegate.core.replica import Replica, ReplicatedController, ReplicatedKey, 
 from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableRecord
 from tidegate.core.snapshot import Sharing
 from tidegate.core.turns import WaitingMember
-from tidegate.core.values import INFINITY, Cost, Key
+from tidegate.core.values import CUSTOM, INFINITY, Cost, Key
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import ALONE, Carrier, Checkpoint, Head, MemberLog, Record, Step
 
@@ -71,10 +71,6 @@ YIELDS = 32
 """Times that the end of a step tries to append an event that no later step would, half of them a millisecond apart.
 Raising it takes longer where the log's holder is stopped; lowering it leaves a slot taken for others. Chosen: a step
 takes less than one of them, and all of them less than `GO_ALONE`."""
-
-CUSTOM = "custom"
-"""Provider of the keys that a program names itself. Two programs of a user may mean different things by one name, so
-these keys are shared only at a place that the settings name."""
 
 
 class LogSession:

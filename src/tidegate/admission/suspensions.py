@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from tidegate.core.display import printable
-from tidegate.core.values import Key, Kind, Outcome
+from tidegate.core.values import CUSTOM, Key, Kind, Outcome
 from tidegate.errors import ConfigurationError, require
 from tidegate.redaction import clean
 from tidegate.settings import Settings
@@ -106,22 +106,32 @@ class Advice(NamedTuple):
 
 
 def normalised(target: str | Key | None) -> str:
-    """Return a target as `provider/model` in lower case; empty for one that names no provider or no model."""
+    """Return a target as `provider/model` in lower case; empty for one that names no provider or no model.
+
+    A key without a model stands for every model of its provider, and a key of the caller's own for its name.
+    """
     if isinstance(target, Key):
-        target = f"{target.provider}/{_model_of(target)}"
+        target = f"{target.provider}/{target.scope or (target.base_url if target.provider == CUSTOM else '') or ALL}"
     provider, slash, model = (target if isinstance(target, str) else "").strip().lower().partition("/")
     return f"{provider.strip()}/{model.strip()}" if slash and provider.strip() and model.strip() else ""
 
 
-def covers(target: str, key: Key) -> bool:
-    """Return whether a normalised target names a key."""
+def names_same(one: str, other: str) -> bool:
+    """Return whether two normalised targets name one model: as a whole, or one by the last part of its name."""
+    provider, _, model = one.partition("/")
+    other_provider, _, other_model = other.partition("/")
+    if provider != other_provider:
+        return False
+    return model == other_model or (
+        ("/" in model) != ("/" in other_model) and model.rpartition("/")[2] == other_model.rpartition("/")[2]
+    )
+
+
+def covers(target: str, other: str | Key) -> bool:
+    """Return whether a normalised target names a key, or another normalised target."""
+    name = normalised(other) if isinstance(other, Key) else other
     provider, _, model = target.partition("/")
-    scope = key.scope.lower()
-    return provider == key.provider.lower() and model in (ALL, scope, _model_of(key))
-
-
-def _model_of(key: Key) -> str:
-    return key.scope.lower().rpartition("/")[2] or ALL
+    return (model == ALL and name.partition("/")[0] == provider) or names_same(target, name)
 
 
 class SuspensionTable:
@@ -170,7 +180,7 @@ class SuspensionTable:
         The time is the one that the provider names, else that of the settings. Return None where nothing is suspended.
         """
         name, given = normalised(target), self._settings
-        if not name or self._allowed.isdisjoint({ALL, name, f"{name.partition('/')[0]}/{ALL}"}):
+        if not name or not any(each == ALL or covers(each, name) for each in self._allowed):
             return None
         seconds = given.suspend_default
         if outcome.kind is Kind.DAILY_LIMIT or window == "day":
@@ -192,27 +202,28 @@ class SuspensionTable:
     def resume(self, target: str | Key) -> bool:
         """End the suspension of a target; return whether there was one."""
         name, now = normalised(target), self._calendar()
+        if not name:
+            return False
+        # The file may have the model under another form of its name.
+        self._exchange(now.timestamp(), BRIEF)
         with self._lock:
-            found, unwritten = self._rows.pop(name, None), self._changes.get(name)
+            names = {name, *(each for each in self._rows if names_same(each, name))}
+            found = [row for row in (self._rows.pop(each, None) for each in names) if row is not None]
+            unwritten = [row for row in map(self._changes.get, names) if row is not None]
             if self._path is not None:
-                self._changes[name] = None
+                self._changes.update(dict.fromkeys(names))
         deleted = self._exchange(now.timestamp(), BUSY)
         if deleted is not None:
-            if name in deleted:
+            if not names.isdisjoint(deleted):
                 return True
             found = unwritten
-        return found is not None and found.until > now
+        return any(row.until > now for row in found)
 
     def of(self, target: str | Key) -> Suspension | None:
         """Return the longest suspension that holds for a target now: its own, or that of its whole provider."""
         name = normalised(target)
-        names = {name, f"{name.partition('/')[0]}/{ALL}"}
-        found = [
-            each
-            for each in self.all()
-            if each.target in names or (isinstance(target, Key) and covers(each.target, target))
-        ]
-        return max(found, key=lambda each: each.until, default=None) if name else None
+        found = [each for each in self.all() if covers(each.target, name)]
+        return max(found, key=lambda each: each.until, default=None)
 
     def all(self) -> list[Suspension]:
         """Return the suspensions that hold now, by target."""

@@ -86,6 +86,11 @@ ELSEWHERE = frozenset({Cause.OTHERS_CAPACITY, Cause.NOT_READY})
 """Causes of a refusal that no rate or concurrency of this client changes."""
 
 
+CUSTOM = "custom"
+"""Provider of the keys that a program names itself. Two programs of a user may mean different things by one name, so
+these keys are shared only at a place that the settings name."""
+
+
 class Key(NamedTuple):
     """Owner of the quota that a call counts against: one admission state per key.
 

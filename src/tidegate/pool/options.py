@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from tidegate.admission.arguments import checked_key, checked_max_wait
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
-from tidegate.core.values import INFINITY, Key
+from tidegate.core.values import CUSTOM, INFINITY, Key
 from tidegate.errors import ConfigurationError
 from tidegate.scheduling.execution import implementation
 
@@ -79,7 +79,7 @@ class PoolOptions:
             checked_key(key)
         registry = registry if registry is not None else default_registry()
         if isinstance(key, str):
-            key = Key(provider="custom", base_url=registry.address(key))
+            key = Key(provider=CUSTOM, base_url=registry.address(key))
         return cls(
             registry,
             pool_size,
