@@ -257,7 +257,10 @@ def test_governed_clients_learn_their_keys_and_none_is_refused_twice() -> None:
     ("field", "choices", "options"),
     [
         ("choices", [], {}),
+        ("choices", Choice("a", len), {}),
+        ("choices", 3, {}),
         ("choices[0]", ["a"], {}),
+        ("choices[0].name", [Choice("a", len, name=3)], {}),  # type: ignore[arg-type]
         ("choices[0].call", [Choice("a", None)], {}),  # type: ignore[arg-type]
         ("choices[1].key", [Choice("a", len), Choice("a", len, name="b")], {}),
         ("choices[1].name", [Choice("a", len, name="x"), Choice("b", len, name="x")], {}),
@@ -266,13 +269,15 @@ def test_governed_clients_learn_their_keys_and_none_is_refused_twice() -> None:
         ("choices[0].model", [Choice("a", len, model=3)], {}),  # type: ignore[arg-type]
         ("on", [Choice("a", len)], {"on": ["weather"]}),
         ("on", [Choice("a", len)], {"on": "day"}),
+        ("on", [Choice("a", len)], {"on": 3}),
+        ("registry", [Choice("a", len)], {"registry": "process"}),
         ("order", [Choice("a", len)], {"order": "random"}),
         ("patience", [Choice("a", len)], {"patience": float("nan")}),
         ("patience", [Choice("a", len)], {"patience": -1}),
         ("patience", [Choice("a", len)], {"patience": True}),
     ],
 )
-def test_bad_input_is_refused_at_once(field: str, choices: list[Any], options: dict[str, Any]) -> None:
+def test_bad_input_is_refused_at_once(field: str, choices: Any, options: dict[str, Any]) -> None:
     with pytest.raises(tidegate.ConfigurationError) as raised:
         fallback(choices, **options)
     assert raised.value.field == field

@@ -212,6 +212,8 @@ class Fallback(Generic[T_co]):
         self._on = _checked_reasons(on) if order == "listed" else frozenset(REASONS)
         number = isinstance(patience, int | float) and not isinstance(patience, bool)
         require(number and 0 <= patience < INFINITY, "patience", patience, "a number of seconds, 0 or more")
+        known = governor is None or isinstance(governor, RateLimitRegistry)
+        require(known, "registry", governor, "a tidegate.RateLimitRegistry")
         self._patience = patience
         self._registry = governor
         self._has_one_model = order == "first_ready"
@@ -524,6 +526,7 @@ def _reason_of_gate(gate: str, last: Outcome | None) -> str:
 
 
 def _checked_choices(choices: Iterable[Choice[T]]) -> Sequence[Choice[T]]:
+    require(isinstance(choices, Iterable), "choices", choices, "a list of Choice")
     given = list(choices)
     require(bool(given), "choices", given, "at least one Choice")
     named: list[Choice[T]] = []
@@ -531,6 +534,7 @@ def _checked_choices(choices: Iterable[Choice[T]]) -> Sequence[Choice[T]]:
         where = f"choices[{position}]"
         require(isinstance(choice, Choice), where, choice, "a tidegate.Choice")
         require(callable(choice.call), f"{where}.call", choice.call, "a function")
+        require(isinstance(choice.name, str), f"{where}.name", choice.name, "a text")
         name = choice.name or (f"choice {position + 1}" if choice.key is None else str(choice.key))
         keys = [checked_key(each.key) for each in named if each.key is not None]
         if choice.key is not None:
@@ -543,7 +547,7 @@ def _checked_choices(choices: Iterable[Choice[T]]) -> Sequence[Choice[T]]:
 
 
 def _checked_reasons(on: Iterable[str]) -> frozenset[str]:
-    require(not isinstance(on, str), "on", on, "a sequence of reasons")
+    require(isinstance(on, Iterable) and not isinstance(on, str), "on", on, "a sequence of reasons")
     given = tuple(on)
     for reason in given:
         require(reason in REASONS, "on", reason, "one of " + ", ".join(REASONS))

@@ -54,11 +54,13 @@ def after_failure(
     """Return the action for a job that failed with `error` (see `classify`) after `attempts` counted attempts.
 
     With a `registry`, a lack of capacity suspends `target` there for other workers, if its settings allow that. Raise
-    `ConfigurationError` for `attempts` below 0 and `max_attempts` below 1.
+    `ConfigurationError` for `attempts` below 0, `max_attempts` below 1, and what is no registry.
     """
     for name, number, least in (("attempts", attempts, 0), ("max_attempts", max_attempts, 1)):
         whole = isinstance(number, int) and not isinstance(number, bool)
         require(whole and number >= least, name, number, f"a whole number, {least} or more")
+    known = registry is None or isinstance(registry, RateLimitRegistry)
+    require(known, "registry", registry, "a tidegate.RateLimitRegistry")
     found = classify(error, status=status, provider=provider)
     if found.kind in CAPACITY or found.kind is Kind.DAILY_LIMIT:
         suspension = None

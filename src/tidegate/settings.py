@@ -187,6 +187,15 @@ class Settings(BaseModel):
                 raise ValueError(f"the quotas of {provider} can be shared in one way only")
         return {name: level if isinstance(level, str) else dict(level) for name, level in given.items()}
 
+    @field_validator("suspend_models")
+    @classmethod
+    def _targets(cls, given: tuple[str, ...]) -> tuple[str, ...]:
+        for target in given:
+            provider, _, model = target.partition("/")
+            if target.strip() != "*" and not (provider.strip() and model.strip()):
+                raise ValueError("each target must be provider/model, provider/* or *")
+        return given
+
     @field_validator("share")
     @classmethod
     def _share(cls, given: str) -> str:

@@ -37,7 +37,7 @@ from tidegate.core.unavailability import AVAILABLE, NEVER, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.core.wait_text import CLOSED, awaited
 from tidegate.core.window_inference import DEFAULT_WINDOW
-from tidegate.errors import ConfigurationError
+from tidegate.errors import ConfigurationError, require
 from tidegate.saved_state import MAX_KEYS, LearnedKey, LearnedState
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import Carrier
@@ -260,8 +260,9 @@ class RateLimitRegistry(KeyTable):
         A target is `provider/model`, `provider/*`, or a key. The keys that it names admit no call until then in this
         process; attempts in flight go on. Other processes see it in `suspended` and `advise`, where they share
         `Settings.suspensions`. A suspension only ever becomes longer. Return None for a target without a provider or a
-        model. Raise `ConfigurationError` for a time that is neither or both.
+        model. Raise `ConfigurationError` for a time that is neither or both, and a reason that is no text.
         """
+        require(isinstance(reason, str), "reason", reason, "a text")
         found = self.suspension_table.suspend(target, checked_end(seconds, until, self._calendar()), reason)
         if found is not None:
             ahead = (found.until - self._calendar()).total_seconds()
