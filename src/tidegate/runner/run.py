@@ -319,7 +319,8 @@ class ExperimentRun(RunState):
         if self.contributes:
             # Only the owner ends an experiment. Other replicas take the chunks that are not done.
             if final in (Status.ERROR, Status.STOPPED):
-                logger.warning("experiment %s left: %s; other replicas run its rows", self.experiment.name, reason)
+                why = reason or "its user here stopped it"
+                logger.warning("experiment %s left: %s; other replicas run its rows", self.experiment.name, why)
             self.final = None
         self.shared.fair_queue.leave(self.id)
         self._discovery.end()

@@ -182,9 +182,10 @@ class RunState:
             **more,
         )
         logger.info(
-            "experiment %s ended: %s: %d answered, %d failed, %d parked, %d invalid, %d judged%s; %s",
+            "experiment %s %s: %s: %d answered, %d failed, %d parked, %d invalid, %d judged%s; %s",
             self.experiment.name,
-            status.value if status is not Status.RUNNING else "its claim is kept or lost",
+            "left" if self.contributes else "ended",
+            self._end_text(status),
             counts["ok"],
             counts["error"],
             counts["parked"],
@@ -193,6 +194,11 @@ class RunState:
             "".join(f", {line}" for line in choice_lines(choices)),
             stats,
         )
+
+    def _end_text(self, status: Status) -> str:
+        if status is not Status.RUNNING:
+            return str(status.value)
+        return "no chunk is left here" if self.contributes else "its claim is kept or lost"
 
     def write_failure(self, item: Item, status: ResultStatus, kind: str, text: str | None) -> None:
         """Record that an item has no answer, and the reason."""

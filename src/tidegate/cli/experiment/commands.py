@@ -32,6 +32,9 @@ def run(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Ask all again, as a new experiment NAME-2; the old one stays.")
     ] = False,
+    spread: Annotated[
+        bool, typer.Option("--spread", help="Let other machines answer rows of it: `join` (PostgreSQL only).")
+    ] = False,
 ) -> None:
     """Run an experiment to its end, or continue it.
 
@@ -41,7 +44,7 @@ def run(
     """
     from tidegate.cli.experiment.run import run_source
 
-    raise typer.Exit(run_source(source, db, max_concurrency, limit, fresh=fresh))
+    raise typer.Exit(run_source(source, db, max_concurrency, limit, fresh=fresh, spread=spread))
 
 
 def init(
@@ -70,6 +73,21 @@ def resume(
     from tidegate.cli.experiment.run import resume_named
 
     raise typer.Exit(resume_named(name, db, max_concurrency))
+
+
+def join(
+    name: Name,
+    db: Db = DATABASE,
+    max_concurrency: Slots = None,
+) -> None:
+    """Answer rows of an experiment that another process runs with `--spread`, until none is left.
+
+    That process judges the answers and ends the experiment. Ctrl-C leaves it after the work in flight; its other rows
+    are answered elsewhere. The exit code is 0 if nothing here ended the work early.
+    """
+    from tidegate.cli.experiment.run import join_named
+
+    raise typer.Exit(join_named(name, db, max_concurrency))
 
 
 def stop_(name: Name, db: Db = DATABASE) -> None:
@@ -172,6 +190,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "init": init,
     "run": run,
     "resume": resume,
+    "join": join,
     "stop": stop_,
     "delete": delete,
     "list": list_,

@@ -1,4 +1,4 @@
-"""Commands `tidegate experiment run` and `resume`: one runner for one experiment, its messages, signals and report.
+"""Commands `tidegate experiment run`, `resume` and `join`: one runner of one experiment, messages, signals, report.
 
 Theory of operation. The first Ctrl-C stops the run, the second cancels it, the third ends the process at once. TERM and
 HUP end the process but keep the claim. The event loop handles the first two. Code that blocks the loop delays them, so
@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
@@ -29,13 +30,13 @@ from tidegate.cli.experiment.display import LOOK_EVERY, Display, ShownCounts, pr
 from tidegate.core.events import Event, SlotReleased
 from tidegate.core.values import Kind
 from tidegate.core.wait_text import clock, failure_text
-from tidegate.errors import CannotLoad, StoppedElsewhere
-from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, load
+from tidegate.errors import CannotLoad, StoppedElsewhere, UnknownExperiment
+from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, StateChanged, Subscription, load
 from tidegate.runner.changes import advice, changed_parts
 from tidegate.runner.loader import lacking, restored
-from tidegate.runner.progress import Summary
+from tidegate.runner.progress import WORDS, Summary
 from tidegate.runner.replica import is_dead, owner, replica_name
-from tidegate.storage import ExperimentRow, Failure, ResultStatus, Status, Store
+from tidegate.storage import ExperimentRow, Failure, ResultStatus, RunResult, Status, Store
 from tidegate.storage.results import KEPT_LINES
 
 
@@ -173,14 +174,21 @@ default of `RunnerSettings.unwritten` (1000): half of it."""
 
 
 def run_source(
-    source: str, url: str, max_concurrency: int | None, limit: int | None = None, *, fresh: bool = False
+    source: str,
+    url: str,
+    max_concurrency: int | None,
+    limit: int | None = None,
+    *,
+    fresh: bool = False,
+    spread: bool = False,
 ) -> int:
     """Run the experiment at `source`, or its first `limit` rows. Return the exit code.
 
-    With `fresh` it runs under a name that is not used yet.
+    With `fresh` it runs under a name that is not used yet; with `spread` other replicas may answer rows of it.
     """
     _install()
     experiment = load(source)
+    experiment.spread = experiment.spread or spread
     if reason := lacking(experiment.credentials):
         raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
     return asyncio.run(_run_experiment(experiment, url, max_concurrency, limit, fresh=fresh))
@@ -196,6 +204,23 @@ def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
     except CannotLoad as error:
         raise asyncio.run(block(url, row, error)) from None
     return asyncio.run(_run_experiment(experiment, url, max_concurrency, resumed=True))
+
+
+def join_named(name: str, url: str, max_concurrency: int | None) -> int:
+    """Answer chunks of an experiment that another replica runs. Return the exit code."""
+    _install()
+    row = asyncio.run(_row(name, url))
+    if not row.spec.get("spread"):
+        again = command("run", "SOURCE", url, "--spread")
+        raise stop(f"{row.name} not joined: it runs in one process at a time; {again} lets others join (PostgreSQL)")
+    if row.status is not Status.RUNNING:
+        raise stop(f"{row.name} not joined: its state is {row.status}; {command('resume', row.name, url)} continues it")
+    try:
+        # Outside any event loop, as in `run`: imported code may run its own loop.
+        experiment = restored(row.spec)
+    except CannotLoad as error:
+        raise stop(f"{row.name} not joined: {error.reason}", Code.BLOCKED) from None
+    return asyncio.run(_join_experiment(experiment, url, max_concurrency))
 
 
 async def _row(name: str, url: str) -> ExperimentRow:
@@ -220,9 +245,7 @@ async def _run_experiment(
     resumed: bool = False,
     fresh: bool = False,
 ) -> int:
-    given: dict[str, Any] = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
-    settings = RunnerSettings.from_environment(**given)
-    runner = ExperimentRunner(url, settings=settings, recover=False, report_changes=False)
+    runner = ExperimentRunner(url, settings=_settings(max_concurrency), recover=False, report_changes=False)
     began = time.monotonic()
     async with runner:
         if fresh:
@@ -231,8 +254,25 @@ async def _run_experiment(
             return await ExperimentCommand(runner, experiment, began, limit).ended(resumed)
 
 
+async def _join_experiment(experiment: Experiment, url: str, max_concurrency: int | None) -> int:
+    runner = ExperimentRunner(
+        url, settings=_settings(max_concurrency), recover=False, restore=lambda spec: experiment, report_changes=False
+    )
+    began = time.monotonic()
+    async with runner:
+        with published(experiment.name, runner.replica):
+            return await ContributorCommand(runner, experiment, began).joined()
+
+
+def _settings(max_concurrency: int | None) -> RunnerSettings:
+    given: dict[str, Any] = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
+    return RunnerSettings.from_environment(**given)
+
+
 class ExperimentCommand:
     """One experiment in one runner, from its claim to its end."""
+
+    _kept = "; the claim is kept"
 
     def __init__(
         self, runner: ExperimentRunner, experiment: Experiment, began: float, limit: int | None = None
@@ -259,26 +299,34 @@ class ExperimentCommand:
             summary = await runner.summary(experiment.name)
             self._report(summary, await runner.store.failures(summary.experiment.id))
             return Code.STOPPED
-        registry = tidegate.registry()
+        ended = await self._watched()
+        if ended is None:
+            return Code.TERMINATED
+        failures = await runner.store.failures(number)
+        self._report(ended, failures)
+        return code_of(ended, failures, self._limit)
+
+    async def _watched(self) -> Summary | None:
+        """Show the run until its end; return None where a signal ended it."""
+        runner = self._runner
         with (
-            self._failures.listening(registry),
+            self._failures.listening(tidegate.registry()),
             signal_handlers(self._interrupted, self._terminated),
             self._display.shown(),
         ):
-            waiting = asyncio.ensure_future(runner.wait(number))
+            waiting = asyncio.ensure_future(runner.wait(self._number))
             while not (self._shutdown or waiting).done():
                 self._look()
                 await asyncio.wait({self._shutdown or waiting}, timeout=LOOK_EVERY)
             if self._shutdown is not None:
                 await asyncio.gather(self._shutdown, waiting, return_exceptions=True)
-                self._display.say(
-                    f"{experiment.name} ended: by a signal; the claim is kept, {self._command('resume')} continues it"
-                )
-                return Code.TERMINATED
-            summary = await waiting
-        failures = await runner.store.failures(number)
-        self._report(summary, failures)
-        return code_of(summary, failures, self._limit)
+                self._display.say(self._terminated_text())
+                return None
+            return await waiting
+
+    def _terminated_text(self) -> str:
+        continues = self._command("resume")
+        return f"{self._experiment.name} ended: by a signal; the claim is kept, {continues} continues it"
 
     async def _started(self) -> int:
         """Return the experiment's number once it is claimed, after any cooldown."""
@@ -310,9 +358,7 @@ class ExperimentCommand:
 
     def _terminated(self) -> None:
         if self._shutdown is None:
-            self._display.end(
-                f"ending: work in flight has {self._runner.settings.grace:.0f} s to finish; the claim is kept"
-            )
+            self._display.end(f"ending: work in flight has {self._runner.settings.grace:.0f} s to finish{self._kept}")
             self._shutdown = asyncio.ensure_future(self._runner.shutdown())
 
     def _report(self, summary: Summary, failures: list[Failure]) -> None:
@@ -348,3 +394,64 @@ class ExperimentCommand:
     def _command(self, verb: str) -> str:
         saved = self._runner.saved
         return command(verb, self._experiment.name, self._runner.url if saved is None else str(saved))
+
+
+class ContributorCommand(ExperimentCommand):
+    """Chunks of an experiment that another replica owns, from the first claim to the last."""
+
+    _kept = ""
+
+    async def joined(self) -> int:
+        """Answer chunks until none is left, report the result, and return the exit code."""
+        runner, name = self._runner, self._experiment.name
+        row = await runner.store.find(name)
+        if row is None:
+            raise UnknownExperiment(name)
+        self._number = row.id
+        by = owner(row, await runner.store.last_logs(row.id, KEPT_LINES))
+        # Before the start, so that no result is missed.
+        events = runner.subscribe(name)
+        if not await runner.join(row.id):
+            events.close()
+            self._display.say(f"{name} not joined: it has ended since")
+            return Code.FAILED
+        self._display.say(f"{name} joined: rows are answered here too; it is run by {by}")
+        counted = Counter[ResultStatus]()
+        counting = asyncio.ensure_future(_count(events, counted))
+        summary = await self._watched()
+        reason = await counting
+        if summary is None:
+            return Code.TERMINATED
+        self._report_part(summary, counted, reason)
+        if self._interrupts:
+            return Code.STOPPED
+        return Code.BROKEN_OFF if reason and summary.status is Status.RUNNING else Code.DONE
+
+    def _report_part(self, summary: Summary, counted: Counter[ResultStatus], reason: str | None) -> None:
+        console = printer()
+        # The experiment's own state says why it ended.
+        why = f" ({reason})" if reason and summary.status is Status.RUNNING else ""
+        counts = ", ".join(f"{counted[each]} {word}" for each, word in WORDS.items() if counted[each])
+        here = f"{counted[ResultStatus.OK]} answered" + (f", {counts}" if counts else "")
+        console.print(f"{self._experiment.name}: part of this process ended{why}: {here}", markup=False, soft_wrap=True)
+        console.print(summary.headline, markup=False, soft_wrap=True)
+        refused = tidegate.registry().snapshot().refused
+        wall = clock(time.monotonic() - self._began)
+        console.print(f"{display.refusals(refused, summary)}, wall time {wall}", markup=False)
+        if summary.status is Status.RUNNING:
+            shows = self._command("show")
+            console.print(f"the owner judges the answers; {shows} shows its state", markup=False, soft_wrap=True)
+
+    def _terminated_text(self) -> str:
+        return f"{self._experiment.name} left: by a signal; its other rows are answered elsewhere"
+
+
+async def _count(events: Subscription, counted: Counter[ResultStatus]) -> str | None:
+    """Count the results of this replica by status until the end of its part; return the reason of that end."""
+    reason = None
+    async for event in events:
+        if isinstance(event, RunResult):
+            counted[event.status] += 1
+        elif isinstance(event, StateChanged):
+            reason = event.reason
+    return reason

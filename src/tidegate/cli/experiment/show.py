@@ -21,6 +21,7 @@ from tidegate.core.snapshot import head_wait
 from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown
 from tidegate.launch.totals import KeyTotal
+from tidegate.runner import RunnerSettings
 from tidegate.runner.progress import Summary
 from tidegate.runner.replica import actor, is_dead, owner, stopper
 from tidegate.storage import ExperimentRow, ExperimentSummary, Failure, LoggedLine, ResultStatus, Status, Store, Toggle
@@ -36,6 +37,7 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
         row = await found(store, name)
         summary = await Summary.read(store, row)
         failures = await store.failures(row.id)
+        replicas = await _replicas(store, row)
         log = await store.last_logs(row.id, max(lines, KEPT_LINES))
     by, stopped = owner(row, log) if row.status is Status.RUNNING else "", stopper(row, log)
     log = log[len(log) - lines :] if lines < len(log) else log
@@ -43,11 +45,11 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
     if as_json:
         now = time.monotonic()
         waits = [key_facts(key, now) for key in keys]
-        whose = {"run_by": by or None, "stopped_by": stopped or None}
+        whose = {"run_by": by or None, "stopped_by": stopped or None, "replicas": replicas}
         told = {**display.facts(summary, failures), **whose, "keys": waits, "log": [_logged(each) for each in log]}
         typer.echo(json_line(told))
         return
-    _print(summary, failures, keys, log, url, by, stopped)
+    _print(summary, failures, keys, log, url, by, stopped, replicas)
 
 
 def _print(
@@ -58,6 +60,7 @@ def _print(
     url: str,
     by: str,
     stopped: str,
+    replicas: int,
 ) -> None:
     console = printer()
     console.print(summary.headline, markup=False, soft_wrap=True)
@@ -69,6 +72,8 @@ def _print(
             heartbeat = f", whose process has ended: {command('resume', row.name, url)} continues it"
         console.print(f"run by replica {row.claimed_by}{heartbeat}", markup=False, soft_wrap=True)
         console.print(f"  {by}", markup=False, soft_wrap=True)
+        if replicas > 1:
+            console.print(f"  {_others(replicas)}", markup=False)
         for line in _waits(keys, time.monotonic()):
             console.print(f"  {line}", markup=False, soft_wrap=True)
     if stopped:
@@ -83,6 +88,20 @@ def _print(
         console.print(said, markup=False, soft_wrap=True)
     for each in log:
         console.print(_line(each), markup=False, soft_wrap=True)
+
+
+async def _replicas(store: Store, row: ExperimentRow) -> int:
+    """Return the number of replicas that answer rows of an experiment now."""
+    if row.status is not Status.RUNNING:
+        return 0
+    if not row.spec.get("spread"):
+        return 1
+    # The owner may hold no chunk while it judges the last answers.
+    return max(1, await store.workers(row.id, RunnerSettings.from_environment().stale_after))
+
+
+def _others(replicas: int) -> str:
+    return f"{replicas} replicas answer its rows"
 
 
 def _keys(summary: Summary) -> list[KeyTotal]:
@@ -125,11 +144,12 @@ async def listed(url: str, as_json: bool) -> None:
     """Print the experiments, newest first."""
     async with existing(url, to_read=True) as store:
         summaries = await store.list()
+        replicas = {each.experiment.id: await _replicas(store, each.experiment) for each in summaries}
     if as_json:
         for each in summaries:
-            typer.echo(json_line(facts(each)))
+            typer.echo(json_line({**facts(each), "replicas": replicas[each.experiment.id]}))
     elif summaries:
-        printer().print(_table(summaries))
+        printer().print(_table(summaries, replicas))
     else:
         typer.echo("no experiments in this database; `tidegate experiment run` adds one")
 
@@ -151,7 +171,7 @@ def facts(each: ExperimentSummary) -> dict[str, Any]:
     }
 
 
-def _table(summaries: list[ExperimentSummary]) -> Table:
+def _table(summaries: list[ExperimentSummary], replicas: dict[int, int]) -> Table:
     numbers = ("answered", "failed", "parked")
     made = table(
         "experiment", "state", *numbers, "created", "reason", right=numbers, cut=("state", "created", "reason")
@@ -166,15 +186,15 @@ def _table(summaries: list[ExperimentSummary]) -> Table:
             str(failed),
             str(each.runs.get(ResultStatus.PARKED, 0)),
             f"{row.created_on.astimezone():%Y-%m-%d %H:%M}",
-            Text(_why(row)),
+            Text(_why(row, replicas[row.id])),
         )
     return made
 
 
-def _why(row: ExperimentRow) -> str:
+def _why(row: ExperimentRow, replicas: int) -> str:
     if row.status is Status.RUNNING and is_dead(row.claimed_by):
         return "its process has ended: resume continues it"
-    return row.last_error or ""
+    return _others(replicas) if replicas > 1 else row.last_error or ""
 
 
 async def stop_named(name: str, url: str) -> int:

@@ -134,6 +134,7 @@ class Declared(Experiment):
             repetitions=declaration.repetitions,
             max_concurrency=declaration.max_concurrency,
             weight=declaration.weight,
+            spread=declaration.spread,
             task_timeout=declaration.task.timeout,
             credentials=declaration.credentials,
             source=source,

@@ -364,6 +364,7 @@ class Declaration(_Part):
     repetitions: int = Field(1, ge=1, le=1_000_000)
     max_concurrency: int | None = Field(None, ge=1, le=100_000)
     weight: float = Field(1.0, ge=WEIGHTS[0], le=WEIGHTS[1])
+    spread: bool = False
     task: QuestionSpec
     evaluators: list[JudgeSpec] = Field(default_factory=list)
 
