@@ -2,7 +2,7 @@
 
 The environment says where everything is: `PUPIL` and `TEACHER` are two providers, `ROWS` the dataset, `LEDGER` the file
 that gets a line where a function begins and where it ends. Where `GATE` names a file, rows from `GATED` on end only
-when it is there: what is under way then is known to be under way.
+when it is there: what is under way then is known to be under way. `SPREAD` lets several replicas run one experiment.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def asking(experiment: str, stage: str, provider: str) -> Any:
 def made(name: str) -> Experiment:
     """One of them: a task and two judges, each row twice."""
     judges = [asking(name, "correct", "TEACHER"), asking(name, "short", "TEACHER")]
-    return Experiment(name, os.environ["ROWS"], asking(name, "task", "PUPIL"), judges, repetitions=2)
+    spread = "SPREAD" in os.environ
+    return Experiment(name, os.environ["ROWS"], asking(name, "task", "PUPIL"), judges, repetitions=2, spread=spread)
 
 
 e0, e1, e2, e3, e4, e5 = (made(f"e{number}") for number in range(6))
