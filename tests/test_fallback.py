@@ -176,6 +176,11 @@ def test_first_ready_spreads_over_deployments_and_passes_over_a_full_one(virtual
     assert {judge.execute(row).choice for row in (5, 6)} == {"a", "b"}
 
 
+def test_first_ready_begins_each_call_with_the_next_deployment(virtual: VirtualWaits) -> None:
+    judge = virtual.fallback(Model("a"), Model("b"), Model("c"), order="first_ready")
+    assert [judge.execute(row).value for row in range(5)] == ["a 0", "b 1", "c 2", "a 3", "b 4"]
+
+
 def test_line_is_first_come_first_served() -> None:
     line = fallbacks.WaitingLine()
     calls = [VirtualWaits() for _ in range(3)]

@@ -401,6 +401,23 @@ def test_advice_is_what_is_left_of_what_is_wanted() -> None:
     }  # fmt: skip
 
 
+def test_advice_leaves_room_for_the_calls_that_the_key_has_been_found_to_admit() -> None:
+    process = Process(start_concurrency=4)
+    registry = process.registry
+    permits = [registry.try_admit(KEY) for _ in range(4)]
+    assert registry.advise(TARGET, wanted=8).workers == 8
+    refused = tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.CONCURRENCY)
+    for permit, outcome in zip(permits, [*[tidegate.core.values.Outcome(Kind.OK)] * 3, refused], strict=True):
+        assert isinstance(permit, tidegate.Permit)
+        registry.settle(permit, outcome)
+    process.passes(60)
+    found = int(registry.snapshot([KEY]).keys[KEY].limit)
+    assert 1 < found < 8
+    assert registry.advise(TARGET, wanted=8).workers == found
+    assert registry.advise(TARGET, wanted=8, active=1).workers == found - 1
+    assert registry.advise(OTHER, wanted=8).workers == 8
+
+
 def test_advice_is_none_while_the_key_is_paused() -> None:
     process = Process()
     permit = process.registry.try_admit(KEY)

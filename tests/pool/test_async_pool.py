@@ -135,6 +135,30 @@ def test_a_row_that_blocks_the_window_stops_the_source_and_never_the_memory(is_s
     run()
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_source_is_read_one_row_ahead_of_the_slots_and_not_to_the_window(is_stream: bool) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        source, held, started = Counting(), asyncio.Event(), []
+
+        async def fn(row: int) -> int:
+            started.append(row)
+            await held.wait()
+            return row
+
+        rows = source.stream() if is_stream else source()
+        results = tidegate.amap(fn, rows, pool_size=3, window=100, registry=registry_of())
+        first = asyncio.ensure_future(anext(results))
+        await asyncio.sleep(10)
+        assert started == [0, 1, 2]
+        assert source.given == 4
+        held.set()
+        assert await first == 0
+        await results.aclose()
+
+    run()
+
+
 @in_virtual_time
 async def test_no_more_than_the_pool_are_under_way() -> None:
     inside, most = 0, 0
@@ -293,27 +317,28 @@ class TestFailures:
         assert [end.attempts for end in ends] == [1, 2, 3, 4, 4]
         assert [end.verdict.value for end in ends] == ["answered"] * 4 + ["unusable"]
 
-    @pytest.mark.parametrize(("attempts", "expected"), [(None, 1), (3, 3)])
+    @pytest.mark.parametrize(
+        ("package", "attempts", "expected"), [("an_sdk", None, 2), ("an_sdk", 2, 4), ("httpx", None, 4)]
+    )
     def test_what_an_sdk_has_repeated_is_repeated_only_where_attempts_are_given(
-        self, attempts: int | None, expected: int
+        self, package: str, attempts: int | None, expected: int
     ) -> None:
-        class OwnError(Exception):
-            status_code = 500
+        own_error = type("OwnError", (Exception,), {"status_code": 500, "__module__": package})
 
         @in_virtual_time
         async def run() -> None:
-            registry, asked = registry_of(transient_attempts=1), 0
+            registry, asked = registry_of(transient_attempts=2), 0
 
             async def attempt() -> None:
                 nonlocal asked
                 asked += 1
-                raise OwnError
+                raise own_error
 
             async def fn(row: int) -> None:
                 await registry.aexecute("service", attempt)
 
             results = tidegate.amap(fn, [1], attempts=attempts, registry=registry)
-            with pytest.raises(OwnError):
+            with pytest.raises(own_error):
                 await anext(results)
             assert asked == expected
 
@@ -404,20 +429,28 @@ class TestCapacity:
         snapshot = registry.snapshot()
         assert (snapshot.in_flight, snapshot.waiting) == (0, 0)
 
-    @in_virtual_time
-    async def test_the_time_until_a_stated_reset_does_not_count(self) -> None:
-        registry, opens_at = registry_of(), now() + 100.0
+    @pytest.mark.parametrize("key", [None, "service"])
+    def test_the_time_until_a_stated_reset_does_not_count(self, key: str | None) -> None:
+        @in_virtual_time
+        async def run() -> None:
+            registry, began = registry_of(), now()
+            opens_at = began + 200.0
 
-        async def attempt() -> None:
-            if now() < opens_at:
-                raise Answered429({"retry-after": str(opens_at - now())})
+            async def attempt() -> None:
+                # The provider names one reset, and at that time another one.
+                stated = began + 100.0 if now() < began + 100.0 else opens_at
+                if now() < stated:
+                    raise Answered429({"retry-after": str(stated - now())})
 
-        async def fn(row: int) -> int:
-            await registry.aexecute("service", attempt)
-            return row
+            async def fn(row: int) -> int:
+                await registry.aexecute("service", attempt)
+                return row
 
-        assert [row async for row in tidegate.amap(fn, range(9), max_wait=5.0, registry=registry)] == list(range(9))
-        assert now() >= opens_at
+            results = tidegate.amap(fn, range(9), max_wait=5.0, key=key, registry=registry)
+            assert [row async for row in results] == list(range(9))
+            assert now() >= opens_at
+
+        run()
 
     @in_virtual_time
     async def test_the_first_refusal_without_a_key_pauses_the_pool_for_its_time(self) -> None:
