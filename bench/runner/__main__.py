@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.common import Check, conclude, spread, table
-from bench.runner import advisor, audited, live, million, reach, speed
+from bench.runner import advisor, audited, live, million, reach, replicas, speed
 from bench.runner.places import PLACES, Fresh
 
 LEAST_RATE = {"SQLite": 1500.0, "PostgreSQL": 1000.0}
@@ -54,6 +54,12 @@ MOST_COMPUTING = 1.05
 
 ROW_MEMORY = 8.0
 """Bytes of memory that each character of the rows under way may take."""
+
+LEAST_FASTER = 3.5
+"""Times the rows a second of one replica that four must answer where no limit binds."""
+
+MOST_SPREAD_OVER = 1.03
+"""Times the ideal that four replicas may take at a limit that they share."""
 
 T = TypeVar("T")
 
@@ -195,12 +201,46 @@ def measure_reach(name: str, fresh: Fresh, given: argparse.Namespace) -> Found:
     return {**{way: asdict(one) for way, one in found.items()}, "large rows": asdict(held)}, checks
 
 
+def measure_replicas(name: str, fresh: Fresh, given: argparse.Namespace) -> Found:
+    """One experiment on one replica and on four, without a limit and at one."""
+    pairs = [replicas.unlimited(fresh, given.replica_rows) for _ in range(given.rounds)]
+    faster = statistics.median(four.rate / one.rate for one, four in pairs)
+    rows = [
+        [f"no limit, {len(part.shares)}", f"{part.rate:.1f}", "", str(part.refused), str(part.repeated), _parts(part)]
+        for pair in pairs
+        for part in pair
+    ]
+    figures: dict[str, Any] = {"no limit": [[asdict(part) for part in pair] for pair in pairs]}
+    checks = [Check(f"{name}: rows a second of four replicas, times one", faster, LEAST_FASTER, at_least=True)]
+    ideal = replicas.ideal(given.quota_calls)
+    for place in ("this machine", "the database"):
+        found = [
+            replicas.limited(fresh, given.quota_calls, at_server=place == "the database") for _ in range(given.rounds)
+        ]
+        rows += [
+            [f"6,000 a minute, 4, shared by {place}", f"{part.rate:.1f}", f"{part.seconds / ideal:.3f}",
+             str(part.refused), str(part.repeated), _parts(part)]
+            for part in found
+        ]  # fmt: skip
+        figures[place] = [asdict(part) for part in found]
+        ratio = statistics.median(part.seconds for part in found) / ideal
+        checks.append(Check(f"{name}: four replicas, shared by {place}: times the ideal", ratio, MOST_SPREAD_OVER))
+    header = ("", "rows a second", "ratio", "refusals", "asked twice", "rows of each")
+    table(f"{name}: one experiment on several replicas", header, rows)
+    return figures, checks
+
+
+def _parts(part: replicas.Part) -> str:
+    return " ".join(map(str, part.shares))
+
+
 MEASURES: dict[str, tuple[Callable[[str, Fresh, argparse.Namespace], Found], Sequence[str]]] = {
     "speed": (measure_speed, tuple(PLACES)),
     "audit": (measure_audit, tuple(PLACES)),
     "live": (measure_live, ("SQLite",)),
     "advisor": (measure_advisor, ("SQLite",)),
     "reach": (measure_reach, ("SQLite",)),
+    "replicas": (measure_replicas, ("PostgreSQL",)),
     "million": (measure_million, tuple(PLACES)),
 }
 """What is measured, and on which databases: what the dispatcher does is no database's affair."""
@@ -230,6 +270,9 @@ def main() -> int:
         help="rows without a limit, over HTTP a fifth (default 20,000)",
     )
     parser.add_argument("--live-items", type=int, default=50_000, help="rows of all the live ones (default 50,000)")
+    parser.add_argument(
+        "--replica-rows", type=int, default=1000, help="rows of a replica without a limit (default 1,000)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="runs of each kind, but for the long one (default 3)")
     given = parser.parse_args()
     given.rounds = max(2, given.rounds)
