@@ -121,10 +121,11 @@ def test_vendors_of_models_with_one_last_name_are_told_apart() -> None:
 
 def test_key_of_the_programs_own_is_suspended_alone() -> None:
     process = Process()
-    judge, drafts = tidegate.Key("custom", "Judge"), tidegate.Key("custom", "drafts")
+    judge, drafts, other = (tidegate.Key("custom", name) for name in ("Judge", "drafts", "https://host.test/judge"))
     process.registry.suspend(judge, seconds=60)
     assert not process.registry.try_admit(judge)
     assert process.registry.try_admit(drafts)
+    assert process.registry.try_admit(other)
     assert process.registry.suspended("custom/judge") is not None
     assert process.registry.suspended("custom/drafts") is None
     assert process.registry.resume("custom/judge")

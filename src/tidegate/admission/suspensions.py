@@ -117,14 +117,16 @@ def normalised(target: str | Key | None) -> str:
 
 
 def names_same(one: str, other: str) -> bool:
-    """Return whether two normalised targets name one model: as a whole, or one by the last part of its name."""
+    """Return whether two normalised targets name one model: as a whole, or one by the last part of its name.
+
+    The name of a program's own key counts as a whole only.
+    """
     provider, _, model = one.partition("/")
     other_provider, _, other_model = other.partition("/")
     if provider != other_provider:
         return False
-    return model == other_model or (
-        ("/" in model) != ("/" in other_model) and model.rpartition("/")[2] == other_model.rpartition("/")[2]
-    )
+    is_short = provider != CUSTOM and ("/" in model) != ("/" in other_model)
+    return model == other_model or (is_short and model.rpartition("/")[2] == other_model.rpartition("/")[2])
 
 
 def covers(target: str, other: str | Key) -> bool:
