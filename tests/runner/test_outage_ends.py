@@ -80,7 +80,10 @@ async def test_key_down_beyond_max_outage_ends_the_run_stopped(tmp_path: Path, f
     async with runner_at(tmp_path, registry=registry, max_outage=30.0) as runner:
         summary = await runner.run(experiment)
         found = await statuses(runner.store, summary.experiment.id)
+        lines = await runner.store.last_logs(summary.experiment.id, 100)
     assert summary.status is Status.STOPPED
+    (end,) = [line.detail for line in lines if line.detail["type"] == "ended"]
+    assert (end["status"], end["parked"]) == ("STOPPED", found[PARKED])
     assert found[PARKED] >= 230
     assert sum(found.values()) == 250
     assert str(DEAD) in str(summary.last_error)
