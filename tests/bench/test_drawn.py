@@ -270,6 +270,15 @@ def test_hints_that_count_down_show_a_window_which_is_then_kept(
     assert sum(at > 30.0 for at in played.refused_at) <= most
 
 
+@pytest.mark.parametrize(("name", "most"), [("hint-late", 0.21), ("hint-absurd", 0.28)])
+def test_a_slow_bucket_with_wrong_hints_refuses_few_calls(name: str, most: float) -> None:
+    """Each refusal of such a bucket bounds its rate, and few trials of a faster pace follow; else .24 and .34."""
+    rows = [(FAMILIES[name].row(seed), seed) for seed in range(0, 24, 2)]
+    shares = [virtual.run(row, seed).refused_share for row, seed in rows if binding(row).kind == "bucket"]
+    assert len(shares) >= 6
+    assert median(shares) <= most
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_rates_flip_four_times_and_hidden_windows_pass_eight_times(seed: int) -> None:
     for name in ("flips", "flips-mixed"):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.pacer_phases import PROOFS, PaceFloor
+from tidegate.core.pacer_phases import NAMED_PROOFS, PROOFS, PaceFloor
 
 
 @pytest.fixture
@@ -32,8 +32,13 @@ def test_the_first_failed_trials_follow_each_other_and_then_come_apart(floor: Pa
 
 
 def test_failed_trials_come_apart_at_once_where_a_rate_explains_the_refusals(floor: PaceFloor) -> None:
-    floor.proven = True
+    floor.proofs = PROOFS
     assert gaps(floor, 3) == [2, 4, 8]
+
+
+def test_failed_trials_are_far_apart_where_refusals_name_a_time(floor: PaceFloor) -> None:
+    floor.proofs = NAMED_PROOFS
+    assert gaps(floor, 4) == [16, 32, 64, 64]
 
 
 def test_a_trial_holds_where_it_admits_more_than_a_full_bucket_of_the_slow_pace(floor: PaceFloor) -> None:

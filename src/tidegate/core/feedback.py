@@ -250,6 +250,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         gates.pacer.timed = gates.hints.counts_down
         span = gates.hints.span(stated) if hint else None
     if paced and not permit.beyond:
+        gates.pacer.named = bool(outcome.retry_after)
         gates.pacer.hint = min(hint or 0.0, gates.pause.cap)
         gates.pacer.stated = (permit.sent_at + span[0], now + span[1]) if span is not None else None
         _unexplained(gates, permit, outcome, now, new_wave, out)

@@ -35,9 +35,11 @@ from tidegate.core.pacer_phases import (
     FEW,
     FEW_SECONDS,
     MARGIN,
+    NAMED_PROOFS,
     OUTAGE_WAITS,
     PATIENCE_KNOWN,
     PATIENCE_SECONDS,
+    PROOFS,
     SAME,
     SEEK_BACK,
     SEEK_CALLS,
@@ -123,6 +125,7 @@ class Pacer:
         "_again",
         "_base",
         "_broken",
+        "_changed",
         "_drain_delay",
         "_floor",
         "_former",
@@ -149,6 +152,7 @@ class Pacer:
         "chance_odds",
         "gauge",
         "hint",
+        "named",
         "phase",
         "spacing",
         "stated",
@@ -171,6 +175,8 @@ class Pacer:
         )
         self._floor = PaceFloor()
         self._base = self.hint = 0.0
+        # The newest refusal named a time, true or not.
+        self.named = self._changed = False
         # The hints of refusals count down, so refusals have a cause that time ends.
         self.timed = False
         # Instants between which the next call is admitted, by the hints of the newest refusal and the one before.
@@ -310,6 +316,8 @@ class Pacer:
             self.spacing.burst(CHANCE_CALLS, now)
             return
         self._least, self._highest = self.gauge.bounds(mark, sent_at)
+        # Where nothing was admitted, an outage may have refused as well as a rate.
+        self._changed = not self.gauge.believe(self._least, self._highest) if count and self.gauge.informed else False
         if cause is Cause.SLOPE:
             self._too_steep(count, now)
         else:
@@ -317,7 +325,9 @@ class Pacer:
             self.gauge.doubted = slow and self.stray_odds > 0.0
             if slow and self.stray_odds > -EVIDENCE:
                 self._floor.doubt()
-            self._floor.proven = -INFINITY < self.stray_odds < -DECISIVE
+            self._floor.proofs = PROOFS if -INFINITY < self.stray_odds < -DECISIVE else 0
+            if self.named and self.stray_odds < 0.0:
+                self._floor.proofs = NAMED_PROOFS
             tried = self._floor.judge(let_in, alone, sent_at)
             if tried:
                 self.phase, self.spacing.rate, self._next, self._next_count = self._instead
@@ -460,6 +470,14 @@ class Pacer:
         self._no_window_until = self.gauge.let_in + WINDOW_AGAIN
         self.spacing.reset_backoff()
         self._window_size = 0
+        window = self._window
+        if not (self.gauge.rate or window.confirmed) and self.gauge.let_in - self._window_let_in <= 2:
+            # A bucket: the call after the silence is the only one that came back during it.
+            self._start_up(window.rate / max(1, window.size), now)
+            return
+        if self.gauge.let_in - self._window_let_in > 2:
+            # Bounds that took the silence of a window for a slow rate say nothing.
+            self.gauge.low, self.gauge.high = 0.0, INFINITY
         self._start_up(max(SLOWEST, self._window.rate, self.gauge.pace(now)), now)
 
     def export(self, now: float) -> dict[str, float]:
@@ -500,9 +518,10 @@ class Pacer:
             self._wait(cause, sent_at, now)
         elif count < SURE and not fell:
             middle = sqrt(self._least * self._highest) if self.gauge.informed else 0.0
-            if self.timed and self.hint > 0.0 and self.gauge.informed:
+            if self.hint > 0.0 and self.gauge.informed:
                 # The calls were as far apart as the provider asked for: what is faster than their bound is refused.
-                rate = min(rate, self._highest)
+                rate = min(rate, self.gauge.high)
+                middle = sqrt(self.gauge.low * self.gauge.high) or middle
             self._start_up(
                 min(rate, max(middle, SEEK_BACK * rate)) if middle else self._startup.back(rate, count, seconds), now
             )
@@ -576,6 +595,10 @@ class Pacer:
         rate = gauge.rate
         if probed_up and abs(rate - before) <= SAME * before:
             self._broken = 0
+        if before and gauge.informed and gauge.content >= SMALL and not self._changed:
+            # Few calls measure a rate roughly: it is the same while one rate explains all of them. A bucket of one or
+            # two calls may have run over, which hides a faster rate.
+            before = rate
         self._again = self._again + 1 if not gauge.informed or abs(rate - before) <= SAME * before else 0
         precise = MARGIN * self._highest <= self._least
         self._patience = (

@@ -295,19 +295,25 @@ PROOFS = 4
 """Failed trials in a row, one a call, before they come apart. Raising it costs a true rate one more refusal each time
 slowness seemed not to help, and frees a key sooner whose trials random refusals interrupt."""
 
+NAMED_PROOFS = PROOFS + 3
+"""Failed trials that count as made where refusals name a time: the next one is 16 calls later. Raising it costs a slow
+bucket with wrong hints fewer refusals. Without any trial, keys that are refused at random with a hint stay slow (laws).
+"""
+
 
 class PaceFloor:
     """The slowest pace of one key that needs no proof; paces are in calls a second, instants in monotonic seconds.
 
-    `pace` is the floor. While `trying`, the floor is used instead of a slower pace. `proven` says that a hidden rate
-    clearly explains the refusals: failed trials then come apart at once.
+    `pace` is the floor. While `trying`, the floor is used instead of a slower pace. `proofs` failed trials count
+    as made: where a hidden rate clearly explains the refusals, trials that fail come apart at once.
     """
 
-    __slots__ = ("_count", "_failed", "_next", "pace", "proven", "since", "slow", "trying")
+    __slots__ = ("_count", "_failed", "_next", "pace", "proofs", "since", "slow", "trying")
 
     def __init__(self) -> None:
         self.pace = 0.0
-        self.trying = self.proven = False
+        self.trying = False
+        self.proofs = 0
         self.slow = 0.0
         self._failed, self._next = 0, 0
         self._count, self.since = 0, 0.0
@@ -348,7 +354,7 @@ class PaceFloor:
         if count >= 1.0 + BETTER * self.slow * (sent_at - self.since):
             self._failed, self._next = 0, let_in
             return False
-        self._failed = 1 + max(self._failed, PROOFS if self.proven else 0)
+        self._failed = 1 + max(self._failed, self.proofs)
         self._next = let_in + max(1, min(TRIALS_APART, 1 << max(0, self._failed - PROOFS)))
         return True
 

@@ -175,12 +175,13 @@ class RateMeter:
         """Return whether it is known what the bucket holds, and a rate explains the calls since the zero."""
         return self.content < INFINITY and self.consistent and not self.doubted
 
-    def believe(self, least: float, highest: float) -> None:
-        """Narrow the bounds of the rate; where they contradict the former ones, the rate has changed."""
+    def believe(self, least: float, highest: float) -> bool:
+        """Narrow the bounds of the rate; return False where they contradict the former ones: the rate has changed."""
         if least > self.high or highest < self.low:
             self.low, self.high = least, highest
-        else:
-            self.low, self.high = max(self.low, least), min(self.high, highest)
+            return False
+        self.low, self.high = max(self.low, least), min(self.high, highest)
+        return True
 
     @property
     def content(self) -> float:
