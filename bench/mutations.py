@@ -136,7 +136,7 @@ MUTATIONS = (
         "core/quota.py",
         "        if latest > now + EXPLORE_WAIT and latest > self._explore_at and not self._explorer:\n",
         "        if latest == now > latest:\n",
-        Bound("charges-returned", 6, "ratio", 1.05),
+        Bound("charges-returned", 4, "ratio", 1.2),
     ),
     Mutation(
         5,

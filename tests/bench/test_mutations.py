@@ -35,6 +35,16 @@ def test_a_rule_that_is_there_keeps_its_bound(mutation: Mutation) -> None:
     assert mutation.judge.measured() <= mutation.judge.most
 
 
+@pytest.mark.parametrize(
+    "mutation", [each for each in MUTATIONS if isinstance(each.judge, Bound)], ids=lambda each: each.part
+)
+def test_a_figure_misses_its_bound_without_the_rule(mutation: Mutation, tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    mutation.applied(tmp_path)
+    passed, _ = judged(mutation.judge, tmp_path)
+    assert not passed
+
+
 def test_a_judge_runs_with_the_package_that_it_is_given(tmp_path: Path) -> None:
     missed = Bound("drawn-outage", 16, "hits", 0.0)
     passed, figure = judged(missed, PACKAGE)
