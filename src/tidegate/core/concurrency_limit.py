@@ -177,8 +177,10 @@ SLOW_FROM = 100
 DOUBLING = log(2.0)
 """Continuous growth at this rate per unit of time doubles in that time."""
 
-TRIAL_GROWTH = 4.0
-"""Factor on that wait after each refused test."""
+TRIAL_GROWTH = 8.0
+"""Factor on that wait after each refused test. Raising it costs slots fewer refusals, and keeps a ceiling for longer
+that random refusals suggested. Over 40 even seeds of `hidden-slots`, 4 costs .0147 refusals a call and 8 costs .0130.
+"""
 
 MAX_TRIAL_SECONDS = 16.0
 """Most seconds of that wait."""
