@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tidegate.core.pacer import ANNOUNCED_SHARE, DROP, SURE, Pacer, PacerPhase
+from tidegate.core.backoff import PROGRESS
+from tidegate.core.pacer import ANNOUNCED_SHARE, DROP, Pacer, PacerPhase
 from tidegate.core.pacer_phases import (
     CLIMB_FROM,
     FIRST_WAIT_SHARE,
@@ -271,7 +272,7 @@ def test_an_idle_key_raises_no_pace_and_saves_no_burst(pacer: Pacer) -> None:
 def test_few_calls_between_two_refusals_are_an_estimate_and_no_measurement(pacer: Pacer) -> None:
     now = pacer.spacing.opens_at(TRIP)
     pacer.sent(now)
-    for _ in range(SURE - 2):
+    for _ in range(PROGRESS - 2):
         now = pacer.spacing.opens_at(now)
         pacer.sent(now)
     now = pacer.spacing.opens_at(now)

@@ -10,7 +10,6 @@ from tidegate.core.pacer_phases import (
     AFTERMATH_SHARE,
     CLIMB,
     CLIMB_FROM,
-    CLIMB_SECONDS,
     CLIMB_WAIT,
     FIRST_WAIT_MOST,
     FIRST_WAIT_SHARE,
@@ -80,10 +79,10 @@ def test_a_climb_slows_down_after_a_refusal_and_is_soon_as_fast_as_before() -> N
     climb = RampPhase()
     assert climb.first(Burst(20, 2.0, INFINITY)) == CLIMB_FROM * 10.0
     climb.refused()
-    assert climb.seconds > CLIMB_SECONDS
+    assert climb.seconds > STEP_SECONDS
     assert climb.step(10.0) == CLIMB * 10.0
     climb.step(11.0)
-    assert climb.seconds == CLIMB_SECONDS
+    assert climb.seconds == STEP_SECONDS
 
 
 def test_an_aftermath_is_first_guessed_and_then_known_and_then_forgotten() -> None:

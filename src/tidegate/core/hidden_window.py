@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from tidegate.core.pacer_phases import PATIENCE_CALLS
 from tidegate.core.values import INFINITY
 
 REMEMBERED = 12
@@ -44,9 +45,6 @@ EARLY_MOST = 4
 ALIKE = 0.12
 """Share by which the calls of two windows may differ. Raising it takes more buckets for windows, until one call is
 admitted that no window explains."""
-
-MORE_AFTER = 150
-"""Calls between two attempts beyond a window, right after its last call. Raising it finds a higher limit later."""
 
 CHECK = 3.0
 """Times the mean interval of a window's calls after which such an attempt goes: a bucket has one call then."""
@@ -187,7 +185,7 @@ class HiddenWindow:
         count = self._used + self.admitted
         self._checking = count >= self._check_after
         if self._checking:
-            self._check_after = count + MORE_AFTER
+            self._check_after = count + PATIENCE_CALLS
             return min(now + CHECK * self._least / self.size, self._next())
         return self._next()
 

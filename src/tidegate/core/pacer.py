@@ -29,11 +29,11 @@ from collections.abc import Mapping
 from enum import IntEnum
 from math import sqrt
 
+from tidegate.core.backoff import PROGRESS
 from tidegate.core.hidden_window import HiddenWindow
 from tidegate.core.pacer_phases import (
     ANNOUNCED_PATIENCE,
     FEW,
-    FEW_SECONDS,
     MARGIN,
     NAMED_PROOFS,
     OUTAGE_WAITS,
@@ -43,6 +43,7 @@ from tidegate.core.pacer_phases import (
     SAME,
     SEEK_BACK,
     SEEK_CALLS,
+    SHALLOW_SECONDS,
     SLOWEST,
     SMALL,
     STEP,
@@ -75,19 +76,18 @@ ANNOUNCED_NEAR = 0.5
 """Where the rate seems to be near one that headers announce, that is what is held: it is the same quota, enforced over
 shorter periods (60 a minute as 1 a second)."""
 
-SURE = 4
 MANY = 30
 TRUE_SHARE = 0.9
 DOUBTS = 2
-"""Calls admitted between two refusals from which their rate is taken, and so many from a deep bucket. While holding,
-less than `TRUE_SHARE` of the pace was no drop but a measurement too high. A few calls are doubted so many times, where
+"""The rate is taken from `PROGRESS` calls between two refusals, and from `MANY` of a deep bucket. While holding, less
+than `TRUE_SHARE` of the pace was no drop but a measurement too high. A few calls are doubted so many times, where
 they do not show that the rate is below that share of the pace."""
 
 NARROWEST = 1.02
 """Least first step of a rise, where a bucket of one or two calls is known well."""
 
 WINDOW_WAITS = 2
-WINDOW_CALLS = 4
+WINDOW_CALLS = PROGRESS
 WINDOW_AGAIN = 50
 """Lone attempts refused in a row after which a window may have been used up, the fewest calls of one, and calls before
 a window is suspected again. Raising them finds fewer windows; lowering them costs slow buckets refusals."""
@@ -99,7 +99,7 @@ WIDE = 2.5
 """Ratio of the highest to the least rate that explain the calls between two refusals, from which on they measure none.
 Raising it holds rates that are less certain; lowering it costs more refusals until a rate is held."""
 
-KEPT_CALLS = 2 * SURE
+KEPT_CALLS = 2 * PROGRESS
 """A hold is broken where a refusal ends it after this many calls. Fewer calls show a drop, or a measurement too high.
 Raising it lets more random refusals pass for a rate."""
 
@@ -340,10 +340,10 @@ class Pacer:
                 held = held and self.rate < ANNOUNCED_SHARE * most
                 self._most, self.gauge.best = INFINITY, 0.0
             self._learn(let_in, count, seconds, cause, held, sent_at, now)
-        if not 0 < count < SURE:
+        if not 0 < count < PROGRESS:
             # Where nothing came back it is still empty.
             self.gauge.zero(let_in, sent_at)
-        if count >= SURE:
+        if count >= PROGRESS:
             self.spacing.reset_backoff()
         if self.hint > 0.0 and self.phase is not PacerPhase.RAMP:
             # What comes back during the pause is known by measurement only: a pace on trial saves one call.
@@ -502,7 +502,7 @@ class Pacer:
     def disproved(self) -> bool:
         """Return whether the first refusal comes too soon for the rate of an earlier run; asked at each refusal."""
         seeded, self._seeded = self._seeded, False
-        return seeded and self.gauge.sent <= SURE
+        return seeded and self.gauge.sent <= PROGRESS
 
     def _learn(
         self, let_in: int, count: int, seconds: float, cause: Cause, cruising: bool, sent_at: float, now: float
@@ -514,9 +514,9 @@ class Pacer:
         nothing, deep = self.gauge.nothing_new(let_in), self.gauge.deep(rate)
         # No rate near the held one admits as few calls as these.
         fell = cruising and not (nothing or deep) and self.gauge.informed and self._highest < TRUE_SHARE * rate
-        if count < SURE and not fell and (nothing or (cruising and (deep or self.spacing.waits < DOUBTS))):
+        if count < PROGRESS and not fell and (nothing or (cruising and (deep or self.spacing.waits < DOUBTS))):
             self._wait(cause, sent_at, now)
-        elif count < SURE and not fell:
+        elif count < PROGRESS and not fell:
             middle = sqrt(self._least * self._highest) if self.gauge.informed else 0.0
             if self.hint > 0.0 and self.gauge.informed:
                 # The calls were as far apart as the provider asked for: what is faster than their bound is refused.
@@ -653,7 +653,7 @@ class Pacer:
                 self.spacing.rate *= STEP_MOST
                 self._after(self.spacing.grace, 1, now)
             else:
-                small = gauge.content < max(FEW, FEW_SECONDS * self.rate) or self.chance_odds > EVIDENCE
+                small = gauge.content < max(FEW, SHALLOW_SECONDS * self.rate) or self.chance_odds > EVIDENCE
                 self.spacing.rate = self._startup.step(self.rate, gauge.pace(now), now, small)
             if self.rate >= ANNOUNCED_SHARE * self._most:
                 # The first rise shows if the hidden quota has this rate.

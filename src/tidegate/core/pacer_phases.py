@@ -29,11 +29,11 @@ MARGIN = 0.97
 
 PATIENCE_SECONDS = 1.0
 PATIENCE_KNOWN = 2.0
-PATIENCE_CALLS = 150.0
+PATIENCE_CALLS = 150
 PATIENCE_SHALLOW = 110.0
 PRECISE = 60
 TOP = 0.85
-SAME = 0.15
+SAME = 1.0 - TOP
 """Seconds of holding while the rate is under `TOP` of the best, and where it has changed by more than `SAME`. Else so
 many calls pay for each refusal since the last measurement (one in 150 is 0.007), less where fewer than `PRECISE` were
 measured. A bucket that keeps nothing loses what is held too low: there fewer pay for a rise."""
@@ -43,7 +43,7 @@ KEPT_SHARE = 0.5
 it, beyond that it would run over."""
 
 SMALL = 2.5
-SMALL_SECONDS = 0.5
+SHALLOW_SECONDS = 0.5
 """A bucket of less than so many calls, or seconds of its rate, keeps next to nothing."""
 
 ANNOUNCED_PATIENCE = 30.0
@@ -52,13 +52,12 @@ ANNOUNCED_PATIENCE = 30.0
 
 def shallow(gauge: RateMeter) -> bool:
     """Return whether the bucket keeps next to nothing."""
-    return gauge.burst < max(SMALL, SMALL_SECONDS * gauge.rate)
+    return gauge.burst < max(SMALL, SHALLOW_SECONDS * gauge.rate)
 
 
 FEW = 16.0
-FEW_SECONDS = 0.5
-"""A bucket of less than so many calls, or seconds of its rate, soon runs over where its rate rises. Raising them looks
-for a higher rate sooner and costs refusals."""
+"""A bucket of less than so many calls, or `SHALLOW_SECONDS` of its rate, soon runs over where its rate rises. Raising
+it looks for a higher rate sooner and costs refusals."""
 
 PATIENCE_FIRST = 20.0
 PATIENCE_GROWTH = 3.0
@@ -87,7 +86,7 @@ def cruise_seconds(
             paid, kept = price * PATIENCE_CALLS, KEPT_SHARE * gauge.burst / ((1.0 - MARGIN) * rate)
         patience = max(PATIENCE_KNOWN, min(kept, paid * min(1.0, count / PRECISE) / rate))
     first = PATIENCE_FIRST * max(1.0, price - 1.0) * PATIENCE_GROWTH ** min(again, 9)
-    if gauge.content < max(FEW, FEW_SECONDS * rate):
+    if gauge.content < max(FEW, SHALLOW_SECONDS * rate):
         patience = max(PATIENCE_SECONDS, min(patience, first / rate))
     return max(patience, ANNOUNCED_PATIENCE) if rate > TOP * most else patience
 
@@ -217,11 +216,10 @@ class ProbeUpPhase:
 
 CLIMB_FROM = 1.2
 CLIMB = 1.1
-CLIMB_SECONDS = 0.15
 CLIMB_SOONER = 0.8
 CLIMB_SLOWER = 1.2
-"""Under a slope limit: the first pace, times what was admitted during a second; its growth at each step; seconds to the
-first step, and how they change with a step that holds and one that is refused."""
+"""Under a slope limit: the first pace, times what was admitted during a second; its growth at each step; how the
+seconds to a step, at first and at least `STEP_SECONDS`, change with a step that holds and one that is refused."""
 
 
 class RampPhase:
@@ -230,7 +228,7 @@ class RampPhase:
     __slots__ = ("seconds",)
 
     def __init__(self) -> None:
-        self.seconds = CLIMB_SECONDS
+        self.seconds = STEP_SECONDS
 
     def first(self, run: Burst) -> float:
         """The first pace, in calls a second, after the refusal of what came after `run`."""
@@ -238,7 +236,7 @@ class RampPhase:
 
     def step(self, pace: float) -> float:
         """The pace after one that was admitted."""
-        self.seconds = max(CLIMB_SECONDS, self.seconds * CLIMB_SOONER)
+        self.seconds = max(STEP_SECONDS, self.seconds * CLIMB_SOONER)
         return pace * CLIMB
 
     def refused(self) -> None:
