@@ -176,7 +176,7 @@ class Pacer:
         self._floor = PaceFloor()
         self._base = self.hint = 0.0
         # The newest refusal named a time, true or not.
-        self.named = self._changed = False
+        self.named, self._changed = False, True
         # The hints of refusals count down, so refusals have a cause that time ends.
         self.timed = False
         # Instants between which the next call is admitted, by the hints of the newest refusal and the one before.
@@ -317,7 +317,8 @@ class Pacer:
             return
         self._least, self._highest = self.gauge.bounds(mark, sent_at)
         # Where nothing was admitted, an outage may have refused as well as a rate.
-        self._changed = not self.gauge.believe(self._least, self._highest) if count and self.gauge.informed else False
+        told = self.named and count > 0 and self.gauge.informed
+        self._changed = not (told and self.gauge.believe(self._least, self._highest))
         if cause is Cause.SLOPE:
             self._too_steep(count, now)
         else:
@@ -471,7 +472,7 @@ class Pacer:
         self.spacing.reset_backoff()
         self._window_size = 0
         window = self._window
-        if not (self.gauge.rate or window.confirmed) and self.gauge.let_in - self._window_let_in <= 2:
+        if self.named and not (self.gauge.rate or window.confirmed) and self.gauge.let_in - self._window_let_in <= 2:
             # A bucket: the call after the silence is the only one that came back during it.
             self._start_up(window.rate / max(1, window.size), now)
             return
@@ -595,7 +596,7 @@ class Pacer:
         rate = gauge.rate
         if probed_up and abs(rate - before) <= SAME * before:
             self._broken = 0
-        if before and gauge.informed and gauge.content >= SMALL and not self._changed:
+        if before and gauge.content >= SMALL and not self._changed:
             # Few calls measure a rate roughly: it is the same while one rate explains all of them. A bucket of one or
             # two calls may have run over, which hides a faster rate.
             before = rate
