@@ -282,9 +282,15 @@ def steepening(row: Row, seed: int) -> Played:
     (slope,) = (each for each in row.scenario.limiters if each.kind == "slope")
     books, left = Books(row, seed), deque(row.calls(seed))
     sent: deque[float] = deque()
+    running: list[float] = []
     least, low, high = 0, *GROWTHS
     now = 0.0
     while left:
+        while running and running[0] + SOONEST <= now:
+            heapq.heappop(running)
+        if len(running) >= row.callers:
+            now = running[0] + SOONEST
+            continue
         while sent and sent[0] + 2.0 * slope.window <= now:
             sent.popleft()
         before = sum(at + slope.window <= now for at in sent)
@@ -298,6 +304,7 @@ def steepening(row: Row, seed: int) -> Played:
         if books.send(left[0], now):
             left.popleft()
             sent.append(now)
+            heapq.heappush(running, books.newest_end)
             if least and calls > least:
                 low = max(low, calls / before)
         elif least:
