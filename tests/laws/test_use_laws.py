@@ -1,8 +1,8 @@
 """Once a provider admits calls, most of what it would admit is used, whatever the key has been through before.
 
 No bound holds from every state. Over 40 histories the use of a span that begins three spans after the first admission
-is at least 0.9 in four fifths, and below 0.5 in three: two buckets of one call whose slow pace is taken for the limit,
-and a bucket with answers of 1.5 s after an outage.
+is at least 0.9 in three quarters, and below 0.5 in three: two buckets of one call whose slow pace is taken for the
+limit, and a bucket with answers of 1.5 s after an outage.
 """
 
 from __future__ import annotations
