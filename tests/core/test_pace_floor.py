@@ -41,6 +41,18 @@ def test_failed_trials_are_far_apart_where_refusals_name_a_time(floor: PaceFloor
     assert gaps(floor, 4) == [16, 32, 64, 64]
 
 
+def test_each_second_trial_of_a_bucket_of_one_call_is_between_the_paces(floor: PaceFloor) -> None:
+    assert floor.begin(0.25, 0, 0.0, True) == floor.pace
+    assert floor.judge(0, False, 1.0)
+    between = floor.begin(0.25, 1, 2.0, True)
+    assert between == pytest.approx((0.25 * floor.pace) ** 0.5)
+    # It admits nearly all of its calls, which are less than twice what the slow pace does.
+    seconds = 40.0
+    count = round(min(between, 0.45) * seconds)
+    assert not floor.judge(1 + count, False, 2.0 + seconds)
+    assert floor.due(0.25, 1 + count)
+
+
 def test_a_trial_holds_where_it_admits_more_than_a_full_bucket_of_the_slow_pace(floor: PaceFloor) -> None:
     floor.begin(0.1, 10, 0.0)
     assert not floor.holds(15, 5.0, 1.0)

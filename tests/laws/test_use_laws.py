@@ -1,7 +1,7 @@
 """Once a provider admits calls, most of what it would admit is used, whatever the key has been through before.
 
 No bound holds from every state. Over 40 histories the use of a span that begins three spans after the first admission
-is at least 0.9 in three quarters, and below 0.5 in three: two buckets of one call whose slow pace is taken for the
+is at least 0.9 in four fifths, and below 0.5 in three: two buckets of one call whose slow pace is taken for the
 limit, and a bucket with answers of 1.5 s after an outage.
 """
 
@@ -138,5 +138,5 @@ def uses(history: History, delays: tuple[float, ...]) -> list[float]:
 
 def test_three_spans_after_the_first_admission_most_histories_leave_the_limit_in_use() -> None:
     found = [uses(drawn(seed), (3.0,))[0] for seed in range(20)]
-    assert sum(share >= 0.9 for share in found) >= 0.75 * len(found)
+    assert sum(share >= 0.9 for share in found) >= 0.8 * len(found)
     assert sum(share >= 0.5 for share in found) >= 0.85 * len(found)

@@ -573,7 +573,7 @@ class Pacer:
             return
         self._instead = (self.phase, self.rate, self._next, self._next_count)
         self.phase = PacerPhase.STARTUP
-        self.spacing.rate = floor.begin(self.rate, gauge.let_in, now)
+        self.spacing.rate = floor.begin(self.rate, gauge.let_in, now, gauge.content < SMALL)
         self._startup.begin(now)
         self._after(self.spacing.grace, 1, now)
 

@@ -21,6 +21,8 @@ later. If calls at the believed pace are refused too, slowness did not help, and
 
 from __future__ import annotations
 
+from math import sqrt
+
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
 from tidegate.core.values import INFINITY, Cause
 
@@ -306,13 +308,13 @@ class PaceFloor:
     as made: where a hidden rate clearly explains the refusals, trials that fail come apart at once.
     """
 
-    __slots__ = ("_count", "_failed", "_next", "pace", "proofs", "since", "slow", "trying")
+    __slots__ = ("_better", "_count", "_failed", "_next", "pace", "proofs", "since", "slow", "trying")
 
     def __init__(self) -> None:
         self.pace = 0.0
         self.trying = False
         self.proofs = 0
-        self.slow = 0.0
+        self.slow, self._better = 0.0, BETTER
         self._failed, self._next = 0, 0
         self._count, self.since = 0, 0.0
 
@@ -324,16 +326,23 @@ class PaceFloor:
         """Return whether the floor is to be tried instead of `pace`, after `let_in` calls."""
         return pace < self.pace and let_in >= self._next and not self.trying
 
-    def begin(self, pace: float, let_in: int, now: float) -> float:
-        """Begin a trial where `pace` was used, after `let_in` calls; return the floor."""
+    def begin(self, pace: float, let_in: int, now: float, between: bool = False) -> float:
+        """Begin a trial where `pace` was used, after `let_in` calls; return the pace of the trial.
+
+        It is the floor. Where `between`, each second trial is of the mean of both: a bucket of one call that ran over
+        seems slower than it is, and refuses the floor as well.
+        """
         self.trying = True
         self.slow = pace
         self._count, self.since = let_in, now
-        return self.pace
+        between = between and self._failed % 2 == 1
+        more = self.pace / pace
+        self._better = min(BETTER, sqrt(sqrt(more))) if between else BETTER
+        return pace * sqrt(more) if between else self.pace
 
     def holds(self, let_in: int, content: float, now: float) -> bool:
         """Return whether the trial has admitted more than a bucket of this content would at the slow pace."""
-        return let_in - self._count > content + BETTER * self.slow * (now - self.since)
+        return let_in - self._count > content + self._better * self.slow * (now - self.since)
 
     def judge(self, let_in: int, alone: bool, sent_at: float) -> bool:
         """Judge a trial by the refusal of what was sent at `sent_at`; return whether the pace is what it was before.
@@ -349,7 +358,7 @@ class PaceFloor:
         if alone and not count:
             return False
         self.trying = False
-        if count >= 1.0 + BETTER * self.slow * (sent_at - self.since):
+        if count >= 1.0 + self._better * self.slow * (sent_at - self.since):
             self._failed, self._next = 0, let_in
             return False
         self._failed = 1 + max(self._failed, self.proofs)
