@@ -21,9 +21,9 @@ REAPED = 0.5
 class SharedWorld(World):
     """A provider before `members` processes; each call belongs to the one that its row names."""
 
-    def __init__(self, scenario: Scenario, members: int, **facts: Any) -> None:
+    def __init__(self, scenario: Scenario, members: int, delay: float = 0.0, **facts: Any) -> None:
         super().__init__(scenario, **facts)
-        self.store = MemoryStore()
+        self.store = MemoryStore(delay)
         self.carriers = [MemoryCarrier(self.store) for _ in range(members)]
         self.registries = [
             RateLimitRegistry(self.settings, clock=lambda: self.timeline.now, draw=self.random.random, carrier=carrier)

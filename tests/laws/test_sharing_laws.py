@@ -201,6 +201,31 @@ def test_members_before_a_locked_log_do_not_each_spend_a_new_window(seed: int) -
     assert sum(not attempt.admitted for attempt in late) <= 4
 
 
+LATE = {
+    "a bucket that 300 calls a second empty": (0.1, 8, Limit(limit=600, window=6.0), 300.0, 1500, 5, 10.0),
+    "one a second": (0.05, 4, Limit(limit=60, window=60.0, burst=1), 20.0, 60, 6, 61.0),
+    "seventeen a second, one by one": (0.05, 4, Limit(limit=1000, window=60.0, burst=1), 40.0, 300, 130, 120.0),
+    "windows": (0.05, 8, Limit(kind="fixed", limit=40, window=4.0), 40.0, 300, 4, 30.0),
+    "small windows": (0.02, 8, Limit(kind="fixed", limit=12, window=6.0), 40.0, 100, 5, 49.0),
+}
+"""Seconds in which an event is heard, members, limit, calls a second, calls, most refusals, most seconds."""
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("seed", range(3))
+def test_members_that_hear_each_other_late_do_not_take_the_same_units(late: str, seed: int) -> None:
+    delay, count, limit, demand, calls, refused, seconds = LATE[late]
+    played = SharedWorld(
+        Scenario(limiters=(limit,)), count, delay, seed=seed, network=0.01, latency=lambda draw: draw.uniform(0.1, 0.4)
+    )
+    for row in range(calls):
+        played.call(row, at=row / demand)
+    played.run()
+    assert {each.ending for each in played.ended.values()} == {Ending.ANSWERED}
+    assert sum(not attempt.admitted for attempt in played.attempts) <= refused
+    assert max(attempt.sent_at for attempt in played.attempts) < seconds
+
+
 def test_a_head_sees_that_the_last_slot_of_another_member_is_free() -> None:
     played = SharedWorld(Scenario(limiters=(Limit(kind="slots", limit=1),)), 2, latency=lambda draw: 1.0)
     for row in (0, 2, 4):

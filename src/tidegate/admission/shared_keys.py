@@ -279,6 +279,7 @@ class LogSession:
             # A checkpoint of another version cannot be read: only what happens from now on is shared.
             with suppress(Exception):
                 replica.load(step.checkpoint.payload, step.checkpoint.at, now)
+        replica.unseen.heard(step.heard_at)
         for entry in step.entries:
             replica.replay(entry.member, entry.at, entry.payload)
         for gone in step.gone:

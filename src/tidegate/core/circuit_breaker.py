@@ -143,7 +143,7 @@ class CircuitBreaker:
         if self.state is BreakerState.OPEN:
             return max(now, self.ready_at)
         if now > self._silent_at + MIN_SILENCE_SECONDS:
-            # Nobody looked in time: an event loop that did not run may hold the answer to the probe.
+            # No call looked in time: an event loop that did not run may hold the answer to the probe.
             self._silent_at = now + MIN_SILENCE_SECONDS
         return max(now, self._silent_at)
 

@@ -335,7 +335,7 @@ class ConcurrencyLimit:
         return True
 
     def cap(self, slots: int, now: float) -> bool:
-        """Set a ceiling of so many slots; return True."""
+        """Set a ceiling of this number of slots; return True."""
         self._ramping = False
         self._cap(float(slots), now)
         return True

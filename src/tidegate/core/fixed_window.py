@@ -30,7 +30,7 @@ from tidegate.core.values import INFINITY, QuotaReading, Refill, ResetInstant
 from tidegate.core.window_inference import COARSE, DEFAULT_WINDOW, MONTH, NATURAL_WINDOWS, snap, usable_window
 
 SAME = 0.25
-"""Two signs less than so many periods (or of the shortest window) apart are of one boundary."""
+"""Two signs less than this number of periods (or of the shortest window) apart are of one boundary."""
 
 AGREE = 0.05
 """Two measures of a period agree within this share."""
@@ -69,7 +69,7 @@ class ResetSchedule:
 
     @property
     def certain(self) -> bool:
-        """Return whether the next boundary was told, or follows from a period that is known."""
+        """Return whether the next boundary was stated, or follows from a period that is known."""
         return self._told or self.known
 
     def declare(self, period: float) -> None:
@@ -77,7 +77,7 @@ class ResetSchedule:
         self.period, self.known = period, True
 
     def lies(self, low: float, high: float, told: bool, instant: ResetInstant | None = None) -> None:
-        """A boundary lies in this interval: `told` as the next one, else one that was passed.
+        """A boundary lies in this interval: `told` is the next one, else it was passed.
 
         An `instant` is its time by the provider's own clock.
         """
@@ -146,7 +146,7 @@ class ResetSchedule:
         self.period, self._measured = usable_window(middle, self.period), middle
 
     def _narrowed(self, low: float, high: float, last: tuple[float, float]) -> tuple[float, float]:
-        # The last sign, so many periods on, says the same of this boundary, unless they contradict: then the newer.
+        # The last sign, some periods on, says the same of this boundary, unless they contradict: then the newer.
         periods = round((low + high - last[0] - last[1]) / 2 / self.period)
         first, second = last[0] + periods * self.period, last[1] + periods * self.period
         return _both((low, high), (first, second))
@@ -189,7 +189,7 @@ class CautiousRamp:
         return now if self._left > 0.0 else max(now, self._at + self.seconds)
 
     def charge(self, amount: float, now: float) -> None:
-        """So many go out."""
+        """Charge an amount that goes out now."""
         if self._left <= 0.0:
             self._size = self._left = min(self._most, 2.0 * self._size)
         self._left -= amount
@@ -207,7 +207,7 @@ rest may have been answered since), and where all of it is; and that may have be
 
 STRIKES = 3
 STRIKES_WINDOWS = 5.0
-"""Refusals that a portion may explain before it counts as none: so many, and one more for each so many windows."""
+"""Refusals that a portion may explain before it counts as none: a number, and one more for each few windows."""
 
 
 class SubWindow:
@@ -246,7 +246,7 @@ class AdmittedBurst(NamedTuple):
 
 
 def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wait: float) -> QuotaReading | None:
-    """The shorter quota that a refusal speaks of, told as a reading of it, or None where it speaks of none.
+    """The shorter quota that a refusal names, as a reading of it, or None where it names none.
 
     `name`, `limit` and `window` (seconds) are the announced quota's, `wait` is how many seconds the refusal asks for.
     """
@@ -532,7 +532,7 @@ class FixedWindowMirror(QuotaMirror):
         self._lately += debit.amount
 
     def _judge(self, remaining: float, expected: float, sent_at: float) -> None:
-        # What a first answer after a boundary shows, and whether one was passed that nobody told of.
+        # What a first answer after a boundary shows, and whether one was passed without a statement.
         fresh = self._anchor_at < self._began_at
         if fresh:
             if remaining >= expected - LITTLE * self.limit:

@@ -104,7 +104,7 @@ def turned_into(
     turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
     if isinstance(turned, RollingWindowMirror):
         turned.spread()
-        # Answers do not set its level anew, so a wrong charge stays in it for a window.
+        # Answers do not set its level again, so a wrong charge stays in it for a window.
         turned.charging = mirror.charging
     turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
     return turned

@@ -24,7 +24,7 @@ from tidegate.core.concurrency_limit import MAX_BOUND
 from tidegate.core.limiter_state import KeyCounts, Out, Permit
 from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableRecord, read_event, write_event
 from tidegate.core.replica_state import ACCOUNT, CONTROLLER, SHARED, TABLE
-from tidegate.core.safe_capacity import ABANDONED, SafeCapacity
+from tidegate.core.safe_capacity import ABANDONED
 from tidegate.core.state_codec import StateDecoder, StateEncoder
 from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, PACE_TURN, MemberTurns
 from tidegate.core.two_levels import AccountController, ModelController
@@ -46,7 +46,7 @@ class Replica(MemberTurns):
     own events since the last step are in `said` where `talks` is true. Before `held_until` nothing is admitted. While
     `alone` is true, no other member has ever had the state, and only steps of the key table look for one. `begin`
     begins a step at the log; `stepping` says that one is under way. `make` returns a controller for a tag that this
-    process has not used. `safe` has the attempts that are assumed of members that are not heard.
+    process has not used.
     """
 
     __slots__ = (
@@ -57,7 +57,6 @@ class Replica(MemberTurns):
         "flights",
         "held_until",
         "make",
-        "safe",
         "said",
         "serial",
         "serials",
@@ -78,7 +77,6 @@ class Replica(MemberTurns):
         self.held_until = -INFINITY
         self.talks, self.shared, self.alone = True, False, False
         self.stepping = True
-        self.safe = SafeCapacity()
         self.begin: Callable[[float], None] = _no_step
 
     def begin_sharing(self) -> None:
@@ -132,6 +130,7 @@ class Replica(MemberTurns):
             if (member, event.serial) not in self.flights:
                 # A member that was out of reach tells its attempts again, and a checkpoint may have them too.
                 self.fly(controller, controller.replay_admit(event, at), member, event.serial)
+                self.unseen.admitted(at)
         elif kind is EventKind.USAGE:
             if event.facts is not None and event.usage is not None:
                 self._controller(event.tag, at).estimate.learn(event.facts, event.usage)
@@ -379,11 +378,12 @@ class ReplicatedController(AdmissionController):
             held = self._held_by_turn(now)
             if held is not None:
                 return held
-            for each in replica.ahead():
-                cost = cost.plus(each.cost)
-        if replica.safe.used:
-            cost = replica.safe.total(cost, self.tag)
-        return super().ready_at(cost, now, blocked)
+        room = replica.room(cost, self.tag, now)
+        ready, gate = super().ready_at(room, now, blocked)
+        if replica.others and replica.unseen.delayed:
+            alone, _ = super().ready_at(cost, now, blocked)
+            return replica.in_turn(ready, gate, alone, self.pause.until, now)
+        return ready, gate
 
     def _held_by_turn(self, now: float) -> tuple[float, str] | None:
         """Return when to look again where a slot or the pace is for the head of another member; None where none is."""
@@ -418,12 +418,14 @@ class ReplicatedController(AdmissionController):
             return ready
         if ready == INFINITY:
             return now + LOOK_AGAIN
-        return min(ready, now + self._seconds_unseen(gate))
+        return min(ready, now + self._seconds_unseen(gate, now))
 
-    def _seconds_unseen(self, gate: str) -> float:
+    def _seconds_unseen(self, gate: str, now: float) -> float:
         """Return for how long no answer to another member makes `gate` open much earlier than was computed."""
         if self.certain(gate):
             return INFINITY
+        if self.replica.unseen.calls(now, len(self.replica.others)):
+            return LOOK_LATER
         if not gate.startswith("quota "):
             return LOOK_LATER
         mirror = self.quotas.counted.get(gate.removeprefix("quota "))
@@ -452,6 +454,7 @@ class ReplicatedController(AdmissionController):
             self.counts = counts
         counts.attempts += 1
         replica.safe.admitted(now)
+        replica.unseen.own(now)
         replica.serial += 1
         replica.serials[permit] = replica.serial
         replica.fly(self, permit, replica.member, replica.serial)

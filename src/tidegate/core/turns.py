@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tidegate.core.safe_capacity import SafeCapacity
+from tidegate.core.unseen_demand import UnseenDemand
 from tidegate.core.values import INFINITY, Cost
 
 LOOK_AGAIN = 0.010
@@ -46,10 +48,11 @@ class MemberTurns:
     """Place of the process with the number `member` among those that share a key.
 
     `others` are the waiting heads of other members; this one was served last at `served_at`, and its head has
-    `priority`.
+    `priority`. `unseen` estimates what the others have admitted since this member last heard them; `safe` has the
+    attempts that are assumed of members that are not heard at all. The own head may go at `due` if no other waits.
     """
 
-    __slots__ = ("kept", "member", "others", "priority", "served_at")
+    __slots__ = ("due", "kept", "member", "others", "priority", "safe", "served_at", "unseen")
 
     def __init__(self, member: int) -> None:
         self.member = member
@@ -58,6 +61,34 @@ class MemberTurns:
         # Heads for which a slot is kept, by member and the instant at which it was served last, and since when.
         self.kept: dict[tuple[int, float], float] = {}
         self.served_at = -INFINITY
+        self.unseen = UnseenDemand()
+        self.safe = SafeCapacity()
+        self.due = -INFINITY
+
+    def room(self, cost: Cost, tag: str, now: float) -> Cost:
+        """Return the room that an own call of the key `tag` needs: its cost, and that of calls before it.
+
+        These are admissions of other members that are not heard, and their heads that go first.
+        """
+        unseen = self.unseen.calls(now, len(self.others))
+        room = cost.times(1.0 + unseen) if unseen else cost
+        for each in self.ahead() if self.others else ():
+            room = room.plus(each.cost)
+        return self.safe.total(room, tag) if self.safe.used else room
+
+    def in_turn(self, ready: float, gate: str, alone: float, opened_at: float, now: float) -> tuple[float, str]:
+        """Return when an own call may go that may go at `ready`, or at `alone` if no other member waited.
+
+        Where both are the same instant, the quota holds no more than one call, or a pause ends (at `opened_at`): all
+        members would go at once. Then each head that goes first gets the time to be heard.
+        """
+        ahead, hearing = len(self.ahead()), self.unseen.hearing(now)
+        if not (ahead and hearing):
+            return ready, gate
+        if alone > now:
+            self.due = alone if ready <= alone else -INFINITY
+        turn = max(opened_at, self.due) + ahead * (hearing + LOOK_AGAIN)
+        return (turn, gate or "quota") if turn > ready else (ready, gate)
 
     def ahead(self) -> list[WaitingMember]:
         """Return the heads of other members that go before the own one."""

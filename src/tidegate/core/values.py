@@ -144,7 +144,7 @@ class Cost(NamedTuple):
         """Return the cost of this call and another one; `weight` is that of this call."""
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))._replace(weight=self.weight)
 
-    def times(self, calls: int) -> Cost:
+    def times(self, calls: float) -> Cost:
         """Return the cost of that number of calls like this one."""
         return Cost(*(calls * field for field in self))._replace(weight=self.weight)
 

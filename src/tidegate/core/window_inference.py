@@ -513,7 +513,7 @@ class WindowInference:
         more was taken. So more use with an earlier reset speaks for a boundary.
         """
         if took <= 0.0 and self._first is None:
-            return  # the first answer: when it was sent, nobody knows
+            return  # the first answer: the instant of its request is not known
         low, high = self._instant
         instant = reading.instant
         if instant is not None and instant.reset + instant.rounding < low:

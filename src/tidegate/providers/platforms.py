@@ -1,4 +1,4 @@
-"""Databricks, watsonx and GitHub Copilot: models inside a larger platform, each with paths and refusals of its own.
+"""Databricks, watsonx and GitHub Copilot: models inside a larger platform, each with separate paths and refusals.
 
 Databricks has a quota for each model of a workspace, which its host names, for any credential. watsonx counts requests
 by second for an instance and announces them. Copilot announces nothing; its tokens change by the half hour, so the

@@ -11,6 +11,7 @@ clocks differ, maps `at` alone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -64,7 +65,8 @@ class Step(NamedTuple):
     heads of the other live members. `members` counts the live members, this one included. `wants_checkpoint` asks this
     member to hand `leave` a checkpoint, because another one joins. With `away` the log is out of reach: there are no
     entries, and `members` is the last known number. With `returned` it is back after
-    that, or has lost its content: the attempts of other members are not known, nor the own ones to them.
+    that, or has lost its content: the attempts of other members are not known, nor the own ones to them. What others
+    appended after `heard_at` is not read yet; infinity is a log to which no other member appends during the step.
     """
 
     entries: Sequence[Entry] = ()
@@ -75,6 +77,7 @@ class Step(NamedTuple):
     wants_checkpoint: bool = False
     away: bool = False
     returned: bool = False
+    heard_at: float = math.inf
 
 
 ALONE = Step()

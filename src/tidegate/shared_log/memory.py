@@ -7,16 +7,23 @@ and `leave` at a time; `hold` lets a test be such a member.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 
 from tidegate.shared_log.carrier import ALONE, Checkpoint, Entry, Head, Record, Step
 
 
 class MemoryStore:
-    """The logs that the carriers of several registries have in common, by name. Nothing reaches them while `away`."""
+    """The logs that the carriers of several registries have in common, by name. Nothing reaches them while `away`.
 
-    def __init__(self) -> None:
+    The members hear each event `delay` seconds after it was appended, as from a server.
+    """
+
+    def __init__(self, delay: float = 0.0) -> None:
         self.away = False
+        self.delay = delay
         self.logs: dict[bytes, MemoryLog] = {}
 
     def set_away(self, away: bool) -> None:
@@ -33,8 +40,11 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.appended_at: list[float] = []
         self.members: dict[int, MemoryMember] = {}
         self.heads: dict[int, Head] = {}
+        # The heads after each step, with its instant, where members hear them later.
+        self.head_history: deque[tuple[float, dict[int, Head]]] = deque()
         self.checkpoint: tuple[int, Checkpoint] | None = None
         self.written = 0
         # The entries and the checkpoints of which the content was lost.
@@ -53,7 +63,21 @@ class MemoryLog:
         if self.holder == member:
             self.holder = None
         # The end of a member is an entry without a payload, at one place of the order.
-        self.entries.append(Entry(member, self.entries[-1].at if self.entries else 0.0, b""))
+        self.append([Entry(member, self.entries[-1].at if self.entries else 0.0, b"")])
+
+    def heads_at(self, at: float) -> dict[int, Head]:
+        """Return the heads that were published by an instant."""
+        history = self.head_history
+        while len(history) > 1 and history[1][0] <= at:
+            history.popleft()
+        return history[0][1] if history and history[0][0] <= at else {}
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Append entries; the last one is of the present."""
+        self.entries += entries
+        latest = max((each.at for each in entries), default=0.0)
+        before = self.appended_at[-1] if self.appended_at else latest
+        self.appended_at += [max(before, latest)] * len(entries)
 
 
 class MemoryMember:
@@ -74,6 +98,7 @@ class MemoryMember:
         self.waits = bool(log.members)
         self._written = log.written
         self._read = len(log.entries)
+        self._left_at = 0.0
         for each in log.members.values():
             each.wanted = True
         log.members[self.member] = self
@@ -101,17 +126,22 @@ class MemoryMember:
             self.wanted = self.waits = False
             return ALONE
         log.holder = self.member
+        self._left_at = now
         checkpoint = None
         if self.waits and log.checkpoint is not None and log.written > self._written:
             self._read, checkpoint = log.checkpoint
             self.waits = False
-        entries = [each for each in log.entries[self._read :] if each.member != self.member]
-        self._read = len(log.entries)
+        delay = self._store.delay
+        heard = bisect_right(log.appended_at, now - delay, self._read) if delay else len(log.entries)
+        entries = [each for each in log.entries[self._read : heard] if each.member != self.member]
+        self._read = max(self._read, heard)
         gone, self.gone = self.gone, []
-        heads = [head for member, head in log.heads.items() if member != self.member]
+        heads = log.heads_at(now - delay) if delay else log.heads
+        others = [head for member, head in heads.items() if member != self.member]
         return Step(
-            entries, heads, gone, checkpoint, len(log.members), self.wanted and not self.waits, returned=returned
-        )
+            entries, others, gone, checkpoint, len(log.members), self.wanted and not self.waits, returned=returned,
+            heard_at=now - delay if delay else math.inf,
+        )  # fmt: skip
 
     def _return(self) -> None:
         """Read from the loss on, and wait for the state of the first member, so that all have one state again."""
@@ -131,12 +161,16 @@ class MemoryMember:
         if self._store.away:
             return
         log.holder = None
-        log.entries += [Entry(self.member, each.at, each.payload) for each in records]
-        self._read = len(log.entries)
+        log.append([Entry(self.member, each.at, each.payload) for each in records])
+        self._left_at = max([self._left_at, *(each.at for each in records)])
+        if not self._store.delay:
+            self._read = len(log.entries)
         if head is None:
             log.heads.pop(self.member, None)
         else:
             log.heads[self.member] = head
+        if self._store.delay:
+            log.head_history.append((self._left_at, dict(log.heads)))
         if checkpoint is not None:
             log.checkpoint = len(log.entries), checkpoint
             log.written += 1

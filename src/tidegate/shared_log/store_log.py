@@ -145,6 +145,7 @@ class StoreLog:
         self._away = self._returned = False
         self._state_since = -math.inf
         self._offset = 0.0
+        self._heard_at = now
         self._last_at = -math.inf
         self._asked_at = -math.inf
         self._woken, self._asking = True, False
@@ -216,7 +217,7 @@ class StoreLog:
         heads = [_head(member, head, self._offset) for member, head in self._heads.items() if member != self._number]
         asked = self._is_asked and self._rank != PENDING and members > 1
         returned, self._returned = self._returned, False
-        return Step(entries, heads, gone, checkpoint, members, asked, returned=returned)
+        return Step(entries, heads, gone, checkpoint, members, asked, returned=returned, heard_at=self._heard_at)
 
     def _leads(self) -> bool:
         """Return whether this member's state becomes the whole one: no other has it, and its number is the lowest.
@@ -278,6 +279,7 @@ class StoreLog:
         """Take the server's part of an exchange."""
         with self._lock:
             self._offset, self._away, self._asking = offset, False, False
+            self._heard_at = answer.now - offset
             same = (answer.member, answer.epoch) == (ask.member, ask.epoch)
             if not ask.member:
                 self._epoch, self._number = answer.epoch, answer.member
