@@ -81,6 +81,13 @@ def test_an_unknown_command_is_refused() -> None:
             ("simulate", "--algorithm", "guess"),
             "algorithm: 'guess' is not usable: it must be one of bucket, fixed, rolling",
         ),
+        (("simulate", "--latency", "soon"), "latency: 'soon' is not usable: it must be like 0.5, uniform:0.2,0.8"),
+        (("simulate", "--output-tokens", "few"), "output_tokens: 'few' is not usable: it must be like 0.5"),
+        (
+            ("simulate", "--latency", "uniform:5,1"),
+            "latency: 'uniform:5,1' is not usable: it must not be below the lowest",
+        ),
+        (("simulate", "--outage", "5:1"), "outage: '5:1' is not usable: end: it must be after the start, 5 s"),
         (("simulate", "--outage", "soon"), "outage: 'soon' is not usable: it must be START:END"),
         (
             ("simulate", "--scenario", "no-such-file.json"),

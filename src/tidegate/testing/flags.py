@@ -80,9 +80,9 @@ def from_flags(
         scope=cast("Scope", scope),
         charge=cast("Charge", charge),
         outages=tuple(_span(text) for text in outage),
-        latency=Distribution.parse(latency),
+        latency=_distribution("latency", latency),
         token_pace=token_pace,
-        output_tokens=None if output_tokens is None else Distribution.parse(output_tokens),
+        output_tokens=None if output_tokens is None else _distribution("output_tokens", output_tokens),
         retry_after=cast("RetryAfter", retry_after),
         headers=headers,
         seed=seed,
@@ -98,7 +98,18 @@ def _span(text: str) -> OutageSpan:
         raise ConfigurationError(
             "outage", text, "it must be START:END or START:END:STATUS, with START and END in seconds"
         ) from None
-    return OutageSpan(start=start, end=end, status=status)
+    try:
+        return OutageSpan(start=start, end=end, status=status)
+    except ConfigurationError as error:
+        raise ConfigurationError("outage", text, f"{error.field}: {error.bound}") from None
+
+
+def _distribution(field: str, text: str) -> Distribution:
+    """Read the text of a flag; raise a `ConfigurationError` that names the flag and not a part of its value."""
+    try:
+        return Distribution.parse(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(field, text, error.bound) from None
 
 
 def parser() -> argparse.ArgumentParser:
