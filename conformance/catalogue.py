@@ -91,6 +91,10 @@ def _response(answer: str) -> str:
     return json.dumps({"response": int(answer)})
 
 
+def _result(answer: str) -> str:
+    return json.dumps({"result": answer})
+
+
 def _score(answer: str) -> str:
     return json.dumps({"reason": f"The product is {answer}.", "score": 10})
 
@@ -274,6 +278,8 @@ FRAMEWORKS = (
     ),
     Framework("llm", "llm", ("llm==0.36",), "llm_threads.py"),
     Framework("magentic", "magentic", ("magentic==0.41.1",), "magentic_prompts.py"),
+    # marvin 3.2.7 makes a ModelResponsePartsManager without arguments, which pydantic-ai 1.107.10 refuses.
+    Framework("marvin", "marvin", ("marvin==3.2.7", "pydantic-ai==1.56.0"), "marvin_run.py", answer=_result),
     Framework("mirascope", "mirascope", ("mirascope[openai]==2.8.2",), "mirascope_calls.py"),
     Framework(
         "openevals", "openevals", ("openevals==0.2.2", "langchain-openai==1.7.3"), "openevals_judge.py", answer=_judged
