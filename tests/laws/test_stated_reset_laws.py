@@ -30,6 +30,10 @@ costs = st.builds(
     input_estimate=amounts,
     output_bound=amounts,
     output_estimate=amounts,
+    # Only sound costs reach a controller: the registry refuses others.
+    requests=st.sampled_from([1.0, 1.0, 0.0]),
+    weight=st.sampled_from([1.0, 1.0, 5.0]),
+    input_otherwise=st.just(0.0) | amounts,
 )
 
 
