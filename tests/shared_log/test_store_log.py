@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from tidegate.shared_log.carrier import ALONE, Checkpoint, Record, Step
-from tidegate.shared_log.store_log import BEGUN, FULL, PATIENCE, Answer, Stored, StoredState, StoreLog
+from tidegate.shared_log.errors import CorruptLog
+from tidegate.shared_log.store_log import BEGUN, FULL, HEAD, PATIENCE, Answer, Stored, StoredState, StoreLog, checked
 
 
 def made() -> StoreLog:
@@ -140,3 +143,49 @@ def test_a_joiner_waits_only_so_long_for_the_server_and_for_a_state() -> None:
     exchange(log, answer(member=2))
     step = entered(log, 1.1 * PATIENCE)
     assert (step.checkpoint, step.away, log.member) == (None, False, 2)
+
+
+def packed(served_at: float = 1.0, cost: float = 1.0) -> bytes:
+    return HEAD.pack(0, served_at, cost, *(0.0,) * 9)
+
+
+def test_an_answer_of_a_member_that_was_never_served_is_sound() -> None:
+    sound = answer(
+        heads={2: packed(-math.inf)},
+        entries=[Stored(4, 2, 1001.0, b"")],
+        state=StoredState(1, 4, 7, 1, FULL, 1003.0, b"state"),
+    )
+    assert checked(sound) is sound
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"now": math.nan},
+        {"now": "1000"},
+        {"epoch": None},
+        {"member": "1"},
+        {"tail": None},
+        {"tail": -1},
+        {"ranks": {1: "2"}},
+        {"ranks": {None: FULL}},
+        {"state_rank": "2"},
+        {"entries": [Stored(4, 2, math.inf, b"")]},
+        {"entries": [Stored(4, 2, 1001.0, "text")]},
+        {"entries": [Stored(None, 2, 1001.0, b"")]},
+        {"state": StoredState(1, 4, 7, 1, FULL, math.nan, b"state")},
+        {"state": StoredState(1, None, 7, 1, FULL, 1003.0, b"state")},
+        {"state": StoredState(1, 4, 7, 1, FULL, 1003.0, None)},
+        {"heads": {2: b"short"}},
+        {"heads": {2: packed() + b"long"}},
+        {"heads": {2: packed(math.nan)}},
+        {"heads": {2: packed(math.inf)}},
+        {"heads": {2: packed(cost=math.nan)}},
+        {"heads": {2: packed(cost=math.inf)}},
+        {"heads": {2: packed(cost=-1.0)}},
+    ],
+    ids=repr,
+)
+def test_an_answer_that_no_step_can_read_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(CorruptLog):
+        checked(answer(**changes))

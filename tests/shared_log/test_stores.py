@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+import psycopg
 import pytest
 from redis import Redis
 
@@ -286,6 +287,24 @@ def test_content_that_is_none_is_an_error_of_the_server(at_redis: Place, redis: 
     assert "its content is not that of a log" in one.log.ended
     assert one.step(b"alone") is ENDED
     client.close()
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+def test_a_head_that_is_none_ends_sharing_and_no_call(kind: str, request: pytest.FixtureRequest) -> None:
+    place: Place = request.getfixturevalue(f"at_{kind}")
+    one, two = place.peer(), place.peer()
+    together(one, two)
+    if kind == "redis":
+        with Redis.from_url(place.url) as client:
+            client.hset(f"{{tidegate:v2:{place.name.hex()}}}:heads", "99", b"nonsense")
+    else:
+        with psycopg.connect(place.url, autocommit=True) as connection:
+            connection.execute(
+                "insert into tidegate_log_members_v2 values (%b, 99, 1e12, 2, 0, %b)", (place.name, b"nonsense")
+            )
+    until(lambda: one.log.ended and two.log.ended, "both to end", one, two)
+    assert one.log.ended == "a head is not that of a member"
+    assert one.step(b"alone") is ENDED
 
 
 def test_nothing_blocks_while_the_server_does_not_answer(at_redis: Place, redis: RedisServer) -> None:

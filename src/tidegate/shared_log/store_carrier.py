@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidegate.shared_log.errors import Unshared
-from tidegate.shared_log.store_log import Answer, Ask, StoreLog
+from tidegate.shared_log.store_log import Answer, Ask, StoreLog, checked
 
 logger = logging.getLogger("tidegate")
 
@@ -172,7 +172,8 @@ class StoreCarrier:
         try:
             if self._store is None:
                 self._store = self._connect()
-            answer = self._store.exchange(log.name, ask)
+            found = self._store.exchange(log.name, ask)
+            answer = None if found is None else checked(found)
         except Unshared as error:
             log.end(str(error))
             return None

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Entry, Head, Record, Step
+from tidegate.shared_log.errors import CorruptLog
 
 PENDING, BEGUN, FULL = 0, 1, 2
 """Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""
@@ -111,6 +112,38 @@ class Answer(NamedTuple):
     state: StoredState | None
     wanted: bool
     state_rank: int
+
+
+def checked(answer: Answer) -> Answer:
+    """Return an answer that `StoreLog` can read; raise `CorruptLog` for a part of another type or without a value.
+
+    The content of a server is that of anybody who may write there, and the steps of calls read it.
+    """
+    numbers: list[object] = [answer.member, answer.tail, answer.state_rank, *answer.ranks, *answer.ranks.values()]
+    instants: list[object] = [answer.now]
+    contents: list[object] = []
+    for entry in answer.entries:
+        numbers += entry.place, entry.member
+        instants.append(entry.at)
+        contents.append(entry.payload)
+    if answer.state is not None:
+        numbers += answer.state[:5]
+        instants.append(answer.state.at)
+        contents.append(answer.state.payload)
+    if not (
+        isinstance(answer.epoch, str)
+        and all(isinstance(each, int) and each >= 0 for each in numbers)
+        and all(isinstance(each, float) and math.isfinite(each) for each in instants)
+        and all(isinstance(each, bytes) for each in contents)
+    ):
+        raise CorruptLog("its content is not that of a log")
+    for member, packed in answer.heads.items():
+        if not isinstance(member, int) or not isinstance(packed, bytes) or len(packed) != HEAD.size:
+            raise CorruptLog("a head is not that of a member")
+        _, served_at, *cost = HEAD.unpack(packed)
+        if not (all(map(math.isfinite, cost)) and served_at < math.inf) or min(cost) < 0:
+            raise CorruptLog("the amounts of a head are not numbers")
+    return answer
 
 
 class StoreLog:
