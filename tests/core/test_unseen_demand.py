@@ -6,7 +6,9 @@ import math
 
 import pytest
 
+from tidegate.core.turns import LOOK_AGAIN, MemberTurns, WaitingMember
 from tidegate.core.unseen_demand import UnseenDemand
+from tidegate.core.values import Cost
 
 
 def test_nothing_is_unheard_at_a_log_that_is_locked() -> None:
@@ -57,3 +59,34 @@ def test_an_admission_that_an_earlier_exchange_did_not_tell_of_was_late() -> Non
     unseen.admitted(0.1)
     assert unseen.hearing(1.6) == 0.25
     assert unseen.hearing(9.6) == pytest.approx(8.0, abs=0.01), "delays of long ago do not count"
+
+
+def late_turns(heads: int) -> MemberTurns:
+    """Return the turns of a member that hears others late, with heads of others that go before its own."""
+    turns = MemberTurns(9)
+    turns.served_at = 5.0
+    turns.others = tuple(WaitingMember(member, 0, float(member), Cost(1.0)) for member in range(heads))
+    turns.unseen.heard(9.95)
+    return turns
+
+
+def test_each_head_that_goes_first_has_the_time_to_be_heard() -> None:
+    turns = late_turns(2)
+    step = turns.unseen.hearing(10.0) + LOOK_AGAIN
+    # The pause ended at 9.9, and nothing but the others keeps the head.
+    assert turns.in_turn(10.0, "", 10.0, 9.999, 10.0) == (pytest.approx(9.999 + 2 * step), "quota")
+    assert turns.in_turn(10.0, "", 10.0, 9.0, 10.0) == (10.0, "")
+    assert late_turns(0).in_turn(10.0, "", 10.0, 9.999, 10.0) == (10.0, "")
+
+
+def test_a_gate_without_an_end_holds_a_head_only_while_it_is_closed() -> None:
+    turns = late_turns(2)
+    assert turns.in_turn(math.inf, "concurrency", math.inf, 0.0, 10.0) == (math.inf, "concurrency")
+    ready, _ = turns.in_turn(10.0, "", 10.0, 0.0, 10.0)
+    assert ready <= 10.0 + 2 * (turns.unseen.hearing(10.0) + LOOK_AGAIN)
+
+
+def test_a_pause_without_an_end_that_was_lifted_does_not_hold_a_head() -> None:
+    turns = late_turns(1)
+    ready, _ = turns.in_turn(10.0, "", 10.0, math.inf, 10.0)
+    assert ready < 11.0

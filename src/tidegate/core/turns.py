@@ -87,7 +87,8 @@ class MemberTurns:
             return ready, gate
         if alone > now:
             self.due = alone if ready <= alone else -INFINITY
-        turn = max(opened_at, self.due) + ahead * (hearing + LOOK_AGAIN)
+        # A head that was ready waits from now on for the others at most; `due` may be of a gate that has no end.
+        turn = min(max(opened_at, self.due), max(ready, now)) + ahead * (hearing + LOOK_AGAIN)
         return (turn, gate or "quota") if turn > ready else (ready, gate)
 
     def ahead(self) -> list[WaitingMember]:

@@ -63,7 +63,10 @@ class MemoryLog:
         if self.holder == member:
             self.holder = None
         # The end of a member is an entry without a payload, at one place of the order.
-        self.append([Entry(member, self.entries[-1].at if self.entries else 0.0, b"")])
+        ended_at = self.entries[-1].at if self.entries else 0.0
+        self.append([Entry(member, ended_at, b"")])
+        if self.head_history:
+            self.head_history.append((max(ended_at, self.head_history[-1][0]), dict(self.heads)))
 
     def heads_at(self, at: float) -> dict[int, Head]:
         """Return the heads that were published by an instant."""
