@@ -419,3 +419,18 @@ def test_the_calls_of_a_stated_window_go_at_once_and_no_call_beyond_them(pacer: 
         count += 1
         now += 1e-6
     assert count == 20
+
+
+@pytest.mark.parametrize("earlier", [0.0, 0.05])
+def test_refusal_of_what_was_sent_before_the_zero_measures_no_rate(earlier: float) -> None:
+    # Another process may hear late of a refusal, and count a later call as refused first.
+    provider = Provider(rate=10.0, size=5.0)
+    provider.begin()
+    provider.run(20.0)
+    pacer = provider.pacer
+    for _ in range(3):
+        pacer.refused(pacer.mark - 1, pacer.gauge.zero_at - earlier, provider.now, True, Cause.RATE, 3 * TRIP)
+    assert 1.0 < pacer.rate < 20.0
+    before = provider.let_in
+    provider.run(40.0)
+    assert provider.let_in - before > 150

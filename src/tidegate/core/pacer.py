@@ -526,6 +526,9 @@ class Pacer:
             self._start_up(
                 min(rate, max(middle, SEEK_BACK * rate)) if middle else self._startup.back(rate, count, seconds), now
             )
+        elif seconds <= 0.0:
+            # Members that hear each other late may settle a call that was sent before the zero: it measures no rate.
+            self._start_up(rate, now)
         elif cruising and (count / seconds > TRUE_SHARE * rate or self._dropped(rate)) and self._broken < DOUBTS:
             self._former = rate
             self._patience = PATIENCE_SECONDS
