@@ -213,6 +213,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "": (SURFACE, False, set()),
     "doctor": ({*SURFACE, "shared_log", "doctor"}, True, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
+    "pytest_plugin": ({*SURFACE, "testing"}, True, {"pytest"}),
     "demo": ({*SURFACE, "testing", "demo"}, True, {"openai", "anthropic"}),
     "launch": ({*SURFACE, "shared_log", "launch"}, True, {"pydantic"}),
     "pool": (

@@ -1,0 +1,140 @@
+"""The plugin of pytest: off by default, totals of a run in one process and over workers, waits, the fixture."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+import pytest, httpx
+
+@pytest.mark.parametrize("n", range(3))
+def test_ask(n, tidegate_simulator):
+    body = {"model": "m", "messages": [{"role": "user", "content": "2"}]}
+    for _ in range(2):
+        url = tidegate_simulator.url + "/v1/chat/completions"
+        answer = httpx.post(url, json=body, headers={"authorization": "Bearer k"})
+        assert answer.status_code == 200
+"""
+OFF = """
+import sys
+def test_imports():
+    found = {name for name in sys.modules if name.startswith("tidegate.")}
+    assert found == {"tidegate._version", "tidegate.pytest_plugin"}
+"""
+
+
+over_workers = pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "workers"])
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Return a project beside an installed distribution with the entry point."""
+    folder = Path(pytester.mkdir("installed"))
+    info = folder / "governed-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: governed\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pytest11]\ntidegate = tidegate.pytest_plugin\n")
+    source = Path(__file__).parents[1] / "src"
+    monkeypatch.setenv("PYTHONPATH", f"{folder}:{source}")
+    return pytester
+
+
+def test_off_it_imports_nothing_else_of_tidegate(project: pytest.Pytester) -> None:
+    project.makepyfile(OFF)
+    result = project.runpytest_subprocess()
+    result.assert_outcomes(passed=1)
+    assert "given up" not in result.stdout.str()
+
+
+@over_workers
+def test_the_end_has_the_totals_once(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    project.makepyfile(TESTS)
+    result = project.runpytest_subprocess("--tidegate", *workers)
+    result.assert_outcomes(passed=3)
+    assert re.findall(r"\d+ calls, .* given up", result.stdout.str()) == ["6 calls, 6 answered, 0 given up"]
+
+
+def test_an_ini_line_switches_it_on(project: pytest.Pytester) -> None:
+    project.makeini("[pytest]\ntidegate = true\n")
+    project.makepyfile(TESTS)
+    project.runpytest_subprocess().stdout.fnmatch_lines(["6 calls, 6 answered, 0 given up, 0 refusals retried*"])
+
+
+WAITING = """
+import httpx
+from tidegate.testing import Limit, Scenario, Simulator
+
+def test_waits():
+    body = {"model": "m", "messages": [{"role": "user", "content": "2"}]}
+    limit = Limit(limit=600, window=60, burst=1)
+    with Simulator(Scenario(limiters=(limit,))) as provider:
+        for _ in range(5):
+            url = provider.url + "/v1/chat/completions"
+            assert httpx.post(url, json=body, headers={"authorization": "Bearer k"}).status_code == 200
+
+def test_sends_nothing():
+    pass
+"""
+
+REFUSED = """
+import httpx
+from tidegate.testing import Limit, Scenario, Simulator
+
+def test_refusals():
+    body = {"model": "m", "messages": [{"role": "user", "content": "2"}]}
+    limit = Limit(limit=600, window=60, burst=1, announced=False)
+    with Simulator(Scenario(limiters=(limit,))) as provider:
+        for _ in range(4):
+            url = provider.url + "/v1/chat/completions"
+            assert httpx.post(url, json=body, headers={"authorization": "Bearer k"}).status_code == 200
+        print(f"provider refused {sum(provider.truth().total.refused.values())}")
+"""
+
+CONFTEST = """
+import tidegate
+tidegate.install()
+def pytest_unconfigure(config):
+    from tidegate.transports.governance import Installation
+    print("still installed:", Installation.binding is not None)
+"""
+
+CRASH = """
+import os
+def test_crash():
+    os._exit(3)
+"""
+
+
+def test_refusals_that_were_retried_are_counted(project: pytest.Pytester) -> None:
+    project.makepyfile(REFUSED)
+    out = project.runpytest_subprocess("--tidegate", "-s").stdout.str()
+    found = re.search(r"provider refused (\d+)", out)
+    assert found is not None
+    assert int(found[1]) > 0
+    assert f"4 calls, 4 answered, 0 given up, {found[1]} refusals retried" in out
+
+
+def test_an_installation_of_the_conftest_outlives_the_run(project: pytest.Pytester) -> None:
+    project.makeconftest(CONFTEST)
+    project.makepyfile(OFF.replace("== {", ">= {"))
+    out = project.runpytest_subprocess("--tidegate", "-s").stdout.str()
+    assert "still installed: True" in out
+
+
+def test_counts_of_a_worker_that_died_are_said_to_be_missing(project: pytest.Pytester) -> None:
+    project.makepyfile(CRASH)
+    result = project.runpytest_subprocess("--tidegate", "-n", "1", "--max-worker-restart", "0")
+    result.stdout.fnmatch_lines(["counts incomplete: *"])
+
+
+@over_workers
+def test_the_longest_waits_stand_beside_the_durations(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    project.makepyfile(WAITING)
+    out = project.runpytest_subprocess("--tidegate", "--durations", "3", *workers).stdout.str()
+    assert re.search(r"^\d+\.\d\ds waiting  .*::test_waits$", out, re.M)
+    assert "test_sends_nothing" not in "".join(re.findall(r".* waiting .*", out))
