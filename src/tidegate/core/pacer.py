@@ -528,7 +528,7 @@ class Pacer:
             )
         elif seconds <= 0.0:
             # Members that hear each other late may settle a call that was sent before the zero: it measures no rate.
-            self._start_up(rate, now)
+            pass
         elif cruising and (count / seconds > TRUE_SHARE * rate or self._dropped(rate)) and self._broken < DOUBTS:
             self._former = rate
             self._patience = PATIENCE_SECONDS
