@@ -120,3 +120,17 @@ def test_chance_is_disproved_by_refusals_that_follow_each_other() -> None:
 
 def test_refusals_of_slots_are_not_random() -> None:
     assert not played(slots=4).is_random(4.0)
+
+
+def test_attempts_with_a_wrong_number_in_flight_are_forgotten_and_the_answers_are_not() -> None:
+    cause = played(slots=4)
+    cause.forget()
+    assert cause.log_odds(4.0) == 0.0
+    assert not cause.is_random(4.0)
+    # Sent with four in flight, of which one had ended: its answer arrives within a round trip, so a slot was free.
+    cause.sent(100, 5, 5.0)
+    cause.answered(5.0 + TRIP / 2)
+    cause.sent(101, 5, 5.1)
+    cause.refused(101, 5.1, 5.1 + TRIP)
+    assert cause.log_odds(6.0) <= 0.0
+    assert cause.slots(6.0) == 4

@@ -286,3 +286,21 @@ def test_a_scrambled_log_ends_sharing_and_no_call() -> None:
     assert {played.ended[row].ending for row in range(60)} == {Ending.ANSWERED}
     sessions = [each for registry in played.registries for each in registry._shared.sessions.values()]
     assert all("UnreadableRecord" in each.reason for each in sessions)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_slots_of_a_killed_member_do_not_make_a_rate_of_the_limit(seed: int) -> None:
+    played = SharedWorld(
+        Scenario(limiters=(Limit(kind="slots", limit=32, status=503),), dialect="none"),
+        4,
+        seed=seed,
+        network=0.005,
+        latency=lambda draw: draw.lognormvariate(-0.7, 0.2),
+    )
+    for row in range(1200):
+        played.call(row)
+    # Its calls end at the provider, and count as in flight here until the log notices.
+    played.kill(1, 1.0 + 0.1 * seed)
+    played.run()
+    assert not any(each.pacer.active for each in played.controllers())
+    assert sum(not attempt.admitted for attempt in played.attempts) <= 12

@@ -189,6 +189,14 @@ class RefusalCause:
         self._fitted_at = -INFINITY
         self._attempts = deque(each for each in self._attempts if each.order != order)
 
+    def forget(self) -> None:
+        """Forget all attempts, whose numbers in flight were wrong; the answers and the round trip still hold."""
+        for each in self._attempts:
+            if each.order > self._chance.newest:
+                self._chance.skip(each)
+        self._attempts.clear()
+        self._fitted_at = -INFINITY
+
     def slots(self, now: float) -> int:
         """Return the number of slots that explains most outcomes."""
         return self._best_slots(self._known(now))[1]

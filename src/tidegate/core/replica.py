@@ -612,9 +612,9 @@ class ReplicatedController(AdmissionController):
         for permit in self.permits_in_flight.values():
             if permit.order > ended.order:
                 permit.in_flight -= 1
-        if not self.pacer.active:
+        if self.cause is not None:
             # The number in flight of answered attempts was too high as well.
-            self.cause = None
+            self.cause.forget()
 
     def readmit(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
         """Admit an own attempt again under the same permit, after the state was replaced."""
