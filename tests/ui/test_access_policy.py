@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
@@ -41,7 +43,13 @@ NO_TOKEN = {
 
 
 def app() -> Starlette:
-    return create_app(hosts=(HOST, "localhost:4780"), token=TOKEN, runs=lambda: ())
+    table = [Route("/api/added/{number:int}", added)]
+    return create_app(hosts=(HOST, "localhost:4780"), token=TOKEN, runs=lambda: (), tables=[table])
+
+
+def added(request: Request) -> JSONResponse:
+    """Answer at a route of another module's table."""
+    return JSONResponse({"number": request.path_params["number"]})
 
 
 def paths() -> Iterator[str]:
@@ -96,6 +104,10 @@ def test_a_change_needs_json(client: TestClient, kind: str) -> None:
 def test_requests_of_the_page_are_answered(client: TestClient, headers: dict[str, str]) -> None:
     assert asked(client, "GET", "/api/limits", headers).json()["runs"] == []
     assert asked(client, "GET", "/", {**headers, "authorization": ""}).status_code == 200
+
+
+def test_routes_of_a_table_are_answered(client: TestClient) -> None:
+    assert asked(client, "GET", "/api/added/7", {}).json() == {"number": 7}
 
 
 def test_two_hosts_are_refused(client: TestClient) -> None:

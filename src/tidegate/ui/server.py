@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from tidegate.errors import ConfigurationError
@@ -42,12 +42,14 @@ def create_app(
     hosts: Iterable[str],
     token: str,
     runs: Callable[[], Iterable[ProgramRun]] = live_runs,
+    tables: Iterable[Iterable[BaseRoute]] = (),
     monotonic: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> Starlette:
     """Return the application of the page.
 
     `hosts` are the values of `Host` that name this server. `runs` returns the live runs.
+    `tables` are the routes of further modules; their data belongs below `/api/`, where the token is needed.
     """
     history = LimitHistory(wall)
 
@@ -88,6 +90,7 @@ def create_app(
         routes=[
             Route("/", index),
             Route("/api/limits", limits),
+            *(route for table in tables for route in table),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(AccessPolicy, hosts=tuple(hosts), token=token)],

@@ -1,4 +1,5 @@
 // The page: it fetches the samples that it lacks, one request at a time, and draws them.
+import { Experiments } from "./experiments.js";
 import { html, render, useEffect, useLayoutEffect, useRef } from "/static/vendor/preact-htm.js";
 
 const SAMPLES = 600;
@@ -7,12 +8,16 @@ const HIDDEN_MS = 10000;
 const STALE_MS = 5000;
 const WINDOWS = new Map([[1, "s"], [60, "min"], [3600, "h"], [86400, "day"]]);
 
-// The token is in the fragment, which is never sent: it moves to this tab's storage.
-const fragment = location.hash.slice(1);
-if (fragment) {
+// A fragment that begins with a slash names a tab. Any other one is the token, which has no slash: it is never sent,
+// and moves to the storage of this browser tab.
+function takeToken() {
+  const fragment = location.hash.slice(1);
+  if (!fragment || fragment.startsWith("/")) return;
   sessionStorage.setItem("token", fragment);
   history.replaceState(null, "", location.pathname);
 }
+
+takeToken();
 
 const state = { sample: 0, asOf: 0, runs: [], changes: [], series: new Map(), problem: "", heardAt: 0, loaded: false };
 
@@ -55,13 +60,17 @@ function merged(key) {
   return next;
 }
 
-async function fetchLimits() {
-  const answer = await fetch(`/api/limits?since=${state.sample}`, {
+async function fetchJson(path) {
+  const answer = await fetch(path, {
     headers: { authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` },
   });
   if (answer.status === 401) throw new Error("token not valid: the server has restarted; open the URL that it printed");
   if (!answer.ok) throw new Error(`page not updated: the server answered ${answer.status}; it is asked again`);
-  const given = await answer.json();
+  return answer.json();
+}
+
+async function fetchLimits() {
+  const given = await fetchJson(`/api/limits?since=${state.sample}`);
   if (given.sample < state.sample || given.since !== state.sample) {
     state.series.clear();
     state.changes = [];
@@ -227,7 +236,29 @@ function Empty() {
     </section>`;
 }
 
+function Limits({ theme }) {
+  return html`
+    ${state.loaded && !state.runs.length && html`<${Empty} />`}
+    ${state.runs.map((run) => html`
+      <section key=${`${run.pid} ${run.command}`} class=${run.ended ? "ended" : ""}>
+        <h2>${run.command} <span class="faint">${run.unreadable
+          ? `unreadable: ${run.unreadable}`
+          : `pid ${run.pid}, ${run.ended ? "ended after" : "running for"} ${duration(run.elapsed)}`}</span></h2>
+        <div class="keys">${run.keys.map((key) => html`<${Key} key=${key.id} entry=${key} theme=${theme} />`)}</div>
+      </section>`)}
+    <${Changes} />`;
+}
+
+const TABS = [
+  { path: "/limits", title: "Limits", content: Limits },
+  { path: "/experiments", title: "Experiments", content: Experiments },
+];
+
+// A path below that of a tab belongs to that tab.
+const openTab = () => TABS.find(({ path }) => `${location.hash}/`.startsWith(`#${path}/`)) ?? TABS[0];
+
 function Page({ theme, stale }) {
+  const tab = openTab();
   const keys = state.runs.filter((run) => !run.ended).flatMap((run) => run.keys);
   const total = (name) => keys.reduce((sum, key) => sum + key.counts[name], 0);
   const waiting = keys.reduce((sum, key) => sum + key.waiting, 0);
@@ -236,6 +267,8 @@ function Page({ theme, stale }) {
     <div class=${stale ? "stale" : ""}>
       <header>
         <h1>tidegate</h1>
+        <nav aria-label="Tabs">${TABS.map((each) => html`
+          <a key=${each.path} href=${`#${each.path}`} aria-current=${each === tab ? "page" : null}>${each.title}</a>`)}</nav>
         ${keys.length > 0 && html`
           <span>${many(running, "program")} · ${many(keys.length, "key")}</span>
           <span>${many(total("calls"), "call")} · ${amount(total("answered"))} answered · ${amount(waiting)} waiting</span>
@@ -243,15 +276,7 @@ function Page({ theme, stale }) {
         <span class="as-of faint" role="status">${state.problem || (state.asOf ? `as of ${time(state.asOf)}` : "loading")}</span>
       </header>
       <main>
-        ${state.loaded && !state.runs.length && html`<${Empty} />`}
-        ${state.runs.map((run) => html`
-          <section key=${`${run.pid} ${run.command}`} class=${run.ended ? "ended" : ""}>
-            <h2>${run.command} <span class="faint">${run.unreadable
-              ? `unreadable: ${run.unreadable}`
-              : `pid ${run.pid}, ${run.ended ? "ended after" : "running for"} ${duration(run.elapsed)}`}</span></h2>
-            <div class="keys">${run.keys.map((key) => html`<${Key} key=${key.id} entry=${key} theme=${theme} />`)}</div>
-          </section>`)}
-        <${Changes} />
+        <${tab.content} key=${tab.path} theme=${theme} fetchJson=${fetchJson} />
       </main>
     </div>`;
 }
@@ -264,6 +289,10 @@ function draw() {
   render(html`<${Page} theme=${dark.matches ? "dark" : "light"} stale=${stale} />`, root);
 }
 
+addEventListener("hashchange", () => {
+  takeToken();
+  draw();
+});
 dark.addEventListener("change", draw);
 document.addEventListener("visibilitychange", draw);
 poll();
