@@ -115,6 +115,15 @@ def test_who_waits_stands_there_too(tmp_path: Path) -> None:
     assert only(tmp_path).waiting == 0
 
 
+def test_a_quota_that_is_learned_in_a_burst_is_written_at_once(tmp_path: Path) -> None:
+    slots = opened(CounterFile(str(tmp_path)))
+    first, second = (slots.admission.admit(Cost(), 0.0, 0.0, None) for _ in range(2))
+    slots.admission.settle(first, OK, 0.01, 0.01, None)
+    slots.admission.settle(second, answer(bucket(60.0, 58.0)), 0.02, 0.02, None)
+    (quota,) = only(tmp_path).quotas.values()
+    assert quota.limit == 60.0
+
+
 def test_a_quota_is_told_with_what_was_used_of_it(tmp_path: Path) -> None:
     slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))

@@ -360,7 +360,8 @@ class SharedKeyCounts(KeyCounts):
             self.integers[_MOST_MEMBERS] = max(members, self.integers[_MOST_MEMBERS])
         self._doubles[CHANGED_AT] = now
         quotas = admission.quotas
-        if not quotas.ample or now >= self._quotas_at:
+        # A new quota is written at once: the program may make no call for a long time after this one.
+        if not quotas.ample or now >= self._quotas_at or len(quotas.counted) > len(self._numbers):
             self._quotas_at = now + QUOTAS_EVERY
             self._write_quotas(quotas)
         if now >= self._outlook_at:
