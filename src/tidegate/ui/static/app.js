@@ -1,5 +1,4 @@
 // The page: it fetches the samples that it lacks, one request at a time, and draws them.
-import { Experiments } from "./experiments.js";
 import { html, render, useEffect, useLayoutEffect, useRef } from "/static/vendor/preact-htm.js";
 
 const SAMPLES = 600;
@@ -249,10 +248,7 @@ function Limits({ theme }) {
     <${Changes} />`;
 }
 
-const TABS = [
-  { path: "/limits", title: "Limits", content: Limits },
-  { path: "/experiments", title: "Experiments", content: Experiments },
-];
+const TABS = [{ path: "/limits", title: "Limits", content: Limits }];
 
 // A path below that of a tab belongs to that tab.
 const openTab = () => TABS.find(({ path }) => `${location.hash}/`.startsWith(`#${path}/`)) ?? TABS[0];
@@ -267,8 +263,8 @@ function Page({ theme, stale }) {
     <div class=${stale ? "stale" : ""}>
       <header>
         <h1>tidegate</h1>
-        <nav aria-label="Tabs">${TABS.map((each) => html`
-          <a key=${each.path} href=${`#${each.path}`} aria-current=${each === tab ? "page" : null}>${each.title}</a>`)}</nav>
+        ${TABS.length > 1 && html`<nav aria-label="Tabs">${TABS.map((each) => html`
+          <a key=${each.path} href=${`#${each.path}`} aria-current=${each === tab ? "page" : null}>${each.title}</a>`)}</nav>`}
         ${keys.length > 0 && html`
           <span>${many(running, "program")} · ${many(keys.length, "key")}</span>
           <span>${many(total("calls"), "call")} · ${amount(total("answered"))} answered · ${amount(waiting)} waiting</span>
