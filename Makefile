@@ -17,9 +17,11 @@ test: $(ENVS)/test/ready test-openai2 test-aiobotocore
 	$(ENVS)/test/bin/python -m pytest -n 4 --dist worksteal
 
 # With servers that are no Python packages. The tests start and stop them on ports of their own.
-test-real: $(ENVS)/test/ready
+test-real: $(ENVS)/test/ready $(ENVS)/browser/ready
 	command -v redis-server >/dev/null || (apt-get update -qq && apt-get install -qq -y redis-server)
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium)
 	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
+	$(ENVS)/browser/bin/python -m pytest -m real tests/browser
 
 test-openai2: $(ENVS)/openai2/ready
 	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk
@@ -86,6 +88,10 @@ $(ENVS)/test/ready: $(ENVS)/test/pip constraints.txt
 
 $(ENVS)/bench/ready: $(ENVS)/bench/pip constraints.txt
 	$(ENVS)/bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group bench
+	touch $@
+
+$(ENVS)/browser/ready: $(ENVS)/browser/pip constraints.txt
+	$(ENVS)/browser/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group browser
 	touch $@
 
 $(ENVS)/openai2/ready: $(ENVS)/openai2/pip constraints-openai2.txt

@@ -1,0 +1,93 @@
+"""The page in a real browser: its token, and the calls that the simulator has counted."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import tidegate
+from tests.ui.test_serve import PATIENCE, served
+from tidegate.admission import key_hook
+from tidegate.testing import Distribution, Limit, Scenario, Simulator
+
+pytestmark = pytest.mark.real
+
+EMPTY = "No active program found"
+WIDTHS = (360, 768, 1600)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = shutil.which("chromium")
+    assert program is not None, "chromium not found: `make test-real` installs it"
+    with importlib.import_module("playwright.sync_api").sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    """A tab of its own; an error of the page's code fails the test."""
+    context = browser.new_context()
+    context.set_default_timeout(PATIENCE * 1000)
+    page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    context.close()
+    assert errors == []
+
+
+def shown(page: Any, text: str) -> None:
+    page.get_by_text(text).first.wait_for(state="visible", timeout=PATIENCE * 1000)
+
+
+def test_the_token_leaves_the_location_and_a_reload_keeps_it(page: Any, tmp_path: Path) -> None:
+    with served(tmp_path, "--port", "0") as (url, token, _):
+        page.goto(f"{url}#{token}")
+        shown(page, EMPTY)
+        assert page.url == url
+        page.reload()
+        shown(page, EMPTY)
+
+
+def test_a_token_given_to_an_open_page_is_taken(page: Any, tmp_path: Path) -> None:
+    with served(tmp_path, "--port", "0") as (url, token, _):
+        page.goto(f"{url}#of-an-earlier-start")
+        shown(page, "token not valid")
+        page.goto(f"{url}#{token}")
+        shown(page, EMPTY)
+        assert page.url == url
+
+
+def test_the_page_shows_what_the_provider_counted(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(key_hook, "on_new_queue", None)
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    # A program writes its quotas at the end of a call, at most twice a second.
+    slow = Distribution.constant(0.6)
+    limit = Limit(kind="fixed", limit=100, window=3600.0)
+    with Simulator(Scenario(limiters=(limit,), latency=slow)) as provider:
+        with openai.OpenAI(api_key="k", base_url=provider.openai_url) as client:
+            registry.wrap(client)
+            for _ in range(5):
+                client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+        counted = provider.truth().total
+        assert (counted.admitted, counted.refused) == (5, {})
+        with served(tmp_path, "--port", "0") as (url, token, _):
+            page.goto(f"{url}#{token}")
+            shown(page, "5 of 5 calls answered")
+            shown(page, "5 of 100 used · 95 left")
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                for width in WIDTHS:
+                    page.set_viewport_size({"width": width, "height": 700})
+                    assert page.evaluate("document.documentElement.scrollWidth") == width
