@@ -25,8 +25,10 @@ from tidegate.shared_log.host_log import PATIENCE
 MOST_SECONDS = 240.0
 """For which the survivors may differ: on a machine that does nothing else, it takes two."""
 
-FIELDS = STEPS, BROKEN, LATE, DIGEST, MEMBERS, AWAY, STOPPED, ERRORS = range(8)
+FIELDS = STEPS, BROKEN, LATE, DIGEST, MEMBERS, AWAY, STOPPED, ERRORS, LONGEST = range(9)
 SLOTS = 16
+STORM = 40
+"""Children that are forked at once in a storm. With their own children they stay below the members of a log."""
 SPEAK, LISTEN, SPEAK_ONLY, END = range(4)
 
 
@@ -78,6 +80,8 @@ class Replica:
     def step(self, speaks: bool, stops: bool = False) -> None:
         now = time.monotonic()
         step = self.log.enter(now)
+        taken = int(1e6 * (time.monotonic() - now))
+        self.board.set(self.slot, LONGEST, max(taken, self.board.get(self.slot, LONGEST)))
         assert not self.log.ended, self.log.ended
         if step is None:
             self._wait(now)
@@ -217,7 +221,9 @@ class Parent:
         failed = sum(os.waitpid(pid, 0)[1] != 0 for pid in self.pids.values())
         self.own.carrier.close()
         names = {"steps": STEPS, "broken": BROKEN, "late": LATE, "away": AWAY, "errors": ERRORS}
-        return {name: self.board.total(field) for name, field in names.items()} | {"failed": failed}
+        longest = max(self.board.get(slot, LONGEST) for slot in range(SLOTS))
+        found = {name: self.board.total(field) for name, field in names.items()}
+        return {**found, "failed": failed, "longest_us": longest}
 
 
 def kills(parent: Parent, count: int) -> dict[str, int]:
@@ -237,6 +243,42 @@ def kills(parent: Parent, count: int) -> dict[str, int]:
     free = parent.own.log.enter(time.monotonic())
     parent.own.log.leave([], None)
     return {"agreed": agreed, "free": free is not None, **parent.end()}
+
+
+def storms(parent: Parent, count: int) -> dict[str, int]:
+    """Forks many children at once, again and again; each speaks for some steps, and every other one is killed."""
+    failed = 0
+    for _ in range(count):
+        pids = []
+        for place in range(STORM):
+            parent.seed += 1
+            pid = os.fork()
+            if not pid:
+                _gust(parent, dies=place % 2 == 0)
+            pids.append(pid)
+        for place, pid in enumerate(pids):
+            _, status = os.waitpid(pid, 0)
+            failed += status != (signal.SIGKILL if place % 2 == 0 else 0)
+            parent.own.step(True)
+    return {"agreed": parent.agree(), "storms_failed": failed, **parent.end()}
+
+
+def _gust(parent: Parent, dies: bool) -> None:
+    """Take ten steps as a child of a storm, and end by a kill or without a word; never returns."""
+    code = 1
+    try:
+        random.seed(parent.seed)
+        replica = parent.own if parent.inherits else Replica(parent.folder, parent.board, SLOTS - 1)
+        replica.begin(SLOTS - 1)
+        for _ in range(random.randrange(1, 20) if dies else 10):
+            replica.step(True)
+        if dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def stops(parent: Parent, count: int) -> dict[str, int]:
@@ -278,7 +320,7 @@ def main(folder: str, mode: str, count: str, seed: str, inherits: str) -> None:
     """Runs one trial and prints its findings."""
     parent = Parent(Path(folder), 4, int(seed), inherits == "inherits")
     try:
-        sys.stdout.write(json.dumps({"kills": kills, "stops": stops}[mode](parent, int(count))))
+        sys.stdout.write(json.dumps({"kills": kills, "stops": stops, "storms": storms}[mode](parent, int(count))))
     finally:
         # Members that outlive a parent that failed would keep its output open.
         parent.board.phase = END

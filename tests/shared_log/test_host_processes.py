@@ -34,6 +34,12 @@ def test_nobody_waits_for_a_member_that_is_stopped_inside_its_step(tmp_path: Pat
     assert found["away"]
 
 
+@pytest.mark.parametrize("members", ["inherits", "fresh"])
+def test_forty_forks_at_once_break_no_sequence(tmp_path: Path, members: str) -> None:
+    found = hammered(tmp_path, "storms", 3, 5, members)
+    assert found["storms_failed"] == 0
+
+
 WRITES = 6
 """Of one step that says records over the end of the ring, publishes a head and hands over a checkpoint: two for the
 records, one for the head, one for the checkpoint; the step ends before the last of these numbers."""
