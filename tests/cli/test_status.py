@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import tempfile
 import textwrap
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, TIDEGATE, environ
+from tests.cli.terminal import COLUMNS, Terminal
 from tests.core.values import KEY, answer, bucket, refusal
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import Waiter
@@ -110,6 +112,37 @@ def test_it_tells_a_long_pause_to_its_real_end_and_the_next_try_before(of_a_run:
     told = json.loads(status("--json"))
     assert (told["gate"], told["stated_wait"], round(told["next_in"], -1)) == ("pause", 7200.0, 120.0)
     assert (told["eta"], told["eta_gate"]) == (None, "concurrency")
+
+
+def test_watched_it_is_drawn_until_ctrl_c(of_a_run: OfARun, tmp_path: Path) -> None:
+    waiting_at(of_a_run(os.getpid(), "my eval.py"), 6)
+    terminal = Terminal(
+        *TIDEGATE, "status", "--watch", env=environ(TMPDIR=str(tmp_path), TERM="xterm"), cwd=tmp_path, columns=COLUMNS
+    )
+    try:
+        terminal.until(lambda shown: any("answered" in row for row in shown.rows()))
+        seen = terminal.rows()
+        assert re.fullmatch(r"tidegate status · \d\d:\d\d:\d\d · Ctrl-C ends", seen[0])
+        assert re.fullmatch(rf"my eval\.py \(pid {os.getpid()}, running for \d:\d\d\)", seen[1])
+        assert seen[2] == f"  {KEY}"
+        assert seen[3].startswith("    quota requests used up: next call in ")
+        assert seen[4].startswith("    0 of at most 4 in flight · 6 waiting · ETA ")
+        assert seen[5].split("  ")[-1] == "in flight"
+        assert seen[6].split("  ")[-1] == "0 of 60 requests/6000 s left"
+        assert seen[7] == "    1 of 1 call answered"
+        first = seen[0]
+        terminal.until(lambda shown: shown.rows()[0] not in ("", first))
+        terminal.type(b"\x03")
+        assert terminal.to_the_end() == 0
+    finally:
+        terminal.close()
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_it_is_watched_on_a_terminal_only(options: tuple[str, ...], temporary: Path) -> None:
+    done = CliRunner().invoke(app, ["status", "--watch", *options])
+    assert done.exit_code == 1
+    assert "cannot be combined" in done.output if options else "no terminal" in done.output
 
 
 def test_programs_read_it_as_json(of_a_run: OfARun) -> None:

@@ -19,6 +19,8 @@ from tidegate.launch.totals import KeyTotal
 if TYPE_CHECKING:
     from tidegate.launch.runs import ProgramRun
 
+STDOUT = 1
+
 NOTHING = (
     "no active run found: `tidegate run` keeps no counts if TIDEGATE_LOG is off; another program that uses tidegate is "
     "shown from its first call on, unless TIDEGATE_STATUS is off"
@@ -27,12 +29,26 @@ NOTHING = (
 
 def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per key and line.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Draw it again each second, until Ctrl-C.")] = False,
 ) -> None:
     """Show your active programs and experiments: for each key, why its calls wait, until when, and how many."""
     if os.name != "posix":
         raise stop("status not available: it reads the counts of `tidegate run`, which needs a POSIX system")
     from tidegate.launch.runs import live_runs
 
+    if watch:
+        if as_json:
+            raise stop("--watch and --json cannot be combined: a picture is for people; leave one of them out")
+        from tidegate.cli.watch import drawable
+
+        if not drawable(STDOUT, os.environ):
+            raise stop("status not watched: the output is no terminal; `tidegate status` prints it once")
+        from rich.console import Console
+
+        from tidegate.cli import live_status
+
+        live_status.watch(lambda: list(live_runs()), _heading, state_lines, NOTHING, Console(highlight=False))
+        return
     now = time.monotonic()
     found = list(live_runs())
     for run in found:
@@ -90,7 +106,14 @@ def facts(key: KeyTotal, now: float) -> dict[str, Any]:
 
 
 def lines(key: KeyTotal, now: float) -> Iterator[str]:
-    """Yield one key as lines of text; the reason of a wait goes first."""
+    """Yield one key as lines of text, with its quotas; the reason of a wait goes first."""
+    yield from state_lines(key, now)
+    for quota in key.outlook(now).quotas:
+        yield f"    {amount(max(0.0, quota.level))} of {sized(quota.name, quota.limit, quota.window)} left"
+
+
+def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
+    """Yield the lines of a key without its quotas."""
     seen = key.outlook(now)
     head, ahead = head_wait(seen), estimate_eta(seen)
     yield f"  {key.key}"
@@ -102,5 +125,3 @@ def lines(key: KeyTotal, now: float) -> Iterator[str]:
     if key.members > 1:
         parts.append(shared_by(key.members))
     yield f"    {' · '.join(parts)}"
-    for quota in seen.quotas:
-        yield f"    {amount(max(0.0, quota.level))} of {sized(quota.name, quota.limit, quota.window)} left"
