@@ -8,7 +8,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-real test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner mutations frameworks suites clean
+.PHONY: demo test test-real test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner mutations frameworks suites release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -69,6 +69,10 @@ frameworks: $(ENVS)/test/ready
 suites:
 	$(PYTHON) -m conformance.suites --environments $(ENVS) $(NAMES)
 
+# Builds the distributions twice, compares and inspects them, and runs the demo from the wheel. It publishes nothing.
+release-check: $(ENVS)/release/ready
+	$(ENVS)/release/bin/python tools/release_check.py
+
 clean:
 	rm -rf $(ENVS) bench/results .hypothesis
 
@@ -108,6 +112,10 @@ $(ENVS)/engines/ready: $(ENVS)/engines/pip constraints-engines.txt
 
 $(ENVS)/lint/ready: $(ENVS)/lint/pip constraints.txt
 	$(ENVS)/lint/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group lint
+	touch $@
+
+$(ENVS)/release/ready: $(ENVS)/release/pip constraints-release.txt
+	$(ENVS)/release/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-release.txt build twine
 	touch $@
 
 .PRECIOUS: $(ENVS)/%/pip

@@ -1,0 +1,50 @@
+"""The check of a release notices wrong files, code without a licence, and fields that are not filled in."""
+
+from __future__ import annotations
+
+from tools import release_check
+
+SOURCE = ["tidegate/__init__.py", "tidegate/py.typed", "tidegate/ui/static/index.html"]
+INFO = ["tidegate-1.dist-info/METADATA", "tidegate-1.dist-info/licenses/LICENSE"]
+WHEEL = [*SOURCE, "tidegate/docs/settings.md", *INFO]
+
+
+def test_a_right_wheel_has_no_faults() -> None:
+    assert release_check.wheel_faults(WHEEL, SOURCE) == []
+
+
+def test_each_missing_file_of_a_wheel_is_a_fault() -> None:
+    for name in WHEEL:
+        if not name.endswith("METADATA"):
+            rest = [other for other in WHEEL if other != name]
+            [fault] = release_check.wheel_faults(rest, SOURCE)
+            assert fault == f"{name.rpartition('/')[2] if 'LICENSE' in name else name} missing from the wheel"
+
+
+def test_a_test_or_a_stray_file_in_a_wheel_is_a_fault() -> None:
+    for stray in ("tests/test_demo.py", "tidegate/notes.txt", "tidegate/ui/stray.js"):
+        [fault] = release_check.wheel_faults([*WHEEL, stray], SOURCE)
+        assert fault.startswith(f"{stray} in the wheel")
+
+
+def test_vendored_code_needs_a_licence_in_its_folder() -> None:
+    assert release_check.vendored_faults(["a/vendor/x.mjs", "a/vendor/x.LICENSE.txt", "a/own.js"]) == []
+    [fault] = release_check.vendored_faults(["a/vendor/x.mjs", "b/vendor/LICENSE"])
+    assert fault.startswith("a/vendor/x.mjs unlicensed")
+
+
+def test_a_missing_file_of_an_sdist_is_a_fault() -> None:
+    names = [f"tidegate-1/{name}" for name in release_check.SOURCE_MUST_HOLD]
+    assert release_check.sdist_faults(names) == []
+    assert release_check.sdist_faults(names[1:]) == ["LICENSE missing from the sdist"]
+
+
+def test_fields_that_the_owner_fills_in_are_listed_until_they_are_there() -> None:
+    assert len(release_check.owner_fields({"authors": [{"name": "Any"}]})) == 4
+    urls = {"homepage": "a", "Repository": "b", "Issues": "c"}
+    assert release_check.owner_fields({"urls": urls, "authors": [{"name": "Any", "email": "any@example.org"}]}) == []
+
+
+def test_links_within_a_page_and_to_a_host_are_not_relative() -> None:
+    page = "[a](docs/a.md) [b](https://example.org/b) [c](#part) [d](docs/d.md#part) ![e](image.svg)"
+    assert release_check.relative_links(page) == ["docs/a.md", "docs/d.md#part", "image.svg"]
