@@ -154,11 +154,11 @@ TOKENS_REMAINING = Instrument(
     (a.QUOTA, a.QUOTA_UNIT),
 )  # fmt: skip
 OTHERS_LIMIT = Instrument(
-    "tidegate.quota.others.limit", "gauge", "1", "units, such as images, that another quota allows in a window",
+    "tidegate.quota.others.limit", "gauge", "{unit}", "units, such as images, that another quota allows in a window",
     (a.QUOTA, a.QUOTA_UNIT),
 )  # fmt: skip
 OTHERS_REMAINING = Instrument(
-    "tidegate.quota.others.remaining", "gauge", "1", "units of another quota that are left now",
+    "tidegate.quota.others.remaining", "gauge", "{unit}", "units of another quota that are left now",
     (a.QUOTA, a.QUOTA_UNIT),
 )  # fmt: skip
 
