@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -214,3 +215,10 @@ def test_the_ideal_of_a_call_that_never_fits_does_not_exist():
 
 def test_the_ideal_of_nothing_takes_no_time():
     assert ideal_makespan(Scenario(), []) == 0
+
+
+@pytest.mark.parametrize(("field", "kind"), [("limiters", "Limit"), ("outages", "OutageSpan"), ("faults", "Fault")])
+def test_a_part_of_another_kind_is_refused_where_it_is_given(field: str, kind: str) -> None:
+    given: dict[str, Any] = {field: (Distribution.constant(1.0),)}
+    with pytest.raises(ConfigurationError, match=f"each must be a {kind}"):
+        Scenario(**given)

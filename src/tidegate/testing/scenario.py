@@ -177,9 +177,12 @@ class Scenario:
         at_least("batch_seconds", self.batch_seconds, 0)
         if self.knee is not None:
             at_least("knee", self.knee, 1)
-        object.__setattr__(self, "limiters", tuple(self.limiters))
-        object.__setattr__(self, "outages", tuple(self.outages))
-        object.__setattr__(self, "faults", tuple(self.faults))
+        for name, part in _LISTS.items():
+            parts = tuple(getattr(self, name))
+            for each in parts:
+                if not isinstance(each, part):
+                    raise ConfigurationError(name, each, f"each must be a {part.__name__}")
+            object.__setattr__(self, name, parts)
         for name, value in self.answers.items():
             if not (isinstance(name, str) and isinstance(value, str)):
                 raise ConfigurationError("answers", (name, value), "it must map texts to texts")
