@@ -129,9 +129,11 @@ async def test_chunk_of_a_dead_contributor_is_run_by_another_replica(place: Post
         # As a kill -9: its claims stay, and nobody renews them. Its late results are refused.
         await other._heartbeat.stop()
         run.on_claim_lost()
-        place.sql(
+        # In a thread: a transaction of the owner may hold these rows, and goes on in this loop.
+        await asyncio.to_thread(
+            place.sql,
             "UPDATE tidegate_chunks SET claimed_at = claimed_at - interval '1 hour', claimed_by = 'dead'"
-            f" WHERE claimed_by = '{other.replica}' AND NOT done"
+            f" WHERE claimed_by = '{other.replica}' AND NOT done",
         )
         shared.go.set()
         summary = await owner.wait(number)
@@ -153,10 +155,11 @@ async def test_contributor_takes_over_the_experiment_of_a_dead_owner(place: Post
         # It joins by itself: the scan for orphans finds chunks that nobody has.
         await shared.until_called("there")
         await owner._heartbeat.stop()
-        place.age(number, 3600.0)
-        place.sql(
+        await asyncio.to_thread(place.age, number, 3600.0)
+        await asyncio.to_thread(
+            place.sql,
             "UPDATE tidegate_chunks SET claimed_at = claimed_at - interval '1 hour'"
-            f" WHERE claimed_by = '{owner.replica}' AND NOT done"
+            f" WHERE claimed_by = '{owner.replica}' AND NOT done",
         )
         shared.go.set()
         await other._heartbeat.scan_orphans()
