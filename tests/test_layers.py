@@ -192,6 +192,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         True,
         {"pydantic", "pydantic_core"},
     ),
+    "comparison": ({*CORE, "storage"}, True, {"numpy", "scipy"}),
     "runner.declared": (
         {*CORE, "admission.registry", "redaction", "runner", "runner.declared"},
         True,
@@ -231,11 +232,11 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     ),
     # Rows of the packages in RESERVED, whose rules hold from their first module on.
     "sharing": ({*CORE, "settings", "redaction", "admission.key_table", "sharing"}, True, {"redis"}),
-    "ui": ({*SURFACE, "launch", "runner", "storage", "ui"}, True, {"starlette", "uvicorn"}),
+    "ui": ({*SURFACE, "launch", "runner", "storage", "comparison", "ui"}, True, {"starlette", "uvicorn"}),
     "gateway": ({*SURFACE, "gateway"}, True, set()),
     "integrations": ({*SURFACE, "runner", "integrations"}, True, set()),
     "cli": (
-        {*SURFACE, "doctor", "testing", "demo", "launch", "storage", "runner", "ui", "cli"},
+        {*SURFACE, "doctor", "testing", "demo", "launch", "storage", "runner", "comparison", "ui", "cli"},
         True,
         {"typer", "rich", "pyarrow"},
     ),

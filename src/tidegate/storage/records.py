@@ -329,6 +329,11 @@ class ResultCounts:
     annotations: Mapping[str, Mapping[ResultStatus, int]] = field(default_factory=dict)
 
 
+def score_title(evaluator: str, output: str) -> str:
+    """Return the display name of an output: the evaluator's name, and the output's where it differs."""
+    return evaluator if output == evaluator else f"{evaluator}.{output}"
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """Scores of one output of one evaluator: its `ok` and `failed` results, and the mean of `scored` scores.
@@ -351,7 +356,7 @@ class Score:
     @property
     def title(self) -> str:
         """Return the display name: the evaluator's name, and the output's where it differs."""
-        return self.evaluator if self.output == self.evaluator else f"{self.evaluator}.{self.output}"
+        return score_title(self.evaluator, self.output)
 
 
 @dataclass(frozen=True, slots=True)

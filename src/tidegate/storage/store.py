@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from tidegate.errors import DatabaseFileLost
-from tidegate.storage import chunks, claims, datasets, deletion, experiments, pending, reports, results
+from tidegate.storage import chunks, claims, datasets, deletion, experiments, pending, reports, results, row_scores
 from tidegate.storage.database import Database
 from tidegate.storage.engines import parsed
 from tidegate.storage.migrate import migrate
@@ -44,6 +44,7 @@ from tidegate.storage.records import (
     TaskCursor,
     Toggle,
 )
+from tidegate.storage.row_scores import ScorePage
 
 
 class Store:
@@ -299,6 +300,10 @@ class Store:
     async def scores(self, experiment_id: int) -> builtins.list[Score]:
         """Return the scores of each output of each evaluator, by evaluator and output."""
         return await reports.scores(self._database, experiment_id)
+
+    def score_pages(self, experiment_id: int) -> AsyncIterator[ScorePage]:
+        """Return the rows of an experiment with their results, page by page, for a comparison."""
+        return row_scores.score_pages(self._database, experiment_id)
 
     async def choices(self, experiment_id: int) -> builtins.list[ChoiceCount]:
         """Return the number of answered items by the choices of their fallbacks, of tasks, then of each evaluator."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.errors import UNUSABLE, stop
-from tidegate.cli.experiment.options import DATABASE, AsJson, Db, Format, Name, Slots
+from tidegate.cli.experiment.options import DATABASE, MAX_DIFFERENT, AsJson, Db, Format, Name, Slots
 from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
 NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite", "yaml": "pyyaml"}
@@ -141,6 +141,31 @@ def show(
     asyncio.run(shown(name, db, as_json, lines))
 
 
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="Name or number of the first experiment.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Name or number of the second experiment.")],
+    db: Db = DATABASE,
+    other_db: Annotated[
+        str | None, typer.Option("--other-db", metavar="URL", help="Read B from this database (default: that of A).")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Probability with which an interval holds the true value.")
+    ] = 0.95,
+    rows: Annotated[
+        int, typer.Option("--rows", min=0, max=MAX_DIFFERENT, help="List this many of the most different rows.")
+    ] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two experiments row by row: means with intervals, wins of B, rows that differ most.
+
+    Rows are matched by their id. A mean is over the rows with a score in both; errors and parked rows are counted, and
+    are never a score of 0.
+    """
+    from tidegate.cli.experiment.compare import compared
+
+    asyncio.run(compared(a, b, db, other_db, confidence, rows, as_json))
+
+
 def export(
     name: Name,
     db: Db = DATABASE,
@@ -195,6 +220,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "delete": delete,
     "list": list_,
     "show": show,
+    "compare": compare,
     "export": export,
 }
 for _name, _command in _COMMANDS.items():

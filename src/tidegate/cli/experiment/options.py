@@ -12,6 +12,9 @@ DATABASE = "tidegate.db"
 
 VARIABLE = "TIDEGATE_DB"
 
+MAX_DIFFERENT = 100
+"""Most rows of one output that `compare` lists. Raising it lengthens the report."""
+
 Db = Annotated[
     str,
     typer.Option("--db", envvar=VARIABLE, metavar="URL", help="Use this SQLite file, or postgresql://user@host/name."),
