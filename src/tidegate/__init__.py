@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from tidegate.pool import RowResult as RowResult
     from tidegate.pool import amap as amap
     from tidegate.pool import map as map
+    from tidegate.providers import ModelPrice as ModelPrice
+    from tidegate.providers import register_price as register_price
     from tidegate.requeue import after_failure as after_failure
     from tidegate.settings import Settings as Settings
 
@@ -55,6 +57,7 @@ _HOMES = {
     "Error": "tidegate.errors",
     "Failed": "tidegate.pool",
     "Key": "tidegate.core.values",
+    "ModelPrice": "tidegate.providers",
     "NotAdmitted": "tidegate.errors",
     "NotReady": "tidegate.admission.registry",
     "Permit": "tidegate.core.limiter_state",
@@ -69,6 +72,7 @@ _HOMES = {
     "disabled": "tidegate.admission.context",
     "fallback": "tidegate.fallbacks",
     "install": "tidegate._install",
+    "register_price": "tidegate.providers",
     "register_provider": "tidegate._install",
     "registry": "tidegate.admission.registry",
     "uninstall": "tidegate._install",

@@ -142,6 +142,9 @@ class Settings(BaseModel):
     suspend_default: float = Field(
         900.0, gt=0, le=86_400, description="Seconds of that at any other lack of capacity (FlatAgents: 900)."
     )
+    prices: Path | None = Field(
+        None, description="JSON file with prices of models beside the table's (`tidegate docs cost`)."
+    )
     share: str = Field(
         "auto",
         repr=False,

@@ -17,13 +17,19 @@ from tidegate.providers import ANTHROPIC, COHERE, COMPATIBLE, GEMINI, OPENAI, me
         ({"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 4}}, Usage(10, 5, 4)),
         ({"input_tokens": 10, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 5}, Usage(10, 5, 4)),
         ({"input_tokens": 10, "cache_read_input_tokens": 30, "cache_creation_input_tokens": 2, "output_tokens": 5},
-         Usage(42, 5, 30)),
+         Usage(42, 5, 30, 2)),
+        ({"prompt_tokens": 10, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 6}},
+         Usage(10, 9, 0, 0, 6)),
+        ({"input_tokens": 10, "output_tokens": 9, "output_tokens_details": {"reasoning_tokens": 6}},
+         Usage(10, 9, 0, 0, 6)),
+        ({"prompt_tokens": 10, "completion_tokens": 5, "completion_tokens_details": {"reasoning_tokens": 50}},
+         Usage(10, 5, 0, 0, 5)),
         ({"prompt_tokens": 40, "completion_tokens": 5, "cache_read_input_tokens": 30}, Usage(40, 5, 0)),
         ({"prompt_tokens": 8, "total_tokens": 8}, Usage(8, 0, 0)),
         ({"total_tokens": 12}, Usage(12, 0, 0)),
         ({"output_tokens": 7}, Usage(0, 7, 0)),
         ({"inputTokens": 10, "outputTokens": 5, "totalTokens": 47, "cacheReadInputTokens": 30,
-          "cacheWriteInputTokens": 2}, Usage(42, 5, 30)),
+          "cacheWriteInputTokens": 2}, Usage(42, 5, 30, 2)),
         ({"billed_units": {"input_tokens": 5, "output_tokens": 4}, "tokens": {"input_tokens": 71}}, Usage(5, 4, 0)),
     ],
 )  # fmt: skip
@@ -36,10 +42,10 @@ def test_usage_is_read_in_every_dialect(usage, expected, separators):
 
 def test_googles_usage_counts_its_thoughts_as_output():
     usage = {"promptTokenCount": 10, "candidatesTokenCount": 5, "thoughtsTokenCount": 3, "cachedContentTokenCount": 4}
-    assert usage_of(GEMINI, json.dumps({"candidates": [], "usageMetadata": usage}).encode()) == Usage(10, 8, 4)
+    assert usage_of(GEMINI, json.dumps({"candidates": [], "usageMetadata": usage}).encode()) == Usage(10, 8, 4, 0, 3)
     totals = {"input": 10, "output": 5, "thought": 3, "cached": 4, "tool_use": 0}
     usage = {f"total_{what}_tokens": count for what, count in totals.items()} | {"total_tokens": 18}
-    assert usage_of(GEMINI, json.dumps({"status": "completed", "usage": usage}).encode()) == Usage(10, 8, 4)
+    assert usage_of(GEMINI, json.dumps({"status": "completed", "usage": usage}).encode()) == Usage(10, 8, 4, 0, 3)
 
 
 def test_coheres_first_version_says_it_below_meta():

@@ -28,6 +28,7 @@ from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import UNSHARED, HeadWait, KeySnapshot, Sharing, key_snapshot, latest_pause
+from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import INFINITY, Cost
 
 SAMPLE = 256
@@ -61,6 +62,7 @@ class KeyQueue:
         "gate",
         "pools",
         "ready_callbacks",
+        "tokens",
         "wait_log",
         "waiting",
     )
@@ -85,6 +87,7 @@ class KeyQueue:
         self._replayed_order = 0
         self._monitor = LoopMonitor(admission, self.executors)
         self.wait_log: WaitLog | None = None
+        self.tokens = TokenCounter()
         # Calls at other keys that are ahead since an executor was passed over.
         self._ahead_elsewhere: list[Waiter] = []
 
@@ -107,7 +110,9 @@ class KeyQueue:
         """Return the state of the key at `now`."""
         head = self.waiting.head()
         first = head.cost if head is not None else UNPRICED
-        return key_snapshot(self.admission, self.waiting.count, first, self.mean_cost(), now, self.sharing)
+        return key_snapshot(
+            self.admission, self.waiting.count, first, self.mean_cost(), now, self.sharing, self.tokens.totals
+        )
 
     def closing(self, now: float) -> HeadWait:
         """Return the gate that holds back one more request at `now`, and until when."""

@@ -22,7 +22,7 @@ from typing import Any
 from weakref import WeakSet
 
 from tidegate import redaction
-from tidegate.admission import fork, key_hook
+from tidegate.admission import fork, key_hook, token_costs
 from tidegate.admission.account_queue import ModelQueue
 from tidegate.admission.accounts import AccountTable, SharingModels
 from tidegate.admission.blocked_loops import wake, warn_of_blocking
@@ -585,6 +585,8 @@ class KeyTable:
             if self._shared is not None and outcome.kind is OK and queue.admission.at_bound:
                 self._at_bound.add(queue)
             queue.admission.settle(permit, outcome, now, draw, out)
+            if outcome.usage is not None:
+                token_costs.count_usage(queue.tokens, permit.key, outcome.usage)
             limit = queue.admission.concurrency
             if limit.limit >= limit.highest and outcome.kind is OK and queue.admission.bound.may_rise:
                 self._at_bound.add(queue)

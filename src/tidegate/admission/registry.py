@@ -38,6 +38,7 @@ from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.core.wait_text import CLOSED, awaited
 from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError, require
+from tidegate.providers import load_prices
 from tidegate.saved_state import MAX_KEYS, LearnedKey, LearnedState
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import Carrier
@@ -138,6 +139,8 @@ class RateLimitRegistry(KeyTable):
         carrier: Carrier | None = None,
     ) -> None:
         settings = settings if settings is not None else Settings.from_environment()
+        if settings.prices is not None:
+            load_prices(settings.prices)
         own: Carrier | None = None
         if carrier is None and clock is time.monotonic and not settings.disabled:
             # Only the machine's clock is that of other processes.

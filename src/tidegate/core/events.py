@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Key, Kind, Outcome
+from tidegate.core.values import Cause, Key, Kind, Outcome, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,8 @@ class SlotReleased(CallEvent):
 class AttemptEnded(CallEvent):
     """End of an attempt: `index` counts those of its call from 0; it waited `waited` seconds and lasted `held`.
 
-    A stream's attempt ends with the stream. `probe`: it probed an open breaker. Tokens are None where they are unknown.
+    A stream's attempt ends with the stream. `probe`: it probed an open breaker. Tokens are None where they are unknown;
+    `usage` has all kinds of them.
     """
 
     index: int
@@ -64,6 +65,7 @@ class AttemptEnded(CallEvent):
     input_tokens: int | None
     output_tokens: int | None
     probe: bool
+    usage: Usage | None = None
 
 
 class AttemptTrace:
@@ -98,6 +100,7 @@ class AttemptTrace:
             usage.input_tokens if usage is not None else None,
             usage.output_tokens if usage is not None else None,
             self.probe,
+            usage,
             call=self.call,
         )
         return ended

@@ -129,7 +129,7 @@ def _plain(event: ReplicaEvent) -> list[Any]:
     if kind is EventKind.SILENT:
         return [*plain, event.number, event.flag]
     if kind is EventKind.USAGE:
-        return [*plain, event.facts, event.usage]
+        return [*plain, event.facts, _plain_usage(event.usage)]
     return [*plain, event.number if kind is EventKind.GONE else event.sent]
 
 
@@ -154,7 +154,7 @@ def _event(plain: Any) -> ReplicaEvent:
         model, chars, bound, stream = facts
         bound = None if bound is None else _whole(bound)
         found = RequestFacts(_text(model, 1_024), _whole(chars), bound, stream is True)
-        return ReplicaEvent(kind, tag, serial, facts=found, usage=Usage(*map(_whole, usage)))
+        return ReplicaEvent(kind, tag, serial, facts=found, usage=_usage(usage))
     (number,) = rest
     if kind is EventKind.GONE:
         return ReplicaEvent(kind, tag, serial, number=_whole(number))
@@ -167,6 +167,16 @@ def _trimmed(values: tuple[Any, ...], defaults: tuple[Any, ...]) -> list[Any]:
     differs = [*map(ne, values, defaults)]
     differs.reverse()
     return list(values[: len(values) - differs.index(True)]) if True in differs else []
+
+
+def _plain_usage(usage: Usage | None) -> list[int] | None:
+    """Return the parts of a usage that limiters know. The others are counted by the member that got the answer."""
+    return None if usage is None else list(usage[:3])
+
+
+def _usage(plain: Any) -> Usage:
+    input_tokens, output_tokens, cached_tokens = map(_whole, plain)
+    return Usage(input_tokens, output_tokens, cached_tokens)
 
 
 PLAIN_OUTCOME = (None, "none", None, (), None, "", None, 0, None)
@@ -184,7 +194,7 @@ def _plain_outcome(outcome: Outcome) -> list[Any]:
             outcome.cause.value,
             outcome.retry_after,
             [_trimmed(each, PLAIN_READING) for each in outcome.readings],
-            outcome.usage,
+            _plain_usage(outcome.usage),
             outcome.row[:64],
             outcome.status,
             outcome.ignored,
@@ -210,7 +220,7 @@ def _outcome(
         CAUSES[cause],
         _optional(retry_after, _number),
         tuple(_reading(*each) for each in readings),
-        None if usage is None else Usage(*map(_whole, usage)),
+        None if usage is None else _usage(usage),
         _text(row, 64),
         _optional(status, _whole),
         _whole(ignored),

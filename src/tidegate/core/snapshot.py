@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from math import ceil, floor
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from tidegate.core.limiter_state import KeyQuotas
 from tidegate.core.provenance import LearnedValue, QuotaProvenance
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rejection import DAY
+from tidegate.core.token_totals import TokenTotals
 from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, Cost, Key
 
@@ -194,6 +196,8 @@ class Sharing(NamedTuple):
 
 UNSHARED = Sharing()
 
+NO_TOKENS = TokenTotals()
+
 
 @dataclass(frozen=True, slots=True)
 class KeySnapshot:
@@ -228,6 +232,8 @@ class KeySnapshot:
 
     `pool` is the number of connections of the client's pool, where one client with a known pool uses the key. At most
     so many attempts are in flight.
+
+    `tokens` has the tokens and the cost of the answers whose usage is known.
 
     `ignored` counts unusable values in responses. Latencies are of the last hundred answered attempts, None before the
     first. Costs are estimated by `chars_per_token` and `mean_output` (tokens an answer). `at` is the instant of the
@@ -277,6 +283,7 @@ class KeySnapshot:
     members: int = 1
     shared_through: str = ""
     share_lost: str = ""
+    tokens: TokenTotals = NO_TOKENS
 
     @property
     def completed_calls(self) -> int:
@@ -376,6 +383,11 @@ class RegistrySnapshot:
         return sum(each.unended for each in self.keys.values())
 
     @property
+    def tokens(self) -> TokenTotals:
+        """Return the tokens and the cost of all answers whose usage is known, over all keys."""
+        return reduce(TokenTotals.plus, (each.tokens for each in self.keys.values()), NO_TOKENS)
+
+    @property
     def refused(self) -> int:
         """Return the requests refused for lack of capacity, over all keys."""
         return sum(each.refused for each in self.keys.values())
@@ -413,7 +425,13 @@ def _quota_snapshot(mirror: QuotaMirror, provenance: QuotaProvenance, now: float
 
 
 def key_snapshot(
-    admission: AdmissionController, waiting: int, head: Cost, mean: Cost, now: float, sharing: Sharing = UNSHARED
+    admission: AdmissionController,
+    waiting: int,
+    head: Cost,
+    mean: Cost,
+    now: float,
+    sharing: Sharing = UNSHARED,
+    tokens: TokenTotals = NO_TOKENS,
 ) -> KeySnapshot:
     """Return the state of one key at `now`, with `waiting` calls: the first costs `head`, each `mean` on average."""
     ready, gate = admission.ready_at(head, now)
@@ -470,6 +488,7 @@ def key_snapshot(
         members=sharing.members,
         shared_through=sharing.carrier,
         share_lost=sharing.lost,
+        tokens=tokens,
     )
 
 

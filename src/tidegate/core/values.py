@@ -187,11 +187,19 @@ PRODUCED = frozenset({"tokens", "output_tokens"})
 
 
 class Usage(NamedTuple):
-    """Usage that a response states, in tokens; `cached_tokens` is the part of the input read from a cache."""
+    """Usage that a response states, in tokens.
+
+    `cached_tokens` is the part of the input that was read from a cache, and `cache_write_tokens` the part that was
+    written to one. `reasoning_tokens` is the part of the output that the model thought. `model` is the model that the
+    request names.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    model: str = ""
 
 
 class RequestFacts(NamedTuple):

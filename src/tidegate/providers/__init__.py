@@ -7,6 +7,7 @@
 - `judge`, `judge_event`: the outcome of an answer.
 - `answer_of`: the part of a refusal that holds for other calls of the key.
 - `usage_of`, `merged`: the usage that an answer states.
+- `price_of`, `register_price`, `load_prices`: prices of models, and `ModelPrice` with the cost of a usage.
 - `dimensions`, `window_name`: readings by window, for display.
 
 A custom table is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow` and `Charging`, usually ending with
@@ -33,6 +34,7 @@ from tidegate.providers._lookup import (
 from tidegate.providers._lookup import (
     add as add,
 )
+from tidegate.providers._prices import ModelPrice, load_prices, price_of, register_price
 from tidegate.providers._request import (
     charged,
     credential_of,
@@ -91,6 +93,7 @@ __all__ = [
     "ErrorRow",
     "HeaderRow",
     "Kind",
+    "ModelPrice",
     "Provider",
     "adopt",
     "answer_of",
@@ -102,12 +105,15 @@ __all__ = [
     "generates",
     "judge",
     "judge_event",
+    "load_prices",
     "merged",
     "named",
     "payer",
+    "price_of",
     "read_body",
     "read_inquiry",
     "recognise",
+    "register_price",
     "return_date",
     "scope",
     "sdk_family",

@@ -27,7 +27,7 @@ _ANONYMOUS = (b'"eval_count"', b'"billed_units"')
 """Names near counts without a `usage` object: Ollama's, and those of Cohere's first version."""
 _FIELD = re.compile(
     rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens|cache_read_input_tokens'
-    rb"|cache_creation_input_tokens|total_tokens|prompt_eval_count|eval_count"
+    rb"|cache_creation_input_tokens|reasoning_tokens|total_tokens|prompt_eval_count|eval_count"
     rb"|promptTokenCount|candidatesTokenCount|thoughtsTokenCount|cachedContentTokenCount"
     rb"|inputTokens|outputTokens|cacheReadInputTokens|cacheWriteInputTokens"
     rb"|total_input_tokens|total_output_tokens|total_cached_tokens|total_thought_tokens)"
@@ -67,6 +67,8 @@ def merged(one: Usage | None, other: Usage | None) -> Usage | None:
         max(one.input_tokens, other.input_tokens),
         max(one.output_tokens, other.output_tokens),
         max(one.cached_tokens, other.cached_tokens),
+        max(one.cache_write_tokens, other.cache_write_tokens),
+        max(one.reasoning_tokens, other.reasoning_tokens),
     )
 
 
@@ -87,26 +89,33 @@ def _last(text: bytes) -> Usage | None:
 
 def _read(text: bytes) -> Usage | None:
     """Read the first number of each name: details and iterations follow, or are nested below, the totals."""
-    found: dict[bytes, int] = {}
-    for name, number in _FIELD.findall(text):
-        if name not in found:
-            found[name] = int(number)
-    if not found:
+    pairs = _FIELD.findall(text)
+    if not pairs:
         return None
+    pairs.reverse()
+    stated: dict[bytes, bytes] = dict(pairs)
+    if b"prompt_tokens" in stated and b"completion_tokens" in stated:
+        # The usual form has a short way: it is read from every answer.
+        output_tokens, get = int(stated[b"completion_tokens"]), stated.get
+        thought = min(int(get(b"reasoning_tokens", 0)), output_tokens)
+        return Usage(int(stated[b"prompt_tokens"]), output_tokens, int(get(b"cached_tokens", 0)), 0, thought)
+    found = {name: int(number) for name, number in stated.items()}
+    written = 0
     cached = _first(found, b"cached_tokens", b"cachedContentTokenCount", b"total_cached_tokens") or 0
     prompt = _first(found, b"prompt_tokens", b"prompt_eval_count", b"promptTokenCount", b"total_input_tokens")
     output = _first(found, b"completion_tokens", b"output_tokens", b"eval_count", b"outputTokens")
+    reasoning = _first(found, b"reasoning_tokens", b"thoughtsTokenCount", b"total_thought_tokens") or 0
     if output is None:
-        answer = _first(found, b"candidatesTokenCount", b"total_output_tokens") or 0
-        output = answer + (_first(found, b"thoughtsTokenCount", b"total_thought_tokens") or 0)
+        output = (_first(found, b"candidatesTokenCount", b"total_output_tokens") or 0) + reasoning
     if prompt is None:
         reads = _first(found, b"cache_read_input_tokens", b"cacheReadInputTokens") or 0
         prompt = _first(found, b"input_tokens", b"inputTokens")
         if prompt is None:
             prompt = max(0, found.get(b"total_tokens", 0) - output)
-        prompt += reads + (_first(found, b"cache_creation_input_tokens", b"cacheWriteInputTokens") or 0)
+        written = _first(found, b"cache_creation_input_tokens", b"cacheWriteInputTokens") or 0
+        prompt += reads + written
         cached = cached or reads
-    return Usage(prompt, output, cached)
+    return Usage(prompt, output, cached, written, min(reasoning, output))
 
 
 def _first(found: dict[bytes, int], *names: bytes) -> int | None:

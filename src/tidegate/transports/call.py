@@ -188,13 +188,14 @@ MAX_RETRY_AFTER_SECONDS = 31_536_000.0
 from the upper bound of `Settings.max_wait`: a year."""
 
 USAGE_ALWAYS = 64
-"""First attempts of a key whose usage is always read. Raising it spends more time on them. Chosen: it trains an
+"""First attempts of a key whose usage is always learned. Raising it spends more time on them. Chosen: it trains an
 estimate that a dozen answers settle."""
 
 
 USAGE_EVERY = 32
-"""After `USAGE_ALWAYS` attempts, the usage of one in `USAGE_EVERY` is read. Raising it saves time per answer and slows
-the learning. Chosen: a changed workload is learned within some hundred answers (`core.cost_estimator.MEMORY`)."""
+"""After `USAGE_ALWAYS` attempts, the usage of one in `USAGE_EVERY` is learned. Raising it saves time per answer
+and slows the learning. Chosen: a changed workload is learned within some hundred answers
+(`core.cost_estimator.MEMORY`)."""
 
 UNREAL = Outcome(Kind.ABANDONED, row="no network")
 """Outcome of a mock's refusal or failure. It comes from no provider, so there is no limit to wait for."""
@@ -367,7 +368,7 @@ class HttpCall(GovernedCall, ABC):
             outcome = self.judge(status, self.pairs(response), None) if permit.informs else success_outcome(status)
             if body is not None and not self.stream and body[-1:] not in _ENDS and self.unreadable(response, body):
                 return outcome._replace(row=UNREADABLE)
-            if body is not None and self.reads_usage(permit):
+            if body is not None:
                 return self.answered(permit, outcome, body)
         except Exception as error:
             logger.exception("response not judged: %s was raised; it is handed back unchanged", type(error).__name__)
@@ -416,11 +417,9 @@ class HttpCall(GovernedCall, ABC):
             return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
         return Outcome(Kind.ABANDONED, row="exception")
 
-    def reads_usage(self, permit: Permit) -> bool:
-        """Return whether to read the usage: always at first, for a charge or for an audit; later at intervals."""
-        cost, trace = permit.cost, permit.trace
-        if trace is not None and trace.receivers:
-            return True
+    def learns_usage(self, permit: Permit) -> bool:
+        """Return whether the usage trains the key's estimate: always at first, or for a charge; later at intervals."""
+        cost = permit.cost
         now_and_then = permit.order <= USAGE_ALWAYS or permit.order % USAGE_EVERY == 0
         return now_and_then or cost.produced > 0.0 or cost.held > 0.0
 
@@ -429,9 +428,10 @@ class HttpCall(GovernedCall, ABC):
         usage = providers.usage_of(self.provider, body)
         if usage is None:
             return outcome
-        charged = providers.charged(self.provider, usage) if usage.cached_tokens else usage
-        self.registry.learn_usage(permit, self.request_facts, charged)
-        return outcome._replace(usage=usage)
+        if self.learns_usage(permit):
+            charged = providers.charged(self.provider, usage) if usage.cached_tokens else usage
+            self.registry.learn_usage(permit, self.request_facts, charged)
+        return outcome._replace(usage=usage._replace(model=self.request_facts.model))
 
     def refusal(self, ended: ExchangeResult) -> tuple[dict[str, str], dict[str, Any]]:
         """Return headers and JSON body of the 429 for a call that received nothing before its deadline."""

@@ -73,10 +73,7 @@ class StreamWatch:
         if failure is not None:
             call.settle_stream(permit, failure)
             return
-        outcome = self._outcome
-        if call.reads_usage(permit):
-            outcome = call.answered(permit, outcome, self._head + seen)
-        call.settle_stream(permit, outcome)
+        call.settle_stream(permit, call.answered(permit, self._outcome, self._head + seen))
 
     def drop(self) -> None:
         """Return the permit of a response that was garbage-collected before its end."""

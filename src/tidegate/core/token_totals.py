@@ -1,0 +1,83 @@
+"""Totals of the tokens that answers state, and of their cost."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidegate.core.values import Usage
+
+NANO = 1e-9
+"""US dollars of one unit in which costs are counted. Sums of whole units are exact. Derived from the lowest prices: one
+token costs at least 5 of them."""
+
+
+class TokenTotals(NamedTuple):
+    """Tokens of the answers whose usage is known, and what they cost.
+
+    `metered` answers stated their usage. `input_tokens` include the `cached_tokens`, which were read from a cache, and
+    the `cache_write_tokens`. `output_tokens` include the `reasoning_tokens`. `priced` answers have a known price, and
+    cost `nanodollars` together (units of 1e-9 US dollars).
+    """
+
+    metered: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    priced: int = 0
+    nanodollars: int = 0
+
+    @property
+    def cost(self) -> float | None:
+        """Return the cost in US dollars; None where the price of any metered answer is unknown, or none is metered."""
+        return self.nanodollars * NANO if self.metered and self.priced == self.metered else None
+
+    def plus(self, other: TokenTotals) -> TokenTotals:
+        """Return the sum of both."""
+        return TokenTotals(*(one + another for one, another in zip(self, other, strict=True)))
+
+
+def totals_of(usage: Usage, nanodollars: int | None) -> TokenTotals:
+    """Return the totals of one answer; `nanodollars` is None where its price is unknown."""
+    return TokenTotals(
+        1,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        usage.cache_write_tokens,
+        usage.reasoning_tokens,
+        nanodollars is not None,
+        nanodollars or 0,
+    )
+
+
+class TokenCounter:
+    """Running totals of the tokens of one key."""
+
+    __slots__ = TokenTotals._fields
+
+    def __init__(self) -> None:
+        self.metered = self.input_tokens = self.output_tokens = self.cached_tokens = self.cache_write_tokens = 0
+        self.reasoning_tokens = self.priced = self.nanodollars = 0
+
+    def add(self, usage: Usage, nanodollars: int | None) -> None:
+        """Count one answer; `nanodollars` is None where its price is unknown."""
+        self.metered += 1
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
+        # Most answers have none of these.
+        if usage.cached_tokens:
+            self.cached_tokens += usage.cached_tokens
+        if usage.cache_write_tokens:
+            self.cache_write_tokens += usage.cache_write_tokens
+        if usage.reasoning_tokens:
+            self.reasoning_tokens += usage.reasoning_tokens
+        if nanodollars is not None:
+            self.priced += 1
+            self.nanodollars += nanodollars
+
+    @property
+    def totals(self) -> TokenTotals:
+        """Return the totals so far."""
+        return TokenTotals(*(getattr(self, name) for name in TokenTotals._fields))

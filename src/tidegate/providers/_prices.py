@@ -1,0 +1,223 @@
+"""Prices of models: a table of the main ones, with a source and a date on each row, and prices that users add.
+
+A model without a row has no price, and no cost is shown for it: a guess would be worse. A deployment of Azure OpenAI
+and a model of a self-hosted server have names of their users' choice, so they have no row either.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import date
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tidegate.core.values import Usage
+from tidegate.errors import ConfigurationError, require
+
+OPENAI_PAGE = "https://platform.openai.com/docs/pricing"
+ANTHROPIC_PAGE = "https://www.anthropic.com/pricing#api"
+GOOGLE_PAGE = "https://ai.google.dev/gemini-api/docs/pricing"
+
+TABLE_DATE = date(2026, 11, 24)
+"""Day on which the rows were read. `tidegate doctor` reports a table that is older than `MAX_AGE_DAYS`."""
+
+MAX_AGE_DAYS = 365
+"""Days after which the table counts as old. Raising it reports an outdated table later. Chosen: a provider changes the
+price of a model less than once a year, and adds models more often."""
+
+TOKENS = 1_000_000
+"""Tokens that a price is for: all providers of the table state prices for a million."""
+
+VERSION = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest)")
+"""Suffix of a model's name that states a version of the same price."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPrice:
+    """Price of a model in US dollars for a million tokens.
+
+    `cached` is for input that is read from a cache, and `cache_write` for input that is written to one; both are the
+    price of `input` by default. `batch` is the factor of a provider's Batch API. Input of more than `long_from` tokens
+    costs `long_input` (its cached parts in the same ratio), and its output `long_output`; None means that no such
+    rule exists. A negative or infinite number raises `ConfigurationError`.
+    """
+
+    input: float
+    output: float
+    cached: float | None = None
+    cache_write: float | None = None
+    batch: float = 1.0
+    long_from: int | None = None
+    long_input: float | None = None
+    long_output: float | None = None
+    source: str = ""
+    on: date | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("input", "output", "cached", "cache_write", "batch", "long_from", "long_input", "long_output"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and 0.0 <= value < float("inf")
+            optional = value is None and name not in ("input", "output", "batch")
+            require(number or optional, f"price {name}", value, "a number of US dollars, 0 or more")
+
+    def nanodollars(self, usage: Usage, batch: bool = False) -> int:
+        """Return the cost of a usage in units of 1e-9 US dollars, rounded."""
+        tokens, cached, written = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
+        plain = max(0, tokens - cached - written)
+        of_cached = self.input if self.cached is None else self.cached
+        of_written = self.input if self.cache_write is None else self.cache_write
+        # A price for a million tokens is 1,000 units of each token.
+        spent = 1_000.0 * (plain * self.input + cached * of_cached + written * of_written)
+        output = self.output
+        if self.long_from is not None and tokens > self.long_from:
+            spent *= 1.0 if self.long_input is None or not self.input else self.long_input / self.input
+            output = output if self.long_output is None else self.long_output
+        spent += 1_000.0 * usage.output_tokens * output
+        return round(spent * self.batch if batch else spent)
+
+
+class _Row(NamedTuple):
+    """Row of the table; the factor of the Batch API and the source are its provider's."""
+
+    model: str
+    input: float
+    cached: float
+    output: float
+    cache_write: float | None = None
+    long_from: int | None = None
+    long_input: float | None = None
+    long_output: float | None = None
+
+
+_OPENAI = (
+    _Row("gpt-4o", 2.5, 1.25, 10.0),
+    _Row("gpt-4o-mini", 0.15, 0.075, 0.6),
+    _Row("gpt-4.1", 2.0, 0.5, 8.0),
+    _Row("gpt-4.1-mini", 0.4, 0.1, 1.6),
+    _Row("gpt-4.1-nano", 0.1, 0.025, 0.4),
+    _Row("o3", 2.0, 0.5, 8.0),
+    _Row("o4-mini", 1.1, 0.275, 4.4),
+    _Row("gpt-5", 1.25, 0.125, 10.0),
+    _Row("gpt-5-mini", 0.25, 0.025, 2.0),
+    _Row("gpt-5-nano", 0.05, 0.005, 0.4),
+    _Row("gpt-5.1", 1.25, 0.125, 10.0),
+    _Row("gpt-5.2", 1.75, 0.175, 14.0),
+    _Row("gpt-5.4", 2.5, 0.25, 15.0, None, 272_000, 5.0, 22.5),
+    _Row("gpt-5.4-mini", 0.75, 0.075, 4.5),
+    _Row("gpt-5.4-nano", 0.2, 0.02, 1.25),
+    _Row("gpt-5.5", 5.0, 0.5, 30.0, None, 272_000, 10.0, 45.0),
+    _Row("gpt-5.6-terra", 2.0, 0.2, 12.0, 2.5, 272_000, 4.0, 18.0),
+    _Row("gpt-6-sol", 2.0, 0.2, 10.0, 2.5, 272_000, 4.0, 15.0),
+    _Row("gpt-6.1-sol", 2.0, 0.1, 10.0, 2.5, 272_000, 4.0, 15.0),
+    _Row("gpt-6.1-terra", 1.0, 0.05, 5.0, 1.25, 272_000, 2.0, 7.5),
+)
+_ANTHROPIC = (
+    _Row("claude-3-5-haiku", 0.8, 0.08, 4.0, 1.0),
+    _Row("claude-opus-4-0", 15.0, 1.5, 75.0, 18.75),
+    _Row("claude-opus-4-1", 15.0, 1.5, 75.0, 18.75),
+    _Row("claude-opus-4-5", 5.0, 0.5, 25.0, 6.25),
+    _Row("claude-opus-4-6", 5.0, 0.5, 25.0, 6.25),
+    _Row("claude-opus-4-7", 5.0, 0.5, 25.0, 6.25),
+    _Row("claude-opus-4-8", 5.0, 0.5, 25.0, 6.25),
+    _Row("claude-opus-5", 5.0, 0.5, 25.0, 6.25),
+    _Row("claude-opus-5-5", 4.0, 0.2, 20.0, 5.0),
+    _Row("claude-sonnet-4-0", 3.0, 0.3, 15.0, 3.75),
+    _Row("claude-sonnet-4-5", 3.0, 0.3, 15.0, 3.75, 200_000, 6.0, 22.5),
+    _Row("claude-sonnet-4-6", 3.0, 0.3, 15.0, 3.75),
+    _Row("claude-sonnet-5", 2.0, 0.2, 10.0, 2.5),
+    _Row("claude-sonnet-5-5", 2.0, 0.1, 10.0, 2.5),
+    _Row("claude-haiku-4-5", 1.0, 0.1, 5.0, 1.25),
+)
+_GOOGLE = (
+    _Row("gemini-2.5-pro", 1.25, 0.125, 10.0, None, 200_000, 2.5, 15.0),
+    _Row("gemini-3.5-flash", 1.5, 0.15, 9.0),
+    _Row("gemini-3.5-flash-lite", 0.3, 0.03, 2.5),
+    _Row("gemini-3.6-flash", 1.5, 0.15, 7.5),
+    _Row("gemini-3.8-flash", 1.5, 0.15, 7.5),
+    _Row("gemini-4-argon", 4.0, 0.2, 20.0),
+)
+
+BATCH = 0.5
+"""Factor of the Batch APIs of all three providers. Source: the pages of the table."""
+
+PRICES: dict[tuple[str, str], ModelPrice] = {
+    (provider, row.model): ModelPrice(
+        row.input,
+        row.output,
+        row.cached,
+        row.cache_write,
+        BATCH,
+        row.long_from,
+        row.long_input,
+        row.long_output,
+        page,
+        TABLE_DATE,
+    )
+    for provider, page, rows in (
+        ("openai", OPENAI_PAGE, _OPENAI),
+        ("anthropic", ANTHROPIC_PAGE, _ANTHROPIC),
+        ("google", GOOGLE_PAGE, _GOOGLE),
+    )
+    for row in rows
+}
+"""Prices of the table, by provider and model."""
+
+_added: dict[tuple[str | None, str], ModelPrice] = {}
+
+
+def register_price(model: str, price: ModelPrice, provider: str | None = None) -> None:
+    """Set the price of a model, at one provider or at all. It has priority over the table.
+
+    A deployment of Azure OpenAI counts as a model. Costs that were counted before do not change.
+    """
+    require(isinstance(model, str) and bool(model), "model", model, "the name of a model")
+    require(isinstance(price, ModelPrice), "price", price, "a tidegate.ModelPrice")
+    _added[provider, model] = price
+
+
+def price_of(provider: str, model: str) -> ModelPrice | None:
+    """Return the price of a model at a provider; None where it is unknown.
+
+    A name with a date or `-latest` at its end has the price of the name without it.
+    """
+    model = model.removeprefix("models/")
+    for name in dict.fromkeys((model, VERSION.sub("", model) if VERSION.search(model) else model)):
+        for found in (_added.get((provider, name)), _added.get((None, name)), PRICES.get((provider, name))):
+            if found is not None:
+                return found
+    return None
+
+
+def load_prices(path: Path) -> None:
+    """Register the prices of a JSON file: `{"model": {"input": 1.0, "output": 2.0}}`, or `"provider/model"`.
+
+    The fields are those of `ModelPrice`. Raise `ConfigurationError` where the file cannot be read, or a price is
+    invalid.
+    """
+    try:
+        told = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError("prices", str(path), f"the path of a JSON file with prices ({error})") from None
+    require(isinstance(told, Mapping), "prices", str(path), "a JSON object with a price for each model")
+    for name, facts in told.items():
+        provider, _, model = name.rpartition("/")
+        register_price(model, _price(name, facts), provider or None)
+
+
+def _price(name: str, facts: Any) -> ModelPrice:
+    known = {each.name for each in fields(ModelPrice)}
+    whole = isinstance(facts, Mapping) and facts.keys() <= known and {"input", "output"} <= facts.keys()
+    require(whole, f"price of {name}", facts, f"an object with input, output and any of {', '.join(sorted(known))}")
+    given = dict(facts)
+    if "on" in given:
+        try:
+            given["on"] = date.fromisoformat(given["on"])
+        except (TypeError, ValueError):
+            raise ConfigurationError(f"price of {name}", given["on"], "a date like 2026-11-24 in `on`") from None
+    try:
+        return ModelPrice(**given)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"price of {name}", error.value, f"{error.field}: {error.bound}") from None
