@@ -148,6 +148,14 @@ MUTATIONS = (
     ),
     Mutation(
         6,
+        "trials of a limit on growth raise what a period may have",
+        "core/growth_limit.py",
+        "        self.low = max(self.low, lately / before)\n",
+        "",
+        Bound("growth", 4, "ratio", 1.2),
+    ),
+    Mutation(
+        6,
         "slots and rates are told apart by the likelihood of all outcomes",
         "core/refusal_cause.py",
         "        return (self._best_slots(known)[0] - self._bucket_misfits(known, now)) * -log(STRAY)\n",

@@ -5,16 +5,17 @@ from dataclasses import dataclass, field
 import pytest
 
 from tidegate.core.backoff import PROGRESS
-from tidegate.core.pacer import ANNOUNCED_SHARE, DROP, Pacer, PacerPhase
+from tidegate.core.pacer import ANNOUNCED_SHARE, DROP, Pacer
 from tidegate.core.pacer_phases import (
-    CLIMB_FROM,
     FIRST_WAIT_SHARE,
     FIRST_WAITS,
     MARGIN,
     OUTAGE_SECONDS,
     OUTAGE_WAITS,
     PATIENCE_KNOWN,
+    PacerPhase,
 )
+from tidegate.core.ramp_phase import CLIMB_FROM
 from tidegate.core.rate_meter import Burst
 from tidegate.core.values import Cause
 

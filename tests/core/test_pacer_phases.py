@@ -8,8 +8,6 @@ from tidegate.core.pacer_phases import (
     AFTERMATH_FIRST,
     AFTERMATH_MOST,
     AFTERMATH_SHARE,
-    CLIMB,
-    CLIMB_FROM,
     CLIMB_WAIT,
     FIRST_WAIT_MOST,
     FIRST_WAIT_SHARE,
@@ -23,7 +21,6 @@ from tidegate.core.pacer_phases import (
     STEP_SECONDS,
     DrainDelay,
     ProbeUpPhase,
-    RampPhase,
     StartupPhase,
     first_wait,
     next_wait,
@@ -73,16 +70,6 @@ def test_beyond_twice_the_best_a_step_has_to_hold_for_long() -> None:
         pace, seconds = rise.step(pace)
     assert (pace, seconds) == (RISE_MOST * 10.0, PATIENCE_SECONDS)
     assert rise.step(pace) == (RISE_MOST * pace, PATIENCE_SECONDS)
-
-
-def test_a_climb_slows_down_after_a_refusal_and_is_soon_as_fast_as_before() -> None:
-    climb = RampPhase()
-    assert climb.first(Burst(20, 2.0, INFINITY)) == CLIMB_FROM * 10.0
-    climb.refused()
-    assert climb.seconds > STEP_SECONDS
-    assert climb.step(10.0) == CLIMB * 10.0
-    climb.step(11.0)
-    assert climb.seconds == STEP_SECONDS
 
 
 def test_an_aftermath_is_first_guessed_and_then_known_and_then_forgotten() -> None:

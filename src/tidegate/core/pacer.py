@@ -12,8 +12,7 @@ five phases:
   that came back unused during holding, so holding below the rate loses nothing. For each refusal that a rise costs, a
   number of calls must pass before the next rise. A rate far below the best known one may recover at any time, so its
   rise waits for no calls.
-- *Climbing* (`RampPhase`): the provider refuses fast growth (slope). The pace grows steadily, and more slowly after
-  each refusal.
+- *Climbing* (`RampPhase`): the provider refuses fast growth (slope), and a model of its limit says when calls go.
 - *Windowed* (`HiddenWindow`): the provider admits a number of calls, then none until a boundary. The calls of a window
   go at once, and single attempts look for the next boundary. A hint that is known to count down states the boundary.
 
@@ -26,7 +25,6 @@ was tried first (`PaceFloor`). A rate whose hold is refused twice in a row is ra
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 from math import sqrt
 
 from tidegate.core.backoff import PROGRESS
@@ -53,13 +51,14 @@ from tidegate.core.pacer_phases import (
     TOP,
     DrainDelay,
     PaceFloor,
+    PacerPhase,
     ProbeUpPhase,
-    RampPhase,
     StartupPhase,
     cruise_seconds,
     first_wait,
     next_wait,
 )
+from tidegate.core.ramp_phase import RampPhase
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
 from tidegate.core.refusal_cause import DECISIVE, EVIDENCE
 from tidegate.core.values import INFINITY, Cause
@@ -106,16 +105,6 @@ Raising it lets more random refusals pass for a rate."""
 CHANCE_CALLS = 2
 """Calls that go at once after a refusal that chance may have caused: an empty bucket refuses them. Raising it decides
 sooner between chance and a rate, and costs more refusals where it is a rate. 3 cost the family `flips` 0.002."""
-
-
-class PacerPhase(IntEnum):
-    """The states of the pacer."""
-
-    STARTUP = 0
-    CRUISE = 1
-    PROBE_UP = 2
-    RAMP = 3
-    WINDOWED = 4
 
 
 class Pacer:
@@ -223,8 +212,11 @@ class Pacer:
         if self.phase is PacerPhase.WINDOWED:
             self._send_windowed(proven, now)
             return
+        ramping = self.phase is PacerPhase.RAMP
+        if ramping and self._ramp.sent(spacing, gauge.sent - 1, gauge.burst, proven, now):
+            return
         suspicious = self.phase is PacerPhase.STARTUP or self._window_size or spacing.waits >= OUTAGE_WAITS
-        if proven and spacing.waits >= WINDOW_WAITS and suspicious and self.phase is not PacerPhase.RAMP:
+        if proven and spacing.waits >= WINDOW_WAITS and suspicious and not ramping:
             self._suspect_window(now)
             return
         alone, unused = spacing.sent(gauge.burst, now, waited)
@@ -238,6 +230,8 @@ class Pacer:
 
     def withdrawn(self, sent_at: float, now: float) -> None:
         """Undo the count of a call that was admitted at `sent_at` and never sent."""
+        if self._ramp.growth is not None:
+            self._ramp.growth.withdrawn(sent_at)
         self.gauge.withdrawn()
         self.spacing.withdrawn(sent_at, now)
 
@@ -268,7 +262,7 @@ class Pacer:
         wait = first_wait(run, cause, grace)
         if cause is Cause.SLOPE:
             self.phase = PacerPhase.RAMP
-            self.spacing.rate = max(SLOWEST, self._ramp.first(run))
+            self.spacing.rate = self._ramp.first(run, sent_at)
             self._after(self._ramp.seconds, 0, now)
         else:
             rate = self._startup.first(run, wait)
@@ -298,8 +292,15 @@ class Pacer:
         if mark < 0:
             # It was sent before the first was known. What one wave costs is what the next one may.
             self.gauge.price += 1
+            if self._ramp.growth is not None:
+                self._ramp.growth.late()
             return
         let_in = self.gauge.refused(mark)
+        if self.phase is PacerPhase.RAMP and self._ramp.growth is not None and cause is Cause.SLOPE:
+            self.gauge.zero(let_in, sent_at)
+            if not self._ramp.too_steep(self.spacing, mark, sent_at, now):
+                self._wait(cause, sent_at, now)
+            return
         if not new_wave:
             if self.phase is PacerPhase.WINDOWED and not alone:
                 self._window.late()
@@ -671,7 +672,7 @@ class Pacer:
             self._after(seconds, STEP_CALLS, now)
 
     def _too_steep(self, count: int, now: float) -> None:
-        self.phase = PacerPhase.RAMP
+        self.phase, self._ramp.growth = PacerPhase.RAMP, None
         self._floor.trying = False
         if count:
             self._ramp.refused()

@@ -5,13 +5,14 @@ wait lets some of the hidden quota come back. If the lone attempt is refused too
 each time. A server that reports overload is asked more often, so that its recovery is seen. One that limits the growth
 of a client's rate (slope) soon admits calls again.
 
-- `StartupPhase`: while the rate is unknown, the pace grows until it is refused. - `cruise_seconds`: the seconds for
-which a measured rate is held before a rise measures it again. A rise costs refusals, and gains the units that came back
-unused during holding. So it may be late where the hidden bucket keeps those units, but not where it keeps nothing. It
-is soon where the rate is far below the best known one, or has just changed. - `ProbeUpPhase`: the steps by which a held
-pace is raised, until one is refused. - `RampPhase`: the steady growth of the pace under a slope limit. - `DrainDelay`:
-the wait after a hidden bucket was drained, because calls in flight may still be charged. - `PaceFloor`: the pace of one
-lone caller (the *floor*) is tried before a slower one is believed.
+- `StartupPhase`: while the rate is unknown, the pace grows until it is refused.
+- `cruise_seconds`: the seconds for which a measured rate is held before a rise measures it again. A rise costs
+  refusals, and gains the units that came back unused during holding. So it may be late where the hidden bucket keeps
+  those units, but not where it keeps nothing. It is soon where the rate is far below the best known one, or has just
+  changed.
+- `ProbeUpPhase`: the steps by which a held pace is raised, until one is refused.
+- `DrainDelay`: the wait after a hidden bucket was drained, because calls in flight may still be charged.
+- `PaceFloor`: the pace of one lone caller (the *floor*) is tried before a slower one is believed.
 
 A refusal without a hint may come from a hidden rate, or from a cause unrelated to the pace. Under a hidden rate, slower
 calls are refused less; under any other cause they are not. So a pace below the floor is believed only after a trial of
@@ -21,10 +22,22 @@ later. If calls at the believed pace are refused too, slowness did not help, and
 
 from __future__ import annotations
 
+from enum import IntEnum
 from math import sqrt
 
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
 from tidegate.core.values import INFINITY, Cause
+
+
+class PacerPhase(IntEnum):
+    """The states of the pacer."""
+
+    STARTUP = 0
+    CRUISE = 1
+    PROBE_UP = 2
+    RAMP = 3
+    WINDOWED = 4
+
 
 MARGIN = 0.97
 """Share of the measured rate that is held; the rest is spent by the next rise (langroid holds 0.9, and spends none)."""
@@ -214,36 +227,6 @@ class ProbeUpPhase:
         if pace >= self._highest:
             self._highest *= RISE_MOST
         return min(tried, self._highest), PATIENCE_SECONDS
-
-
-CLIMB_FROM = 1.2
-CLIMB = 1.1
-CLIMB_SOONER = 0.8
-CLIMB_SLOWER = 1.2
-"""Under a slope limit: the first pace, times what was admitted during a second; its growth at each step; how the
-seconds to a step, at first and at least `STEP_SECONDS`, change with a step that holds and one that is refused."""
-
-
-class RampPhase:
-    """The climb of one key; a step is made each `seconds`."""
-
-    __slots__ = ("seconds",)
-
-    def __init__(self) -> None:
-        self.seconds = STEP_SECONDS
-
-    def first(self, run: Burst) -> float:
-        """The first pace, in calls a second, after the refusal of what came after `run`."""
-        return CLIMB_FROM * run.calls / max(1.0, run.seconds)
-
-    def step(self, pace: float) -> float:
-        """The pace after one that was admitted."""
-        self.seconds = max(STEP_SECONDS, self.seconds * CLIMB_SOONER)
-        return pace * CLIMB
-
-    def refused(self) -> None:
-        """It was too steep."""
-        self.seconds *= CLIMB_SLOWER
 
 
 AFTERMATH_FADES = 0.7

@@ -1,0 +1,84 @@
+"""Phase of the pacer in which the provider refuses fast growth (slope).
+
+Theory of operation. After the first refusal single attempts go until one is admitted. From then on the model of a limit
+on growth (`GrowthLimit`) says when the next call may go. Where the silence shows no period, the pace grows steadily
+instead: a step holds for `seconds`, longer after each refusal, and shorter again after each step that holds.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.growth_limit import GrowthLimit
+from tidegate.core.pacer_phases import SLOWEST, STEP_SECONDS
+from tidegate.core.rate_meter import Burst, PacingBucket
+
+CLIMB_FROM = 1.2
+CLIMB = 1.1
+CLIMB_SLOWER = 1.2
+"""First pace, as a multiple of what was admitted during a second; its growth at each step; and the factor of the time
+to a step. A refusal multiplies that time, and a step that holds divides it, down to `STEP_SECONDS`."""
+
+
+class RampPhase:
+    """The climb of one key: by the `growth` model, or without one by a step after each `seconds`."""
+
+    __slots__ = ("_lone_at", "growth", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds = STEP_SECONDS
+        self.growth: GrowthLimit | None = None
+        self._lone_at = 0.0
+
+    def first(self, run: Burst, sent_at: float) -> float:
+        """Return the first pace, in calls a second, after the refusal of what came after `run`, sent at `sent_at`."""
+        self.growth = GrowthLimit(run, sent_at)
+        return max(SLOWEST, CLIMB_FROM * run.calls / max(1.0, run.seconds))
+
+    def step(self, pace: float) -> float:
+        """Return the pace after one that was admitted."""
+        self.seconds = max(STEP_SECONDS, self.seconds / CLIMB_SLOWER)
+        return pace * CLIMB
+
+    def refused(self) -> None:
+        """Take in that the pace grew too fast."""
+        self.seconds *= CLIMB_SLOWER
+
+    def sent(self, spacing: PacingBucket, number: int, burst: float, proven: bool, now: float) -> bool:
+        """Return whether the model goes on with a call that goes out; `proven`: the one that went alone was admitted.
+
+        The provider's bucket holds `burst` calls.
+        """
+        growth = self.growth
+        if growth is None:
+            return False
+        unknown = not growth.known and not spacing.lone and not (proven and growth.found(self._lone_at, number - 1))
+        if unknown or growth.overgrown:
+            self.growth = None
+            return False
+        alone, _ = spacing.sent(burst, now)
+        if alone:
+            self._lone_at = now
+            _open_at(spacing, now + spacing.grace, now)
+        else:
+            growth.sent(now, number)
+            self._follow(growth, spacing, now)
+        return True
+
+    def too_steep(self, spacing: PacingBucket, number: int, sent_at: float, now: float) -> bool:
+        """Take in the refusal of a call; return False while all calls wait for a single attempt."""
+        growth = self.growth
+        assert growth is not None
+        if not growth.known:
+            growth.silent(sent_at)
+            return False
+        growth.refused(number, sent_at, now, spacing.grace)
+        self._follow(growth, spacing, now)
+        return True
+
+    def _follow(self, growth: GrowthLimit, spacing: PacingBucket, now: float) -> None:
+        at = growth.next_at(now, spacing.grace)
+        spacing.rate = growth.rate
+        _open_at(spacing, at, now)
+
+
+def _open_at(spacing: PacingBucket, at: float, now: float) -> None:
+    spacing.ready(1.0 - spacing.rate * (at - now), now)
