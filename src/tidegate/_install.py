@@ -24,7 +24,7 @@ from tidegate.providers import BASE_URL_VARIABLES, Provider, add, judge
 from tidegate.sdks.attach import attach
 from tidegate.sdks.table import SDKS
 from tidegate.settings import Settings
-from tidegate.transports import sockets
+from tidegate.transports import gateway_url, sockets
 from tidegate.transports.governance import Binding, Installation, policy_of
 from tidegate.transports.patches import when_imported
 from tidegate.transports.table import TRANSPORTS, Transport
@@ -52,6 +52,7 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     global _hooked
     if registry is not None and not isinstance(registry, KeyTable):
         raise ConfigurationError("registry", registry, "a tidegate.RateLimitRegistry")
+    gateway_url.GatewayRoot.read()
     with _lock:
         table: KeyTable | None = registry
         if table is None:
@@ -133,7 +134,7 @@ def named_hosts(settings: Settings) -> dict[str, str]:
     named = {host.lower(): "openai" for host in settings.hosts}
     for variable, family, _ in BASE_URL_VARIABLES:
         value = os.environ.get(variable)
-        host = host_of(value) if value else ""
+        host = host_of(gateway_url.resolved(value)) if value else ""
         if host:
             # Two SDKs point to this host: only a path that is specific to one API distinguishes them.
             named[host] = family if named.get(host, family) == family else "openai"

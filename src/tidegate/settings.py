@@ -25,7 +25,7 @@ from tidegate.saved_state import LearnedState
 
 PREFIX = "TIDEGATE_"
 
-OTHER_VARIABLES = ("TIDEGATE_RUN_DIR", "TIDEGATE_STATE_DIR", "TIDEGATE_DB", "TIDEGATE_RUNNER_")
+OTHER_VARIABLES = ("TIDEGATE_RUN_DIR", "TIDEGATE_STATE_DIR", "TIDEGATE_GATEWAY", "TIDEGATE_DB", "TIDEGATE_RUNNER_")
 """Beginnings of variables that are read elsewhere."""
 
 

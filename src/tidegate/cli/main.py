@@ -14,7 +14,19 @@ from typer.main import get_command
 import tidegate
 from tidegate.cli.errors import in_one_line
 
-COMMANDS = ("advise", "demo", "docs", "doctor", "explain", "run", "serve", "simulate", "status", "experiment")
+COMMANDS = (
+    "advise",
+    "demo",
+    "docs",
+    "doctor",
+    "explain",
+    "gateway",
+    "run",
+    "serve",
+    "simulate",
+    "status",
+    "experiment",
+)
 
 
 class Commands(TyperGroup):

@@ -33,6 +33,14 @@ def run(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with 75 if calls were given up and the command itself succeeded.")
     ] = False,
+    gateway: Annotated[
+        bool | None,
+        typer.Option(
+            "--gateway/--no-gateway",
+            help="Govern programs that are not Python, too. By default, it depends on CMD: on for programs of Node.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Run a command, and send every LLM call of its Python processes at the provider's true rate limit.
 
@@ -59,12 +67,29 @@ def run(
                 why = "the enclosing `tidegate run` counts the calls; give the options to that one"
                 typer.echo(f"tidegate: --report and --strict ignored: {why}", err=True)
             shown, written, strict = False, None, False
-        options = RunOptions(shown, _kept(state, shown), written, strict)
+        options = RunOptions(shown, _kept(state, shown), written, strict, _has_gateway(command, gateway, shown))
         if options.replaces:
             replace(command, environment(os.environ, None))
         raise typer.Exit(watch(command, options))
     except Unstartable as error:
         raise stop(str(error), error.code) from None
+
+
+def _has_gateway(command: list[str], asked: bool | None, shown: bool) -> bool:
+    """Return whether the run has a gateway; stop where one is asked for and a package is missing."""
+    from tidegate.launch.gateway_process import missing_package, wanted
+
+    if not wanted(command, asked, os.environ):
+        return False
+    missing = missing_package()
+    if not missing:
+        return True
+    text = f"gateway not available: {missing} is not installed; run: pip install 'tidegate[ui]'"
+    if asked:
+        raise stop(text)
+    if shown:
+        typer.echo(f"tidegate: {text}; programs of Node run ungoverned", err=True)
+    return False
 
 
 def _kept(state: Path | None, shown: bool) -> StateFile | None:

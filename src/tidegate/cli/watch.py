@@ -28,6 +28,7 @@ from tidegate.core.display import printable
 from tidegate.launch import ungoverned
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import StateFile, environment
+from tidegate.launch.gateway_process import GatewayProcess
 from tidegate.launch.runs import run_folder, write_command
 from tidegate.launch.totals import Folder
 from tidegate.redaction import clean_arguments
@@ -132,6 +133,7 @@ class RunOptions(NamedTuple):
     state: StateFile | None = None
     report: RunReport | None = None
     strict: bool = False
+    gateway: bool = False
 
     @property
     def counts(self) -> bool:
@@ -141,7 +143,7 @@ class RunOptions(NamedTuple):
     @property
     def replaces(self) -> bool:
         """Return whether this process has nothing to do but to become the command."""
-        return not self.counts and self.state is None
+        return not self.counts and self.state is None and not self.gateway
 
 
 def watch(command: Sequence[str], options: RunOptions) -> int:
@@ -163,7 +165,12 @@ def watch(command: Sequence[str], options: RunOptions) -> int:
             replace(command, environment(os.environ, None))
         write_command(Path(run_dir), shlex.join(clean_arguments(command)))
         learned = state.begin(run_dir) if state is not None else None
-        child = Child(command, environment(os.environ, run_dir if options.counts else None, learned))
+        environ = environment(os.environ, run_dir if options.counts else None, learned)
+        gateway = _gateway(environ, shown) if options.gateway else None
+        if gateway is not None:
+            stack.callback(gateway.end)
+            environ = gateway.environ(environ)
+        child = Child(command, environ)
         folder = Folder(Path(run_dir))
         say = _say
         if shown and drawable(STDERR, os.environ):
@@ -172,6 +179,8 @@ def watch(command: Sequence[str], options: RunOptions) -> int:
             ended = _drawn(child, folder, row)
         else:
             ended = child.wait(_nothing, _nothing, LOOK_EVERY)
+        if gateway is not None:
+            gateway.end()
         totals, missed = folder.totals(), ungoverned.read(Path(run_dir))
         if shown:
             say(end_line(totals, missed))
@@ -182,6 +191,20 @@ def watch(command: Sequence[str], options: RunOptions) -> int:
             _report(options.report, EndedRun(command, ended, seconds, totals, missed), shown)
     code = child.end_alike(ended)
     return GIVEN_UP if options.strict and not code and totals.sum("given_up") else code
+
+
+def _gateway(environ: Mapping[str, str], shown: bool) -> GatewayProcess | None:
+    """Start the gateway of a run; None, with a line, where that fails."""
+    try:
+        gateway = GatewayProcess(environ, Path.cwd())
+    except OSError as error:
+        if shown:
+            _say(f"gateway not started: {error.strerror or error}; programs that are not Python run ungoverned")
+        return None
+    if shown:
+        for name, reason in gateway.redirection.kept.items():
+            _say(f"{name} left unchanged: {reason}; calls to that server run ungoverned (`tidegate docs gateway`)")
+    return gateway
 
 
 def _say(text: str) -> None:

@@ -51,7 +51,7 @@ from tidegate.providers._schema import SharedQuotas as SharedQuotas
 from tidegate.providers._sdk_headers import ANY, UNNAMED, sdk_family
 from tidegate.providers._usage import merged, usage_of
 from tidegate.providers._values import dimensions, window_name, window_of
-from tidegate.providers._variables import BASE_URL_VARIABLES
+from tidegate.providers._variables import BASE_URL_VARIABLES, GATEWAY_VARIABLES
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
 from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
 from tidegate.providers.bedrock import BEDROCK
@@ -74,6 +74,7 @@ __all__ = [
     "COMMON_ERRORS",
     "COMPATIBLE",
     "FALLBACK",
+    "GATEWAY_VARIABLES",
     "GEMINI",
     "GEMINI_COMPATIBLE",
     "GITHUB_MODELS",

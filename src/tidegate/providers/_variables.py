@@ -107,3 +107,45 @@ BASE_URL_VARIABLES = (
     *_rows(BY_PATH, "llama-api-client _client.py (Stainless)", "LLAMA_API_CLIENT_BASE_URL"),
     *_rows(BY_PATH, "writer-sdk _client.py (Stainless)", "WRITER_BASE_URL"),
 )
+
+
+class GatewayVariable(NamedTuple):
+    """A variable that leads a program to the gateway, the base URL that it stands for where it is not set, and the
+    files that read it.
+
+    One without such a `default` is changed only where the user has set it.
+    """
+
+    name: str
+    default: str
+    source: str
+
+
+GATEWAY_VARIABLES = (
+    GatewayVariable(
+        "OPENAI_BASE_URL",
+        "https://api.openai.com/v1",
+        "npm: openai 6.49.0 client.js, @ai-sdk/openai 3.0.141, promptfoo 0.121.20 providers",
+    ),
+    GatewayVariable(
+        "ANTHROPIC_BASE_URL",
+        "https://api.anthropic.com",
+        "npm: @anthropic-ai/sdk 1.13.0 client.js, promptfoo 0.121.20; Claude Code (LLM gateway configuration)",
+    ),
+    GatewayVariable(
+        "GOOGLE_GEMINI_BASE_URL",
+        "https://generativelanguage.googleapis.com",
+        "npm: @google/genai 2.32.0 (Gemini CLI calls it)",
+    ),
+    GatewayVariable(
+        "GOOGLE_API_BASE_URL", "https://generativelanguage.googleapis.com", "npm: promptfoo 0.121.20 google provider"
+    ),
+    GatewayVariable("GROQ_BASE_URL", "https://api.groq.com", "npm: groq-sdk 1.6.0 client.js"),
+    GatewayVariable("MISTRAL_API_BASE_URL", "https://api.mistral.ai/v1", "npm: promptfoo 0.121.20 mistral provider"),
+    GatewayVariable("OPENAI_API_BASE_URL", "", "npm: promptfoo 0.121.20 openai provider"),
+    GatewayVariable("AZURE_OPENAI_ENDPOINT", "", "npm: openai 6.49.0 azure.js"),
+    GatewayVariable("AZURE_API_BASE_URL", "", "npm: promptfoo 0.121.20 azure provider"),
+    GatewayVariable("OLLAMA_BASE_URL", "", "npm: promptfoo 0.121.20 ollama provider"),
+)
+"""Variables that programs of Node read. Those of Python alone are absent: Python is governed in its own process. Those
+of Bedrock are absent, too: its requests are signed for their host."""

@@ -25,7 +25,7 @@ from tidegate.admission.drive import adrive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
-from tidegate.transports import pools, sigv4
+from tidegate.transports import gateway_url, pools, sigv4
 from tidegate.transports.bodies import MAX_SECONDS, ErrorBody
 from tidegate.transports.call import (
     MAX_CHECKED_BYTES,
@@ -326,6 +326,8 @@ class AiohttpModule:
 
     def request(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
         """Run `ClientSession._request`, governed if the session or the process is; return an awaitable."""
+        if gateway_url.GatewayRoot.value:
+            args, kwargs = _without_gateway(session, args, kwargs)
         call = self._call(wrapped, session, args, kwargs)
         if call is None:
             return wrapped(*args, **kwargs)
@@ -430,6 +432,26 @@ def _url(session: Any, given: Any) -> Any:
     except Exception:
         # The session itself will report what is wrong with the URL.
         return None
+
+
+def _without_gateway(session: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return the arguments with the URL at the real server, where this process governs a call below the gateway."""
+    try:
+        given = args[1] if len(args) > 1 else kwargs.get("str_or_url")
+        # A session with a base URL may refuse other URLs.
+        if session._base_url is not None or not gateway_url.leaves(binding_of(session) is not None):
+            return args, kwargs
+        url = _url(session, given)
+        real = gateway_url.real_url(str(url)) if url is not None else None
+        if real is None:
+            return args, kwargs
+        replaced = type(url)(real, encoded=True)
+        if len(args) > 1:
+            return (args[0], replaced, *args[2:]), kwargs
+        return args, {**kwargs, "str_or_url": replaced}
+    except Exception:
+        unreadable()
+        return args, kwargs
 
 
 def _pairs(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:

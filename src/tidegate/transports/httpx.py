@@ -21,7 +21,7 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Outcome
-from tidegate.transports import pools, sigv4
+from tidegate.transports import gateway_url, pools, sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
 from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
 from tidegate.transports.governance import Binding, binding_of, provider_elsewhere, provider_of
@@ -206,9 +206,11 @@ class HttpxModule:
     def _call(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> HttpxCall | None:
         try:
             binding = binding_of(client)
+            request = args[0] if args else kwargs.get("request")
+            if gateway_url.GatewayRoot.value and gateway_url.leaves(binding is not None):
+                self._leave_gateway(request)
             if binding is None:
                 return None
-            request = args[0] if args else kwargs.get("request")
             if request is None or request.method != "POST":
                 return None
             url = request.url
@@ -241,6 +243,13 @@ class HttpxModule:
             unreadable()
             return None
         return call
+
+    def _leave_gateway(self, request: Any) -> None:
+        """Address a request below the gateway's root to its real server."""
+        real = gateway_url.real_url(str(request.url)) if request is not None else None
+        if real is not None:
+            request.url = self.module.URL(real)
+            request.headers["host"] = request.url.netloc.decode("ascii")
 
     def _route_elsewhere(self, binding: Binding, client: Any, request: Any) -> RequestRoute | None:
         """Return the route of a request to a host that nothing names, None if it is not governed."""

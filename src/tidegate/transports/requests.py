@@ -15,13 +15,14 @@ from http import HTTPStatus
 from types import ModuleType
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies
 
 from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
-from tidegate.transports import sigv4
+from tidegate.transports import gateway_url, sigv4
 from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
 from tidegate.transports.governance import binding_of, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, made_up, unreadable
@@ -125,9 +126,12 @@ class RequestsModule:
     def _call(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> RequestsCall | None:
         try:
             binding = binding_of(session)
+            request = args[0] if args else kwargs.get("request")
+            # The proxies of this request were chosen for the gateway's address: where there are any, it stays.
+            if gateway_url.GatewayRoot.value and gateway_url.leaves(binding is not None) and not getproxies():
+                request.url = gateway_url.resolved(request.url)
             if binding is None:
                 return None
-            request = args[0] if args else kwargs.get("request")
             if request is None or request.method != "POST":
                 return None
             url = _split(request.url)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
@@ -53,6 +53,25 @@ def new_token() -> str:
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
+def forgery_of(
+    headers: Headers, hosts: Collection[str], origins: Collection[str] = frozenset()
+) -> tuple[int, str] | None:
+    """Return status and reason of the refusal of a request that another page or host name has caused, else None.
+
+    `hosts` are the values of `Host` that name the server. `origins` are those of its own pages.
+    """
+    named = headers.getlist("host")
+    if len(named) != 1 or named[0].lower() not in hosts:
+        return 421, "request refused: its Host does not name this server"
+    sent_by = headers.getlist("origin")
+    if len(sent_by) > 1 or (sent_by and sent_by[0].lower() not in origins):
+        return 403, "request refused: it comes from another origin"
+    # `same-site` ignores ports: another local server is of the same site.
+    if any(site not in ("none", "same-origin") for site in headers.getlist("sec-fetch-site")):
+        return 403, "request refused: it comes from another site"
+    return None
+
+
 class AccessPolicy:
     """ASGI middleware that refuses forged requests on every path and with every method.
 
@@ -90,15 +109,9 @@ class AccessPolicy:
 
     def refusal_of(self, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
         """Return status and reason of the refusal of a request; None for one that is answered."""
-        hosts = headers.getlist("host")
-        if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return 421, "request refused: its Host does not name this server"
-        origins = headers.getlist("origin")
-        if len(origins) > 1 or (origins and origins[0].lower() not in self._origins):
-            return 403, "request refused: it comes from another origin"
-        # `same-site` ignores ports: another local server is of the same site.
-        if any(site not in ("none", "same-origin") for site in headers.getlist("sec-fetch-site")):
-            return 403, "request refused: it comes from another site"
+        forged = forgery_of(headers, self._hosts, self._origins)
+        if forged is not None:
+            return forged
         if path.startswith(API) or method not in SAFE_METHODS:
             given = headers.getlist("authorization")
             if len(given) != 1 or not hmac.compare_digest(given[0].encode(), self._authorization):

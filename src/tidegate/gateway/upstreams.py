@@ -1,0 +1,54 @@
+"""Servers that a gateway may reach: those of known providers, and those that the user named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+from tidegate import providers
+from tidegate.errors import ConfigurationError
+from tidegate.transports.gateway_url import PLAIN, RealServer
+
+ADDED_VERSIONS = {("api.anthropic.com", "/messages"): "/v1/messages"}
+"""Paths that a server does not have, with those that are meant.
+
+@ai-sdk/anthropic 3.0.140 appends `/messages` to `ANTHROPIC_BASE_URL`, and the SDK of Anthropic `/v1/messages`
+(https://github.com/vercel/ai/issues/15542).
+"""
+
+
+class Upstreams:
+    """Set of the servers that a gateway may reach; raises `ConfigurationError` for a URL that names none.
+
+    `urls` are base URLs of servers beside the known providers. A known provider is reached by TLS at its usual port.
+    """
+
+    def __init__(self, urls: Iterable[str] = ()) -> None:
+        self._named = frozenset(self._server(url) for url in urls)
+
+    def allows(self, server: RealServer) -> bool:
+        """Return whether the gateway may send requests to a server."""
+        if (server.scheme, server.address) in self._named:
+            return True
+        host = server.address.removesuffix(":443")
+        return server.scheme != PLAIN and ":" not in host and providers.table_of(host) is not None
+
+    def is_known(self, server: RealServer) -> bool:
+        """Return whether a server is that of a known provider, which cannot be another gateway."""
+        return providers.table_of(server.address.partition(":")[0]) is not None
+
+    @staticmethod
+    def path_at(server: RealServer) -> str:
+        """Return the path of a request at its server."""
+        return ADDED_VERSIONS.get((server.address, server.path), server.path)
+
+    @staticmethod
+    def _server(url: str) -> tuple[str, str]:
+        try:
+            parts = urlsplit(url)
+            parts.port  # noqa: B018  # raises for a port that is no number
+        except ValueError as error:
+            raise ConfigurationError("upstream", url, str(error)) from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+            raise ConfigurationError("upstream", url, "it must be a URL such as https://llm.example/v1")
+        return parts.scheme, parts.netloc.lower()

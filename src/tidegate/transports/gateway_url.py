@@ -1,0 +1,98 @@
+"""URLs below the root of a gateway: each names the real server, so governed processes can leave the gateway out.
+
+Theory of operation. The root is `http://127.0.0.1:PORT/TOKEN`. Below it, the first segment of the path is the host of
+the real server, and the rest is its path: `ROOT/api.openai.com/v1`. A server without TLS follows a segment `http`:
+`ROOT/http/localhost:8000/v1`. A process that governs its own calls sends them to the real server. Their keys are then
+those that they have without the gateway.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from tidegate.admission.context import current_scope
+
+VARIABLE = "TIDEGATE_GATEWAY"
+"""Variable with the root of the gateway, without a slash at its end."""
+
+LOOPBACK = ("http://127.0.0.1:", "http://localhost:", "http://[::1]:")
+"""Beginnings of a root. Requests to any other address are never redirected."""
+
+PLAIN = "http"
+"""Segment before the host of a server without TLS."""
+
+
+class RealServer(NamedTuple):
+    """Server behind a path below the root: its scheme, its host with the port, and the rest of the path."""
+
+    scheme: str
+    address: str
+    path: str
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the path at the real server."""
+        return f"{self.scheme}://{self.address}{self.path}"
+
+
+def real_server(path: str) -> RealServer | None:
+    """Return the server that a path below the root names; None for a path that names none."""
+    scheme, (address, slash, rest) = "https", path.removeprefix("/").partition("/")
+    if address == PLAIN:
+        scheme, (address, slash, rest) = PLAIN, rest.partition("/")
+    return RealServer(scheme, address.lower(), f"{slash}{rest}") if address else None
+
+
+def through(root: str, url: str) -> str:
+    """Return the URL by which `url`, the base URL of a server, is reached through the gateway at `root`.
+
+    Raise `ValueError` for a URL without a host, with another scheme, or with a user name.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
+        raise ValueError("no plain http or https URL")
+    parts.port  # noqa: B018  # raises for a port that is no number
+    plain = f"{PLAIN}/" if parts.scheme == PLAIN else ""
+    return f"{root}/{plain}{parts.netloc}{parts.path}"
+
+
+class GatewayRoot:
+    """Root of the gateway that this process was told of; empty for none."""
+
+    value = ""
+
+    @classmethod
+    def read(cls) -> None:
+        """Read the root from the environment."""
+        given = os.environ.get(VARIABLE, "")
+        cls.value = given.rstrip("/") if given.startswith(LOOPBACK) else ""
+
+
+GatewayRoot.read()
+
+
+def real_url(url: str) -> str | None:
+    """Return the URL at the real server for one below the root of this process's gateway; None for any other."""
+    root = GatewayRoot.value
+    if not root or not url.startswith(f"{root}/"):
+        return None
+    server = real_server(url[len(root) :])
+    return server.url if server is not None else None
+
+
+def resolved(url: str) -> str:
+    """Return the URL at the real server for one below the root, and any other URL as it is."""
+    return real_url(url) or url
+
+
+def leaves(bound: bool) -> bool:
+    """Return whether requests leave the gateway out: a client with a binding, or a scope in which requests pass.
+
+    All others go to the gateway, which governs them.
+    """
+    if not GatewayRoot.value:
+        return False
+    scope = current_scope()
+    return bound or (scope is not None and scope.open)
