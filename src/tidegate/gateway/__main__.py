@@ -15,10 +15,10 @@ def main() -> None:
     """Read the start from standard input, wait for the first connection, and serve until that input ends."""
     start = json.loads(sys.stdin.buffer.readline())
     listener = socket.socket(fileno=int(sys.argv[1]))
-    readable, _, _ = select.select([listener, STDIN], [], [])
+    readable, _, _ = select.select([listener.fileno(), STDIN], [], [])
     if STDIN in readable:
         return
-    from tidegate import install
+    from tidegate._install import install
     from tidegate.gateway.server import run
     from tidegate.gateway.upstreams import Upstreams
 

@@ -161,7 +161,7 @@ class GatewayProxy:
     def _request(self, scope: Scope, server: RealServer, content: Any) -> httpx.Request:
         query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
         url = httpx.URL(f"{server.scheme}://{server.address}{self._upstreams.path_at(server)}{query}")
-        headers = [pair for pair in _passed_on(scope["headers"], NOT_SENT)]
+        headers = _passed_on(scope["headers"], NOT_SENT)
         headers.insert(0, (b"host", url.netloc))
         if not self._upstreams.is_known(server):
             headers.append((HOP, b",".join([*_passed(scope["headers"]), self._number])))

@@ -15,8 +15,8 @@ from contextlib import suppress
 from starlette.types import Receive
 
 MAX_BODY = 32 << 20
-"""Bytes up to which a body is held. Raising it needs more memory per call. Source: `providers._request._MAX_BODY`, above
-which no body is parsed; 32 MB is also Anthropic's limit of a request (docs.anthropic.com, Errors, read 2026-11-23)."""
+"""Bytes up to which a body is held. Raising it needs more memory per call. Derived from `providers._request._MAX_BODY`,
+above which no body is parsed."""
 
 MAX_BODIES = 512 << 20
 """Bytes that all held bodies have in total. Raising it lets more calls with large bodies wait in the queue, and needs
