@@ -6,6 +6,7 @@ import asyncio
 import gc
 import gzip
 import pickle
+import random
 import weakref
 from types import ModuleType
 from typing import Any
@@ -325,3 +326,30 @@ def test_what_a_hook_sends_inside_an_attempt_passes_through(module: ModuleType, 
         inner.close()
         outer.close()
     assert only(registry).attempts == 1
+
+
+@pytest.mark.parametrize("filler", [0, 1 << 17])
+def test_the_usage_of_a_compressed_answer_that_is_streamed_is_read(
+    module: ModuleType, registry: Any, filler: int
+) -> None:
+    noise = bytes(random.Random(0).choices(range(32, 34), k=filler)).replace(b'"', b"#")
+    answer = b'{"text": "' + noise + b'", "usage": {"prompt_tokens": 9, "completion_tokens": 3}}'
+    body = gzip.compress(answer)
+
+    def pieces() -> Any:
+        yield from (body[at : at + 1000] for at in range(0, len(body), 1000))
+
+    headers = {"content-encoding": "gzip", "content-type": "application/json"}
+    client = registry.wrap(mocked(module, lambda request: module.Response(200, headers=headers, content=pieces())))
+    before = estimate_before(module)
+    with client.stream("POST", CHAT, json=BODY) as response:
+        assert b"".join(response.iter_raw()) == body
+    assert only(registry).mean_output < before
+
+
+def estimate_before(module: ModuleType) -> float:
+    """The expected output of a key that has learned nothing."""
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry.wrap(mocked(module, lambda request: module.Response(200, json={}))).post(CHAT, json=BODY)
+    mean: float = only(registry).mean_output
+    return mean

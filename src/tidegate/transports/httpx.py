@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from types import ModuleType
 from typing import Any
@@ -36,6 +36,10 @@ OWN_STREAMS = frozenset(
 
 SENDING = ("handle_request", "handle_async_request")
 """The sending methods of the two transports, and of httpcore's pools. Mocks of the whole library replace them."""
+
+PIECE = 1 << 9
+"""Bytes of a good answer that are decompressed at a time. Raising it allows a larger bomb, lowering it takes longer.
+Chosen: half a kilobyte of gzip stands for half a megabyte at most."""
 
 MAX_WRAPPERS = 3
 """Number of transports that may wrap the one that sends, at most. Raising it searches deeper in a client's objects.
@@ -138,6 +142,9 @@ class HttpxCall(HttpCall):
         if body is not None:
             return AttemptResult(outcome, response=response)
         watch = StreamWatch(self, permit, outcome)
+        encoding = response.headers.get("content-encoding")
+        if encoding is not None:
+            watch.decode = partial(self._decoded, encoding)
         response.stream = stream(response.stream, watch)
         return AttemptResult(outcome, response=response, streaming=True)
 
@@ -152,8 +159,15 @@ class HttpxCall(HttpCall):
         encoding = response.headers.get("content-encoding")
         if encoding is None:
             return b"".join(body.chunks)
-        beginning = self.stack.module.Response(200, headers={"content-encoding": encoding}, content=body.pieces())
-        return decoded(beginning.iter_bytes())
+        return self._decompressed(encoding, body.pieces())
+
+    def _decoded(self, encoding: str, seen: bytes) -> bytes:
+        """Return what the bytes of a good answer stand for."""
+        return self._decompressed(encoding, (seen[at : at + PIECE] for at in range(0, len(seen), PIECE)))
+
+    def _decompressed(self, encoding: str, pieces: Iterator[bytes]) -> bytes:
+        answer = self.stack.module.Response(200, headers={"content-encoding": encoding}, content=pieces)
+        return decoded(answer.iter_bytes())
 
     def judge_error(self, error: Exception) -> Outcome:
         """Return the outcome of an exception; `UNREAL` if it does not come from below the HTTP library."""

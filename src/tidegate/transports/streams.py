@@ -30,16 +30,25 @@ MAX_SEEN_BYTES = 2 * KEPT_BYTES
 memory per stream. Derived from `KEPT_BYTES`: both fit."""
 
 
-class StreamWatch:
-    """The watched bytes of a stream, and its permit; `finish` returns the permit once."""
+MAX_ENCODED_BYTES = 1 << 16
+"""Bytes of a compressed body that are kept, all from its beginning on. A longer one tells no usage. Raising it uses more
+memory per stream. Chosen: answers that are not streamed have some kilobytes."""
 
-    __slots__ = ("_head", "_held", "_outcome", "_seen")
+
+class StreamWatch:
+    """The watched bytes of a stream, and its permit; `finish` returns the permit once.
+
+    Where `decode` is set, the bytes are compressed, and it returns those that they stand for.
+    """
+
+    __slots__ = ("_head", "_held", "_outcome", "_seen", "decode")
 
     def __init__(self, call: HttpCall, permit: Permit, outcome: Outcome) -> None:
         self._held: tuple[HttpCall, Permit] | None = (call, permit)
         self._outcome = outcome
         self._head = b""
         self._seen = bytearray()
+        self.decode: Callable[[bytes], bytes] | None = None
 
     def feed(self, chunk: bytes) -> None:
         """Keep the first and the last bytes."""
@@ -55,6 +64,10 @@ class StreamWatch:
     def _trim(self) -> None:
         """Trim the bytes that were seen to the last ones; keep the first ones, too."""
         seen = self._seen
+        if self.decode is not None:
+            if len(seen) <= MAX_ENCODED_BYTES:
+                return
+            self.decode = _nothing
         if not self._head:
             self._head = bytes(seen[:KEPT_BYTES])
         del seen[:-KEPT_BYTES]
@@ -69,6 +82,8 @@ class StreamWatch:
             call.settle_stream(permit, call.judge_error(error))
             return
         seen = bytes(self._seen)
+        if self.decode is not None:
+            self._head, seen = b"", self.decode(seen)
         failure = providers.judge_event(call.provider, seen[-KEPT_BYTES:])
         if failure is not None:
             call.settle_stream(permit, failure)
@@ -81,6 +96,11 @@ class StreamWatch:
         if held is not None:
             call, permit = held
             call.registry.drop(permit)
+
+
+def _nothing(encoded: bytes) -> bytes:
+    """Return nothing: a part of a compressed body stands for nothing."""
+    return b""
 
 
 class WatchedRaw(wrapt.ObjectProxy[Any]):
