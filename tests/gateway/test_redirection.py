@@ -20,7 +20,7 @@ def executable(folder: Path, name: str, text: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("first_line", ["#!/usr/bin/env node", "#!/usr/bin/node", "#!/usr/bin/env -S node --no-warnings",
+@pytest.mark.parametrize("first_line", ["#!/usr/bin/env node", "#!/usr/bin/node", "#!/usr/bin/env -S node --trace",
                                         "#!/usr/bin/env -S A=1 bun", "#!/opt/deno run -A"])  # fmt: skip
 def test_a_script_of_an_interpreter_of_javascript_is_for_node(tmp_path: Path, first_line: str) -> None:
     assert is_for_node(executable(tmp_path, "promptfoo", first_line + "\n"))

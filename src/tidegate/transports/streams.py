@@ -31,7 +31,7 @@ memory per stream. Derived from `KEPT_BYTES`: both fit."""
 
 
 MAX_ENCODED_BYTES = 1 << 16
-"""Bytes of a compressed body that are kept, all from its beginning on. A longer one tells no usage. Raising it uses more
+"""Bytes of a compressed body that are kept, from its beginning on. A longer one tells no usage. Raising it uses more
 memory per stream. Chosen: answers that are not streamed have some kilobytes."""
 
 

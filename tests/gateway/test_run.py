@@ -1,0 +1,171 @@
+"""`tidegate run --gateway`: every program of the run is governed once, at the key that it has without a gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import PYTHON, RUN, TIDEGATE, environ, run
+from tests.gateway.test_proxy import eventually
+from tests.gateway.upstream import PATIENCE, Upstream
+from tidegate.testing import Limit, Scenario, SimulatorProcess
+
+ASK = """
+import importlib, json, os, sys
+stack, url = sys.argv[1], os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+body = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+headers = {"authorization": "Bearer sk-1"}
+if stack == "aiohttp":
+    import aiohttp, asyncio
+
+    async def ask():
+        async with aiohttp.ClientSession() as session, session.post(url, json=body, headers=headers) as answer:
+            return answer.status, str(answer.url)
+
+    status, asked = asyncio.run(ask())
+elif stack == "openai":
+    import openai
+
+    answer = openai.OpenAI(api_key="sk-1").chat.completions.with_raw_response.create(**body)
+    status, asked = answer.status_code, str(answer.http_request.url)
+else:
+    answer = importlib.import_module(stack).post(url, json=body, headers=headers)
+    status, asked = answer.status_code, str(answer.request.url)
+import tidegate
+
+keys = [str(key) for key in tidegate.registry().snapshot().keys]
+print(json.dumps({"status": status, "asked": asked, "keys": keys}))
+"""
+
+BARE = """
+import json, os, sys, urllib.request
+body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+for number in range(int(sys.argv[1])):
+    headers = {"authorization": "Bearer sk-1", "content-type": "application/json"}
+    request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
+    assert urllib.request.urlopen(request).status == 200
+"""
+
+
+@pytest.fixture(scope="module")
+def provider() -> SimulatorProcess:
+    with SimulatorProcess(Scenario(limiters=(Limit(limit=6, window=1.0),))) as provider:
+        yield provider
+
+
+@pytest.mark.parametrize("stack", ["openai", "httpx", "requests", "aiohttp"])
+def test_a_python_program_has_the_key_that_it_has_without_a_gateway(provider: SimulatorProcess, stack: str) -> None:
+    env = environ(OPENAI_BASE_URL=provider.openai_url, TIDEGATE_DIGEST_KEY="k")
+    without, within = (run(*words, PYTHON, "-c", ASK, stack, env=env) for words in ((), ("--gateway",)))
+    assert without.code == within.code == 0, within.lines
+    assert json.loads(within.out) == json.loads(without.out)
+    assert json.loads(within.out)["asked"] == f"{provider.openai_url}/chat/completions"
+    assert len(json.loads(within.out)["keys"]) == 1
+    assert within.last.startswith("tidegate: 1 calls, 1 answered") or within.last.startswith("tidegate: 1 call,")
+
+
+def test_other_programs_are_governed_and_counted(provider: SimulatorProcess, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    env = environ(OPENAI_BASE_URL=provider.openai_url)
+    done = run("--report", str(report), "--gateway", PYTHON, "-S", "-E", "-c", BARE, "14", env=env)
+    assert done.code == 0, done.lines
+    assert done.last.startswith("tidegate: 14 calls, 14 answered, 0 given up")
+    (key,) = json.loads(report.read_text())["keys"]
+    assert key["key"].startswith(f"compatible · {provider.url.removeprefix('http://')}")
+
+
+def test_a_python_program_and_its_gateway_share_the_limit(provider: SimulatorProcess, tmp_path: Path) -> None:
+    both = f"{PYTHON} -c '{ASK}' openai && {PYTHON} -S -E -c '{BARE}' 3"
+    script = tmp_path / "both.sh"
+    script.write_text(both)
+    report = tmp_path / "report.json"
+    env = environ(OPENAI_BASE_URL=provider.openai_url, TIDEGATE_SHARE=str(tmp_path))
+    done = run("--report", str(report), "--gateway", "sh", str(script), env=env)
+    assert done.code == 0, done.lines
+    (key,) = json.loads(report.read_text())["keys"]
+    assert key["calls"] == 4
+
+
+def test_learned_limits_of_the_gateway_are_saved(provider: SimulatorProcess, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    env = environ(OPENAI_BASE_URL=provider.openai_url)
+    assert run("--state", str(state), "--gateway", PYTHON, "-S", "-E", "-c", BARE, "2", env=env).code == 0
+    assert "compatible" in state.read_text()
+
+
+SHOW = "import os; print(os.environ.get('TIDEGATE_GATEWAY'), os.environ.get('OPENAI_BASE_URL'))"
+
+
+def test_no_gateway_changes_nothing() -> None:
+    for words in ((), ("--no-gateway",)):
+        assert run(*words, PYTHON, "-c", SHOW).out == "None None\n"
+
+
+def test_a_run_inside_a_run_uses_the_outer_gateway() -> None:
+    code = f"import subprocess, sys; {SHOW}; subprocess.run([*{RUN!r}, '--gateway', sys.executable, '-c', {SHOW!r}])"
+    done = run("--gateway", PYTHON, "-uc", code)
+    outer, inner = done.out.splitlines()
+    assert outer == inner
+    assert outer.startswith("http://127.0.0.1:")
+    assert outer.split()[1] == f"{outer.split()[0]}/api.openai.com/v1"
+
+
+def test_a_file_that_names_a_server_is_said(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("OPENAI_BASE_URL=https://mine.example/v1\n")
+    done = run("--gateway", PYTHON, "-c", SHOW, cwd=tmp_path)
+    assert done.out.endswith(" None\n")
+    assert done.lines[0].startswith(f"tidegate: OPENAI_BASE_URL left unchanged: {tmp_path / '.env'} sets it; ")
+
+
+def test_a_missing_extra_is_said(tmp_path: Path) -> None:
+    """A package that cannot be found, as where the extra is not installed."""
+    node = tmp_path / "node"
+    node.write_text("#!/bin/sh\necho ran $TIDEGATE_GATEWAY\n")
+    node.chmod(0o755)
+    hidden = [TIDEGATE[0], "-c", "import sys; sys.modules['uvicorn'] = None; " + TIDEGATE[2]]
+    said = "gateway not available: uvicorn is not installed; run: pip install 'tidegate[ui]'"
+    for words, code, out in (((), 0, "ran\n"), (("--gateway",), 1, ""), (("--no-gateway",), 0, "ran\n")):
+        done = subprocess.run([*hidden, "run", *words, str(node)], env=environ(), capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (code, out), done.stderr
+        assert (said in done.stderr) is (words != ("--no-gateway",))
+
+
+WAIT = "import os, sys; print(os.environ['TIDEGATE_GATEWAY'], flush=True); sys.stdin.read()"
+
+
+def test_a_gateway_ends_with_its_run_however_that_ends(upstream: Upstream) -> None:
+    env = environ(OPENAI_BASE_URL=f"{upstream.url}/v1")
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        process = subprocess.Popen(
+            [*RUN, "--gateway", sys.executable, "-S", "-E", "-c", WAIT],
+            env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        with process:
+            assert process.stdout is not None
+            root = process.stdout.readline().strip()
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+            if not children.exists():
+                pytest.fail("no list of child processes: the kernel lacks /proc/PID/task/TID/children")
+            pids = [int(each) for each in children.read_text().split()]
+            (gateway,) = [each for each in pids if b"tidegate.gateway" in Path(f"/proc/{each}/cmdline").read_bytes()]
+            assert root.rpartition("/")[2].encode() not in Path(f"/proc/{gateway}/cmdline").read_bytes()
+            process.send_signal(number)
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(PATIENCE)
+            assert eventually(lambda: not _runs(gateway))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # One that nobody waits for any more has ended, too.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
