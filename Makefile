@@ -17,11 +17,12 @@ test: $(ENVS)/test/ready test-openai2 test-aiobotocore
 	$(ENVS)/test/bin/python -m pytest -n 4 --dist worksteal
 
 # With servers that are no Python packages. The tests start and stop them on ports of their own.
-test-real: $(ENVS)/test/ready $(ENVS)/browser/ready
+test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/node/ready
 	command -v redis-server >/dev/null || (apt-get update -qq && apt-get install -qq -y redis-server)
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium)
 	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
 	$(ENVS)/browser/bin/python -m pytest -m real tests/browser
+	$(ENVS)/test/bin/python -m pytest -m real tests/node
 
 test-openai2: $(ENVS)/openai2/ready
 	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk
@@ -112,6 +113,13 @@ $(ENVS)/engines/ready: $(ENVS)/engines/pip constraints-engines.txt
 
 $(ENVS)/lint/ready: $(ENVS)/lint/pip constraints.txt
 	$(ENVS)/lint/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group lint
+	touch $@
+
+# Packages of Node; npm and Node itself are the machine's.
+$(ENVS)/node/ready: tests/node/package.json
+	mkdir -p $(ENVS)/node
+	cp tests/node/package.json $(ENVS)/node/
+	cd $(ENVS)/node && npm install --no-audit --no-fund --ignore-scripts --loglevel=error
 	touch $@
 
 $(ENVS)/release/ready: $(ENVS)/release/pip constraints-release.txt

@@ -106,6 +106,18 @@ def test_an_answer_arrives_as_it_was_sent(gateway: Gateway, upstream: Upstream) 
     assert got == [*expected, ("x-empty", ""), ("content-length", str(len(body)))]
 
 
+@pytest.mark.parametrize(("path", "status", "shown"), [(CHAT, "200 OK", "1"), (CHAT, "400 Bad Request", "0"),
+                                                       ("/v1/models", "200 OK", "0")])  # fmt: skip
+def test_a_good_answer_does_not_look_like_a_refusal(
+    gateway: Gateway, upstream: Upstream, path: str, status: str, shown: str
+) -> None:
+    headers = ("x-ratelimit-remaining-requests: 0", "x-ratelimit-remaining-tokens: 10", "connection: close")
+    upstream.answers[path] = lambda request: request.send(answer(*headers, status=status, body=b"{}"))
+    response = asked(gateway, upstream.url + path, headers={"authorization": "Bearer sk-spent"})
+    assert response.getheader("x-ratelimit-remaining-requests") == shown
+    assert response.getheader("x-ratelimit-remaining-tokens") == "10"
+
+
 def test_a_stream_arrives_piece_by_piece(gateway: Gateway, upstream: Upstream) -> None:
     seen = threading.Event()
 

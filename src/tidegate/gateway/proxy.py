@@ -58,6 +58,13 @@ CONNECTION_HEADERS = frozenset(
 NOT_SENT = CONNECTION_HEADERS | {b"host", b"expect", HOP}
 """Headers of a request that are new for each connection. The server of the gateway answers `Expect` itself."""
 
+REMAINING = frozenset({b"x-ratelimit-remaining", b"x-ratelimit-remaining-requests", b"x-ratelimit-remaining-tokens"})
+"""Headers of which a good answer passes 1 in place of 0.
+
+promptfoo throws a good answer away that states 0, waits, and sends the call again. After five such answers it gives the
+row up (promptfoo 0.121.20 `isRateLimited`). The gateway itself paces the calls, and has read the true number.
+"""
+
 Pairs = Iterable[tuple[bytes, bytes]]
 
 
@@ -114,6 +121,8 @@ class GatewayProxy:
 
     async def _forward(self, scope: Scope, receive: Receive, send: Send, server: RealServer) -> None:
         """Send a request on, unless its client closes the connection before the end of the answer."""
+        # A gateway before this one has governed the call already.
+        governed = self._is_inference(scope, server) and not _passed(scope["headers"])
         task = asyncio.current_task()
         assert task is not None, "the server runs each request in a task"
         body, watcher, gone = self._body(scope, receive, server), None, False
@@ -126,7 +135,7 @@ class GatewayProxy:
             task.cancel()
 
         try:
-            if body is not None and self._is_inference(scope, server):
+            if body is not None and governed:
                 await body.read()
             content: Any = b""
             if body is not None:
@@ -134,7 +143,7 @@ class GatewayProxy:
             # While pieces are read, the body itself tells of the end of the connection.
             if isinstance(content, bytes):
                 watcher = asyncio.ensure_future(cancel_at_end())
-            await self._answer(self._request(scope, server, content), _passed(scope["headers"]), send)
+            await self._answer(self._request(scope, server, content), governed, send)
         except ClientGone:
             return
         except asyncio.CancelledError:
@@ -167,10 +176,9 @@ class GatewayProxy:
             headers.append((HOP, b",".join([*_passed(scope["headers"]), self._number])))
         return httpx.Request(scope["method"], url, headers=headers, content=content)
 
-    async def _answer(self, request: httpx.Request, passed: list[bytes], send: Send) -> None:
-        # A gateway before this one has governed the call already.
+    async def _answer(self, request: httpx.Request, governed: bool, send: Send) -> None:
         try:
-            with AttemptScope() if passed else nullcontext():
+            with nullcontext() if governed else AttemptScope():
                 response = await self._client.send(request, stream=True)
         except httpx.HTTPError as error:
             await _refuse(send, *_unreachable(error, request.url.host))
@@ -178,6 +186,8 @@ class GatewayProxy:
         try:
             headers = [(name.lower(), value) for name, value in response.headers.raw]
             passing = _passed_on(headers, CONNECTION_HEADERS)
+            if response.is_success and governed:
+                passing = [(name, b"1" if value == b"0" and name in REMAINING else value) for name, value in passing]
             await send({"type": "http.response.start", "status": response.status_code, "headers": passing})
             if response.is_stream_consumed:
                 await send({"type": "http.response.body", "body": response.content})
