@@ -38,6 +38,8 @@ def run(
 
     tidegate must be installed in this process. Call `started` when the gateway answers.
     """
+    # asyncio sends small pieces at once only on sockets that name their protocol. On others they wait up to 40 ms.
+    listener = socket.socket(listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach())
     with suppress(KeyboardInterrupt):
         asyncio.run(_serve(listener, token, upstreams, started, until))
 
