@@ -196,6 +196,14 @@ def clock_table() -> str:
     return "\n".join(rows)
 
 
+def gateway_table() -> str:
+    rows = ["| variable | stands for, where it is not set | read by |", "|---|---|---|"]
+    for each in providers.GATEWAY_VARIABLES:
+        default = f"`{each.default}`" if each.default else "changed only where it is set"
+        rows.append(f"| `{each.name}` | {default} | {each.source} |")
+    return "\n".join(rows)
+
+
 def habit_table() -> str:
     rows = ["| found | verdict | what it says | read in |", "|---|---|---|---|"]
     rows += [f"| {each.name} | {each.verdict} | {each.text} | {each.source} |" for each in CHECKS]
@@ -270,6 +278,7 @@ GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "refusals": ("docs/providers.md", common_refusals),
     "events": ("docs/events.md", event_tables),
     "clocks": ("docs/clocks.md", clock_table),
+    "gateway variables": ("docs/gateway.md", gateway_table),
     "habits": ("docs/doctor.md", habit_table),
     "metrics": ("docs/telemetry.md", metric_table),
     "span events": ("docs/telemetry.md", span_event_table),

@@ -31,6 +31,7 @@ def test_help_lists_exactly_the_commands_there_are(flag: str) -> None:
         "docs",
         "doctor",
         "explain",
+        "gateway",
         "run",
         "serve",
         "simulate",

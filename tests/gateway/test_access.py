@@ -46,6 +46,8 @@ OUTSIDE = (
     "/llm.example:8000/v1",
     "/%61pi.openai.com/v1",
     "/..%2fevil.example/",
+    "/http/of-hosts.example/v1",
+    "/of-hosts.example:80/v1",
 )
 
 
@@ -67,7 +69,7 @@ def client(sent: Sent) -> Iterator[TestClient]:
     proxy = GatewayProxy(
         hosts=(HOST, "localhost:4790"),
         token=TOKEN,
-        upstreams=Upstreams(["http://llm.example:8000/v1"]),
+        upstreams=Upstreams(["http://llm.example:8000/v1"], ["of-hosts.example"]),
         client=httpx.AsyncClient(transport=httpx.MockTransport(sent)),
     )
     client = TestClient(proxy, base_url=f"http://{HOST}")
@@ -116,6 +118,7 @@ def test_requests_of_programs_are_answered(client: TestClient, sent: Sent, host:
     assert sent[0].headers["host"] == "api.openai.com"
     assert client.get(f"/{TOKEN}/http/llm.example:8000/v1/models", headers=headers).status_code == 200
     assert str(sent[1].url) == "http://llm.example:8000/v1/models"
+    assert client.get(f"/{TOKEN}/of-hosts.example/v1/models", headers=headers).status_code == 200
 
 
 def test_known_providers_get_no_header_of_ours(client: TestClient, sent: Sent) -> None:

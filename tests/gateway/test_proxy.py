@@ -59,6 +59,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
     while not holds():
         if time.monotonic() > end:
             return False
+        time.sleep(0.01)
     return True
 
 
@@ -161,6 +162,33 @@ def test_a_client_that_leaves_ends_its_call(gateway: Gateway, upstream: Upstream
     assert closed.wait(PATIENCE)
     assert eventually(lambda: sum(key.in_flight for key in totals(gateway).keys.values()) == 0)
     assert sum(key.abandoned for key in totals(gateway).keys.values()) >= 1
+
+
+def test_a_client_that_leaves_the_queue_frees_its_place(gateway: Gateway, upstream: Upstream) -> None:
+    done = threading.Event()
+
+    def reply(request: Received) -> None:
+        assert done.wait(PATIENCE)
+        request.send(answer("connection: close", body=b"{}"))
+
+    def waiting() -> int:
+        # The folder of counts comes with the first key.
+        return sum(key.waiting for run in live_runs(str(gateway.folder)) for key in run.totals.keys.values())
+
+    upstream.answers[CHAT] = reply
+    parts = urlsplit(gateway.to(upstream.url + CHAT))
+    connections = [http.client.HTTPConnection(parts.netloc, timeout=PATIENCE) for _ in range(6)]
+    try:
+        for connection in connections:
+            connection.request("POST", parts.path, BODY, {"authorization": "Bearer sk-queue"})
+        # A new key begins with four calls in flight.
+        assert eventually(lambda: waiting() == 2)
+        connections.pop().close()
+        assert eventually(lambda: waiting() == 1)
+    finally:
+        done.set()
+        for connection in connections:
+            connection.close()
 
 
 def test_refusals_do_not_reach_the_client(gateway: Gateway, provider: SimulatorProcess) -> None:

@@ -99,6 +99,18 @@ def test_learned_limits_of_the_gateway_are_saved(provider: SimulatorProcess, tmp
     assert "compatible" in state.read_text()
 
 
+def test_a_server_of_a_variable_that_python_does_not_read_is_governed(upstream: Upstream, tmp_path: Path) -> None:
+    code = BARE.replace("OPENAI_BASE_URL", "OPENAI_API_BASE_URL")
+    done = run("--gateway", PYTHON, "-S", "-E", "-c", code, "1", env=environ(OPENAI_API_BASE_URL=f"{upstream.url}/v1"))
+    assert done.last.startswith("tidegate: 1 call")
+
+
+def test_a_silent_run_has_a_gateway(provider: SimulatorProcess) -> None:
+    env = environ(OPENAI_BASE_URL=provider.openai_url, TIDEGATE_LOG="off")
+    done = run("--gateway", PYTHON, "-S", "-E", "-c", BARE, "2", env=env)
+    assert (done.code, done.lines) == (0, [])
+
+
 SHOW = "import os; print(os.environ.get('TIDEGATE_GATEWAY'), os.environ.get('OPENAI_BASE_URL'))"
 
 

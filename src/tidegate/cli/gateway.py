@@ -30,22 +30,21 @@ def gateway(
     gateway. Credentials pass through and are not kept. Ctrl-C ends it. `tidegate run` starts one by itself.
     """
     try:
-        from tidegate.gateway.server import run
+        from tidegate.gateway.server import governed, run
         from tidegate.gateway.upstreams import Upstreams
         from tidegate.ui.access_policy import new_token
         from tidegate.ui.server import bind
     except ImportError as error:
         raise stop(f"gateway not available: {error.name} is not installed; run: pip install 'tidegate[ui]'") from None
-    from tidegate._install import host_of, install
+    from tidegate._install import install
     from tidegate.admission.registry import RateLimitRegistry
-    from tidegate.settings import Settings
 
-    settings, added = Settings.from_environment(), upstream or []
-    upstreams = Upstreams(added)
+    added = upstream or []
+    settings = governed(added)
+    upstreams = Upstreams(added, settings.hosts)
     if settings.disabled:
         raise ConfigurationError("TIDEGATE_DISABLED", "1", "a gateway would govern nothing; unset it")
-    named = [host_of(url) for url in added]
-    install(RateLimitRegistry(settings.model_copy(update={"hosts": (*settings.hosts, *named)})))
+    install(RateLimitRegistry(settings))
     listener, token = bind("127.0.0.1", port), new_token()
     chosen = listener.getsockname()[1]
     root = f"http://127.0.0.1:{chosen}/{token}"

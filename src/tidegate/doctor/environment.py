@@ -190,7 +190,7 @@ PATCHERS = {
 }
 """Distributions that patch the same HTTP stacks, by wrapt or directly; either order works."""
 
-NODE_COMMANDS = {"promptfoo": "promptfoo 0.123.1 runs on Node; set its base URL to a gateway that limits its calls"}
+NODE_COMMANDS = {"promptfoo": "runs on Node; `tidegate run promptfoo` governs it through a gateway (tidegate[ui])"}
 """Commands that make LLM calls outside Python."""
 
 
@@ -400,7 +400,7 @@ def interpreter(installed: Installed) -> Iterator[Finding]:
             yield Finding("trap", Severity.NOTE, name, text, version)
     for command, text in NODE_COMMANDS.items():
         if shutil.which(command, path=os.environ.get("PATH")):
-            yield Finding("trap", Severity.NOTE, command, f"cannot be governed: {text}")
+            yield Finding("trap", Severity.NOTE, command, text)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -304,7 +304,7 @@ CHECKS = (
         "Node command",
         Severity.UNGOVERNED,
         _starts_node,
-        "Node sends its calls, and tidegate governs Python only",
+        "Node sends its calls; `tidegate run --gateway` governs them",
         "promptfoo 0.123.1",
     ),
     ScriptCheck(

@@ -19,11 +19,14 @@ def main() -> None:
     if STDIN in readable:
         return
     from tidegate._install import install
-    from tidegate.gateway.server import run
+    from tidegate.admission.registry import RateLimitRegistry
+    from tidegate.gateway.server import governed, run
     from tidegate.gateway.upstreams import Upstreams
 
-    install()
-    run(listener, start["token"], Upstreams(start["upstreams"]), until=STDIN)
+    urls = start["upstreams"]
+    settings = governed(urls)
+    install(RateLimitRegistry(settings))
+    run(listener, start["token"], Upstreams(urls, settings.hosts), until=STDIN)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ class GatewayProxy:
         if not self._upstreams.allows(server):
             return 403, (
                 f"request refused: {server.scheme}://{server.address} is no known provider; "
-                "`tidegate gateway --upstream URL` allows it"
+                f"TIDEGATE_HOSTS={server.address} or `tidegate gateway --upstream URL` allows it"
             )
         passed = _passed(scope["headers"])
         if self._number in passed or len(passed) >= MAX_HOPS:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 import httpx
 import uvicorn
 
+from tidegate._install import host_of, named_hosts
 from tidegate.gateway.proxy import GatewayProxy
 from tidegate.gateway.upstreams import Upstreams
+from tidegate.settings import Settings
 from tidegate.ui.server import names_of
+
+logger = logging.getLogger("tidegate")
 
 KEEP_ALIVE = 120
 """Seconds that an idle connection of a client stays open. Raising it keeps more sockets of idle programs. Chosen: far
@@ -25,6 +30,17 @@ SHUTDOWN_SECONDS = 1
 
 EXTRA_CERTIFICATES = "NODE_EXTRA_CA_CERTS"
 """Variable with further certificate authorities, which programs of Node trust; so must their gateway."""
+
+
+def governed(urls: Iterable[str]) -> Settings:
+    """Return the settings of a gateway to servers with these base URLs, whose calls are all governed.
+
+    A host that a variable names keeps its family, so that its keys are those of a Python program.
+    """
+    settings = Settings.from_environment()
+    known = named_hosts(settings)
+    added = [host for host in map(host_of, urls) if host not in known]
+    return settings.model_copy(update={"hosts": (*settings.hosts, *added)})
 
 
 def run(
@@ -93,6 +109,10 @@ def _trusted(environ: Mapping[str, str]) -> ssl.SSLContext:
     """Return the context for connections to servers, which trusts the further authorities of programs of Node, too."""
     context = httpx.create_ssl_context()
     extra = environ.get(EXTRA_CERTIFICATES)
-    if extra and os.path.isfile(extra):  # noqa: PTH113
-        context.load_verify_locations(extra)
+    if extra:
+        try:
+            context.load_verify_locations(extra)
+        except OSError as error:
+            text = "certificates of %s not read: %s; the gateway trusts the usual authorities alone"
+            logger.warning(text, EXTRA_CERTIFICATES, error.strerror or error)
     return context

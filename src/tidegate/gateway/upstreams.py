@@ -20,18 +20,21 @@ ADDED_VERSIONS = {("api.anthropic.com", "/messages"): "/v1/messages"}
 class Upstreams:
     """Set of the servers that a gateway may reach; raises `ConfigurationError` for a URL that names none.
 
-    `urls` are base URLs of servers beside the known providers. A known provider is reached by TLS at its usual port.
+    `urls` are base URLs of servers beside the known providers, and `hosts` further ones. Both `hosts` and known
+    providers are reached by TLS at its usual port.
     """
 
-    def __init__(self, urls: Iterable[str] = ()) -> None:
+    def __init__(self, urls: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
         self._named = frozenset(self._server(url) for url in urls)
+        self._hosts = frozenset(host.lower() for host in hosts)
 
     def allows(self, server: RealServer) -> bool:
         """Return whether the gateway may send requests to a server."""
         if (server.scheme, server.address) in self._named:
             return True
         host = server.address.removesuffix(":443")
-        return server.scheme != PLAIN and ":" not in host and providers.table_of(host) is not None
+        by_tls = server.scheme != PLAIN and ":" not in host
+        return by_tls and (host in self._hosts or providers.table_of(host) is not None)
 
     def is_known(self, server: RealServer) -> bool:
         """Return whether a server is that of a known provider, which cannot be another gateway."""
