@@ -115,8 +115,9 @@ $(ENVS)/lint/ready: $(ENVS)/lint/pip constraints.txt
 	$(ENVS)/lint/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group lint
 	touch $@
 
-# Packages of Node; npm and Node itself are the machine's.
+# Packages of Node, for programs of Node under a gateway.
 $(ENVS)/node/ready: tests/node/package.json
+	command -v npm >/dev/null || (apt-get update -qq && apt-get install -qq -y npm curl)
 	mkdir -p $(ENVS)/node
 	cp tests/node/package.json $(ENVS)/node/
 	cd $(ENVS)/node && npm install --no-audit --no-fund --ignore-scripts --loglevel=error

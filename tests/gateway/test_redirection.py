@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import tidegate
+from tidegate._install import named_hosts
 from tidegate.launch.gateway_process import is_for_node, redirection, wanted
 from tidegate.transports import gateway_url
 from tidegate.transports.gateway_url import VARIABLE, GatewayRoot, real_url, resolved, through
@@ -113,6 +115,15 @@ def test_a_url_through_the_gateway_is_resolved(url: str, monkeypatch: pytest.Mon
     assert real_url(through(ROOT, url)) == url
     assert resolved("https://api.openai.com/v1") == "https://api.openai.com/v1"
     assert resolved(f"{ROOT}x/api.openai.com") == f"{ROOT}x/api.openai.com"
+
+
+def test_the_server_behind_the_gateway_is_a_named_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, ROOT)
+    monkeypatch.setattr(GatewayRoot, "value", ROOT)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{ROOT}/llm.example/v1")
+    named = named_hosts(tidegate.Settings())
+    assert named["llm.example"] == "openai"
+    assert "127.0.0.1" not in named
 
 
 def test_a_root_of_another_machine_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
