@@ -15,7 +15,8 @@ from tests.cli.running import PYTHON, RUN, SRC, TIDEGATE, Done, environ, run
 
 UNSEEN = "tidegate: no LLM call was seen; `tidegate doctor` lists what is governed"
 UNGOVERNED = (
-    "tidegate: no LLM call was governed: no Python process loaded tidegate (`tidegate docs run` lists the causes)"
+    "tidegate: no LLM call was governed: no Python process loaded tidegate "
+    "(`tidegate docs run` lists the causes; --gateway governs other programs)"
 )
 
 

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import venv
 from functools import partial
 from pathlib import Path
 
@@ -78,6 +79,16 @@ def test_other_programs_are_governed_and_counted(provider: SimulatorProcess, tmp
     assert done.last.startswith("tidegate: 14 calls, 14 answered, 0 given up")
     (key,) = json.loads(report.read_text())["keys"]
     assert key["key"].startswith(f"compatible · {provider.url.removeprefix('http://')}")
+
+
+def test_a_python_without_tidegate_goes_through_the_gateway(provider: SimulatorProcess, tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
+    env = environ(OPENAI_BASE_URL=provider.openai_url)
+    del env["PYTHONPATH"]
+    done = run("--gateway", str(tmp_path / "bare" / "bin" / "python"), "-c", BARE, "2", env=env)
+    assert done.code == 0, done.lines
+    assert done.lines[0].endswith("; those that read a base-URL variable go through the gateway")
+    assert done.last.startswith("tidegate: 2 calls, 2 answered")
 
 
 def test_a_python_program_and_its_gateway_share_the_limit(provider: SimulatorProcess, tmp_path: Path) -> None:

@@ -121,7 +121,10 @@ def end_line(totals: Totals, ungoverned: Ungoverned | None = None) -> str:
     """Return the line at the end: the governed calls, then the ungoverned processes and calls."""
     missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
-        governed = "no LLM call was governed: no Python process loaded tidegate (`tidegate docs run` lists the causes)"
+        why = (
+            "no Python process loaded tidegate (`tidegate docs run` lists the causes; --gateway governs other programs)"
+        )
+        governed = f"no LLM call was governed: {why}"
     elif not totals.calls and missed:
         governed = "no LLM call was governed"
     else:

@@ -56,6 +56,7 @@ def run(
     """
     # asyncio sends small pieces at once only on sockets that name their protocol. On others they wait up to 40 ms.
     listener = socket.socket(listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach())
+    _allow_more_files()
     with suppress(KeyboardInterrupt):
         asyncio.run(_serve(listener, token, upstreams, started, until))
 
@@ -85,6 +86,17 @@ async def _serve(
         if until is not None:
             asyncio.get_running_loop().add_reader(until, server.end)
         await server.serve(sockets=[listener])
+
+
+def _allow_more_files() -> None:
+    """Raise the number of open files to what the system allows: each call needs a connection, also while it waits."""
+    if os.name != "posix":
+        return
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 class _GatewayServer(uvicorn.Server):

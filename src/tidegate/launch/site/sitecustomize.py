@@ -43,7 +43,9 @@ def _begin() -> None:
         missing = isinstance(error, ImportError) and getattr(error, "name", None) == "tidegate"
         why = "tidegate is not installed in this Python" if missing else type(error).__name__ + ": " + str(error)
         if _first("without-" + sys.prefix.replace(os.sep, "-")[-200:], sys.executable + ": " + why):
-            _say(sys.executable + " not governed: " + why + "; its calls are sent without tidegate")
+            there = "those that read a base-URL variable go through the gateway"
+            left = there if os.environ.get("TIDEGATE_GATEWAY") else "its calls are sent without tidegate"
+            _say(sys.executable + " not governed: " + why + "; " + left)
 
 
 def _hand_over() -> None:
