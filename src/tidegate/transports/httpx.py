@@ -27,7 +27,7 @@ from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, Outgoi
 from tidegate.transports.governance import Binding, binding_of, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import account_of
-from tidegate.transports.streams import MAX_SEEN_BYTES, StreamWatch
+from tidegate.transports.streams import MAX_SEEN_BYTES, StreamWatch, ends_of
 
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
@@ -159,15 +159,17 @@ class HttpxCall(HttpCall):
         encoding = response.headers.get("content-encoding")
         if encoding is None:
             return b"".join(body.chunks)
-        return self._decompressed(encoding, body.pieces())
+        return decoded(self._decompressed(encoding, body.pieces()))
 
     def _decoded(self, encoding: str, seen: bytes) -> bytes:
-        """Return what the bytes of a good answer stand for."""
-        return self._decompressed(encoding, (seen[at : at + PIECE] for at in range(0, len(seen), PIECE)))
+        """Return the beginning and the end of what the bytes of a good answer stand for."""
+        pieces = (seen[at : at + PIECE] for at in range(0, len(seen), PIECE))
+        return ends_of(self._decompressed(encoding, pieces))
 
-    def _decompressed(self, encoding: str, pieces: Iterator[bytes]) -> bytes:
+    def _decompressed(self, encoding: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
         answer = self.stack.module.Response(200, headers={"content-encoding": encoding}, content=pieces)
-        return decoded(answer.iter_bytes())
+        decompressed: Iterator[bytes] = answer.iter_bytes()
+        return decompressed
 
     def judge_error(self, error: Exception) -> Outcome:
         """Return the outcome of an exception; `UNREAL` if it does not come from below the HTTP library."""

@@ -30,9 +30,13 @@ MAX_SEEN_BYTES = 2 * KEPT_BYTES
 memory per stream. Derived from `KEPT_BYTES`: both fit."""
 
 
-MAX_ENCODED_BYTES = 1 << 16
+MAX_ENCODED_BYTES = 1 << 18
 """Bytes of a compressed body that are kept, from its beginning on. A longer one tells no usage. Raising it uses more
-memory per stream. Chosen: answers that are not streamed have some kilobytes."""
+memory per stream. Chosen: answers that are not streamed have some kilobytes, and few providers compress streams."""
+
+MAX_DECODED_BYTES = 1 << 23
+"""Bytes of a decompressed body that are searched for the usage. Raising it lets a body that expands greatly block the
+caller for longer. Chosen: far above the events of a long answer."""
 
 
 class StreamWatch:
@@ -96,6 +100,21 @@ class StreamWatch:
         if held is not None:
             call, permit = held
             call.registry.drop(permit)
+
+
+def ends_of(pieces: Iterable[bytes]) -> bytes:
+    """Return the beginning and the end of a decompressed body, up to the first piece that cannot be decompressed."""
+    head, tail, size = b"", bytearray(), 0
+    with suppress(Exception):
+        for piece in pieces:
+            tail += piece
+            size += len(piece)
+            if len(tail) > MAX_SEEN_BYTES:
+                head = head or bytes(tail[:KEPT_BYTES])
+                del tail[:-KEPT_BYTES]
+            if size > MAX_DECODED_BYTES:
+                break
+    return head + bytes(tail)
 
 
 def _nothing(encoded: bytes) -> bytes:
