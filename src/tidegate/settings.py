@@ -35,6 +35,9 @@ LEVELS = ("model", "account")
 SERVERS = ("redis://", "rediss://", "postgresql://")
 """Beginnings of the URLs that `Settings.share` may have."""
 
+WORDS = ("auto", "off", "ray")
+"""Values of `Settings.share` that name no place."""
+
 ORDERED = (
     ("start_concurrency", "max_concurrency"),
     ("pause_base", "max_pause"),
@@ -148,7 +151,7 @@ class Settings(BaseModel):
     share: str = Field(
         "auto",
         repr=False,
-        description="Processes that share the limits of a key: auto (this user and host), off, a folder, a server.",
+        description="Processes that share a key's limits: auto (this user and host), off, ray, a folder, a server.",
     )
     telemetry: bool = Field(
         True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
@@ -202,9 +205,9 @@ class Settings(BaseModel):
     @field_validator("share")
     @classmethod
     def _share(cls, given: str) -> str:
-        word = given.lower() if given.lower() in ("auto", "off") else given
-        if word not in ("auto", "off") and not given.startswith(SERVERS) and not Path(given).is_absolute():
-            raise ValueError("auto, off, the absolute path of a folder, or a URL: redis, rediss or postgresql")
+        word = given.lower() if given.lower() in WORDS else given
+        if word not in WORDS and not given.startswith(SERVERS) and not Path(given).is_absolute():
+            raise ValueError("auto, off, ray, the absolute path of a folder, or a URL: redis, rediss or postgresql")
         return word
 
     def level_of(self, provider: str) -> str:

@@ -30,7 +30,7 @@ MOST_REFUSED = 6
 """Four processes that do not share take the burst each, and are refused about 30 times. On a busy machine a process
 that joins may be refused before it has the state of the others."""
 
-BOUND = 120.0
+BOUND = 300.0
 """Seconds after which a program is killed and the test fails."""
 
 SCENARIO = Scenario(dialect="openai", limiters=(Limit(limit=120, window=6.0, burst=10),), latency=0.1)

@@ -17,6 +17,7 @@ from tests.postgres import Server as PostgreSQL
 from tests.postgres import served
 from tests.shared_log.redis_server import RedisServer
 from tests.shared_log.store_members import PATIENCE, StorePeer, is_alone, together, until
+from tests.shared_log.table_server import TableServer
 from tests.shared_log.test_processes import SCENARIO, go, reports, workers
 from tidegate.errors import ConfigurationError
 from tidegate.shared_log import postgres_log, redis_log, store_log
@@ -24,7 +25,7 @@ from tidegate.shared_log.carrier import ALONE, ENDED, Head
 from tidegate.shared_log.postgres_log import postgres_carrier
 from tidegate.shared_log.redis_log import redis_carrier
 from tidegate.shared_log.store_carrier import StoreCarrier
-from tidegate.shared_log.store_log import ENTRIES, FULL, Ask
+from tidegate.shared_log.store_log import ENTRIES, FULL, Ask, Limits
 from tidegate.testing import SimulatorProcess
 
 pytestmark = pytest.mark.real
@@ -86,8 +87,24 @@ def at_postgresql(postgresql: PostgreSQL) -> Iterator[Place]:
     place.close()
 
 
-@pytest.fixture(params=["redis", "postgresql"])
+@pytest.fixture
+def at_table() -> Iterator[Place]:
+    server = TableServer()
+    server.start()
+    place = Place(server, server.url, lambda: server.carrier(Limits()))
+    yield place
+    place.close()
+
+
+@pytest.fixture(params=["redis", "postgresql", "table"])
 def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(f"at_{request.param}")
+    return found
+
+
+@pytest.fixture(params=["redis", "postgresql"])
+def distant_place(request: pytest.FixtureRequest) -> Place:
+    """A place that other processes reach."""
     found: Place = request.getfixturevalue(f"at_{request.param}")
     return found
 
@@ -173,8 +190,8 @@ def test_a_member_that_dies_is_gone_after_some_beats(place: Place) -> None:
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_child_is_a_member_of_its_own(place: Place) -> None:
-    one = place.peer()
+def test_a_child_is_a_member_of_its_own(distant_place: Place) -> None:
+    one = distant_place.peer()
     until(lambda: is_alone(one), "to be alone", one)
     pid = os.fork()
     if not pid:
@@ -335,8 +352,8 @@ def test_a_missing_client_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatc
         redis_carrier("redis://:secret@localhost")
 
 
-def test_processes_at_one_key_meet_at_a_server(place: Place) -> None:
-    with SimulatorProcess(SCENARIO) as simulator, workers(4, simulator.openai_url, 15, place.url) as four:
+def test_processes_at_one_key_meet_at_a_server(distant_place: Place) -> None:
+    with SimulatorProcess(SCENARIO) as simulator, workers(4, simulator.openai_url, 15, distant_place.url) as four:
         simulator.reset()
         go(four)
         found = reports(four)

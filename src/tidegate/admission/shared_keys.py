@@ -40,6 +40,10 @@ LOCKED = 0.001
 """Seconds after which a head looks again whose log another process has locked. Raising it delays admissions after a
 collision; lowering it costs CPU time. Chosen: ten times the longest usual step."""
 
+WAITED_SHARE = 0.1
+"""Share of the time that a head has waited for its log after which it looks again, `LOCKED` at least. Raising it delays
+a first call whose server starts late; lowering it costs CPU time. Chosen: a tenth is not noticed."""
+
 GO_ALONE = 0.050
 """Seconds for which a missing checkpoint holds admissions back; then this process decides alone. Raising it lets a
 stopped process delay the others for longer; lowering it sends calls without the others' state."""
@@ -158,8 +162,8 @@ class LogSession:
                 return
             if step is None:
                 self._locked_since = min(self._locked_since, now)
-                if now < self._locked_since + MOST_LOCKED:
-                    replica.held_until = now + LOCKED
+                if now < max(log.joins_until, self._locked_since + MOST_LOCKED):
+                    replica.held_until = now + max(LOCKED, WAITED_SHARE * (now - self._locked_since))
                 else:
                     replica.held_until = -INFINITY
                     replica.safe.hold_briefly(self._step.members - 1)

@@ -101,6 +101,9 @@ class MemberLog(Protocol):
     keeps: bool
     """True where records that `leave` gets while the log is out of reach are appended later; else they are lost."""
 
+    joins_until: float
+    """Instant in monotonic seconds until which steps may be None because this member has not joined yet."""
+
     def is_alone(self) -> bool:
         """Return whether `enter` would return `ALONE`, at less cost; it may say False without need."""
 

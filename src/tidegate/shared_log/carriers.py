@@ -11,6 +11,8 @@ from tidegate.shared_log.errors import Unshared, Unsupported
 
 OFF, AUTO = "off", "auto"
 
+RAY = "ray"
+
 REDIS = ("redis://", "rediss://")
 
 TRIED = ("linux",)
@@ -20,14 +22,18 @@ TRIED = ("linux",)
 def carrier_of(share: str) -> Carrier | None:
     """Return the carrier for a value of the setting, None for `off`; raise `Unshared` with the reason.
 
-    `auto` is the private folder of this user. Any other value is the URL of a server or the path of a folder. Raise
-    `ConfigurationError` for a URL that cannot be read, or whose client is not installed.
+    `auto` is the private folder of this user, `ray` the cluster of this process. Any other value is the URL of a server
+    or the path of a folder. Raise `ConfigurationError` for a URL that cannot be read, or whose client is not installed.
     """
     if share == OFF:
         return None
     if share == AUTO and not sys.platform.startswith(TRIED):
         raise Unsupported(f"auto does not share on {sys.platform}, where it has not been tried")
     if is_server(share):
+        if share == RAY:
+            from tidegate.shared_log.ray_log import ray_carrier
+
+            return ray_carrier()
         if share.startswith(REDIS):
             from tidegate.shared_log.redis_log import redis_carrier
 
@@ -41,8 +47,8 @@ def carrier_of(share: str) -> Carrier | None:
 
 
 def is_server(share: str) -> bool:
-    """Return whether a value of the setting is the URL of a server."""
-    return "://" in share
+    """Return whether a value of the setting is the URL of a server, or the cluster of Ray."""
+    return "://" in share or share == RAY
 
 
 def place_of(share: str) -> str:

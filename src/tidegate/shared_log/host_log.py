@@ -89,6 +89,7 @@ class HostLog:
         self._reason = ""
         self._closed = False
         self.keeps = True
+        self.joins_until = float("-inf")
         self._blank()
 
     def _blank(self) -> None:

@@ -92,6 +92,7 @@ class MemoryMember:
         self._members = 1
         self._away = False
         self.keeps = False
+        self.joins_until = -math.inf
         self.member = log.numbers
         log.numbers += 1
         self.gone: list[int] = []

@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.shared_log.errors import Unshared
-from tidegate.shared_log.store_log import Answer, Ask, StoreLog, checked
+from tidegate.shared_log.errors import NoConnection, Unshared
+from tidegate.shared_log.store_log import PROMPT, Answer, Ask, Limits, StoreLog, checked
 
 logger = logging.getLogger("tidegate")
 
@@ -57,15 +57,17 @@ class LogServer(Protocol):
 
 
 class StoreCarrier:
-    """The logs of this process at one server, of the given kind. `place` is its URL without a password.
+    """The logs of this process at one server, of the given kind. `place` is its URL without a password, or given.
 
     `secret` is a digest of the whole URL: all hosts must name a credential alike, and they have that in common. `error`
     is the last failure of the server, empty while it answers.
     """
 
-    def __init__(self, connect: Callable[[], LogServer], kind: str, url: str) -> None:
-        self._connect = connect
-        self.kind, self.place, self.secret = kind, shown(url), secret_of(url)
+    def __init__(
+        self, connect: Callable[[], LogServer], kind: str, url: str, place: str = "", limits: Limits = PROMPT
+    ) -> None:
+        self._connect, self._limits = connect, limits
+        self.kind, self.place, self.secret = kind, place or shown(url), secret_of(url)
         self.is_chosen = True
         self._start()
         _carriers.add(self)
@@ -83,7 +85,7 @@ class StoreCarrier:
 
     def join(self, name: bytes, now: float) -> StoreLog | None:
         """Return this process's end of a log; the server hears of it later."""
-        log = StoreLog(name, now, self._wake, self._forget)
+        log = StoreLog(name, now, self._wake, self._forget, self._limits)
         with self._changed:
             if self._closed:
                 return None
@@ -167,11 +169,12 @@ class StoreCarrier:
 
     def _attempt(self, log: StoreLog, leaves: bool) -> Exception | None:
         """Exchange with the server once; return the error of its client, after which nothing is connected."""
-        begun = time.monotonic()
-        ask = log.ask(begun, leaves)
         try:
             if self._store is None:
                 self._store = self._connect()
+            # A connection takes long, and would make the difference of the two clocks inexact.
+            begun = time.monotonic()
+            ask = log.ask(begun, leaves)
             found = self._store.exchange(log.name, ask)
             answer = None if found is None else checked(found)
         except Unshared as error:
@@ -204,7 +207,8 @@ class StoreCarrier:
                 self.error,
             )
         self._away_since = min(self._away_since, now)
-        self._retry_at = now + min(MOST_RETRY, max(LEAST_RETRY, RETRY_SHARE * (now - self._away_since)))
+        later = RETRY_SHARE * (now - self._away_since) if not isinstance(error, NoConnection) else LEAST_RETRY
+        self._retry_at = now + min(MOST_RETRY, max(LEAST_RETRY, later))
         for log in self._logs:
             log.failed()
 

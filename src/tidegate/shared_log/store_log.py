@@ -146,11 +146,29 @@ def checked(answer: Answer) -> Answer:
     return answer
 
 
+class Limits(NamedTuple):
+    """Least seconds for which a process waits for its server: in an exchange, and for the server to start at a join."""
+
+    exchange: float = 0.0
+    join: float = 0.0
+
+
+PROMPT = Limits()
+"""The limits for a server that runs already and answers soon: `PATIENCE` for both."""
+
+
 class StoreLog:
     """One member's end. The caller's steps and the thread's exchanges meet under a lock that is held for no I/O."""
 
-    def __init__(self, name: bytes, now: float, wake: Callable[[], None], forget: Callable[[StoreLog], None]) -> None:
-        self.name = name
+    def __init__(
+        self,
+        name: bytes,
+        now: float,
+        wake: Callable[[], None],
+        forget: Callable[[StoreLog], None],
+        limits: Limits = PROMPT,
+    ) -> None:
+        self.name, self._limits = name, limits
         self.ended = ""
         self._closed = False
         self.keeps = False
@@ -161,7 +179,7 @@ class StoreLog:
         self.member = -1
         self._lock = threading.Lock()
         self._wake, self._forget = wake, forget
-        self._joined_at = now
+        self._joined_at, self.joins_until = now, now + max(PATIENCE, self._limits.join)
         self._epoch, self._rank, self._number = "", PENDING, 0
         self._received = self._consumed = 0
         self._sequence, self._sent = 1, 0
@@ -213,10 +231,10 @@ class StoreLog:
             self._woken = True
             self._wake()
             members = max(1, len(self._ranks))
-            if self._away or (self._asking and now - self._asked_at > 2 * PATIENCE):
+            if self._away or (self._asking and now - self._asked_at > 2 * max(PATIENCE, self._limits.exchange)):
                 self._lose(now)
                 return Step(members=members, away=True)
-            early = self._joined_at <= now < self._joined_at + PATIENCE
+            early = self._joined_at <= now < self.joins_until
             if not self._number:
                 return None if early else Step(members=members, away=True)
             if self._rank == PENDING and self._state is None:
@@ -317,6 +335,9 @@ class StoreLog:
             if not ask.member:
                 self._epoch, self._number = answer.epoch, answer.member
                 self._received = self._consumed = answer.tail
+                # From now on only a state is waited for.
+                self._joined_at = self._asked_at
+                self.joins_until = self._asked_at + max(PATIENCE, self._limits.exchange)
                 if len(answer.ranks) == 1:
                     self._rank = FULL
             elif not same:
