@@ -25,13 +25,15 @@ pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "engines"
-ROWS = 120
+ROWS, HTTP_ROWS = 120, 40
 MOST_REFUSED = 6
 """Four processes that do not share take the burst each, and are refused about 30 times. On a busy machine a process
 that joins may be refused before it has the state of the others."""
 
 BOUND = 300.0
 """Seconds after which a program is killed and the test fails."""
+
+RAY = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
 
 SCENARIO = Scenario(dialect="openai", limiters=(Limit(limit=120, window=6.0, burst=10),), latency=0.1)
 
@@ -74,11 +76,11 @@ def started(words: Sequence[str], made: Mapping[str, str], folder: Path) -> Iter
         process.communicate()
 
 
-def said(words: Sequence[str], made: Mapping[str, str], folder: Path) -> str:
-    """What a program prints until it ends well."""
+def said(words: Sequence[str], made: Mapping[str, str], folder: Path, code: int = 0) -> str:
+    """What a program prints until it ends, by default well."""
     with started(words, made, folder) as process:
         text, _ = process.communicate(timeout=BOUND)
-        assert process.returncode == 0, text
+        assert process.returncode == code, text
     return text
 
 
@@ -104,10 +106,12 @@ def simulator() -> Iterator[SimulatorProcess]:
 @pytest.mark.parametrize(
     ("example", "module", "changes"),
     [
-        ("ray_actors", "ray", {"RAY_USAGE_STATS_ENABLED": "0"}),
+        ("ray_actors", "ray", RAY),
+        ("ray_actors", "ray", {**RAY, "TIDEGATE_SHARE": "ray"}),
         ("dask_map", "distributed", {}),
         ("spawned_processes", "openai", {}),
     ],
+    ids=["ray", "ray-log", "dask", "spawn"],
 )
 def test_an_example_takes_one_burst(
     example: str, module: str, changes: dict[str, str], simulator: SimulatorProcess, folder: Path
@@ -115,6 +119,43 @@ def test_an_example_takes_one_burst(
     needs(module)
     text = said([str(EXAMPLES / f"{example}.py")], environment(simulator, folder, changes), folder)
     assert f"{ROWS} of {ROWS} rows answered" in text
+    check(simulator.truth().total)
+
+
+@pytest.fixture
+def slow_simulator() -> Iterator[SimulatorProcess]:
+    """120 requests a minute, 10 of them at once."""
+    limits = (Limit(limit=120, window=60.0, burst=10),)
+    with SimulatorProcess(Scenario(dialect="openai", limiters=limits, latency=0.1)) as found:
+        yield found
+
+
+def test_the_http_stage_of_ray_data_ends_at_its_first_refusal(slow_simulator: SimulatorProcess, folder: Path) -> None:
+    """Its `max_retries` is 0 by default: one 429 ends the job."""
+    needs("pyarrow")
+    made = environment(slow_simulator, folder, {**RAY, "GOVERNED": "0"})
+    text = said([str(EXAMPLES / "ray_data_http.py")], made, folder, code=1)
+    assert "Reached maximum retries of 0" in text
+    assert slow_simulator.truth().total.answered < HTTP_ROWS
+
+
+def test_the_http_stage_of_ray_data_finishes_at_a_low_limit(slow_simulator: SimulatorProcess, folder: Path) -> None:
+    needs("pyarrow")
+    text = said([str(EXAMPLES / "ray_data_http.py")], environment(slow_simulator, folder, RAY), folder)
+    assert f"{HTTP_ROWS} of {HTTP_ROWS} rows answered" in text
+    assert slow_simulator.truth().total.answered == HTTP_ROWS
+
+
+def test_processes_with_the_variables_of_torchrun_take_one_burst(simulator: SimulatorProcess, folder: Path) -> None:
+    """torchrun starts the script once for each rank, with these variables; torch itself is too large to install."""
+    ranks = [{"RANK": str(rank), "WORLD_SIZE": "4"} for rank in range(4)]
+
+    def start(changes: dict[str, str]) -> str:
+        return said([str(EXAMPLES / "torchrun_calls.py")], environment(simulator, folder, changes), folder)
+
+    with ThreadPoolExecutor(4) as pool:
+        texts = list(pool.map(start, ranks))
+    assert [text.strip() for text in texts] == [f"rank {rank}: {ROWS // 4} rows answered" for rank in range(4)]
     check(simulator.truth().total)
 
 
