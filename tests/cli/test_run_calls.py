@@ -115,9 +115,9 @@ def all_governed(done: Done, provider: SimulatorProcess) -> None:
     assert done.code == 0, (done.out, done.lines)
     assert truth.answered == ROWS
     said = f"tidegate: {ROWS} calls, {ROWS} answered, 0 given up, {truth.refusals} refusals? retried, "
-    assert re.match(said + r"\d+% of the limit used \(12 requests/s\)(, shared by \d+ processes)?$", done.last), (
-        done.lines
-    )
+    assert re.match(
+        said + r"\d+% of the limit used \(12 requests/s\)(, shared by \d+ processes \(file\))?$", done.last
+    ), done.lines
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tidegate.cli.status import facts, state_lines
 from tidegate.cli.status_text import StatusText, amount, end_line
 from tidegate.core.wait_text import clock
 from tidegate.launch.shared_counters import KeyRow, QuotaRow
@@ -133,6 +134,20 @@ def test_the_end_line_counts_calls_and_what_became_of_them() -> None:
         "106 calls, 90 answered, 4 given up, 3 failed, 8 abandoned, 1 waiting at the end, "
         "12 refusals, 10 of them retried, 94% of the limit used (120 requests/min)"
     )
+
+
+@pytest.mark.parametrize("carrier", ["file", "redis", "postgresql", "ray"])
+def test_the_lines_say_by_what_and_by_how_many_a_key_is_shared(carrier: str) -> None:
+    a, b = key("a", answered=3), key("b", answered=9)
+    a.members, a.most_members, a.carrier = 4, 7, carrier
+    assert end_line(totals(a, b)).endswith(f"0 refusals retried, shared by 7 processes ({carrier})")
+    assert f" · shared by 4 processes ({carrier}) · a" in StatusText().line(totals(before(a)), 0.0)
+    assert list(state_lines(a, 0.0))[-1].endswith(f" · shared by 4 processes ({carrier})")
+    assert facts(a, 0.0)["shared_through"] == carrier
+    # The others have left it.
+    a.members = 1
+    assert "shared" not in StatusText().line(totals(before(a)), 0.0)
+    assert facts(a, 0.0)["shared_through"] == ""
 
 
 def test_end_line_calls_cut_off_by_a_signal_is_each_in_one_number() -> None:

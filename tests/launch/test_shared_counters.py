@@ -310,6 +310,30 @@ def test_the_shares_of_processes_add_up_from_the_first_to_the_last() -> None:
     assert (total.used, total.since, total.stood, total.until, total.limit) == (51.0, 100.0, 20.0, 160.0, 120.0)
 
 
+def test_a_row_says_by_what_and_by_how_many_its_key_is_shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two registries are two processes to each other; each counts its own calls, so none counts twice."""
+    counted, shared = tmp_path / "counted", tmp_path / "shared"
+    counted.mkdir()
+    shared.mkdir(0o700)
+    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(counted)).track)
+    registries = [RateLimitRegistry(Settings(share=str(shared))) for _ in range(2)]
+    for _ in range(3):
+        for registry in registries:
+            registry.execute(KEY, lambda: 1)
+    total = only(counted)
+    assert (total.members, total.most_members, total.carrier) == (2, 2, "file")
+    assert (total.calls, total.counts["answered"]) == (6, 6)
+
+
+def test_a_row_of_another_version_with_an_unknown_carrier_names_none() -> None:
+    counts = dict.fromkeys(shared_counters.INTEGERS, 0)
+    assert [shared_counters.KeyRow("k", {**counts, "carrier": each}, 0.0, ()).carrier for each in (1, 99, -1)] == [
+        "file",
+        "",
+        "",
+    ]
+
+
 def test_processes_that_share_a_key_count_its_use_once() -> None:
     quota = shared_counters.QuotaRow("requests", 100.0, 60.0, used=40.0, since=0.0, stood=100.0)
 

@@ -76,7 +76,8 @@ def _heading(run: ProgramRun) -> str:
 def facts(key: KeyTotal, now: float) -> dict[str, Any]:
     """Return one key as plain values. Durations are in seconds, None where they cannot be estimated.
 
-    The limits are those of `members` processes of this user, whichever program they belong to.
+    The limits are those of `members` processes, whichever program they belong to, which are `shared_through` a file, a
+    server or Ray.
 
     `calls` are answered, given up, failed, abandoned, in flight or waiting. `retried` of the `refused` attempts were
     followed by another.
@@ -96,6 +97,7 @@ def facts(key: KeyTotal, now: float) -> dict[str, Any]:
         "refused": key.counts["refused"],
         "retried": key.counts["absorbed"],
         "members": key.members,
+        "shared_through": key.carrier if key.members > 1 else "",
         "gate": head.gate,
         "next_in": head.seconds,
         "stated_wait": head.stated,
@@ -123,5 +125,5 @@ def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
     if key.waiting:
         parts.append("ETA unknown" if ahead.seconds is None else f"ETA {clock(ahead.seconds)}")
     if key.members > 1:
-        parts.append(shared_by(key.members))
+        parts.append(shared_by(key.members, key.carrier))
     yield f"    {' · '.join(parts)}"

@@ -78,7 +78,7 @@ class StatusText:
         if key.waiting and ahead.seconds is not None:
             yield Part(2, f"ETA {clock(ahead.seconds)}")
         if key.members > 1:
-            yield Part(7, shared_by(key.members))
+            yield Part(7, shared_by(key.members, key.carrier))
 
     def _rate(self, key: KeyTotal, now: float) -> str:
         quota = key.binding
@@ -191,8 +191,8 @@ def _refusals(totals: Totals) -> str:
 
 def _shared(totals: Totals) -> str:
     """Return the largest number of processes that shared a key, empty where none did."""
-    most = max((key.most_members for key in totals.keys.values()), default=1)
-    return shared_by(most) if most > 1 else ""
+    most, carrier = max(((key.most_members, key.carrier) for key in totals.keys.values()), default=(1, ""))
+    return shared_by(most, carrier) if most > 1 else ""
 
 
 def _share(totals: Totals) -> str:
@@ -204,9 +204,9 @@ def _share(totals: Totals) -> str:
     return f"{quota.share:.0%} of the limit used ({sized(quota.name, quota.limit, quota.window)}){of}"
 
 
-def shared_by(members: int) -> str:
-    """Return that this number of processes share the limits of a key."""
-    return f"shared by {members} processes"
+def shared_by(members: int, carrier: str) -> str:
+    """Return that this number of processes share the limits of a key, and by what, where that is known."""
+    return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
 
 
 def sized(name: str, limit: float, window: float) -> str:

@@ -44,9 +44,12 @@ COUNTS = (
     "replayed",
     "left",
 )
-INTEGERS = (*COUNTS, "waiting", "slots", "members", "most_members")
+INTEGERS = (*COUNTS, "waiting", "slots", "members", "most_members", "carrier")
 PLACES = {name: place for place, name in enumerate(INTEGERS)}
 """Index of each integer in a row; the first ones are those of `tidegate.core.limiter_state.KeyCounts`."""
+
+CARRIERS = ("", "file", "redis", "postgresql", "ray")
+"""Kinds of carrier by which the limits of a key are shared, by the number that a row has for each; 0 is any other."""
 
 INTEGER_CELLS = 20
 """Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: room for those of `INTEGERS`, and for later
@@ -139,6 +142,12 @@ class KeyRow(NamedTuple):
     stated_until: float = 0.0
     day_until: float = 0.0
     suspended_until: float = 0.0
+
+    @property
+    def carrier(self) -> str:
+        """Return by what the limits are or were shared, empty where they never were."""
+        number = self.counts["carrier"]
+        return CARRIERS[number] if 0 <= number < len(CARRIERS) else ""
 
     @property
     def in_flight(self) -> int:
@@ -272,8 +281,8 @@ def runs(pid: int, start: int) -> bool:
     return not start or started(pid) in (0, start)
 
 
-_ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS = (
-    PLACES[name] for name in ("attempts", "answered", "waiting", "slots", "members", "most_members")
+_ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _CARRIER = (
+    PLACES[name] for name in ("attempts", "answered", "waiting", "slots", "members", "most_members", "carrier")
 )
 
 
@@ -358,6 +367,8 @@ class SharedKeyCounts(KeyCounts):
         if members != self.integers[_MEMBERS]:
             self.integers[_MEMBERS] = members
             self.integers[_MOST_MEMBERS] = max(members, self.integers[_MOST_MEMBERS])
+            carrier = self._queue.sharing.carrier
+            self.integers[_CARRIER] = CARRIERS.index(carrier) if carrier in CARRIERS else 0
         self._doubles[CHANGED_AT] = now
         quotas = admission.quotas
         # A new quota is written at once: the program may make no call for a long time after this one.

@@ -53,7 +53,7 @@ class QuotaTotal:
 class KeyTotal:
     """One key over all processes; `in_flight`, `waiting` and `slots` count only processes that still run.
 
-    `members` processes share its limits now, and `most_members` did at one time.
+    `members` processes share its limits now, and `most_members` did at one time, by a `carrier` (empty: another one).
     """
 
     key: str
@@ -64,6 +64,7 @@ class KeyTotal:
     slots: int = 0
     members: int = 1
     most_members: int = 1
+    carrier: str = ""
     here: list[KeyRow] = field(default_factory=list)
 
     @property
@@ -136,6 +137,7 @@ class KeyTotal:
     def add(self, row: KeyRow, running: bool) -> None:
         """Add the counts of one process."""
         self.most_members = max(self.most_members, row.counts["most_members"])
+        self.carrier = row.carrier or self.carrier
         for name in shared_counters.COUNTS:
             self.counts[name] += row.counts[name]
         for quota in row.quotas:
