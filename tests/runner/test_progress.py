@@ -10,7 +10,8 @@ import tidegate
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.runner import Evaluator, Experiment
-from tidegate.storage import ResultStatus
+from tidegate.runner.progress import ResultTally
+from tidegate.storage import ResultCounts, ResultStatus
 
 OK = ResultStatus.OK
 KEY = tidegate.Key("p", "https://p.test", "0123456789abcdef")
@@ -102,3 +103,23 @@ async def test_what_an_earlier_run_has_done_is_counted_and_what_will_be_tried_ag
         assert (await runner.run(experiment)).complete
     assert dict(seen[-1].stages[0].done) == {OK: 4}
     assert (seen[-1].rows, seen[-1].all_rows, seen[-1].stages[0].total) == (5, True, 5)
+
+
+def stored(**by_status: int) -> ResultCounts:
+    return ResultCounts(10, {ResultStatus(status): count for status, count in by_status.items()}, {})
+
+
+def test_the_tally_takes_the_counts_of_all_replicas_in_place_of_its_own() -> None:
+    tally = ResultTally(["task", "judge"])
+    tally.rows, tally.all_rows = 10, True
+    tally.load(stored(ok=2, error=3), (), retry_failed=True)
+    # Another replica has answered 4 rows; which of the stored failures are new is not known.
+    tally.count_tasks(stored(ok=6, error=2, invalid=1), retry_failed=True)
+    assert tally.done[0] == {OK: 6, ResultStatus.INVALID: 1}
+    # One that counts twice for a moment shows no more rows than there are.
+    tally.done[0][OK] = 10
+    assert tally.done_of(0, 10) == {OK: 9, ResultStatus.INVALID: 1}
+    # At the end every failure is one of this run.
+    tally.count_tasks(stored(ok=8, error=1, invalid=1), retry_failed=False)
+    assert tally.done_of(0, 10) == {OK: 8, ResultStatus.ERROR: 1, ResultStatus.INVALID: 1}
+    assert tally.done[1] == {}

@@ -13,7 +13,7 @@ import pytest
 import tidegate
 from tests.postgres import served
 from tests.runner.scene import in_loop, rows, runner_at, settings
-from tests.storage.places import PostgreSQL
+from tests.storage.places import PATIENCE, PostgreSQL
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Experiment, ExperimentRunner
 from tidegate.runner.chunk_feeder import ChunkFeeder
@@ -92,6 +92,28 @@ async def test_two_replicas_share_the_rows_and_the_owner_judges_all(place: Postg
     assert shared.calls == Counter(range(200))
     assert shared.judged == Counter(range(200))
     assert len(shared.by["there"]) > 1
+
+
+@in_loop
+async def test_progress_of_the_owner_has_the_rows_of_all_replicas(place: PostgreSQL) -> None:
+    """The owner's first rows stay in flight while another replica answers the rest."""
+    held, free = Shared(), Shared(held=False)
+    here, there = held.experiment("counted", 300, "here"), free.experiment("counted", 300, "there")
+    async with replica(place) as owner, replica(place, there) as other:
+        number = await owner.start(here)
+        await held.until_called("here")
+        await other.join(number)
+        async with asyncio.timeout(PATIENCE):
+            while not (seen := owner.progress(number)) or not seen.stages[0].finished:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        # The owner has answered none of them.
+        assert seen.stages[0].finished <= len(free.calls)
+        assert seen.stages[0].total == 300
+        held.go.set()
+        summary = await owner.wait(number)
+        await other.wait(number)
+    assert (summary.status, summary.answered) == (Status.COMPLETED, 300)
+    assert len(free.calls) > 100
 
 
 @in_loop

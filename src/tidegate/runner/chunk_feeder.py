@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypeVar
 
+from tidegate.errors import StoreError
 from tidegate.runner.background import retry_while_unavailable
 from tidegate.runner.feeder import Feeder
 from tidegate.runner.item import TASK, Place
@@ -25,6 +26,11 @@ T = TypeVar("T")
 LOOK_SECONDS = 1.0
 """Seconds between two looks at the chunks of other replicas, or a heartbeat if that is shorter. Raising it saves
 queries and notices the end later. Chosen: as `claims.FOLLOW_SECONDS`."""
+
+
+COUNT_SHARE = 0.1
+"""Largest share of the time that counts of all results take. Raising it shows newer numbers and loads the database.
+Chosen: not noticed beside the writes of the results."""
 
 
 class HeldChunk:
@@ -55,6 +61,7 @@ class ChunkFeeder(Feeder):
         self._look: asyncio.TimerHandle | None = None
         self._look_every = min(LOOK_SECONDS, run.shared.settings.heartbeat)
         self._looked_at = -self._look_every
+        self._count_at = 0.0
         self._what = f"experiment {run.experiment.name}: claims of its chunks"
 
     async def _load_tasks(self) -> None:
@@ -140,6 +147,7 @@ class ChunkFeeder(Feeder):
         # Rows that are stored after this read have chunks of their own.
         complete, added = self._complete and self._all_added, self._added
         chunks = await self._try(partial(self._store.chunks, run.id))
+        await self._count_all(chunks)
         if run.phase is not RunPhase.LIVE:
             return
         for each in chunks:
@@ -159,6 +167,22 @@ class ChunkFeeder(Feeder):
             run.check_progress()
         else:
             self._look_later(self._look_every)
+
+    async def _count_all(self, chunks: list[RowChunk]) -> None:
+        """Count the results of all replicas for the owner's progress, where there are others."""
+        run, now = self._run, self._run.shared.loop.time()
+        final = all(each.done for each in chunks)
+        alone = all(each.claimed_by in (None, run.claim.replica) for each in chunks)
+        if run.contributes or alone or (now < self._count_at and not final):
+            return
+        try:
+            counts = await self._store.counts(run.id)
+        except StoreError:
+            return  # The next look counts again; the results are safe without it.
+        ended = run.shared.loop.time()
+        self._count_at = ended + (ended - now) * (1.0 - COUNT_SHARE) / COUNT_SHARE
+        # At the end nothing is tried again any more.
+        run.tally.count_tasks(counts, run.retry_failed and not final)
 
     def _look_later(self, seconds: float) -> None:
         if self._look is None:

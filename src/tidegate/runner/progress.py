@@ -267,6 +267,25 @@ class ResultTally:
                 if not (retry_failed and status in (ResultStatus.ERROR, ResultStatus.PARKED)):
                     self.done[index][status] = count
 
+    def count_tasks(self, counts: ResultCounts, retry_failed: bool) -> None:
+        """Take the stored results of the task, those of other replicas included, in place of the ones counted here.
+
+        An own result that became durable at this moment may count twice until the next call: `done_of` allows for it.
+        With `retry_failed`, the stored failures that are not tried again yet cannot be told apart. So of failures only
+        the own ones count.
+        """
+        for status, count in counts.runs.items():
+            if not (retry_failed and status in (ResultStatus.ERROR, ResultStatus.PARKED)):
+                self.done[TASK][status] = count
+
+    def done_of(self, stage: int, total: int) -> dict[ResultStatus, int]:
+        """Return the results of a stage by status, of which there are `total` at most once all rows are known."""
+        done = dict(self.done[stage])
+        over = sum(done.values()) - total
+        if stage == TASK and self.all_rows and over > 0 and ResultStatus.OK in done:
+            done[ResultStatus.OK] = max(0, done[ResultStatus.OK] - over)
+        return done
+
     def add(self, stage: int, result: RunResult | AnnotationResult) -> None:
         """Count one more result."""
         status = result.status if isinstance(result, RunResult) else result.annotations[0].status

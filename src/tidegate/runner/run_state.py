@@ -229,7 +229,7 @@ class RunState:
             StageProgress(
                 stage.name,
                 tasks if stage.index == TASK else answered,
-                dict(tally.done[stage.index]),
+                tally.done_of(stage.index, tasks),
                 in_flight[stage.index],
                 self.work_queue.depth(stage.index),
                 self._wait(stage.index),
