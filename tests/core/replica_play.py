@@ -17,7 +17,8 @@ from typing import Any
 
 from tests.core.values import KEY
 from tidegate.core.limiter_state import Permit
-from tidegate.core.replica import Replica, ReplicatedKey
+from tidegate.core.replica import Replica
+from tidegate.core.replicated_controller import ReplicatedKey
 from tidegate.core.values import (
     Cause,
     Cost,

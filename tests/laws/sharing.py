@@ -10,7 +10,7 @@ from tests.laws.world import KEY, WeightedCall, World
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.exchange import CallPolicy
 from tidegate.core.limiter_state import Permit
-from tidegate.core.replica import ReplicatedController
+from tidegate.core.replicated_controller import ReplicatedController
 from tidegate.shared_log.memory import MemoryCarrier, MemoryLog, MemoryStore
 from tidegate.testing import Limit, Scenario
 

@@ -28,8 +28,9 @@ from tidegate.admission.wait_queue import ExecutorGroup, Waiter
 from tidegate.core import events
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Out
-from tidegate.core.replica import Replica, ReplicatedController, ReplicatedKey, ReplicatedModel
+from tidegate.core.replica import Replica
 from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableRecord
+from tidegate.core.replicated_controller import ReplicatedController, ReplicatedKey, ReplicatedModel
 from tidegate.core.snapshot import Sharing
 from tidegate.core.turns import WaitingMember
 from tidegate.core.values import CUSTOM, INFINITY, Cost, Key
