@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record, Step
 from tidegate.shared_log.host import HostCarrier
+from tidegate.shared_log.host_file import PROTOCOL
 from tidegate.shared_log.host_log import HostLog
 
 NAME = b"some key"
@@ -71,7 +72,7 @@ def peers(folder: Path, count: int) -> Iterator[list[Peer]]:
 
 def log_file(folder: Path, name: bytes = NAME) -> Path:
     """The file of a log."""
-    return folder / "log" / f"{name.hex()}.1"
+    return folder / "log" / f"{name.hex()}.{PROTOCOL}"
 
 
 def shared(step: Step | None) -> Step:

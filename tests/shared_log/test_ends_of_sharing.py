@@ -11,6 +11,7 @@ from tidegate import RateLimitRegistry, Settings
 from tidegate.core.events import Event, ShareLost
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
+from tidegate.shared_log.host_file import PROTOCOL
 from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import VirtualClock
 
@@ -51,7 +52,7 @@ def test_a_corrupt_log_ends_with_the_attempts_of_the_others(tmp_path: Path, memb
         admitted(other)
         call(own)
         assert own.snapshot().keys[KEY].members == 2
-    (log,) = (path for path in folder.iterdir() if path.suffix == ".1")
+    (log,) = (path for path in folder.iterdir() if path.suffix == f".{PROTOCOL}")
     with log.open("r+b") as content:
         # The first word is the magic number. A member without others looks when the number of members changes.
         content.write(b"garbage!")

@@ -25,8 +25,9 @@ from tidegate.core.replica_state import ACCOUNT, CONTROLLER, SHARED, TABLE
 from tidegate.core.replicated_controller import LogMembership, ReplicatedController, controller_of
 from tidegate.core.safe_capacity import ABANDONED
 from tidegate.core.state_codec import StateDecoder, StateEncoder
+from tidegate.core.turns import RecentService
 from tidegate.core.two_levels import AccountController
-from tidegate.core.values import INFINITY
+from tidegate.core.values import CAPACITY, INFINITY
 
 MAX_KEYS = 4_096
 """Keys of one log at most. Raising it lets a hostile log take more memory."""
@@ -79,6 +80,7 @@ class Replica(LogMembership):
                 # A member that was out of reach tells its attempts again, and a checkpoint may have them too.
                 self.fly(controller, controller.replay_admit(event, at), member, event.serial)
                 self.unseen.admitted(at)
+                self.service.note_admitted(member, at)
         elif kind is EventKind.USAGE:
             if event.facts is not None and event.usage is not None:
                 self._controller(event.tag, at).estimate.learn(event.facts, event.usage)
@@ -87,6 +89,8 @@ class Replica(LogMembership):
         elif kind is EventKind.SETTLED or kind is EventKind.WITHDRAWN:
             ended = self.land(member, event.serial)
             if ended is not None:
+                if kind is EventKind.WITHDRAWN or (event.outcome is not None and event.outcome.kind in CAPACITY):
+                    self.service.note_returned(member, at)
                 controller_of(ended).replay_end(ended, event, at)
         else:
             flying = self.flights.get((member, event.serial))
@@ -110,6 +114,7 @@ class Replica(LogMembership):
             if permit is not None:
                 controller_of(permit).abandon(permit, now)
         self.others = tuple(each for each in self.others if each.member != member)
+        self.service.forget(member)
         return bool(theirs)
 
     def lose(self, members: int, now: float) -> None:
@@ -158,6 +163,7 @@ class Replica(LogMembership):
         }
         account = self.account
         plain["account"] = None if account is None else [encode(getattr(account, field)) for field in ACCOUNT]
+        plain["service"] = self.service.dump()
         plain["flights"] = [[*flight, encode(permit)] for flight, permit in self.flights.items()]
         return replica_state.write_checkpoint(plain)
 
@@ -188,14 +194,17 @@ class Replica(LogMembership):
         shared = None if account is None else list(map(decode, account))
         flights = {(int(member), int(serial)): decode(permit) for member, serial, permit in plain["flights"]}
         replica_state.require(loaded, shared, flights)
+        service, service_before = RecentService.load(plain["service"], shift), self.service
         before = self._state()
         try:
             decoder.apply()
             self._restore({tag: (quotas, fields) for tag, (quotas, fields) in loaded.items()}, shared, flights)
             for controller in self.controllers.values():
                 controller.check(now)
+            self.service = service
             self._resume_own(now)
         except Exception:
+            self.service = service_before
             permits, state = before
             for permit, fields in permits:
                 for field, value in fields.items():
@@ -244,6 +253,7 @@ class Replica(LogMembership):
                 controller = controller_of(permit)
                 event = ReplicaEvent(EventKind.ADMITTED, controller.tag, serial, cost=permit.cost, beyond=permit.beyond)
                 controller.readmit(permit, event, anew.get(serial, now))
+                self.service.note_admitted(self.member, anew.get(serial, now))
                 self.fly(controller, permit, self.member, serial)
                 if serial not in anew:
                     self.tell(now, event)

@@ -16,9 +16,9 @@ from tidegate.core.limiter_state import KeyCounts, Out, Permit
 from tidegate.core.replica_events import EventKind, ReplicaEvent, write_event
 from tidegate.core.replica_state import SHARED, TABLE
 from tidegate.core.safe_capacity import ABANDONED
-from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, PACE_TURN, MemberTurns
+from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, PACE_TURN, MemberTurns
 from tidegate.core.two_levels import ModelController
-from tidegate.core.values import INFINITY, Cost, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.values import CAPACITY, INFINITY, OK, Cost, Outcome, RequestFacts, Silence, Usage
 
 ADDED = ("held", "replaying", "replica", "tag", "tally")
 """Fields of a controller that its replica adds."""
@@ -138,6 +138,8 @@ class ReplicatedController(AdmissionController):
         if self.held.get(replica.member, 0) >= self.bound.highest:
             return INFINITY, "concurrency"
         if replica.others:
+            if replica.lets_look(now):
+                return replica.served_at + NEXT_TURN, ""
             held = self._held_by_turn(now)
             if held is not None:
                 return held
@@ -152,15 +154,14 @@ class ReplicatedController(AdmissionController):
         """Return when to look again where a slot or the pace is for the head of another member; None where none is."""
         replica = self.replica
         slots, flying = self.concurrency.limit, len(self.permits_in_flight)
-        # A slot goes to the member that holds fewer. Once they are even, each uses its own again.
         if flying < slots <= flying + len(replica.others):
-            mine = self.in_flight
-            poorer = [each for each in replica.others if self.held.get(each.member, 0) < mine]
-            if flying + len(replica.waited_for(poorer, now)) >= slots:
+            mine, held = self.in_flight, self.held
+            owed = [each for each in replica.others if replica.is_owed(each, held.get(each.member, 0), mine, now)]
+            if flying + len(replica.waited_for(owed, now)) >= slots:
                 return now + LOOK_AGAIN, "concurrency"
         if self.pacer.active and self.pacer.rate > 0.0:
             # A fixed instant, so that a member that does not run delays the others once.
-            paced = self.pacer.spacing.opened_at() + len(replica.ahead()) * PACE_TURN / self.pacer.rate
+            paced = self.pacer.spacing.opened_at() + len(replica.ahead(now)) * PACE_TURN / self.pacer.rate
             if paced > now:
                 return paced, "pace"
         return None
@@ -205,6 +206,7 @@ class ReplicatedController(AdmissionController):
         replica = self.replica
         if replica.alone:
             replica.served_at = now
+            replica.service.note_admitted(replica.member, now)
             return super().admit(cost, now, waited, out, blocked, beyond, call)
         self._step(now)
         counts, self.counts = self.counts, self.tally
@@ -218,6 +220,7 @@ class ReplicatedController(AdmissionController):
         counts.attempts += 1
         replica.safe.admitted(now)
         replica.unseen.own(now)
+        replica.service.note_admitted(replica.member, now)
         replica.serial += 1
         replica.serials[permit] = replica.serial
         replica.fly(self, permit, replica.member, replica.serial)
@@ -240,6 +243,7 @@ class ReplicatedController(AdmissionController):
             return
         self._step(now)
         serial = self._land(permit)
+        replica.service.note_returned(replica.member, now)
         counts, self.counts = self.counts, self.tally
         try:
             super().withdraw(permit, now, out)
@@ -280,6 +284,8 @@ class ReplicatedController(AdmissionController):
             return
         self._step(now)
         serial = self._land(permit)
+        if outcome.kind is not OK and outcome.kind in CAPACITY:
+            replica.service.note_returned(replica.member, now)
         counts, tally = self.counts, self.tally
         before = tally.answered, tally.refused, tally.failed, tally.abandoned, tally.ignored
         self.counts = tally
