@@ -33,14 +33,15 @@ from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.settings import Settings
+from tidegate.shared_log.host_log import PROBED_EVERY
 from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import Call, Distribution, Limit, Scenario
 from tidegate.testing.accounts import Accounts
 
 MOST_STEPS = 20_000_000
 
-REAPED = 1.0
-"""Seconds after which the log notices that a member was killed: the bound of the host's carrier."""
+REAPED = PROBED_EVERY
+"""Seconds after which the log notices that a member was killed, at most: as the host's carrier does."""
 
 REFUSED_AWAY = 0.05
 """Refusals for each call at most while the log is out of reach, of a provider that states its limits."""

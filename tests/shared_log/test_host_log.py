@@ -14,6 +14,8 @@ from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Head, Record
 from tidegate.shared_log.errors import Unshared
 from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.host_file import MEMBERS, NEXT_MEMBER, PAGE, PROTOCOL, RING, SIZE
+from tidegate.shared_log.host_log import PROBED_EVERY
+from tidegate.shared_log.lives import Lives
 
 HEAD = Head(0, 3, START - 4.0, (1.0, 200.0, 0.0, 7.5, 0.0, 1.0, 0.0, 0.0, 0.0, 9.0))
 
@@ -134,8 +136,8 @@ def test_a_dead_member_is_told_once_to_each_at_one_place(tmp_path: Path) -> None
         number = four.log.member
         four.step(b"last words", head=HEAD)
         four.die()
-        assert shared(one.step(b"before", now=START + 0.5)).members == 4
-        step = shared(one.step(b"after", now=START + 1.5))
+        assert shared(one.step(b"before", now=START)).members == 4
+        step = shared(one.step(b"after", now=START + PROBED_EVERY))
         assert (step.gone, step.members, list(step.heads)) == ([number], 3, [])
         assert shared(one.step(now=START + 9.0)).gone == []
         for other in (two, three):
@@ -143,6 +145,22 @@ def test_a_dead_member_is_told_once_to_each_at_one_place(tmp_path: Path) -> None
             order = [(entry.member == number, entry.payload) for entry in step.entries]
             assert order == [(True, b"last words"), (False, b"before"), (True, b""), (False, b"after")]
             assert other.gone == [number]
+
+
+def test_a_step_looks_at_one_member_however_many_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with peers(tmp_path, 12) as (one, *others):
+        looks: list[int] = []
+        holds = Lives.holds
+        monkeypatch.setattr(Lives, "holds", lambda lives, number: looks.append(number) or holds(lives, number))
+        one.step(now=START + 1.0)
+        looks.clear()
+        most = 0
+        for step in range(1, 101):
+            before = len(looks)
+            one.step(now=START + 1.0 + step * PROBED_EVERY / 100)
+            most = max(most, len(looks) - before)
+        assert most == 1
+        assert set(looks) >= {each.carrier._lives.number for each in others}, "each is looked at in this time"
 
 
 def test_a_member_that_leaves_is_gone_at_once(tmp_path: Path) -> None:
