@@ -13,6 +13,7 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 
 from tidegate.ui.access_policy import ANSWER_HEADERS
+from tidegate.ui.route_table import RouteTable
 from tidegate.ui.server import create_app
 
 HOST = "127.0.0.1:4780"
@@ -44,7 +45,7 @@ NO_TOKEN = {
 
 def app() -> Starlette:
     table = [Route("/api/added/{number:int}", added)]
-    return create_app(hosts=(HOST, "localhost:4780"), token=TOKEN, runs=lambda: (), tables=[table])
+    return create_app(hosts=(HOST, "localhost:4780"), token=TOKEN, runs=lambda: (), tables=[RouteTable(table)])
 
 
 def added(request: Request) -> JSONResponse:

@@ -1,10 +1,8 @@
-"""Server of the page: its routes, and the task that samples the live runs."""
+"""Server of the page: the application of all routes, its socket, and its run."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -14,16 +12,15 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.responses import FileResponse, Response
+from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from tidegate.errors import ConfigurationError
 from tidegate.launch.runs import ProgramRun, live_runs
 from tidegate.ui.access_policy import AccessPolicy
-from tidegate.ui.limit_history import PERIOD, LimitHistory
-
-logger = logging.getLogger("tidegate")
+from tidegate.ui.limits_routes import limits_routes
+from tidegate.ui.route_table import RouteTable
 
 STATIC = Path(__file__).parent / "static"
 
@@ -42,55 +39,31 @@ def create_app(
     hosts: Iterable[str],
     token: str,
     runs: Callable[[], Iterable[ProgramRun]] = live_runs,
-    tables: Iterable[Iterable[BaseRoute]] = (),
+    tables: Iterable[RouteTable] = (),
     monotonic: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> Starlette:
     """Return the application of the page.
 
     `hosts` are the values of `Host` that name this server. `runs` returns the live runs.
-    `tables` are the routes of further modules; their data belongs below `/api/`, where the token is needed.
+    `tables` are the routes of further modules.
     """
-    history = LimitHistory(wall)
-
-    async def sample() -> None:
-        # Files are read in a thread: a slow disk must not hold up the answers.
-        found = await asyncio.to_thread(lambda: list(runs()))
-        history.take(found, monotonic())
-
-    async def sample_for_ever() -> None:
-        while True:
-            began = monotonic()
-            try:
-                await sample()
-            except Exception as error:
-                logger.warning("runs not read: %s was raised; the page reads them again", type(error).__name__)
-            await asyncio.sleep(max(0.1, PERIOD - (monotonic() - began)))
+    parts = (limits_routes(runs, monotonic, wall), *tables)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(sample_for_ever())
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            for part in parts:
+                await stack.enter_async_context(part.work())
             yield
-        finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     async def index(request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
 
-    async def limits(request: Request) -> Response:
-        since = request.query_params.get("since", "0")
-        if not since.isdecimal() or len(since) > len(str(2**53)):
-            return JSONResponse({"error": "since not usable: it must be a sample number"}, 400)
-        return JSONResponse(history.answer(int(since)))
-
     return Starlette(
         routes=[
             Route("/", index),
-            Route("/api/limits", limits),
-            *(route for table in tables for route in table),
+            *(route for part in parts for route in part.routes),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
         middleware=[Middleware(AccessPolicy, hosts=tuple(hosts), token=token)],

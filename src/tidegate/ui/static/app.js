@@ -1,279 +1,64 @@
-// The page: it fetches the samples that it lacks, one request at a time, and draws them.
-import { html, render, useEffect, useLayoutEffect, useRef } from "/static/vendor/preact-htm.js";
+// The page's shell: tabs, the polls of the open tab (one request at a time), and "as of".
+//
+// A tab has a `path` of the location's fragment, a `title`, `poll(path)`, which fetches its data and returns the
+// instant of it in seconds since 1970, and the components `content` and `summary` (of the header). Components get
+// `theme`, which changes with the colours, and `path`, the whole path in the fragment, which may go on below that of
+// the tab. `redraw()` draws the page again after a change of the tab's own state; `refresh()` polls at once.
+import { html, render } from "/static/vendor/preact-htm.js";
+import { limitsTab } from "/static/limits.js";
+import { takeToken, time } from "/static/parts.js";
 
-const SAMPLES = 600;
 const SHOWN_MS = 1000;
 const HIDDEN_MS = 10000;
 const STALE_MS = 5000;
-const WINDOWS = new Map([[1, "s"], [60, "min"], [3600, "h"], [86400, "day"]]);
 
-// A fragment that begins with a slash names a tab. Any other one is the token, which has no slash: it is never sent,
-// and moves to the storage of this browser tab.
-function takeToken() {
-  const fragment = location.hash.slice(1);
-  if (!fragment || fragment.startsWith("/")) return;
-  sessionStorage.setItem("token", fragment);
-  history.replaceState(null, "", location.pathname);
-}
+const TABS = [limitsTab];
 
-takeToken();
+const state = { asOf: 0, problem: "", heardAt: 0 };
 
-const state = { sample: 0, asOf: 0, runs: [], changes: [], series: new Map(), problem: "", heardAt: 0, loaded: false };
-
-// ---------------------------------------------------------------- texts
-
-const amount = (value) => {
-  if (value === null || value === undefined) return "–";
-  const size = Math.abs(value);
-  if (size >= 1e6) return `${(value / 1e6).toFixed(1)} M`;
-  if (size >= 1e4) return `${(value / 1e3).toFixed(0)} k`;
-  return size >= 10 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(1);
-};
-
-const clock = (seconds) => {
-  const all = Math.max(0, Math.round(seconds));
-  const [h, m, s] = [Math.floor(all / 3600), Math.floor((all % 3600) / 60), all % 60];
-  const two = (n) => String(n).padStart(2, "0");
-  return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
-};
-
-const duration = (seconds) => (seconds < 9.95 ? `${seconds.toFixed(1)} s` : seconds < 59.5 ? `${seconds.toFixed(0)} s` : clock(seconds));
-const per = (window) => WINDOWS.get(window) ?? duration(window);
-const time = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
-const many = (count, noun) => `${amount(count)} ${noun}${count === 1 ? "" : "s"}`;
-
-// ---------------------------------------------------------------- data
-
-const tail = (old, added) => old.concat(added).slice(-SAMPLES);
-
-function merged(key) {
-  const last = state.series.get(key.id);
-  const given = key.series;
-  if (!last) return given;
-  const next = {};
-  for (const name of ["number", "in_flight", "waiting", "slots", "refused"]) next[name] = tail(last[name], given[name]);
-  next.quotas = given.quotas.map((quota, place) => {
-    const before = last.quotas[place] ?? { used: last.number.map(() => null), limit: last.number.map(() => null) };
-    return { name: quota.name, used: tail(before.used, quota.used), limit: tail(before.limit, quota.limit) };
-  });
-  return next;
-}
-
-async function fetchJson(path) {
-  const answer = await fetch(path, {
-    headers: { authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` },
-  });
-  if (answer.status === 401) throw new Error("token not valid: the server has restarted; open the URL that it printed");
-  if (!answer.ok) throw new Error(`page not updated: the server answered ${answer.status}; it is asked again`);
-  return answer.json();
-}
-
-async function fetchLimits() {
-  const given = await fetchJson(`/api/limits?since=${state.sample}`);
-  if (given.sample < state.sample || given.since !== state.sample) {
-    state.series.clear();
-    state.changes = [];
-  }
-  const series = new Map();
-  for (const run of given.runs) for (const key of run.keys) series.set(key.id, merged(key));
-  state.series = series;
-  state.runs = given.runs;
-  state.changes = state.changes.concat(given.changes).slice(-200);
-  state.sample = given.sample;
-  state.asOf = given.as_of;
-  state.heardAt = Date.now();
-  state.loaded = true;
-  state.problem = "";
-}
-
-async function poll() {
-  try {
-    await fetchLimits();
-  } catch (error) {
-    state.problem = error instanceof TypeError ? "server not reached: it is asked again each second" : error.message;
-  }
-  draw();
-  // The next request begins when the last one has ended, so a slow server is never asked twice at once.
-  setTimeout(poll, document.hidden ? HIDDEN_MS : SHOWN_MS);
-}
-
-// ---------------------------------------------------------------- charts
-
-const probe = document.createElement("span");
-probe.hidden = true;
-document.body.append(probe);
-const colour = (name) => {
-  probe.style.color = `var(${name})`;
-  return getComputedStyle(probe).color;
-};
-
-function options(width, height, label) {
-  const faint = colour("--faint");
-  const grid = { stroke: colour("--edge"), width: 1 };
-  return {
-    width,
-    height,
-    legend: { show: false },
-    cursor: { show: false },
-    scales: { x: { time: false }, y: { range: (plot, low, high) => [0, Math.max(1, high * 1.08)] } },
-    axes: [
-      { stroke: faint, grid: { show: false }, ticks: { show: false }, size: 16, font: "10px system-ui",
-        values: (plot, marks) => marks.map((mark) => (mark ? clock(-mark).replace(/^/, "−") : "now")) },
-      { stroke: faint, grid, ticks: { show: false }, size: 40, space: 24, font: "10px system-ui",
-        values: (plot, marks) => marks.map(amount) },
-    ],
-    series: [
-      {},
-      { label, stroke: colour("--use"), fill: colour("--fill"), width: 1.5, points: { show: false } },
-      { label: "limit", stroke: colour("--limit"), dash: [4, 3], width: 1.5, points: { show: false } },
-    ],
-  };
-}
-
-function Chart({ label, numbers, used, limit, theme }) {
-  const place = useRef(null);
-  const plot = useRef(null);
-  const data = useRef(null);
-  data.current = [numbers.map((number) => number - state.sample), used, limit];
-  useLayoutEffect(() => {
-    const element = place.current;
-    const build = () => {
-      plot.current?.destroy();
-      plot.current = new uPlot(options(element.clientWidth || 300, 84, label), data.current, element);
-    };
-    build();
-    const watcher = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth || 300, height: 84 }));
-    watcher.observe(element);
-    return () => {
-      watcher.disconnect();
-      plot.current?.destroy();
-      plot.current = null;
-    };
-  }, [label, theme]);
-  useEffect(() => {
-    plot.current?.setData(data.current);
-  });
-  const last = used.length - 1;
-  const text = `${label}: ${amount(used[last])} used of ${amount(limit[last])} now`;
-  const rows = [];
-  for (let at = Math.max(0, last - 59); at <= last; at += 10) rows.push(at);
-  return html`
-    <div class="plot" role="img" aria-label=${text} ref=${place}></div>
-    <table class="hidden-table">
-      <caption>${label}, the last minute</caption>
-      <thead><tr><th scope="col">seconds ago</th><th scope="col">used</th><th scope="col">limit</th></tr></thead>
-      <tbody>${rows.map((at) => html`
-        <tr key=${numbers[at]}><td>${state.sample - numbers[at]}</td><td>${amount(used[at])}</td><td>${amount(limit[at])}</td></tr>`)}
-      </tbody>
-    </table>`;
-}
-
-// ---------------------------------------------------------------- page
-
-function Key({ entry, theme }) {
-  const series = state.series.get(entry.id);
-  const counts = entry.counts;
-  const windows = new Map(entry.quotas.map((quota) => [quota.name, quota]));
-  const last = series.number.length - 1;
-  return html`
-    <article class="key" aria-label=${entry.key}>
-      <h3>${entry.key} ${entry.members > 1 && html`<span class="badge">shared by ${entry.members} processes</span>`}</h3>
-      ${entry.blocked && html`<p class="blocked">${entry.blocked}</p>`}
-      <ul class="numbers">
-        <li><b>${amount(entry.in_flight)}</b> of at most ${amount(entry.slots)} in flight</li>
-        <li><b>${amount(entry.waiting)}</b> waiting${entry.waiting > 0 && entry.eta !== null ? ` · ETA ${clock(entry.eta)}` : ""}</li>
-        ${entry.latency !== null && html`<li>mean answer ${duration(entry.latency)}</li>`}
-        <li><b>${amount(counts.answered)}</b> of ${many(counts.calls, "call")} answered</li>
-        ${counts.refused > 0 && html`<li class="refused"><b>${amount(counts.refused)}</b> refused, ${amount(counts.retried)} tried again</li>`}
-        ${counts.given_up > 0 && html`<li class="refused"><b>${amount(counts.given_up)}</b> given up</li>`}
-        ${counts.failed > 0 && html`<li>${amount(counts.failed)} failed</li>`}
-        ${counts.abandoned > 0 && html`<li>${amount(counts.abandoned)} abandoned</li>`}
-      </ul>
-      ${series.quotas.map((quota) => {
-        const known = windows.get(quota.name);
-        const unit = known ? `${quota.name} per ${per(known.window)}` : quota.name;
-        const left = known ? ` · ${amount(Math.max(0, known.level))} left` : "";
-        return html`
-          <h4>${unit}: ${amount(quota.used[last])} of ${amount(quota.limit[last])} used${left}</h4>
-          <${Chart} label=${unit} numbers=${series.number} used=${quota.used} limit=${quota.limit} theme=${theme} />`;
-      })}
-      <h4>in flight: ${amount(entry.in_flight)} of ${amount(entry.slots)}</h4>
-      <${Chart} label="in flight" numbers=${series.number} used=${series.in_flight} limit=${series.slots} theme=${theme} />
-    </article>`;
-}
-
-const KINDS = {
-  limit: (change) => `limit of ${change.subject}: ${amount(change.before)} to ${amount(change.after)}`,
-  slots: (change) => `calls in flight cut: ${amount(change.before)} to ${amount(change.after)}`,
-  closed: (change) => `closed by ${change.subject}, ${duration(change.after ?? 0)} at first`,
-  opened: (change) => `open again after ${change.subject}`,
-};
-
-function Changes() {
-  if (!state.changes.length) return null;
-  const names = new Map(state.runs.flatMap((run) => run.keys.map((key) => [key.id, key.key])));
-  return html`
-    <section class="changes" aria-label="Changes">
-      <h2>Changes</h2>
-      <ol tabindex="0">${[...state.changes].reverse().map((change, place) => html`
-        <li key=${state.changes.length - place}>
-          <time>${time(state.asOf - (state.sample - change.number))}</time>
-          <span>${names.get(change.key_id) ?? "an ended program"} · ${KINDS[change.kind](change)}${change.cause && ` (${change.cause})`}</span>
-        </li>`)}
-      </ol>
-    </section>`;
-}
-
-function Empty() {
-  return html`
-    <section class="empty">
-      <h2>No active program found</h2>
-      <p>Programs of this user appear here from their first call on. Start one in another terminal:</p>
-      <pre>tidegate run python your_script.py</pre>
-      <p class="faint">A program that calls <code>tidegate.install()</code> or <code>tidegate.wrap(client)</code> appears as well,
-        unless <code>TIDEGATE_STATUS</code> is off; <code>tidegate run</code> keeps no counts where <code>TIDEGATE_LOG</code> is off.</p>
-    </section>`;
-}
-
-function Limits({ theme }) {
-  return html`
-    ${state.loaded && !state.runs.length && html`<${Empty} />`}
-    ${state.runs.map((run) => html`
-      <section key=${`${run.pid} ${run.command}`} class=${run.ended ? "ended" : ""}>
-        <h2>${run.command} <span class="faint">${run.unreadable
-          ? `unreadable: ${run.unreadable}`
-          : `pid ${run.pid}, ${run.ended ? "ended after" : "running for"} ${duration(run.elapsed)}`}</span></h2>
-        <div class="keys">${run.keys.map((key) => html`<${Key} key=${key.id} entry=${key} theme=${theme} />`)}</div>
-      </section>`)}
-    <${Changes} />`;
-}
-
-const TABS = [{ path: "/limits", title: "Limits", content: Limits }];
+const openPath = () => (location.hash.startsWith("#/") ? location.hash.slice(1) : TABS[0].path);
 
 // A path below that of a tab belongs to that tab.
-const openTab = () => TABS.find(({ path }) => `${location.hash}/`.startsWith(`#${path}/`)) ?? TABS[0];
+const openTab = () => TABS.find(({ path }) => `${openPath()}/`.startsWith(`${path}/`)) ?? TABS[0];
+
+let timer = 0;
+let polling = false;
+let again = false;
+
+async function poll() {
+  if (polling) {
+    again = true;
+    return;
+  }
+  clearTimeout(timer);
+  polling = true;
+  const tab = openTab();
+  try {
+    const asOf = await tab.poll(openPath());
+    if (tab === openTab()) Object.assign(state, { asOf, problem: "", heardAt: Date.now() });
+  } catch (error) {
+    state.problem = error.message;
+  }
+  polling = false;
+  draw();
+  // The next request begins when the last one has ended, so a slow server is never asked twice at once.
+  timer = setTimeout(poll, again ? 0 : document.hidden ? HIDDEN_MS : SHOWN_MS);
+  again = false;
+}
 
 function Page({ theme, stale }) {
   const tab = openTab();
-  const keys = state.runs.filter((run) => !run.ended).flatMap((run) => run.keys);
-  const total = (name) => keys.reduce((sum, key) => sum + key.counts[name], 0);
-  const waiting = keys.reduce((sum, key) => sum + key.waiting, 0);
-  const running = state.runs.filter((run) => !run.ended).length;
+  const shown = { theme, path: openPath(), redraw: draw, refresh: poll };
   return html`
     <div class=${stale ? "stale" : ""}>
       <header>
         <h1>tidegate</h1>
         ${TABS.length > 1 && html`<nav aria-label="Tabs">${TABS.map((each) => html`
           <a key=${each.path} href=${`#${each.path}`} aria-current=${each === tab ? "page" : null}>${each.title}</a>`)}</nav>`}
-        ${keys.length > 0 && html`
-          <span>${many(running, "program")} · ${many(keys.length, "key")}</span>
-          <span>${many(total("calls"), "call")} · ${amount(total("answered"))} answered · ${amount(waiting)} waiting</span>
-          <span>${many(total("retried"), "refusal")} absorbed · ${amount(total("given_up"))} given up</span>`}
+        <${tab.summary} key=${tab.path} ...${shown} />
         <span class="as-of faint" role="status">${state.problem || (state.asOf ? `as of ${time(state.asOf)}` : "loading")}</span>
       </header>
-      <main>
-        <${tab.content} key=${tab.path} theme=${theme} fetchJson=${fetchJson} />
-      </main>
+      <main><${tab.content} key=${tab.path} ...${shown} /></main>
     </div>`;
 }
 
@@ -288,7 +73,9 @@ function draw() {
 addEventListener("hashchange", () => {
   takeToken();
   draw();
+  poll();
 });
 dark.addEventListener("change", draw);
-document.addEventListener("visibilitychange", draw);
+document.addEventListener("visibilitychange", () => (document.hidden ? draw() : poll()));
+takeToken();
 poll();

@@ -1,0 +1,60 @@
+// What all tabs share: the token, requests, texts, colours, and the instant of the newest data.
+
+// A fragment that begins with a slash names a tab. Any other one is the token, which has no slash: it is never sent,
+// and moves to the storage of this browser tab.
+export function takeToken() {
+  const fragment = location.hash.slice(1);
+  if (!fragment || fragment.startsWith("/")) return;
+  sessionStorage.setItem("token", fragment);
+  history.replaceState(null, "", location.pathname);
+}
+
+// Send a request with the token, and return the answer's JSON. `body` makes it a POST.
+export async function fetchJson(path, body) {
+  const headers = { authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` };
+  const options = body === undefined
+    ? { headers }
+    : { method: "POST", headers: { ...headers, "content-type": "application/json" }, body: JSON.stringify(body) };
+  const answer = await fetch(path, options).catch(() => {
+    throw new Error("server not reached: it is asked again each second");
+  });
+  if (answer.status === 401) throw new Error("token not valid: the server has restarted; open the URL that it printed");
+  if (!answer.ok) throw new Error(`page not updated: the server answered ${answer.status}; it is asked again`);
+  return answer.json();
+}
+
+// ---------------------------------------------------------------- texts
+
+const WINDOWS = new Map([[1, "s"], [60, "min"], [3600, "h"], [86400, "day"]]);
+
+export const amount = (value) => {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e6) return `${(value / 1e6).toFixed(1)} M`;
+  if (size >= 1e4) return `${(value / 1e3).toFixed(0)} k`;
+  return size >= 10 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(1);
+};
+
+export const clock = (seconds) => {
+  const all = Math.max(0, Math.round(seconds));
+  const [h, m, s] = [Math.floor(all / 3600), Math.floor((all % 3600) / 60), all % 60];
+  const two = (n) => String(n).padStart(2, "0");
+  return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
+};
+
+export const duration = (seconds) => (seconds < 9.95 ? `${seconds.toFixed(1)} s` : seconds < 59.5 ? `${seconds.toFixed(0)} s` : clock(seconds));
+export const per = (window) => WINDOWS.get(window) ?? duration(window);
+export const time = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
+export const many = (count, noun) => `${amount(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+// ---------------------------------------------------------------- colours of charts
+
+const probe = document.createElement("span");
+probe.hidden = true;
+document.body.append(probe);
+
+// Return the present value of a colour of the style sheet, as a canvas needs it.
+export const colour = (name) => {
+  probe.style.color = `var(${name})`;
+  return getComputedStyle(probe).color;
+};
