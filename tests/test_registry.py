@@ -350,7 +350,7 @@ def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str
 
     waiter = Dropping.__new__(Dropping)
     {
-        "resent": lambda: registry.count_resent(waiter, Kind.RATE_LIMIT, True),
+        "resent": lambda: registry.count_resent(waiter, Outcome(Kind.RATE_LIMIT), True),
         "gave_up": lambda: registry.count_given_up(waiter),
         "seat": lambda: registry.bind_waiter(waiter, key, 60.0),
     }[step]()

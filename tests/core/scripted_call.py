@@ -18,7 +18,7 @@ from tidegate.core.exchange import (
     WaitUntil,
     exchange,
 )
-from tidegate.core.values import Kind, Outcome
+from tidegate.core.values import Outcome
 
 WAKER = object()
 
@@ -104,10 +104,10 @@ class ScriptedQueue:
         self.log.append(("abandon", permit.number))
         self.permits.remove(permit)
 
-    def count_resent(self, after: Kind, is_second: bool) -> None:
-        self.counted.append(f"resent after {after}")
+    def count_resent(self, after: Outcome, is_second: bool) -> None:
+        self.counted.append(f"resent after {after.kind}")
 
-    def count_given_up(self) -> None:
+    def count_given_up(self, outcome: Outcome | None) -> None:
         self.counted.append("given up")
 
     def count_left(self) -> None:
@@ -116,7 +116,7 @@ class ScriptedQueue:
     def begin_attempt(self, permit: NumberedPermit, index: int, waited: float) -> None:
         self.begun.append((permit.number, index, waited))
 
-    def count_failed(self) -> None:
+    def count_failed(self, outcome: Outcome) -> None:
         self.counted.append("failed")
 
     def count_replayed(self, outcome: Outcome) -> None:

@@ -18,7 +18,7 @@ from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
 from tidegate.core.snapshot import HeadWait, estimate_eta, head_wait
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading
-from tidegate.launch import shared_counters
+from tidegate.launch import counter_row, shared_counters
 from tidegate.launch.shared_counters import CounterFile
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
 from tidegate.settings import Settings
@@ -58,7 +58,8 @@ def test_it_counts_as_a_key_without_a_sheet_does(tmp_path: Path) -> None:
         slots.admission.counts.given_up += 1
         slots.admission.counts.unsent += 1
     assert kept.snapshot(9.0) == plain.snapshot(9.0)
-    assert only(tmp_path).counts == {name: getattr(plain.admission.counts, name) for name in shared_counters.COUNTS}
+    counted = {name: getattr(plain.admission.counts, name) for name in counter_row.COUNTS}
+    assert only(tmp_path).counts == dict.fromkeys(counter_row.SUMS, 0) | counted
 
 
 def test_a_file_that_was_being_made_is_readable_later(tmp_path: Path) -> None:
@@ -194,10 +195,10 @@ def test_a_boundary_that_has_passed_since_brings_the_limit_back(tmp_path: Path) 
 
 def test_processes_share_their_quotas_and_add_their_slots() -> None:
     total = KeyTotal("k")
-    counts = dict.fromkeys(shared_counters.INTEGERS, 0) | {"waiting": 10, "slots": 2, "attempts": 2}
+    counts = dict.fromkeys(counter_row.INTEGERS, 0) | {"waiting": 10, "slots": 2, "attempts": 2}
     for looked_at, level in ((1.0, 30.0), (2.0, 0.0)):
-        quota = shared_counters.QuotaRow("requests", 60.0, 60.0, 0.0, 0.0, 0.0, level, amount=1.0)
-        total.add(shared_counters.KeyRow("k", counts, 2.0, (quota,), looked_at, latency=1.0), running=True)
+        quota = counter_row.QuotaRow("requests", 60.0, 60.0, 0.0, 0.0, 0.0, level, amount=1.0)
+        total.add(counter_row.KeyRow("k", counts, 2.0, (quota,), looked_at, latency=1.0), running=True)
     seen = total.outlook(2.0)
     assert (seen.waiting, seen.slots, len(seen.flights)) == (20, 4, 4)
     assert estimate_eta(seen) == (20.0, "quota requests")
@@ -304,9 +305,9 @@ def test_the_share_is_of_what_stood_ready_and_what_came_back_meanwhile() -> None
 
 def test_the_shares_of_processes_add_up_from_the_first_to_the_last() -> None:
     total = quota(30.0, 110.0, 150.0, stood=15.0)
-    total.add(shared_counters.QuotaRow("requests", 60.0, 60.0, 20.0, 100.0, 20.0), 140.0)
+    total.add(counter_row.QuotaRow("requests", 60.0, 60.0, 20.0, 100.0, 20.0), 140.0)
     assert (total.used, total.since, total.stood, total.until) == (50.0, 100.0, 20.0, 150.0)
-    total.add(shared_counters.QuotaRow("requests", 120.0, 60.0, 1.0, 130.0, 1.0), 160.0)
+    total.add(counter_row.QuotaRow("requests", 120.0, 60.0, 1.0, 130.0, 1.0), 160.0)
     assert (total.used, total.since, total.stood, total.until, total.limit) == (51.0, 100.0, 20.0, 160.0, 120.0)
 
 
@@ -335,11 +336,11 @@ def test_a_row_of_another_version_with_an_unknown_carrier_names_none() -> None:
 
 
 def test_processes_that_share_a_key_count_its_use_once() -> None:
-    quota = shared_counters.QuotaRow("requests", 100.0, 60.0, used=40.0, since=0.0, stood=100.0)
+    quota = counter_row.QuotaRow("requests", 100.0, 60.0, used=40.0, since=0.0, stood=100.0)
 
-    def row(members: int, most: int, used: float) -> shared_counters.KeyRow:
-        counts = dict.fromkeys(shared_counters.INTEGERS, 0) | {"members": members, "most_members": most, "slots": 8}
-        return shared_counters.KeyRow("k", counts, 2.0, (quota._replace(used=used),), pace=5.0)
+    def row(members: int, most: int, used: float) -> counter_row.KeyRow:
+        counts = dict.fromkeys(counter_row.INTEGERS, 0) | {"members": members, "most_members": most, "slots": 8}
+        return counter_row.KeyRow("k", counts, 2.0, (quota._replace(used=used),), pace=5.0)
 
     apart, shared, left = KeyTotal("k"), KeyTotal("k"), KeyTotal("k")
     for each in (row(1, 1, 40.0), row(1, 1, 30.0)):

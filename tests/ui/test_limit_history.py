@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tidegate.core.wait_text import wait_text
+from tidegate.launch.counter_row import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
-from tidegate.launch.shared_counters import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.totals import KeyTotal, Totals
 from tidegate.ui.limit_history import CHANGES, FORGOTTEN_AFTER, SAMPLES, LimitHistory
 

@@ -219,27 +219,27 @@ class GovernedCall(Waiter):
             trace = permit.trace = AttemptTrace(number, waited, permit.probe)
         trace.index, trace.waited, trace.receivers = index, waited, receivers
 
-    def count_resent(self, after: Kind, is_second: bool) -> None:
+    def count_resent(self, after: Outcome, is_second: bool) -> None:
         """Count a repeated attempt."""
         self.registry.count_resent(self, after, is_second)
 
-    def count_given_up(self) -> None:
+    def count_given_up(self, outcome: Outcome | None) -> None:
         """Count the call as given up for lack of capacity."""
-        self.registry.count_given_up(self)
+        self.registry.count_given_up(self, outcome)
 
     def count_left(self) -> None:
         """Count the call as ended by its caller while it was not in flight."""
         self.registry.count_left(self)
 
-    def count_failed(self) -> None:
+    def count_failed(self, outcome: Outcome) -> None:
         """Count a failure that is handed back."""
-        self.registry.count_failed(self)
+        self.registry.count_failed(self, outcome)
 
     def count_replayed(self, outcome: Outcome) -> None:
         """Count the call as given another call's answer."""
         if self.handoff is not None:
             self.handoff.note_replayed(self.key, outcome)
-        self.registry.count_replayed(self)
+        self.registry.count_replayed(self, outcome)
 
     def reason_of(self, ended: ExchangeResult) -> str:
         """Return how long a call that is given up for lack of capacity waited, for what and why; '' for any other.

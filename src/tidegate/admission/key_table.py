@@ -42,7 +42,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import HeadWait, QueueForecast, RegistrySnapshot, queue_forecast
 from tidegate.core.two_levels import AccountController, ModelController
-from tidegate.core.values import CAPACITY, INFINITY, OK, REFUSED, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.values import INFINITY, OK, REFUSED, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
@@ -297,20 +297,17 @@ class KeyTable:
         if self._dropped or self._records:
             self._act([], None)
 
-    def count_resent(self, waiter: Waiter, after: Kind, is_second: bool) -> None:
-        """Count a repeated attempt; `after` is the kind of the call's last outcome."""
+    def count_resent(self, waiter: Waiter, after: Outcome, is_second: bool) -> None:
+        """Count a repeated attempt; `after` is the call's last outcome."""
         with self._lock, self._steps:
-            counts = waiter.queue.admission.counts
-            counts.resent += 1
-            counts.retried_calls += is_second
-            counts.absorbed += after in CAPACITY
+            waiter.queue.admission.counts.note_resent(after, is_second)
         if self._dropped:
             self._drain()
 
-    def count_given_up(self, waiter: Waiter) -> None:
-        """Count a call that is given up for lack of capacity."""
+    def count_given_up(self, waiter: Waiter, outcome: Outcome | None = None) -> None:
+        """Count a call that is given up for lack of capacity, after its last `outcome` (None: it had none)."""
         with self._lock, self._steps:
-            waiter.queue.admission.counts.given_up += 1
+            waiter.queue.admission.counts.note_given_up(outcome)
         if self._dropped:
             self._drain()
 
@@ -340,18 +337,18 @@ class KeyTable:
             queue: KeyQueue = waiter.queue
             return queue.closing(self.clock())
 
-    def count_failed(self, waiter: Waiter) -> None:
+    def count_failed(self, waiter: Waiter, outcome: Outcome) -> None:
         """Count a call whose failure is handed back."""
         with self._lock, self._steps:
-            waiter.queue.admission.counts.failed_calls += 1
+            waiter.queue.admission.counts.note_failed_call(outcome)
         if self._dropped:
             self._drain()
 
-    def count_replayed(self, waiter: Waiter) -> None:
-        """Count a call that gets the answer of another one."""
+    def count_replayed(self, waiter: Waiter, outcome: Outcome) -> None:
+        """Count a call that gets the answer of another one, `outcome`."""
         with self._lock, self._steps:
             counts = waiter.queue.admission.counts
-            counts.failed_calls += 1
+            counts.note_failed_call(outcome)
             counts.replayed += 1
         if self._dropped:
             self._drain()
@@ -612,7 +609,7 @@ class KeyTable:
     def _count_failed(self, permit: Permit, outcome: Outcome) -> None:
         state = permit.state
         if outcome.kind is not Kind.ABANDONED and permit.generation == state.generation:
-            state.counts.failed_calls += 1
+            state.counts.note_failed_call(outcome)
 
     def _raise_bounds(self) -> None:
         """Raise the bounds of the keys that admit more, as far as the machine carries them; at most once a second.

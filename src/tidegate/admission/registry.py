@@ -332,7 +332,7 @@ class RateLimitRegistry(KeyTable):
         queue.admission.pause.suspend(
             max((end for each, end in self._held.items() if covers(each, key)), default=NEVER)
         )
-        queue.admission.counts.note_closing()
+        queue.admission.counts.note_closing(now)
         self._note_wait(queue, queue.waiting.count, now)
 
     def _new_queue(self, key: Key, window: float, now: float) -> KeyQueue:

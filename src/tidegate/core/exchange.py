@@ -187,19 +187,19 @@ class QueuedCall(Protocol):
         """Note that attempt `index` (from 0) is sent now, after `waited` seconds in the queue."""
         ...
 
-    def count_resent(self, after: Kind, is_second: bool) -> None:
-        """Count an attempt of a call whose last one had the kind `after`; `is_second` says that it had only one."""
+    def count_resent(self, after: Outcome, is_second: bool) -> None:
+        """Count an attempt of a call whose last one ended as `after`; `is_second` says that it had only one."""
         ...
 
-    def count_given_up(self) -> None:
-        """Count a call that is given up for lack of capacity."""
+    def count_given_up(self, outcome: Outcome | None) -> None:
+        """Count a call that is given up for lack of capacity, after its last `outcome` (None: it had none)."""
         ...
 
     def count_left(self) -> None:
         """Count a call that its caller ended while it was not in flight."""
         ...
 
-    def count_failed(self) -> None:
+    def count_failed(self, outcome: Outcome) -> None:
         """Count a call that ended with a failure of the provider, handed back or final."""
         ...
 
@@ -329,7 +329,7 @@ class _Exchange:
             self.call.emit(events.RequestStarted, self.waited)
         else:
             before = self.attempt.outcome
-            self.call.count_resent(before.kind, self.attempts == 1)
+            self.call.count_resent(before, self.attempts == 1)
             self.call.emit(events.RequestRetrying, self.attempts, before.kind, before.cause, before.status)
         resume = yield Send(self.permit)
         self.attempt = resume.attempt
@@ -382,9 +382,9 @@ class _Exchange:
         refused = outcome.kind in CAPACITY and self.policy.replayable
         given_up = refused and self.policy.patient
         if given_up:
-            self.call.count_given_up()
+            self.call.count_given_up(outcome)
         else:
-            self.call.count_failed()
+            self.call.count_failed(outcome)
         self._failed(outcome, given_up, now)
         final = refused or outcome.kind in TERMINAL or (self.probing and not self.policy.patient)
         return ExchangeResult(Ending.GIVEN_UP if final else Ending.HANDED_BACK, attempt, self.waited)
@@ -393,14 +393,14 @@ class _Exchange:
         """Return the result where the deadline passed during the backoff."""
         assert self.attempt is not None, "an attempt was made"
         self.is_over = True
-        self.call.count_given_up()
+        self.call.count_given_up(self.attempt.outcome)
         self._failed(self.attempt.outcome, True, now)
         return ExchangeResult(Ending.GIVEN_UP, self.attempt, self.waited)
 
     def expired_result(self, now: float) -> ExchangeResult:
         """Return the result where the call leaves the queue without a permit."""
         attempt, gate, self.is_over = self.attempt, self.call.gate, True
-        self.call.count_given_up()
+        self.call.count_given_up(attempt.outcome if attempt is not None else None)
         self.call.emit(events.QueueDeadline, now - self.started_at, gate, now - self.queued_at)
         self._failed(UNSENT if attempt is None else attempt.outcome, True, now, gate)
         opens = self.call.opens_at

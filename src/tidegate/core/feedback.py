@@ -97,8 +97,10 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
 def answered(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
     """Record an answer of any kind: it shows that there is no outage."""
     gates.unavailability.closed()
-    if gates.breaker.answered(permit.probe, permit.sent_at, now) and out is not None:
-        out.append(events.BreakerClosed(gates.key, now))
+    if gates.breaker.answered(permit.probe, permit.sent_at, now):
+        gates.counts.note_closing()
+        if out is not None:
+            out.append(events.BreakerClosed(gates.key, now))
 
 
 def rejected(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -108,6 +110,8 @@ def rejected(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
     begins = gates.rejection is None
     rejection = gates.rejection = gates.rejection or KeyRejection(now)
     rejection.note_rejection(outcome, permit.order, permit.sent_at, now)
+    if begins:
+        gates.counts.note_closing()
     if begins and out is not None:
         facts = (outcome.kind, outcome.cause, rejection.reset_at, outcome.status)
         out.append(events.KeyRejected(gates.key, now, *facts))
@@ -124,6 +128,7 @@ def accepted(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
     # An attempt sent before the rejected one may end long after it, and proves nothing about the key's state since.
     if permit.order > rejection.order:
         gates.rejection = None
+        gates.counts.note_closing()
         if out is not None:
             out.append(events.KeyAccepted(gates.key, now, rejection.replayed))
 
@@ -274,6 +279,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         clocks.stated(now, pause.until)
     elif gate:
         clocks.stated(now, gates.quotas.ready_at(permit.cost, now)[0])
+    gates.counts.note_refusal(outcome)
     if out is not None:
         facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
         out.append(events.RateLimitHit(gates.key, now, *facts))

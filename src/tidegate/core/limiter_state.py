@@ -34,7 +34,7 @@ from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.retry_hint import HintTrust
 from tidegate.core.unavailability import KeyOutage, OutageClock
-from tidegate.core.values import INFINITY, Cost, Key, Outcome, QuotaReading, Refill
+from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading, Refill
 
 
 class Permit:
@@ -151,6 +151,24 @@ class KeyCounts:
         self.latencies.append(latency)
         self.answered += 1
 
+    def note_resent(self, after: Outcome, is_second: bool) -> None:
+        """Count an attempt of a call whose last one ended as `after`; `is_second` says that it had only one."""
+        self.resent += 1
+        self.retried_calls += is_second
+        self.absorbed += after.kind in CAPACITY
+        self.note_fate("absorbed", after)
+
+    def note_given_up(self, outcome: Outcome | None) -> None:
+        """Count a call that is given up for lack of capacity, after its last `outcome` (None: it had none)."""
+        self.given_up += 1
+        if outcome is not None:
+            self.note_fate("given_up", outcome)
+
+    def note_failed_call(self, outcome: Outcome) -> None:
+        """Count a call whose failure is handed back."""
+        self.failed_calls += 1
+        self.note_fate("handed_back", outcome)
+
     def copy(self) -> KeyCounts:
         """Return the same counts in memory of this process."""
         counts = KeyCounts()
@@ -159,8 +177,14 @@ class KeyCounts:
         counts.latencies = self.latencies.copy()
         return counts
 
-    def note_closing(self) -> None:
+    def note_closing(self, now: float = -INFINITY) -> None:
         """Do nothing; a subclass that shares its counts writes until when the key is closed."""
+
+    def note_refusal(self, outcome: Outcome) -> None:
+        """Do nothing; a subclass that shares its counts writes what a refusal has changed, and its cause."""
+
+    def note_fate(self, fate: str, outcome: Outcome) -> None:
+        """Do nothing; such a subclass counts a refusal by its cause and fate: absorbed, handed_back or given_up."""
 
     @property
     def calls(self) -> int:

@@ -292,6 +292,8 @@ class ReplicatedController(AdmissionController):
         try:
             super().settle(permit, outcome, now, draw, out)
         finally:
+            if tally.refused > before[1]:
+                counts.note_refusal(outcome)
             self._count_own(counts, before)
         replica.safe.answered(self.tag, outcome, permit.sent_at)
         for each in replica.safe.take(permit):

@@ -5,8 +5,9 @@ then on: a store into mapped memory replaces an attribute. No thread, socket or 
 survive a death by a signal or `os._exit` (a worker of `multiprocessing.Pool` always ends so). A row has one writer,
 under its registry's lock. The parent may read it between two stores, and reads it again later.
 
-A file begins with the header of `shared_file`. A row holds integers, then doubles, then the name of the key, then the
-names of its quotas.
+A file begins with the header of `shared_file`; `counter_row` has the layout of a row. A change of a key is found by
+comparing its state with the last one that was noted, where the row is written anyway. So it costs a call nothing more
+than a few comparisons, and no event has to be made.
 """
 
 from __future__ import annotations
@@ -19,193 +20,42 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import ExecutorGroup, Waiter, WaitQueue
-from tidegate.core.circuit_breaker import CLOSED
-from tidegate.core.display import printable
+from tidegate.core.backoff import Pause
+from tidegate.core.circuit_breaker import CLOSED, BreakerState
 from tidegate.core.limiter_state import KeyCounts, KeyQuotas
+from tidegate.core.provenance import Provenance, Source
+from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import day_reset, latest_pause, queue_forecast
-from tidegate.launch.shared_file import HEADER, packed
-
-COUNTS = (
-    "attempts",
-    "answered",
-    "refused",
-    "failed",
-    "abandoned",
-    "ignored",
-    "resent",
-    "absorbed",
-    "given_up",
-    "unsent",
-    "failed_calls",
-    "replayed",
-    "left",
+from tidegate.core.values import REFUSED, Cause, Outcome
+from tidegate.launch.change_ring import CAUSE_CODES, SOURCE_CODES, ChangeRing
+from tidegate.launch.counter_row import (
+    BREAKER_STATES,
+    CARRIERS,
+    CONTINUOUS,
+    DOUBLE_PLACES,
+    PLACES,
+    QUOTA_PLACES,
+    QUOTAS,
+    ROW_BYTES,
+    doubles,
+    integers,
+    name_key,
+    name_quota,
+    quota_at,
+    refusal_counter,
+    ring,
 )
-INTEGERS = (*COUNTS, "waiting", "slots", "members", "most_members", "carrier")
-PLACES = {name: place for place, name in enumerate(INTEGERS)}
-"""Index of each integer in a row; the first ones are those of `tidegate.core.limiter_state.KeyCounts`."""
-
-CARRIERS = ("", "file", "redis", "postgresql", "ray")
-"""Kinds of carrier by which the limits of a key are shared, by the number that a row has for each; 0 is any other."""
-
-INTEGER_CELLS = 20
-"""Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: room for those of `INTEGERS`, and for later
-ones."""
-
-
-QUOTA_CELLS = 8
-"""Doubles of 8 bytes for each quota. Raising it makes every file larger. Derived from the numbers of a `QuotaRow`."""
-
-KEY_CELLS = 10
-"""Doubles of 8 bytes for a key. Raising it makes every file larger. Derived from the doubles of a `KeyRow`."""
-
-
-QUOTAS = 4
-"""Quotas of one key that are kept; further ones are not. Raising it makes every file larger. Chosen: providers announce
-requests, tokens, input tokens and output tokens."""
-
-DOUBLE_CELLS = KEY_CELLS + QUOTA_CELLS * QUOTAS
-"""Doubles of a row: the instants and durations of the key, then those of each quota."""
-
-(
-    CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL, SUSPENDED_UNTIL,
-) = range(KEY_CELLS)  # fmt: skip
-"""Indexes of the key's own doubles."""
-
-CONTINUOUS = 0.0
-"""Value of `back_at` for a quota that refills continuously and has no boundary."""
-
-DOUBLES_AT = 8 * INTEGER_CELLS
-KEY_AT = DOUBLES_AT + 8 * DOUBLE_CELLS
-
-KEY_BYTES = 256
-
-"""Bytes of a key's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: provider,
-host, digest and model fit."""
-
-NAME_BYTES = 32
-"""Bytes of a quota's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: longer
-than the names in the tables of `providers`."""
-
-ROW_BYTES = KEY_AT + KEY_BYTES + QUOTAS * NAME_BYTES
+from tidegate.launch.shared_file import HEADER, packed
 
 ROWS = 16
 """Keys of one file; a process with more of them creates another file. Raising it makes every file larger. Chosen: most
 processes have fewer keys."""
 
 SUFFIX = ".sheet"
-
-
-class QuotaRow(NamedTuple):
-    """One quota as a process sees it: `used` units since `since` (monotonic seconds), when `stood` were left.
-
-    At the last observation `level` units were left and the next boundary was at `back_at` (`CONTINUOUS`: none). A
-    waiting call was then charged `amount` on average.
-    """
-
-    name: str
-    limit: float
-    window: float
-    used: float
-    since: float
-    stood: float
-    level: float = 0.0
-    back_at: float = CONTINUOUS
-    amount: float = 0.0
-
-
-class KeyRow(NamedTuple):
-    """One key in one process; `counts` holds the integers that `INTEGERS` names. Instants are monotonic seconds.
-
-    `members` processes share the limits of the key now, this one included, and `most_members` did at one time. The
-    limits and what is used of them are then those of all of them.
-
-    `latency` is the mean seconds of an answer, 0 before the first; `pace` is in calls a second, 0 where nothing paces.
-    The provider asked for a pause of `stated` seconds, which ends at `stated_until`; `day_until` is the reset that it
-    named for a spent quota of the day. All three are 0 where it named none. The program has closed the key until
-    `suspended_until`.
-    """
-
-    key: str
-    counts: dict[str, int]
-    changed_at: float
-    quotas: tuple[QuotaRow, ...]
-    looked_at: float = 0.0
-    paused_until: float = 0.0
-    broken_until: float = 0.0
-    latency: float = 0.0
-    pace: float = 0.0
-    stated: float = 0.0
-    stated_until: float = 0.0
-    day_until: float = 0.0
-    suspended_until: float = 0.0
-
-    @property
-    def carrier(self) -> str:
-        """Return by what the limits are or were shared, empty where they never were."""
-        number = self.counts["carrier"]
-        return CARRIERS[number] if 0 <= number < len(CARRIERS) else ""
-
-    @property
-    def in_flight(self) -> int:
-        """Return the attempts under way."""
-        ended = ("answered", "refused", "failed", "abandoned")
-        return max(0, self.counts["attempts"] - sum(self.counts[name] for name in ended))
-
-
-def integers(row: memoryview) -> memoryview[int]:
-    """Return the integers of a row, for reading and writing."""
-    return row[:DOUBLES_AT].cast("q")
-
-
-def doubles(row: memoryview) -> memoryview[float]:
-    """Return the doubles of a row, for reading and writing."""
-    return row[DOUBLES_AT:KEY_AT].cast("d")
-
-
-def quota_at(number: int) -> int:
-    """Return the index of the first double of a quota."""
-    return KEY_CELLS + QUOTA_CELLS * number
-
-
-def name_key(row: memoryview, key: str) -> None:
-    """Write the key's name to the row; readers see the row from then on."""
-    _write(row, KEY_AT, KEY_BYTES, key)
-
-
-def name_quota(row: memoryview, number: int, name: str) -> None:
-    """Write the name of a quota to the row; readers see the quota from then on."""
-    _write(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES, name)
-
-
-def read(row: memoryview) -> KeyRow | None:
-    """Return the content of a row; None for a row without a key."""
-    # The text may end up on a terminal, and any process may have written it.
-    key = printable(_text(row, KEY_AT, KEY_BYTES))
-    if not key:
-        return None
-    numbers, seconds = integers(row), doubles(row)
-    quotas = []
-    for number in range(QUOTAS):
-        name = printable(_text(row, KEY_AT + KEY_BYTES + number * NAME_BYTES, NAME_BYTES))
-        if name:
-            at = quota_at(number)
-            quotas.append(QuotaRow(name, *seconds[at : at + QUOTA_CELLS]))
-    counts = {name: numbers[place] for name, place in PLACES.items()}
-    return KeyRow(key, counts, seconds[CHANGED_AT], tuple(quotas), *seconds[LOOKED_AT:KEY_CELLS])
-
-
-def _write(row: memoryview, at: int, size: int, text: str) -> None:
-    cut = text.encode("utf-8", "replace")[: size - 1]
-    row[at : at + len(cut)] = cut
-
-
-def _text(row: memoryview, at: int, size: int) -> str:
-    return bytes(row[at : at + size]).partition(b"\0")[0].decode("utf-8", "ignore")
-
 
 QUOTAS_EVERY = 0.1
 """Seconds after which a key's quotas are written again while more than half of each is left. Raising it saves time per
@@ -214,6 +64,27 @@ call and shows older numbers. Chosen: shorter than the refresh period of the sta
 OUTLOOK_EVERY = 0.5
 """Seconds after which the forecast for the waiting calls is written again. Raising it saves time and shows an older
 forecast. Derived from the refresh period of the status line (`cli.watch.LOOK_EVERY`)."""
+
+
+NOTED_RISE = 1.25
+"""Factor above the last noted concurrency limit or pace from which on a rise is noted. Raising it notes fewer rises.
+Chosen: slow start, which raises the limit with each answer, fills some lines of the list and not all."""
+
+NOTED_CUT = 0.9
+"""Factor below it from which on a cut is noted. Raising it notes smaller cuts. Chosen: below the smallest cut that a
+refusal makes (`Settings.concurrency_cut`)."""
+
+NOTED_LIMIT = 0.01
+"""Least relative change of a quota's limit that is noted. Raising it hides small corrections. Chosen: less than a pixel
+of the page's chart."""
+
+NOTED_COOLDOWN = 1.0
+"""Seconds by which a cooldown must grow to be noted again. Raising it hides its extensions. Chosen: the refusals of one
+wave move its end by less."""
+
+EXPLAINS_FOR = 2.0
+"""Seconds for which a refusal is taken for the cause of a cut. Raising it may name an old refusal. Chosen: the cut is
+found with the next attempt that ends."""
 
 
 class CounterFile:
@@ -281,9 +152,17 @@ def runs(pid: int, start: int) -> bool:
     return not start or started(pid) in (0, start)
 
 
-_ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _CARRIER = (
-    PLACES[name] for name in ("attempts", "answered", "waiting", "slots", "members", "most_members", "carrier")
-)
+_ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARRIER, _REJECTED = (
+    PLACES[name]
+    for name in (
+        "attempts", "answered", "waiting", "slots", "members", "most_members", "breaker", "carrier", "rejected",
+    )
+)  # fmt: skip
+(
+    CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL, SUSPENDED_UNTIL,
+    LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
+) = DOUBLE_PLACES.values()  # fmt: skip
+_LEVEL, _ORIGIN = QUOTA_PLACES["level"], QUOTA_PLACES["origin"]
 
 
 def _kept(name: str, looks: bool = False) -> Any:
@@ -305,14 +184,24 @@ class SharedKeyCounts(KeyCounts):
 
     __slots__ = (
         "__weakref__",
+        "_breaker",
+        "_cause",
+        "_cause_at",
+        "_changes",
         "_doubles",
         "_get_row",
+        "_limits",
         "_named",
         "_numbers",
         "_outlook_at",
+        "_pace",
+        "_paused_until",
         "_queue",
         "_quotas_at",
+        "_rejection",
         "_row",
+        "_slots",
+        "_suspended_until",
         "integers",
     )
 
@@ -336,6 +225,7 @@ class SharedKeyCounts(KeyCounts):
         self._queue = queue
         self._get_row = get_row
         self._quotas_at = self._outlook_at = float("-inf")
+        self._cause, self._cause_at = Cause.NONE, float("-inf")
         self.detach()
 
     def detach(self) -> None:
@@ -343,6 +233,15 @@ class SharedKeyCounts(KeyCounts):
         row = memoryview(bytearray(ROW_BYTES))
         self._row: memoryview | None = None
         self._take(row)
+
+    def _begin_noting(self) -> None:
+        """Forget the state that was noted last: a new row begins with the state that it finds."""
+        self._limits = [0.0] * QUOTAS
+        self._slots = 0
+        self._pace = self._suspended_until = 0.0
+        self._paused_until = float("-inf")
+        self._breaker: BreakerState = CLOSED
+        self._rejection: KeyRejection | None = None
 
     def note_sent(self, now: float) -> None:
         """Count an attempt; its end writes the other values of the row, which so are written once for most attempts."""
@@ -362,13 +261,13 @@ class SharedKeyCounts(KeyCounts):
             self._attach()
         admission = self._queue.admission
         now = admission.used_at
-        self.integers[_SLOTS] = admission.concurrency.limit
+        slots = admission.concurrency.limit
+        if slots != self.integers[_SLOTS]:
+            self.integers[_SLOTS] = slots
+            self._note_slots(slots, now)
         members = self._queue.members
         if members != self.integers[_MEMBERS]:
-            self.integers[_MEMBERS] = members
-            self.integers[_MOST_MEMBERS] = max(members, self.integers[_MOST_MEMBERS])
-            carrier = self._queue.sharing.carrier
-            self.integers[_CARRIER] = CARRIERS.index(carrier) if carrier in CARRIERS else 0
+            self._note_members(members, now)
         self._doubles[CHANGED_AT] = now
         quotas = admission.quotas
         # A new quota is written at once: the program may make no call for a long time after this one.
@@ -378,7 +277,7 @@ class SharedKeyCounts(KeyCounts):
         if now >= self._outlook_at:
             self._outlook_at = now + OUTLOOK_EVERY
             self._look_ahead(now)
-        elif admission.breaker.state is not CLOSED:
+        elif admission.breaker.state is not CLOSED or self._breaker is not CLOSED:
             # Also without a waiting call: a runner asks before it gives a slot away, so that no call may wait here.
             self.note_closing()
 
@@ -392,6 +291,11 @@ class SharedKeyCounts(KeyCounts):
             facts = (mirror.limit, provenance[name].reported_window, mirror.used, mirror.since, mirror.stood)
             at = quota_at(number)
             self._doubles[at : at + len(facts)] = array("d", facts)
+            known = self._limits[number]
+            if abs(mirror.limit - known) > NOTED_LIMIT * known:
+                self._limits[number] = mirror.limit
+                at_time, cause = self._queue.admission.used_at, self._recent_cause()
+                self._changes.add(at_time, "limit", known, mirror.limit, cause, provenance[name].origin, number)
             if number == self._named and self._row is not None:
                 name_quota(self._row, number, name)
                 self._named += 1
@@ -404,8 +308,8 @@ class SharedKeyCounts(KeyCounts):
         self.integers[_WAITING] = count
         self.note_closing()
 
-    def note_closing(self) -> None:
-        """Write the instants until which the key is closed.
+    def note_closing(self, now: float = float("-inf")) -> None:
+        """Write the instants until which the key is closed; `now` is given where no call of the key writes them.
 
         A suspended key is shown from then on, as it may have no attempt for hours. Any other one is shown from its
         first attempt.
@@ -414,29 +318,128 @@ class SharedKeyCounts(KeyCounts):
         suspended_until = max(0.0, admission.pause.suspended_until)
         if suspended_until and self._row is None:
             self.refresh()
-        pause, doubles = latest_pause(admission), self._doubles
-        doubles[SUSPENDED_UNTIL] = suspended_until
-        doubles[PAUSED_UNTIL] = max(0.0, pause.until)
-        doubles[BROKEN_UNTIL] = 0.0 if admission.breaker.closed else max(0.0, admission.breaker.ready_at)
-        doubles[STATED], doubles[STATED_UNTIL] = pause.stated, max(0.0, pause.stated_until)
-        doubles[DAY_UNTIL] = max(0.0, day_reset(admission))
+        pause, breaker, seconds = latest_pause(admission), admission.breaker, self._doubles
+        seconds[SUSPENDED_UNTIL] = suspended_until
+        seconds[PAUSED_UNTIL] = max(0.0, pause.until)
+        seconds[BROKEN_UNTIL] = 0.0 if breaker.closed else max(0.0, breaker.ready_at)
+        seconds[STATED], seconds[STATED_UNTIL] = pause.stated, max(0.0, pause.stated_until)
+        seconds[DAY_UNTIL] = max(0.0, day_reset(admission))
+        now = max(now, admission.used_at)
+        if pause.until > self._paused_until:
+            self._note_cooldown(pause, now)
+        if breaker.state is not self._breaker:
+            self._note_breaker(breaker.state, breaker.ready_at - now, now)
+        if admission.rejection is not self._rejection:
+            self._note_rejection(now)
+        if suspended_until != self._suspended_until:
+            self._note_suspension(suspended_until, now)
+
+    def note_refusal(self, outcome: Outcome) -> None:
+        """Note what a refusal has changed, and its cause."""
+        if self._row is None:
+            self._attach()
+        admission = self._queue.admission
+        self._cause, self._cause_at = outcome.cause, admission.used_at
+        before, slots = self.integers[_SLOTS], admission.concurrency.limit
+        if slots < before:
+            self.integers[_SLOTS] = self._slots = slots
+            origin = admission.provenance.limit.origin
+            self._changes.add(self._cause_at, "concurrency", before, slots, outcome.cause, origin)
+        self.note_closing()
+
+    def note_fate(self, fate: str, outcome: Outcome) -> None:
+        """Count a refusal by its cause and by how its call went on; other outcomes are not counted."""
+        if outcome.kind in REFUSED:
+            self.integers[PLACES[refusal_counter(fate, outcome)]] += 1
+
+    def _recent_cause(self) -> Cause:
+        recent = self._queue.admission.used_at - self._cause_at <= EXPLAINS_FOR
+        return self._cause if recent else Cause.NONE
+
+    def _note_slots(self, slots: int, now: float) -> None:
+        known = self._slots
+        if known and NOTED_CUT * known < slots < NOTED_RISE * known:
+            return
+        self._slots = slots
+        if known:
+            origin = self._queue.admission.provenance.limit.origin
+            cause = self._recent_cause() if slots < known else Cause.NONE
+            self._changes.add(now, "concurrency", known, slots, cause, origin)
+
+    def _note_members(self, members: int, now: float) -> None:
+        numbers = self.integers
+        before, numbers[_MEMBERS] = numbers[_MEMBERS], members
+        numbers[_MOST_MEMBERS] = max(members, numbers[_MOST_MEMBERS])
+        carrier = self._queue.sharing.carrier
+        if carrier:
+            numbers[_CARRIER] = CARRIERS.index(carrier if carrier in CARRIERS else "other")
+        if before:
+            self._changes.add(now, "members", before, members)
+
+    def _note_cooldown(self, pause: Pause, now: float) -> None:
+        known, self._paused_until = self._paused_until, pause.until
+        if pause.until <= now:
+            return
+        if pause.until <= known + NOTED_COOLDOWN and known > now:
+            # A wave of refusals moves the end a little each time: the line that is there says enough.
+            self._paused_until = known
+            return
+        origin = self._queue.admission.provenance.pause.origin
+        stated = pause.stated if pause.stated_until > now else 0.0
+        self._changes.add(now, "cooldown", stated, pause.until - now, self._recent_cause(), origin)
+
+    def _note_breaker(self, state: BreakerState, opens_in: float, now: float) -> None:
+        self._breaker = state
+        self.integers[_BREAKER] = BREAKER_STATES.index(state.value)
+        if state is BreakerState.OPEN:
+            self._changes.add(now, "breaker_opened", 0.0, max(0.0, opens_in), Cause.OUTAGE, Source.FAILURES)
+        elif state is CLOSED:
+            self._changes.add(now, "breaker_closed", 0.0, 0.0)
+
+    def _note_rejection(self, now: float) -> None:
+        rejection = self._rejection = self._queue.admission.rejection
+        cause = rejection.outcome.cause if rejection is not None else Cause.NONE
+        self.integers[_REJECTED] = CAUSE_CODES[cause]
+        self._changes.add(now, "rejected" if rejection is not None else "accepted", 0.0, 0.0, cause)
+
+    def _note_suspension(self, until: float, now: float) -> None:
+        self._suspended_until = until
+        self._changes.add(now, "suspended" if until else "resumed", 0.0, max(0.0, until - now))
 
     def _look_ahead(self, now: float) -> None:
         self.note_closing()
         admission = self._queue.admission
         seen = queue_forecast(admission, self.integers[_WAITING], self._queue.mean_cost(), now)
-        self._doubles[LOOKED_AT] = now
-        self._doubles[LATENCY] = seen.latency or 0.0
-        self._doubles[PACE] = seen.pace
+        seconds = self._doubles
+        seconds[LOOKED_AT] = now
+        seconds[LATENCY] = seen.latency or 0.0
+        latencies = sorted(self.latencies)
+        if latencies:
+            last = len(latencies) - 1
+            seconds[LATENCY_P50], seconds[LATENCY_P99] = latencies[last // 2], latencies[int(last * 0.99)]
+        seconds[PACE] = seen.pace
+        provenance = admission.provenance
+        seconds[SLOTS_ORIGIN], seconds[SLOTS_KNOWN_AT] = _known(provenance.limit)
+        seconds[PACE_ORIGIN], seconds[PACE_KNOWN_AT] = _known(provenance.pace)
+        pace = self._pace
+        if seen.pace != pace and not (pace and NOTED_CUT * pace < seen.pace < NOTED_RISE * pace):
+            self._pace = seen.pace
+            self._changes.add(now, "pace", pace, seen.pace, self._recent_cause(), provenance.pace.origin)
         known = {quota.name: quota for quota in seen.quotas}
+        origins = admission.quotas.provenance
         for name, number in list(self._numbers.items())[:QUOTAS]:
             quota = known.get(name)
             facts = (0.0, CONTINUOUS, 0.0)  # a forgotten quota: it charges nothing
             if quota is not None:
                 back_at = CONTINUOUS if quota.boundary_in is None else now + quota.boundary_in
                 facts = quota.level, back_at, quota.amount
-            for place, fact in enumerate(facts, quota_at(number) + 5):
-                self._doubles[place] = fact
+            at = quota_at(number)
+            for place, fact in enumerate(facts, at + _LEVEL):
+                seconds[place] = fact
+            origin = origins.get(name)
+            if origin is not None:
+                seconds[at + _ORIGIN], seconds[at + _ORIGIN + 1] = _known(origin)
+                seconds[at + _ORIGIN + 2] = SOURCE_CODES[origin.window]
 
     def _attach(self) -> None:
         begun = self.integers
@@ -448,9 +451,16 @@ class SharedKeyCounts(KeyCounts):
     def _take(self, row: memoryview) -> None:
         self.integers = integers(row)
         self._doubles = doubles(row)
+        self._changes = ChangeRing(ring(row))
         self._named = 0
         self._numbers: dict[str, int] = {}
         self._quotas_at = self._outlook_at = float("-inf")
+        self._begin_noting()
+
+
+def _known(provenance: Provenance) -> tuple[float, float]:
+    """Return the code of an origin, and the instant of its last observation; 0 where there was none."""
+    return SOURCE_CODES[provenance.origin], max(0.0, provenance.at) if provenance.count else 0.0
 
 
 class SharedLineLength(WaitQueue):

@@ -6,8 +6,9 @@ import struct
 
 MAGIC = b"tidegate"
 
-VERSION = 3
-"""Version of the content of all shared files; any change of their layout raises it. Version 1 had no header."""
+VERSION = 4
+"""Version of the content of all shared files; any change of their layout raises it. Version 1 had no header, version 3
+no changes of a key."""
 
 HEADER = struct.Struct("=8sII")
 

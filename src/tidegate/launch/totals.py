@@ -9,8 +9,9 @@ from pathlib import Path
 
 from tidegate.core.rejection import DAY
 from tidegate.core.snapshot import QueueForecast, QuotaForecast
-from tidegate.launch import shared_counters
-from tidegate.launch.shared_counters import KeyRow, QuotaRow, runs
+from tidegate.launch import counter_row
+from tidegate.launch.counter_row import KeyRow, QuotaRow
+from tidegate.launch.shared_counters import SUFFIX, runs
 from tidegate.launch.shared_file import UnreadableFile, unpacked
 
 
@@ -57,7 +58,7 @@ class KeyTotal:
     """
 
     key: str
-    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(shared_counters.COUNTS, 0))
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(counter_row.SUMS, 0))
     quotas: dict[str, QuotaTotal] = field(default_factory=dict)
     in_flight: int = 0
     waiting: int = 0
@@ -125,7 +126,7 @@ class KeyTotal:
         weights = [max(1, row.counts["waiting"]) for row, _ in seen]
         amount = sum(each.amount * weight for (_, each), weight in zip(seen, weights, strict=True)) / sum(weights)
         rate = quota.limit / quota.window
-        if quota.back_at == shared_counters.CONTINUOUS:
+        if quota.back_at == counter_row.CONTINUOUS:
             level = min(quota.limit, quota.level + rate * max(0.0, now - row.looked_at))
             return QuotaForecast(name, level, quota.limit, quota.window, None, amount)
         passed = max(0.0, (now - quota.back_at) // quota.window + 1)
@@ -138,7 +139,7 @@ class KeyTotal:
         """Add the counts of one process."""
         self.most_members = max(self.most_members, row.counts["most_members"])
         self.carrier = row.carrier or self.carrier
-        for name in shared_counters.COUNTS:
+        for name in counter_row.SUMS:
             self.counts[name] += row.counts[name]
         for quota in row.quotas:
             total = self.quotas.get(quota.name)
@@ -196,7 +197,7 @@ class Folder:
 
     def totals(self) -> Totals:
         """Return the current counts."""
-        files = sorted(self._path.glob(f"*{shared_counters.SUFFIX}"))
+        files = sorted(self._path.glob(f"*{SUFFIX}"))
         newest: dict[int, int] = {}
         for path in files:
             pid, born, _ = _origin(path)
@@ -238,7 +239,7 @@ def _origin(path: Path) -> tuple[int, int, int]:
 
 def _read(path: Path) -> Iterator[KeyRow]:
     content = unpacked(path.read_bytes())
-    for start in range(0, len(content) - shared_counters.ROW_BYTES + 1, shared_counters.ROW_BYTES):
-        row = shared_counters.read(content[start : start + shared_counters.ROW_BYTES])
+    for start in range(0, len(content) - counter_row.ROW_BYTES + 1, counter_row.ROW_BYTES):
+        row = counter_row.read(content[start : start + counter_row.ROW_BYTES])
         if row is not None:
             yield row

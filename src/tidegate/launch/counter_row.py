@@ -1,0 +1,275 @@
+"""Layout of a row of a counter file: one key in one process, as numbers at fixed places.
+
+A row holds integers, then doubles of the key, then those of its quotas, then the name of the key, then the names of its
+quotas, then the ring of its changes.
+
+To add a number: append its name to `SUMS` or `INTEGERS`, or to `DOUBLES` and the fields of `KeyRow`, and write it in
+`shared_counters`. While spare cells are left, the layout stays the same: a spare cell is 0, which must mean unknown.
+Any other change of the layout raises `shared_file.VERSION`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidegate.core.display import printable
+from tidegate.core.provenance import Source
+from tidegate.core.values import CAPACITY, ELSEWHERE, INFINITY, Kind, Outcome
+from tidegate.launch.change_ring import RING_BYTES, SOURCES, KeyChange, read_changes
+from tidegate.launch.shared_file import UnreadableFile
+
+COUNTS = (
+    "attempts",
+    "answered",
+    "refused",
+    "failed",
+    "abandoned",
+    "ignored",
+    "resent",
+    "absorbed",
+    "given_up",
+    "unsent",
+    "failed_calls",
+    "replayed",
+    "left",
+)
+"""Counters of `tidegate.core.limiter_state.KeyCounts`."""
+
+FATES = ("absorbed", "handed_back", "given_up")
+"""Ends of a refusal: its call was sent again, its answer was handed back, or the call was given up."""
+
+GROUPS = ("rate", "overload", "elsewhere", "day", "money")
+"""Causes of refusals as people ask for them. `elsewhere` is the capacity of others, or a model that is not ready."""
+
+REFUSALS = tuple(f"{fate}_{group}" for fate in FATES for group in GROUPS)
+"""Counters of refusals by fate and cause."""
+
+SUMS = (*COUNTS, *REFUSALS)
+"""Integers that only grow: those of several processes are added up."""
+
+INTEGERS = (*SUMS, "waiting", "slots", "members", "most_members", "breaker", "carrier", "rejected")
+"""Integers of a row. `breaker` and `carrier` are places in `BREAKER_STATES` and `CARRIERS`, `rejected` in
+`change_ring.CAUSES`, where 0 is for none."""
+
+BREAKER_STATES = ("closed", "open", "half_open")
+CARRIERS = ("", "file", "redis", "postgresql", "memory", "other", "ray")
+
+DOUBLES = (
+    "changed_at",
+    "looked_at",
+    "paused_until",
+    "broken_until",
+    "latency",
+    "pace",
+    "stated",
+    "stated_until",
+    "day_until",
+    "suspended_until",
+    "latency_p50",
+    "latency_p99",
+    "slots_origin",
+    "slots_known_at",
+    "pace_origin",
+    "pace_known_at",
+)
+"""Doubles of a key in a row, as `KeyRow` names them."""
+
+QUOTA_DOUBLES = (
+    "limit",
+    "window",
+    "used",
+    "since",
+    "stood",
+    "level",
+    "back_at",
+    "amount",
+    "origin",
+    "known_at",
+    "window_origin",
+)
+"""Doubles of a quota in a row, as `QuotaRow` names them."""
+
+PLACES = {name: place for place, name in enumerate(INTEGERS)}
+DOUBLE_PLACES = {name: place for place, name in enumerate(DOUBLES)}
+QUOTA_PLACES = {name: place for place, name in enumerate(QUOTA_DOUBLES)}
+"""Indexes of the numbers of a row, and of a quota's within its part."""
+
+INTEGER_CELLS = 56
+"""Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: twenty are spare, for tokens by kind."""
+
+KEY_CELLS = 24
+"""Doubles of 8 bytes for a key. Raising it makes every file larger. Chosen: eight are spare, for costs and rates."""
+
+QUOTA_CELLS = 12
+"""Doubles of 8 bytes for each quota. Raising it makes every file larger. Chosen: one is spare."""
+
+QUOTAS = 4
+"""Quotas of one key that are kept; further ones are not. Raising it makes every file larger. Chosen: providers announce
+requests, tokens, input tokens and output tokens."""
+
+CONTINUOUS = 0.0
+"""Value of `back_at` for a quota that refills continuously and has no boundary."""
+
+KEY_BYTES = 256
+"""Bytes of a key's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: provider,
+host, digest and model fit."""
+
+NAME_BYTES = 32
+"""Bytes of a quota's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: longer
+than the names in the tables of `providers`."""
+
+DOUBLES_AT = 8 * INTEGER_CELLS
+KEY_AT = DOUBLES_AT + 8 * (KEY_CELLS + QUOTA_CELLS * QUOTAS)
+NAMES_AT = KEY_AT + KEY_BYTES
+RING_AT = NAMES_AT + QUOTAS * NAME_BYTES
+ROW_BYTES = RING_AT + RING_BYTES
+
+
+class QuotaRow(NamedTuple):
+    """One quota as a process sees it: `used` units since `since` (monotonic seconds), when `stood` were left.
+
+    At the last observation `level` units were left and the next boundary was at `back_at` (`CONTINUOUS`: none). A
+    waiting call was then charged `amount` on average. The limit is known from `origin`, last confirmed at `known_at`
+    (0: never), its window from `window_origin`; both are places in `change_ring.SOURCES`.
+    """
+
+    name: str
+    limit: float
+    window: float
+    used: float
+    since: float
+    stood: float
+    level: float = 0.0
+    back_at: float = CONTINUOUS
+    amount: float = 0.0
+    origin: float = 0.0
+    known_at: float = 0.0
+    window_origin: float = 0.0
+
+
+class KeyRow(NamedTuple):
+    """One key in one process; `counts` holds the integers that `INTEGERS` names. Instants are monotonic seconds.
+
+    `members` processes share the limits of the key now, this one included, and `most_members` did at one time. The
+    limits and what is used of them are then those of all of them.
+
+    `latency` is the mean seconds of an answer, 0 before the first, as its percentiles are; `pace` is in calls a second,
+    0 where nothing paces. The provider asked for a pause of `stated` seconds, which ends at `stated_until`; `day_until`
+    is the reset that it named for a spent quota of the day. All three are 0 where it named none. The program has closed
+    the key until `suspended_until`.
+
+    The concurrency limit is known from `slots_origin` (a place in `change_ring.SOURCES`) since `slots_known_at` (0:
+    nothing has confirmed it), the pace likewise. `ring` is a copy of the ring of changes.
+    """
+
+    key: str
+    counts: dict[str, int]
+    changed_at: float
+    quotas: tuple[QuotaRow, ...]
+    looked_at: float = 0.0
+    paused_until: float = 0.0
+    broken_until: float = 0.0
+    latency: float = 0.0
+    pace: float = 0.0
+    stated: float = 0.0
+    stated_until: float = 0.0
+    day_until: float = 0.0
+    suspended_until: float = 0.0
+    latency_p50: float = 0.0
+    latency_p99: float = 0.0
+    slots_origin: float = 0.0
+    slots_known_at: float = 0.0
+    pace_origin: float = 0.0
+    pace_known_at: float = 0.0
+    ring: bytes = b""
+
+    @property
+    def carrier(self) -> str:
+        """Return by what the limits are or were shared, empty where they never were, or by an unnamed carrier."""
+        number = self.counts["carrier"]
+        name = CARRIERS[number] if 0 <= number < len(CARRIERS) else ""
+        return "" if name == "other" else name
+
+    @property
+    def in_flight(self) -> int:
+        """Return the attempts under way."""
+        ended = ("answered", "refused", "failed", "abandoned")
+        return max(0, self.counts["attempts"] - sum(self.counts[name] for name in ended))
+
+    @property
+    def changes(self) -> list[KeyChange]:
+        """Return the newest changes, oldest first."""
+        return read_changes(self.ring)
+
+
+def refusal_counter(fate: str, outcome: Outcome) -> str:
+    """Return the counter of a refusal whose call ended as `fate`, one of `FATES`."""
+    if outcome.kind in CAPACITY:
+        group = "overload" if outcome.kind is Kind.OVERLOADED else "rate"
+        return f"{fate}_elsewhere" if outcome.cause in ELSEWHERE else f"{fate}_{group}"
+    return f"{fate}_day" if outcome.kind is Kind.DAILY_LIMIT else f"{fate}_money"
+
+
+def source_of(code: float) -> Source:
+    """Return the origin with this code; that of a default for a code of no origin."""
+    return SOURCES[int(code)] if 0.0 <= code < len(SOURCES) else Source.DEFAULT
+
+
+def integers(row: memoryview) -> memoryview[int]:
+    """Return the integers of a row, for reading and writing."""
+    return row[:DOUBLES_AT].cast("q")
+
+
+def doubles(row: memoryview) -> memoryview[float]:
+    """Return the doubles of a row, for reading and writing."""
+    return row[DOUBLES_AT:KEY_AT].cast("d")
+
+
+def ring(row: memoryview) -> memoryview[float]:
+    """Return the cells of a row's ring of changes."""
+    return row[RING_AT:ROW_BYTES].cast("d")
+
+
+def quota_at(number: int) -> int:
+    """Return the index of the first double of a quota."""
+    return KEY_CELLS + QUOTA_CELLS * number
+
+
+def name_key(row: memoryview, key: str) -> None:
+    """Write the key's name to the row; readers see the row from then on."""
+    _write(row, KEY_AT, KEY_BYTES, key)
+
+
+def name_quota(row: memoryview, number: int, name: str) -> None:
+    """Write the name of a quota to the row; readers see the quota from then on."""
+    _write(row, NAMES_AT + number * NAME_BYTES, NAME_BYTES, name)
+
+
+def read(row: memoryview) -> KeyRow | None:
+    """Return the content of a row, None for a row without a key; raise `UnreadableFile` for numbers that are none."""
+    # The text may end up on a terminal, and any process may have written it.
+    key = printable(_text(row, KEY_AT, KEY_BYTES))
+    if not key:
+        return None
+    numbers, seconds = integers(row), doubles(row)
+    quotas = []
+    for number in range(QUOTAS):
+        name = printable(_text(row, NAMES_AT + number * NAME_BYTES, NAME_BYTES))
+        if name:
+            at = quota_at(number)
+            quota = QuotaRow(name, *seconds[at : at + len(QUOTA_DOUBLES)])
+            if not (0.0 < quota.limit < INFINITY and 0.0 < quota.window < INFINITY):
+                raise UnreadableFile(f"it has a limit of {quota.limit:g} units per {quota.window:g} s")
+            quotas.append(quota)
+    counts = {name: numbers[place] for name, place in PLACES.items()}
+    facts = {name: seconds[place] for name, place in DOUBLE_PLACES.items()}
+    return KeyRow(key, counts, quotas=tuple(quotas), ring=bytes(row[RING_AT:ROW_BYTES]), **facts)
+
+
+def _write(row: memoryview, at: int, size: int, text: str) -> None:
+    cut = text.encode("utf-8", "replace")[: size - 1]
+    row[at : at + len(cut)] = cut
+
+
+def _text(row: memoryview, at: int, size: int) -> str:
+    return bytes(row[at : at + size]).partition(b"\0")[0].decode("utf-8", "ignore")
