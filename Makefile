@@ -3,12 +3,13 @@
 
 PYTHON ?= python3
 ENVS := .venv
+AXE := 4.14.1
 PIP_FLAGS := --quiet --disable-pip-version-check
 
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-real test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner mutations frameworks suites release-check clean
+.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner mutations frameworks suites release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -23,6 +24,11 @@ test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/node/ready
 	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
 	$(ENVS)/browser/bin/python -m pytest -m real tests/browser
 	$(ENVS)/test/bin/python -m pytest -m real tests/node
+
+# The pictures of docs/page.md, from the browser tests.
+docs-shots: $(ENVS)/browser/ready
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium)
+	TIDEGATE_SHOTS=docs/images $(ENVS)/browser/bin/python -m pytest -q -m real tests/browser/test_shots.py
 
 test-openai2: $(ENVS)/openai2/ready
 	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk
@@ -95,8 +101,11 @@ $(ENVS)/bench/ready: $(ENVS)/bench/pip constraints.txt
 	$(ENVS)/bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group bench
 	touch $@
 
+# axe-core is no Python package. Its licence (MPL-2.0) stays outside the distribution: only the browser tests load it.
 $(ENVS)/browser/ready: $(ENVS)/browser/pip constraints.txt
 	$(ENVS)/browser/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group browser
+	command -v npm >/dev/null || (apt-get update -qq && apt-get install -qq -y npm)
+	npm install --prefix $(ENVS)/browser/axe --no-save --no-audit --no-fund --loglevel=error axe-core@$(AXE)
 	touch $@
 
 $(ENVS)/openai2/ready: $(ENVS)/openai2/pip constraints-openai2.txt

@@ -85,7 +85,10 @@ def test_the_page_shows_what_the_provider_counted(page: Any, tmp_path: Path, mon
         with served(tmp_path, "--port", "0") as (url, token, _):
             page.goto(f"{url}#{token}")
             shown(page, "5 of 5 calls answered")
-            shown(page, "5 of 100 used · 95 left")
+            page.get_by_role("img", name="requests per min: 5 used of 100, 95 left").wait_for()
+            shown(page, "stated")
+            shown(page, "window inferred")
+            page.get_by_text("requests learned: 100 per min · stated by headers").wait_for()
             for scheme in ("light", "dark"):
                 page.emulate_media(color_scheme=scheme)
                 for width in WIDTHS:

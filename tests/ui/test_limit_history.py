@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tidegate.core.provenance import Source
+from tidegate.core.values import Cause
 from tidegate.core.wait_text import wait_text
+from tidegate.launch.change_ring import RING_BYTES, SOURCE_CODES, ChangeRing
 from tidegate.launch.counter_row import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals
@@ -15,6 +20,14 @@ from tidegate.ui.limit_history import CHANGES, FORGOTTEN_AFTER, SAMPLES, LimitHi
 
 KEY = "openai · api.openai.com · gpt-5-mini"
 BEGAN = 1000.0
+
+
+class Changes(ChangeRing):
+    """A ring in memory of its own."""
+
+    def __init__(self) -> None:
+        self.memory = bytearray(RING_BYTES)
+        super().__init__(memoryview(self.memory).cast("d"))
 
 
 class Scene:
@@ -25,14 +38,37 @@ class Scene:
         self.history = LimitHistory(lambda: self.now + 1e9)
         self.counts = dict.fromkeys(INTEGERS, 0) | {"slots": 8, "members": 1, "most_members": 1}
         self.limit, self.window, self.used, self.since, self.stood = 120.0, 60.0, 0.0, BEGAN, 120.0
-        self.paused_until = self.stated = 0.0
+        self.paused_until = self.stated = self.broken_until = self.known_at = 0.0
+        self.origin = Source.DEFAULT
+        self.changes = Changes()
 
     def run(self, command: str = "python work.py", elapsed: float | None = None) -> ProgramRun:
-        quota = QuotaRow("requests", self.limit, self.window, self.used, self.since, self.stood, level=3.0)
+        quota = QuotaRow(
+            "requests",
+            self.limit,
+            self.window,
+            self.used,
+            self.since,
+            self.stood,
+            level=3.0,
+            origin=SOURCE_CODES[self.origin],
+            known_at=self.known_at,
+        )
         row = KeyRow(
-            KEY, dict(self.counts), self.now, (quota,), looked_at=self.now,
-            paused_until=self.paused_until, stated=self.stated, stated_until=self.paused_until,
-        )  # fmt: skip
+            KEY,
+            dict(self.counts),
+            self.now,
+            (quota,),
+            looked_at=self.now,
+            paused_until=self.paused_until,
+            stated=self.stated,
+            stated_until=self.paused_until,
+            broken_until=self.broken_until,
+            latency=2.0,
+            latency_p50=1.5,
+            latency_p99=9.0,
+            ring=bytes(self.changes.memory),
+        )
         total = KeyTotal(KEY)
         total.add(row, running=True)
         return ProgramRun(7, command, Totals({KEY: total}, True), self.now - BEGAN if elapsed is None else elapsed)
@@ -93,31 +129,93 @@ def test_a_page_gets_the_samples_that_it_lacks(scene: Scene) -> None:
 
 def test_history_is_bounded(scene: Scene) -> None:
     for number in range(SAMPLES + 10):
-        scene.limit = 100.0 + 50.0 * (number % 2)
+        scene.changes.add(scene.now, "limit", 100.0, float(number))
         scene.step()
     assert len(scene.key()["series"]["number"]) == SAMPLES
     assert len(scene.history.answer(0)["changes"]) == CHANGES
 
 
-def test_changes_are_told_with_their_cause(scene: Scene) -> None:
+def test_changes_of_the_ring_are_told_once_with_their_cause(scene: Scene) -> None:
     scene.step(2)
-    scene.limit = 60.0
-    scene.counts["refused"] += 3
-    scene.counts["slots"] = 4
+    scene.changes.add(scene.now + 0.5, "limit", 120.0, 60.0, Cause.RATE, Source.HEADERS)
+    scene.step(3)
+    scene.changes.add(scene.now + 0.5, "cooldown", 30.0, 31.0, Cause.OVERLOAD, Source.RETRY_AFTER)
     scene.step()
-    scene.paused_until, scene.stated = scene.now + 31.0, 30.0
-    scene.step()
-    scene.paused_until = 0.0
-    scene.step()
-    told = [(each["kind"], each["subject"], each["before"], each["after"], each["cause"])
-            for each in scene.history.answer(0)["changes"]]  # fmt: skip
-    assert told == [
-        ("limit", "requests", 120.0, 60.0, "3 refused"),
-        ("slots", "in flight", 8, 4, "3 refused"),
-        ("closed", "pause", None, 30.0, "the provider asks for 30 s"),
-        ("opened", "pause", None, None, ""),
+    told = [
+        (each["number"], each["kind"], each["subject"], each["window"], each["before"], each["after"], each["cause"])
+        for each in scene.history.answer(0)["changes"]
     ]
-    assert scene.history.answer(4)["changes"][0]["kind"] == "opened"
+    assert told == [
+        (3, "limit", "requests", 60, 120, 60, "rate"),
+        (6, "cooldown", "", None, 30, 31, "overload"),
+    ]
+    assert scene.history.answer(0)["changes"][0]["at"] == BEGAN + 2.5 + 1e9
+    assert [each["kind"] for each in scene.history.answer(3)["changes"]] == ["cooldown"]
+
+
+def test_one_change_of_several_processes_is_told_once(scene: Scene) -> None:
+    other = Changes()
+    scene.changes.add(scene.now, "limit", 120.0, 60.0, Cause.RATE, Source.HEADERS)
+    for after in (0.4, 60.0):
+        other.add(scene.now + after, "limit", 120.0, 60.0, Cause.RATE, Source.HEADERS)
+    run = scene.run()
+    (total,) = run.totals.keys.values()
+    total.add(total.here[0]._replace(ring=bytes(other.memory)), running=True)
+    scene.history.take([run], scene.now)
+    assert [each["at"] - 1e9 - BEGAN for each in scene.history.answer(0)["changes"]] == [0.0, 60.0]
+
+
+def test_origins_and_ages_of_the_limits_are_told(scene: Scene) -> None:
+    facts = {
+        "stated": (Source.HEADERS, 5.0),
+        "inferred": (Source.ANSWERS, 5.0),
+        "assumed": (Source.DEFAULT, None),
+        "saved": (Source.EARLIER_RUN, None),
+    }
+    for badge, (origin, age) in facts.items():
+        scene.origin = origin
+        scene.known_at = scene.now + 1.0 - age if age is not None else 0.0
+        scene.step()
+        known = scene.key()["quotas"][0]["from"]
+        assert known == {"badge": badge, "origin": origin.value, "age": age, "old": False}
+    scene.origin, scene.known_at = Source.HEADERS, scene.now - 100.0
+    scene.step()
+    assert scene.key()["quotas"][0]["from"]["old"] is True
+
+
+def test_refusals_breaker_latencies_and_sharing_are_told(scene: Scene) -> None:
+    scene.counts |= {"absorbed_rate": 3, "given_up_day": 1, "breaker": 1, "members": 2, "carrier": 1}
+    scene.broken_until = scene.now + 21.0
+    scene.step()
+    key = scene.key()
+    assert key["refusals"]["absorbed"]["rate"] == 3
+    assert key["refusals"]["given_up"] == {"rate": 0, "overload": 0, "elsewhere": 0, "day": 1, "money": 0}
+    assert key["breaker"] == {"state": "open", "probe_in": 20}
+    assert key["latency"] == {"mean": 2, "p50": 1.5, "p99": 9}
+    assert (key["members"], key["carrier"]) == (2, "file")
+
+
+def test_damaged_numbers_take_no_other_program_from_the_page(scene: Scene) -> None:
+    damaged = scene.run("damaged")
+    (total,) = damaged.totals.keys.values()
+    total.here = [total.here[0]._replace(latency=math.nan, quotas=(total.here[0].quotas[0]._replace(window=0.0),))]
+    scene.history.take([damaged, scene.run()], scene.now)
+    told = {run["command"]: (run["unreadable"], len(run["keys"])) for run in scene.history.answer(0)["runs"]}
+    assert told == {"damaged": ("its counts are damaged (ZeroDivisionError)", 0), "python work.py": ("", 1)}
+    json.dumps(scene.history.answer(0), allow_nan=False)
+
+
+def test_numbers_that_are_none_are_sent_as_unknown(scene: Scene) -> None:
+    scene.used, scene.stood = math.nan, math.inf
+    scene.step(3)
+    json.dumps(scene.history.answer(0), allow_nan=False)
+
+
+def test_lost_counts_of_a_process_are_told(scene: Scene) -> None:
+    run = scene.run()
+    lost = run._replace(totals=replace(run.totals, unreadable={9: "it has version 3 of the format"}))
+    scene.history.take([lost], scene.now)
+    assert scene.history.answer(0)["runs"][0]["lost"] == [{"pid": 9, "why": "it has version 3 of the format"}]
 
 
 def test_what_blocks_is_said_as_by_status(scene: Scene) -> None:

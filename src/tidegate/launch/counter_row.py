@@ -118,6 +118,10 @@ NAME_BYTES = 32
 """Bytes of a quota's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: longer
 than the names in the tables of `providers`."""
 
+MOST_IN_FLIGHT = 1_000_000
+"""Attempts in flight of one process from which on a row is damaged. Raising it reads more nonsense. Chosen: far above
+what a machine can have open."""
+
 DOUBLES_AT = 8 * INTEGER_CELLS
 KEY_AT = DOUBLES_AT + 8 * (KEY_CELLS + QUOTA_CELLS * QUOTAS)
 NAMES_AT = KEY_AT + KEY_BYTES
@@ -263,7 +267,10 @@ def read(row: memoryview) -> KeyRow | None:
             quotas.append(quota)
     counts = {name: numbers[place] for name, place in PLACES.items()}
     facts = {name: seconds[place] for name, place in DOUBLE_PLACES.items()}
-    return KeyRow(key, counts, quotas=tuple(quotas), ring=bytes(row[RING_AT:ROW_BYTES]), **facts)
+    known = KeyRow(key, counts, quotas=tuple(quotas), ring=bytes(row[RING_AT:ROW_BYTES]), **facts)
+    if known.in_flight > MOST_IN_FLIGHT:
+        raise UnreadableFile(f"it has {known.in_flight} attempts in flight")
+    return known
 
 
 def _write(row: memoryview, at: int, size: int, text: str) -> None:

@@ -1,8 +1,8 @@
 """History of the limits of all live runs: one sample of each key a second, for ten minutes.
 
 Theory of operation. A counter file has sums since the beginning of a run. The use of a quota within its window is the
-difference of two sums. A change of a limit, a pause and an opened breaker show as the difference of two samples. So a
-governed program keeps no history, and a page that is opened later begins with the first sample of its server.
+difference of two sums. So a governed program keeps no samples, and a page that is opened later begins with the first
+sample of its server. The changes of a key come from the ring in its row, also those before the server began.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tidegate.core.display import printable
-from tidegate.core.snapshot import estimate_eta, head_wait
-from tidegate.core.wait_text import CLOSED, wait_text
+from tidegate.launch.change_ring import KeyChange
+from tidegate.launch.counter_row import KeyRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal
+from tidegate.ui.key_facts import facts_of, finite
 
 PERIOD = 1.0
 """Seconds between two samples. Raising it shows shorter pauses less often. Chosen: an eye follows it, and a sample of
@@ -32,9 +33,9 @@ FORGOTTEN_AFTER = 60
 """Samples for which an ended run is still shown. Raising it shows ended runs for longer. Chosen: a minute, in which the
 user may look at the end of a run."""
 
-NOTICED = 0.01
-"""Least relative change of a limit that is noted. Raising it hides small corrections. Chosen: less than a pixel of the
-chart."""
+SAME_FOR = 5.0
+"""Seconds within which the same change in several processes of a key is one. Raising it may hide a second change.
+Chosen: processes that share a key learn of a change with their next step."""
 
 
 class Sample(NamedTuple):
@@ -52,38 +53,51 @@ class Sample(NamedTuple):
     limits: tuple[float, ...]
 
 
-class Change(NamedTuple):
-    """Change of a key, noted with sample `number`: its kind, and the values before and after where it has some."""
+class ShownChange(NamedTuple):
+    """Change of a key at `at`, in seconds since 1970; `number` is the sample that found it, the rest as `KeyChange`.
 
+    `id` counts the changes of all keys. `subject` is the name of the quota, where it is one that changed, and `window`
+    its window in seconds.
+    """
+
+    id: int
     number: int
     key_id: int
+    at: float
     kind: str
     subject: str
+    window: float | None
     before: float | None
     after: float | None
     cause: str
+    origin: str
 
 
 @dataclass(slots=True)
 class KeyHistory:
-    """Samples of one key in one run; `gates` are those that were closed at the last one."""
+    """Samples of one key in one run; `rings` are the rings of changes at the last one, `noted` the newest changes."""
 
     key_id: int
     quotas: tuple[str, ...] = ()
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
     sums: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    gates: frozenset[str] = frozenset()
+    rings: frozenset[bytes] = frozenset()
+    noted: deque[KeyChange] = field(default_factory=lambda: deque(maxlen=CHANGES))
     facts: dict[str, Any] = field(default_factory=dict)
     number: int = 0
 
 
 @dataclass(slots=True)
 class RunHistory:
-    """One run; `ended` tells that it was not found at the last sample."""
+    """One run; `ended` tells that it was not found at the last sample.
+
+    The counts of its processes in `lost` cannot be read, for the reason there.
+    """
 
     pid: int
     command: str
     unreadable: str = ""
+    lost: dict[int, str] = field(default_factory=dict)
     elapsed: float = 0.0
     number: int = 0
     ended: bool = False
@@ -96,8 +110,8 @@ class LimitHistory:
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
         self._runs: dict[tuple[int, str], RunHistory] = {}
-        self._changes: deque[Change] = deque(maxlen=CHANGES)
-        self._keys = 0
+        self._changes: deque[ShownChange] = deque(maxlen=CHANGES)
+        self._keys = self._noted = 0
         self.number = 0
         self.taken_at = 0.0
 
@@ -116,9 +130,14 @@ class LimitHistory:
                 # A shorter run is another one: the system gave its process the same number.
                 run = self._runs[identity] = RunHistory(each.pid, printable(each.command))
             run.unreadable, run.elapsed = each.unreadable, each.elapsed
+            run.lost = each.totals.unreadable
             run.number, run.ended = self.number, False
             for total in each.totals.keys.values():
-                self._note(run, total, now)
+                try:
+                    self._note(run, total, now)
+                except (ArithmeticError, ValueError) as error:
+                    # A file with damaged numbers must not take the other programs from the page.
+                    run.unreadable = f"its counts are damaged ({type(error).__name__})"
         ago = self.number - FORGOTTEN_AFTER
         self._runs = {identity: run for identity, run in self._runs.items() if run.number > ago}
 
@@ -139,6 +158,7 @@ class LimitHistory:
         }
 
     def _note(self, run: RunHistory, total: KeyTotal, now: float) -> None:
+        facts = facts_of(total, now)
         key = run.keys.get(total.key)
         if key is None:
             self._keys += 1
@@ -151,11 +171,11 @@ class LimitHistory:
         used = tuple(self._used(key, run, total, name, now) for name in key.quotas)
         limits = tuple(total.quotas[name].limit if name in total.quotas else 0.0 for name in key.quotas)
         sample = Sample(self.number, total.in_flight, total.waiting, total.slots, total.counts["refused"], used, limits)
-        self._compare(key, sample, total, now)
         key.samples.append(sample)
         key.sums.append(sums)
+        self._note_changes(key, total.here, now)
         key.number = self.number
-        key.facts = facts_of(total, now)
+        key.facts = facts
 
     def _used(self, key: KeyHistory, run: RunHistory, total: KeyTotal, name: str, now: float) -> float | None:
         quota = total.quotas.get(name)
@@ -169,27 +189,31 @@ class LimitHistory:
             return max(0.0, quota.used + quota.limit - quota.stood)
         return max(0.0, quota.used) if len(key.sums) >= run.elapsed / PERIOD else None
 
-    def _compare(self, key: KeyHistory, sample: Sample, total: KeyTotal, now: float) -> None:
-        seen = total.outlook(now)
-        gates = frozenset({seen.closed_by} & CLOSED if seen.closed_for > 0.0 else ())
-        if key.samples:
-            last = key.samples[-1]
-            refused = sample.refused - last.refused
-            cause = f"{refused} refused" if refused > 0 else ""
-            for name, before, after in zip(key.quotas, last.limits, sample.limits, strict=False):
-                if before and after and abs(after - before) > NOTICED * before:
-                    self._changes.append(Change(self.number, key.key_id, "limit", name, before, after, cause))
-            if last.slots and sample.slots and sample.slots < last.slots:
-                self._changes.append(
-                    Change(self.number, key.key_id, "slots", "in flight", last.slots, sample.slots, cause)
+    def _note_changes(self, key: KeyHistory, rows: Iterable[KeyRow], now: float) -> None:
+        # Most rings are as they were a second ago: only the others are read.
+        before, key.rings = key.rings, frozenset(row.ring for row in rows)
+        new = [(change, row) for row in rows if row.ring not in before for change in row.changes]
+        for change, row in sorted(new, key=lambda each: each[0].at):
+            if any(_is_same(change, other) for other in key.noted):
+                continue
+            key.noted.append(change)
+            quota = row.quotas[change.quota] if change.kind == "limit" and change.quota < len(row.quotas) else None
+            self._noted += 1
+            self._changes.append(
+                ShownChange(
+                    self._noted,
+                    self.number,
+                    key.key_id,
+                    finite(self.taken_at - (now - change.at)) or 0.0,
+                    change.kind,
+                    quota.name if quota is not None else "",
+                    finite(quota.window) if quota is not None else None,
+                    finite(change.before),
+                    finite(change.after),
+                    change.cause.value,
+                    change.origin.value,
                 )
-            for gate in sorted(gates - key.gates):
-                self._changes.append(
-                    Change(self.number, key.key_id, "closed", gate, None, seen.closed_for, _cause(total, seen.stated))
-                )
-            for gate in sorted(key.gates - gates):
-                self._changes.append(Change(self.number, key.key_id, "opened", gate, None, None, ""))
-        key.gates = gates
+            )
 
     def _shown(self, run: RunHistory, since: int) -> dict[str, Any]:
         return {
@@ -197,6 +221,7 @@ class LimitHistory:
             "command": run.command,
             "elapsed": run.elapsed,
             "unreadable": run.unreadable,
+            "lost": [{"pid": pid, "why": why} for pid, why in run.lost.items()],
             "ended": run.ended,
             "keys": [self._shown_key(key, since) for key in run.keys.values()],
         }
@@ -215,8 +240,10 @@ class LimitHistory:
                 "quotas": [
                     {
                         "name": name,
-                        "used": [sample.used[place] if place < len(sample.used) else None for sample in new],
-                        "limit": [sample.limits[place] if place < len(sample.limits) else None for sample in new],
+                        "used": [finite(sample.used[place]) if place < len(sample.used) else None for sample in new],
+                        "limit": [
+                            finite(sample.limits[place]) if place < len(sample.limits) else None for sample in new
+                        ],
                     }
                     for place, name in enumerate(key.quotas)
                 ],
@@ -224,36 +251,6 @@ class LimitHistory:
         }
 
 
-def facts_of(total: KeyTotal, now: float) -> dict[str, Any]:
-    """Return the present state of a key as plain values; durations are in seconds."""
-    seen = total.outlook(now)
-    head, ahead = head_wait(seen), estimate_eta(seen)
-    latencies = [row.latency for row in total.here if row.latency > 0.0]
-    return {
-        "key": total.key,
-        "blocked": wait_text(*head) if total.waiting or head.gate in CLOSED else "",
-        "gate": head.gate,
-        "next_in": head.seconds,
-        "eta": ahead.seconds,
-        "in_flight": total.in_flight,
-        "waiting": total.waiting,
-        "slots": total.slots,
-        "members": total.members,
-        "latency": sum(latencies) / len(latencies) if latencies else None,
-        "counts": {
-            "calls": total.calls,
-            "answered": total.counts["answered"],
-            "refused": total.counts["refused"],
-            "retried": total.counts["absorbed"],
-            "given_up": total.counts["given_up"],
-            "failed": total.counts["failed_calls"],
-            "abandoned": total.abandoned,
-        },
-        "quotas": [
-            {"name": each.name, "level": each.level, "limit": each.limit, "window": each.window} for each in seen.quotas
-        ],
-    }
-
-
-def _cause(total: KeyTotal, stated: float) -> str:
-    return f"the provider asks for {stated:.0f} s" if stated > 0.0 else ""
+def _is_same(change: KeyChange, other: KeyChange) -> bool:
+    """Return whether two records are of one change: read twice, or noted by several processes."""
+    return abs(change.at - other.at) <= SAME_FOR and change[2:] == other[2:]

@@ -35,7 +35,9 @@ async function poll() {
   const tab = openTab();
   try {
     const asOf = await tab.poll(openPath());
-    if (tab === openTab()) Object.assign(state, { asOf, problem: "", heardAt: Date.now() });
+    // Data that stays the same for long is old, even where the server answers.
+    const heardAt = asOf === state.asOf ? state.heardAt : Date.now();
+    if (tab === openTab()) Object.assign(state, { asOf, problem: "", heardAt });
   } catch (error) {
     state.problem = error.message;
   }
@@ -52,11 +54,14 @@ function Page({ theme, stale }) {
   return html`
     <div class=${stale ? "stale" : ""}>
       <header>
-        <h1>tidegate</h1>
+        <h1><img src="/static/icon.svg" alt="" width="16" height="16" /> tidegate</h1>
         ${TABS.length > 1 && html`<nav aria-label="Tabs">${TABS.map((each) => html`
           <a key=${each.path} href=${`#${each.path}`} aria-current=${each === tab ? "page" : null}>${each.title}</a>`)}</nav>`}
         <${tab.summary} key=${tab.path} ...${shown} />
-        <span class="as-of faint" role="status">${state.problem || (state.asOf ? `as of ${time(state.asOf)}` : "loading")}</span>
+        <p class="as-of">
+          <span role="status">${state.problem ? `${state.problem} ` : stale && state.asOf ? "not up to date " : ""}</span>
+          <span class="faint">${state.asOf ? `as of ${time(state.asOf)}` : state.problem ? "" : "loading"}</span>
+        </p>
       </header>
       <main><${tab.content} key=${tab.path} ...${shown} /></main>
     </div>`;
@@ -65,8 +70,11 @@ function Page({ theme, stale }) {
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const root = document.getElementById("page");
 
+const isStale = () => state.problem !== "" || (state.heardAt > 0 && Date.now() - state.heardAt > STALE_MS);
+let stale = false;
+
 function draw() {
-  const stale = state.problem !== "" || Date.now() - state.heardAt > STALE_MS;
+  stale = isStale();
   render(html`<${Page} theme=${dark.matches ? "dark" : "light"} stale=${stale} />`, root);
 }
 
@@ -77,5 +85,9 @@ addEventListener("hashchange", () => {
 });
 dark.addEventListener("change", draw);
 document.addEventListener("visibilitychange", () => (document.hidden ? draw() : poll()));
+// A request that hangs must not leave old numbers that look new.
+setInterval(() => {
+  if (isStale() !== stale) draw();
+}, 1000);
 takeToken();
 poll();

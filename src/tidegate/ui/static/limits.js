@@ -1,8 +1,12 @@
 // The limits view: it fetches the samples that it lacks, and draws the keys of all programs.
-import { html, useEffect, useLayoutEffect, useRef } from "/static/vendor/preact-htm.js";
-import { amount, clock, colour, duration, fetchJson, many, per, time } from "/static/parts.js";
+import { html } from "/static/vendor/preact-htm.js";
+import { Changes, closedBands } from "/static/changes.js";
+import { Chart } from "/static/charts.js";
+import { age, amount, clock, count, duration, fetchJson, many, per } from "/static/parts.js";
 
 const SAMPLES = 600;
+const CHANGES = 200;
+const IDLE_AFTER = 10;
 
 const state = { sample: 0, asOf: 0, runs: [], changes: [], series: new Map(), loaded: false };
 
@@ -34,166 +38,200 @@ async function poll() {
   for (const run of given.runs) for (const key of run.keys) series.set(key.id, merged(key));
   state.series = series;
   state.runs = given.runs;
-  state.changes = state.changes.concat(given.changes).slice(-200);
+  state.changes = state.changes.concat(given.changes).slice(-CHANGES);
   state.sample = given.sample;
   state.asOf = given.as_of;
   state.loaded = true;
+  const waiting = total("waiting");
+  document.title = waiting ? `tidegate · ${count(waiting)} waiting` : "tidegate";
   return given.as_of;
 }
 
-// ---------------------------------------------------------------- charts
+const liveKeys = () => state.runs.filter((run) => !run.ended).flatMap((run) => run.keys);
+const total = (name, from = (key) => key) => liveKeys().reduce((sum, key) => sum + from(key)[name], 0);
 
-function options(width, height, label) {
-  const faint = colour("--faint");
-  const grid = { stroke: colour("--edge"), width: 1 };
-  return {
-    width,
-    height,
-    legend: { show: false },
-    cursor: { show: false },
-    scales: { x: { time: false }, y: { range: (plot, low, high) => [0, Math.max(1, high * 1.08)] } },
-    axes: [
-      { stroke: faint, grid: { show: false }, ticks: { show: false }, size: 16, font: "10px system-ui",
-        values: (plot, marks) => marks.map((mark) => (mark ? clock(-mark).replace(/^/, "−") : "now")) },
-      { stroke: faint, grid, ticks: { show: false }, size: 40, space: 24, font: "10px system-ui",
-        values: (plot, marks) => marks.map(amount) },
-    ],
-    series: [
-      {},
-      { label, stroke: colour("--use"), fill: colour("--fill"), width: 1.5, points: { show: false } },
-      { label: "limit", stroke: colour("--limit"), dash: [4, 3], width: 1.5, points: { show: false } },
-    ],
-  };
+// ---------------------------------------------------------------- parts of a key
+
+const BADGES = {
+  stated: "the provider stated it",
+  inferred: "inferred from answers and refusals",
+  assumed: "assumed: nothing has confirmed it",
+  saved: "saved by an earlier run: nothing has confirmed it yet",
+};
+
+function Badge({ known }) {
+  if (!known) return null;
+  const old = known.old ? " old" : "";
+  return html`<span class=${`badge ${known.badge}${old}`} title=${`${BADGES[known.badge]} (${known.origin})`}>
+    ${known.badge}${known.age === null ? "" : known.age < 3 ? " · now" : ` · ${age(known.age)} ago`}</span>`;
 }
 
-function Chart({ label, numbers, used, limit, theme }) {
-  const place = useRef(null);
-  const plot = useRef(null);
-  const data = useRef(null);
-  data.current = [numbers.map((number) => number - state.sample), used, limit];
-  useLayoutEffect(() => {
-    const element = place.current;
-    const build = () => {
-      plot.current?.destroy();
-      plot.current = new uPlot(options(element.clientWidth || 300, 84, label), data.current, element);
-    };
-    build();
-    const watcher = new ResizeObserver(() => plot.current?.setSize({ width: element.clientWidth || 300, height: 84 }));
-    watcher.observe(element);
-    return () => {
-      watcher.disconnect();
-      plot.current?.destroy();
-      plot.current = null;
-    };
-  }, [label, theme]);
-  useEffect(() => {
-    plot.current?.setData(data.current);
+// The state of a key: a mark, a word, and what follows. The mark differs in shape, not only in colour.
+function stateOf(entry) {
+  if (entry.gate === "breaker" || entry.breaker.state === "open") return ["down", "✕", entry.blocked || "breaker open"];
+  if (entry.rejected) return ["down", "✕", entry.blocked || `key rejected: ${entry.rejected.replace("_", " ")}`];
+  if (entry.gate === "suspended" || entry.gate === "pause") return ["held", "‖", entry.blocked];
+  if (entry.blocked) return ["held", "◐", entry.blocked];
+  if (!entry.in_flight && entry.idle_for > IDLE_AFTER) return ["idle", "○", `idle for ${duration(entry.idle_for)}`];
+  return ["open", "●", "sending"];
+}
+
+const BREAKER = { closed: "closed", half_open: "half open, one probe is under way" };
+const GROUPS = { rate: "rate", overload: "overload", elsewhere: "others’ capacity", day: "day", money: "money" };
+const FATES = { absorbed: "absorbed", handed_back: "handed back", given_up: "given up" };
+
+// Refusals by what became of them, each with its causes; those that did not occur are left out.
+function Refusals({ refusals }) {
+  const parts = Object.entries(FATES).flatMap(([fate, title]) => {
+    const causes = Object.entries(GROUPS).filter(([group]) => refusals[fate][group] > 0);
+    if (!causes.length) return [];
+    const sum = causes.reduce((all, [group]) => all + refusals[fate][group], 0);
+    const why = causes.map(([group, name]) => (causes.length > 1 ? `${count(refusals[fate][group])} ${name}` : name)).join(", ");
+    return [html`<span key=${fate} class="part"><b class=${fate === "absorbed" ? "" : "bad"}>${count(sum)}</b> ${title} <span class="faint">(${why})</span></span>`];
   });
-  const last = used.length - 1;
-  const text = `${label}: ${amount(used[last])} used of ${amount(limit[last])} now`;
-  const rows = [];
-  for (let at = Math.max(0, last - 59); at <= last; at += 10) rows.push(at);
-  return html`
-    <div class="plot" role="img" aria-label=${text} ref=${place}></div>
-    <table class="hidden-table">
-      <caption>${label}, the last minute</caption>
-      <thead><tr><th scope="col">seconds ago</th><th scope="col">used</th><th scope="col">limit</th></tr></thead>
-      <tbody>${rows.map((at) => html`
-        <tr key=${numbers[at]}><td>${state.sample - numbers[at]}</td><td>${amount(used[at])}</td><td>${amount(limit[at])}</td></tr>`)}
-      </tbody>
-    </table>`;
+  return parts.length ? parts : html`<span class="faint">none</span>`;
 }
 
-// ---------------------------------------------------------------- page
+function Facts({ entry }) {
+  const { counts, breaker } = entry;
+  const opens = breaker.state === "open" ? `open, probe in ${clock(breaker.probe_in ?? 0)}` : BREAKER[breaker.state];
+  const others = [
+    [counts.given_up, "given up", "bad"],
+    [counts.failed, "failed", ""],
+    [counts.abandoned, "abandoned", ""],
+  ].filter(([number]) => number > 0);
+  return html`
+    <dl class="facts">
+      <div><dt>waiting</dt>
+        <dd><b>${count(entry.waiting)}</b>${entry.waiting > 0 && ` · last in ${entry.eta === null ? "unknown time" : duration(entry.eta)}`}</dd></div>
+      <div><dt>calls</dt>
+        <dd><b>${count(counts.answered)}</b> of ${count(counts.calls)} answered${others.map(([number, title, style]) => html`
+          <span key=${title} class=${style}>${` · ${count(number)} ${title}`}</span>`)}</dd></div>
+      <div><dt>429s</dt><dd><${Refusals} refusals=${entry.refusals} /></dd></div>
+      ${entry.pace !== null && html`
+        <div><dt>learned rate</dt><dd><b>${amount(entry.pace)}</b>/s <${Badge} known=${entry.pace_from} /></dd></div>`}
+      <div><dt>breaker</dt><dd class=${breaker.state === "closed" ? "" : "bad"}>${opens}</dd></div>
+    </dl>`;
+}
+
+function QuotaFigure({ quota, known, series, bands, theme }) {
+  const last = series.number.length - 1;
+  const [used, limit] = [quota.used[last], quota.limit[last]];
+  const unit = quota.name.replaceAll("_", " ");
+  const window = known?.window ? ` per ${per(known.window)}` : "";
+  const left = known && known.level !== null ? `${amount(Math.max(0, known.level))} left` : "";
+  const back = known?.back_in ? ` · refilled in ${duration(known.back_in)}` : "";
+  const doubt = known?.from?.badge === "stated" && known.window_from !== "stated" ? known.window_from : "";
+  return html`
+    <figure>
+      <figcaption>
+        <span class="what">${unit}</span>
+        <span><b>${amount(used)}</b> of ${amount(limit)}${window}</span>
+        <div class="badges">
+          <${Badge} known=${known?.from} />
+          ${doubt && html`<span class=${`badge ${doubt}`} title="no answer names the length of the window">window ${doubt}</span>`}
+          <span class="left">${left}${back}</span>
+        </div>
+      </figcaption>
+      <${Chart} label=${`${unit}${window}`} text=${`${unit}${window}: ${amount(used)} used of ${amount(limit)}, ${left || "level unknown"}`}
+        numbers=${series.number} newest=${state.sample} used=${quota.used} limit=${quota.limit} bands=${bands} theme=${theme} />
+    </figure>`;
+}
+
+function FlightFigure({ entry, series, bands, theme }) {
+  const { latency } = entry;
+  return html`
+    <figure>
+      <figcaption>
+        <span class="what">in flight</span>
+        <span><b>${count(entry.in_flight)}</b> of ${count(entry.slots)}</span>
+        <div class="badges">
+          <${Badge} known=${entry.slots_from} />
+          ${latency && html`<span class="left">p50 ${duration(latency.p50)} · p99 ${duration(latency.p99)}</span>`}
+        </div>
+      </figcaption>
+      <${Chart} label="in flight" text=${`in flight: ${count(entry.in_flight)} of at most ${count(entry.slots)}`} numbers=${series.number}
+        newest=${state.sample} used=${series.in_flight} limit=${series.slots} bands=${bands} theme=${theme} />
+    </figure>`;
+}
 
 function Key({ entry, theme }) {
   const series = state.series.get(entry.id);
-  const counts = entry.counts;
-  const windows = new Map(entry.quotas.map((quota) => [quota.name, quota]));
-  const last = series.number.length - 1;
+  const known = new Map(entry.quotas.map((quota) => [quota.name, quota]));
+  const changes = state.changes.filter((each) => each.key_id === entry.id).sort((one, other) => one.at - other.at);
+  const bands = closedBands(changes, state.asOf).filter(([, to]) => to > -SAMPLES);
+  const [kind, mark, text] = stateOf(entry);
+  const names = entry.key.split(" · ");
+  const model = names.length > 2 ? names[2] : names[0];
+  const rest = names.filter((each, place) => place !== (names.length > 2 ? 2 : 0)).join(" · ");
   return html`
     <article class="key" aria-label=${entry.key}>
-      <h3>${entry.key} ${entry.members > 1 && html`<span class="badge">shared by ${entry.members} processes</span>`}</h3>
-      ${entry.blocked && html`<p class="blocked">${entry.blocked}</p>`}
-      <ul class="numbers">
-        <li><b>${amount(entry.in_flight)}</b> of at most ${amount(entry.slots)} in flight</li>
-        <li><b>${amount(entry.waiting)}</b> waiting${entry.waiting > 0 && entry.eta !== null ? ` · ETA ${clock(entry.eta)}` : ""}</li>
-        ${entry.latency !== null && html`<li>mean answer ${duration(entry.latency)}</li>`}
-        <li><b>${amount(counts.answered)}</b> of ${many(counts.calls, "call")} answered</li>
-        ${counts.refused > 0 && html`<li class="refused"><b>${amount(counts.refused)}</b> refused, ${amount(counts.retried)} tried again</li>`}
-        ${counts.given_up > 0 && html`<li class="refused"><b>${amount(counts.given_up)}</b> given up</li>`}
-        ${counts.failed > 0 && html`<li>${amount(counts.failed)} failed</li>`}
-        ${counts.abandoned > 0 && html`<li>${amount(counts.abandoned)} abandoned</li>`}
-      </ul>
-      ${series.quotas.map((quota) => {
-        const known = windows.get(quota.name);
-        const unit = known ? `${quota.name} per ${per(known.window)}` : quota.name;
-        const left = known ? ` · ${amount(Math.max(0, known.level))} left` : "";
-        return html`
-          <h4>${unit}: ${amount(quota.used[last])} of ${amount(quota.limit[last])} used${left}</h4>
-          <${Chart} label=${unit} numbers=${series.number} used=${quota.used} limit=${quota.limit} theme=${theme} />`;
-      })}
-      <h4>in flight: ${amount(entry.in_flight)} of ${amount(entry.slots)}</h4>
-      <${Chart} label="in flight" numbers=${series.number} used=${series.in_flight} limit=${series.slots} theme=${theme} />
+      <header>
+        <h3>${model} <span class="faint">${rest}</span></h3>
+        ${entry.members > 1 && html`<span class="badge">shared by ${entry.members} processes${entry.carrier && ` (${entry.carrier})`}</span>`}
+        <p class=${`state ${kind}`}><span aria-hidden="true">${mark}</span> ${text}</p>
+      </header>
+      <${Facts} entry=${entry} />
+      <div class="body">
+        <div class="figures">
+          ${series.quotas.map((quota) => html`
+            <${QuotaFigure} key=${quota.name} quota=${quota} known=${known.get(quota.name)} series=${series} bands=${bands} theme=${theme} />`)}
+          <${FlightFigure} entry=${entry} series=${series} bands=${bands} theme=${theme} />
+        </div>
+        <div class="side">
+          <h4>changes${bands.length > 0 && html` <span class="legend"><span class="hatched" aria-hidden="true"></span> cooldown or breaker</span>`}</h4>
+          <${Changes} changes=${changes} />
+        </div>
+      </div>
     </article>`;
 }
 
-const KINDS = {
-  limit: (change) => `limit of ${change.subject}: ${amount(change.before)} to ${amount(change.after)}`,
-  slots: (change) => `calls in flight cut: ${amount(change.before)} to ${amount(change.after)}`,
-  closed: (change) => `closed by ${change.subject}, ${duration(change.after ?? 0)} at first`,
-  opened: (change) => `open again after ${change.subject}`,
-};
-
-function Changes() {
-  if (!state.changes.length) return null;
-  const names = new Map(state.runs.flatMap((run) => run.keys.map((key) => [key.id, key.key])));
-  return html`
-    <section class="changes" aria-label="Changes">
-      <h2>Changes</h2>
-      <ol tabindex="0">${[...state.changes].reverse().map((change, place) => html`
-        <li key=${state.changes.length - place}>
-          <time>${time(state.asOf - (state.sample - change.number))}</time>
-          <span>${names.get(change.key_id) ?? "an ended program"} · ${KINDS[change.kind](change)}${change.cause && ` (${change.cause})`}</span>
-        </li>`)}
-      </ol>
-    </section>`;
-}
+// ---------------------------------------------------------------- page
 
 function Empty() {
   return html`
     <section class="empty">
       <h2>No active program found</h2>
       <p>Programs of this user appear here from their first call on. Start one in another terminal:</p>
-      <pre>tidegate run python your_script.py</pre>
+      <pre tabindex="0">tidegate run python your_script.py</pre>
+      <p>Nothing to run yet? The demo needs no key and no network:</p>
+      <pre tabindex="0">tidegate demo</pre>
       <p class="faint">A program that calls <code>tidegate.install()</code> or <code>tidegate.wrap(client)</code> appears as well,
         unless <code>TIDEGATE_STATUS</code> is off; <code>tidegate run</code> keeps no counts where <code>TIDEGATE_LOG</code> is off.</p>
+    </section>`;
+}
+
+function Program({ run, theme }) {
+  return html`
+    <section class=${`program${run.ended ? " ended" : ""}`}>
+      <h2><code>${run.command}</code>
+        ${!run.unreadable && html`<span class="faint">pid ${run.pid} · ${run.ended ? "ended after" : "running for"} ${duration(run.elapsed)}</span>`}
+      </h2>
+      ${run.unreadable && html`<p class="lost"><span aria-hidden="true">✕</span> unreadable: ${run.unreadable}</p>`}
+      ${run.lost.map((each) => html`
+        <p class="lost" key=${each.pid}><span aria-hidden="true">✕</span> counts of process ${each.pid} unreadable: ${each.why}; they are not shown</p>`)}
+      ${run.keys.map((key) => html`<${Key} key=${key.id} entry=${key} theme=${theme} />`)}
     </section>`;
 }
 
 function Limits({ theme }) {
   return html`
     ${state.loaded && !state.runs.length && html`<${Empty} />`}
-    ${state.runs.map((run) => html`
-      <section key=${`${run.pid} ${run.command}`} class=${run.ended ? "ended" : ""}>
-        <h2>${run.command} <span class="faint">${run.unreadable
-          ? `unreadable: ${run.unreadable}`
-          : `pid ${run.pid}, ${run.ended ? "ended after" : "running for"} ${duration(run.elapsed)}`}</span></h2>
-        <div class="keys">${run.keys.map((key) => html`<${Key} key=${key.id} entry=${key} theme=${theme} />`)}</div>
-      </section>`)}
-    <${Changes} />`;
+    ${state.runs.map((run) => html`<${Program} key=${`${run.pid} ${run.command}`} run=${run} theme=${theme} />`)}`;
 }
 
 function Summary() {
-  const runs = state.runs.filter((run) => !run.ended);
-  const keys = runs.flatMap((run) => run.keys);
-  if (!keys.length) return null;
-  const total = (name) => keys.reduce((sum, key) => sum + key.counts[name], 0);
-  const waiting = keys.reduce((sum, key) => sum + key.waiting, 0);
+  if (!liveKeys().length) return null;
+  const programs = state.runs.filter((run) => !run.ended).length;
+  const givenUp = total("given_up", (key) => key.counts);
   return html`
-    <span>${many(runs.length, "program")} · ${many(keys.length, "key")}</span>
-    <span>${many(total("calls"), "call")} · ${amount(total("answered"))} answered · ${amount(waiting)} waiting</span>
-    <span>${many(total("retried"), "refusal")} absorbed · ${amount(total("given_up"))} given up</span>`;
+    <ul class="summary">
+      <li>${many(programs, "program")}</li>
+      <li><b>${count(total("answered", (key) => key.counts))}</b> of ${count(total("calls", (key) => key.counts))} calls answered</li>
+      <li><b>${count(total("waiting"))}</b> waiting</li>
+      <li><b>${count(total("retried", (key) => key.counts))}</b> refusals absorbed</li>
+      <li class=${givenUp ? "bad" : ""}><b>${count(givenUp)}</b> given up</li>
+    </ul>`;
 }
 
 export const limitsTab = { path: "/limits", title: "Limits", poll, content: Limits, summary: Summary };

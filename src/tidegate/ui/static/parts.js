@@ -9,13 +9,16 @@ export function takeToken() {
   history.replaceState(null, "", location.pathname);
 }
 
+// An answer that takes longer does not come: the server runs on this machine.
+const PATIENCE_MS = 15000;
+
 // Send a request with the token, and return the answer's JSON. `body` makes it a POST.
 export async function fetchJson(path, body) {
   const headers = { authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` };
   const options = body === undefined
     ? { headers }
     : { method: "POST", headers: { ...headers, "content-type": "application/json" }, body: JSON.stringify(body) };
-  const answer = await fetch(path, options).catch(() => {
+  const answer = await fetch(path, { ...options, signal: AbortSignal.timeout(PATIENCE_MS) }).catch(() => {
     throw new Error("server not reached: it is asked again each second");
   });
   if (answer.status === 401) throw new Error("token not valid: the server has restarted; open the URL that it printed");
@@ -32,8 +35,11 @@ export const amount = (value) => {
   const size = Math.abs(value);
   if (size >= 1e6) return `${(value / 1e6).toFixed(1)} M`;
   if (size >= 1e4) return `${(value / 1e3).toFixed(0)} k`;
-  return size >= 10 || Number.isInteger(value) ? String(Math.round(value)) : value.toFixed(1);
+  return size >= 10 || Number.isInteger(value) ? count(Math.round(value)) : value.toFixed(1);
 };
+
+// A whole number in full, with thin spaces between the thousands.
+export const count = (value) => (value === null || value === undefined ? "–" : String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f"));
 
 export const clock = (seconds) => {
   const all = Math.max(0, Math.round(seconds));
@@ -45,7 +51,8 @@ export const clock = (seconds) => {
 export const duration = (seconds) => (seconds < 9.95 ? `${seconds.toFixed(1)} s` : seconds < 59.5 ? `${seconds.toFixed(0)} s` : clock(seconds));
 export const per = (window) => WINDOWS.get(window) ?? duration(window);
 export const time = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
-export const many = (count, noun) => `${amount(count)} ${noun}${count === 1 ? "" : "s"}`;
+export const age = (seconds) => (seconds < 59.5 ? `${Math.round(seconds)} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`);
+export const many = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 
 // ---------------------------------------------------------------- colours of charts
 
