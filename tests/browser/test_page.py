@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
 import importlib
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,8 @@ def browser() -> Iterator[Any]:
     program = shutil.which("chromium")
     assert program is not None, "chromium not found: `make test-real` installs it"
     with importlib.import_module("playwright.sync_api").sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        rebound = "--host-resolver-rules=MAP evil.example 127.0.0.1"
+        browser = started.chromium.launch(executable_path=program, args=["--no-sandbox", rebound])
         yield browser
         browser.close()
 
@@ -94,3 +97,59 @@ def test_the_page_shows_what_the_provider_counted(page: Any, tmp_path: Path, mon
                 for width in WIDTHS:
                     page.set_viewport_size({"width": width, "height": 700})
                     assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    """Another local server, with an empty page."""
+
+    def do_GET(self) -> None:
+        """Answer with the page."""
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<!doctype html><title>elsewhere</title>")
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing."""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_page_of_another_origin_gets_nothing(page: Any, tmp_path: Path, elsewhere: str) -> None:
+    with served(tmp_path, "--port", "0") as (url, token, _):
+        page.goto(elsewhere)
+        send = "async ([url, init]) => { try { return (await fetch(url, init)).type } catch { return 'blocked' } }"
+        for mode, body in (("cors", None), ("no-cors", None), ("no-cors", "{}")):
+            init = {"mode": mode, **({"method": "POST", "body": body} if body else {})}
+            assert page.evaluate(send, [f"{url}api/limits", init]) == "blocked"
+        with_token = {"headers": {"authorization": f"Bearer {token}"}}
+        assert page.evaluate(send, [f"{url}api/limits", with_token]) == "blocked"
+
+
+def test_a_name_that_is_rebound_to_this_machine_gets_nothing(page: Any, tmp_path: Path) -> None:
+    with served(tmp_path, "--port", "0") as (url, token, _):
+        port = url.rstrip("/").rpartition(":")[2]
+        answer = page.goto(f"http://evil.example:{port}/#{token}")
+        assert answer.status == 421
+        assert page.locator("#page").count() == 0
+
+
+def test_the_page_stays_within_its_policy(page: Any, tmp_path: Path) -> None:
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    with served(tmp_path, "--port", "0") as (url, token, _):
+        page.goto(f"{url}#{token}")
+        shown(page, EMPTY)
+        broken = page.evaluate(
+            "() => { try { document.body.innerHTML = '<b>x</b>'; return '' } catch (e) { return e.name } }"
+        )
+        assert broken == "TypeError"
+    assert [text for text in said if "TrustedHTML" not in text] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.testclient import TestClient
 
 from tidegate.ui.access_policy import ANSWER_HEADERS
@@ -27,12 +28,19 @@ FORGED = {
     "our name with a suffix": ({"host": "127.0.0.1:4780.evil.example"}, 421),
     "another port": ({"host": "127.0.0.1:80"}, 421),
     "no host": ({"host": ""}, 421),
+    "our host with a user": ({"host": f"evil@{HOST}"}, 421),
+    "our host with a dot": ({"host": "127.0.0.1.:4780"}, 421),
+    "our address as a number": ({"host": "2130706433:4780"}, 421),
+    "our host without its port": ({"host": "127.0.0.1"}, 421),
     "another origin": ({"origin": "https://evil.example"}, 403),
     "another local server": ({"origin": "http://127.0.0.1:8000"}, 403),
     "our origin by https": ({"origin": f"https://{HOST}"}, 403),
+    "our origin with a suffix": ({"origin": f"http://{HOST}.evil.example"}, 403),
+    "an empty origin": ({"origin": ""}, 403),
     "no origin of a sandbox": ({"origin": "null"}, 403),
     "cross-site": ({"sec-fetch-site": "cross-site"}, 403),
     "same site, another port": ({"sec-fetch-site": "same-site"}, 403),
+    "an unknown site": ({"sec-fetch-site": "same-origin, cross-site"}, 403),
 }
 NO_TOKEN = {
     "no token": "",
@@ -40,6 +48,8 @@ NO_TOKEN = {
     "another scheme": f"Basic {TOKEN}",
     "the token alone": TOKEN,
     "the token with a suffix": f"Bearer {TOKEN}x",
+    "a part of the token": f"Bearer {TOKEN[:-1]}",
+    "the token in capitals": f"Bearer {TOKEN.upper()}",
 }
 
 
@@ -53,16 +63,33 @@ def added(request: Request) -> JSONResponse:
     return JSONResponse({"number": request.path_params["number"]})
 
 
+PUBLIC = {"/", "/static"}
+"""Routes without data, which are answered without a token: the empty page and its files."""
+
+
+def filled(route: BaseRoute) -> str:
+    """Return a path that the route matches."""
+    if isinstance(route, Mount):
+        return f"{route.path}/app.js"
+    assert isinstance(route, Route), "a route of another kind needs forged requests of its own"
+    path = re.sub(r"{\w+:int}", "1", route.path)
+    path = re.sub(r"{\w+(:\w+)?}", "x", path)
+    scope = {"type": "http", "method": "GET", "path": path, "headers": []}
+    assert route.matches(scope)[0] is not Match.NONE, "the path does not reach its route: its parameters are unknown"
+    return path
+
+
 def paths() -> Iterator[str]:
-    """Every path of the application, one file of each folder, and one that does not exist."""
-    for route in app().routes:
-        if isinstance(route, Mount):
-            yield f"{route.path}/app.js"
-        else:
-            assert isinstance(route, Route)
-            yield route.path.replace("{number:int}", "1")
+    """Every path of the application, one file of each folder, and two that do not exist."""
+    yield from (filled(route) for route in app().routes)
     yield "/api/nothing"
     yield "/nothing"
+
+
+def test_every_route_needs_the_token_or_has_no_data() -> None:
+    found = {getattr(route, "path", "") for route in app().routes}
+    assert {path for path in found if not path.startswith("/api/")} == PUBLIC
+    assert {"/api/limits", "/api/added/{number:int}"} <= found
 
 
 @pytest.fixture(scope="module")

@@ -69,9 +69,15 @@ def limits(url: str, token: str) -> dict[str, Any]:
 
 
 def test_a_public_address_is_refused() -> None:
-    said = refused("--host", "0.0.0.0")
+    said = refused("--host", "192.0.2.1")
     assert "host" in said
     assert "--unsafe-public" in said
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", ""])
+def test_all_addresses_at_once_are_refused_also_with_the_flag(host: str) -> None:
+    for flag in ((), ("--unsafe-public",)):
+        assert "it must be one address" in refused("--host", host, *flag)
 
 
 def test_an_address_of_another_machine_is_refused() -> None:

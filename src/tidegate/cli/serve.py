@@ -13,6 +13,9 @@ from tidegate.errors import ConfigurationError
 DEFAULT_PORT = 4780
 """Port that is tried first. Chosen: no registered service has it."""
 
+EVERYWHERE = ("0.0.0.0", "::", "")
+"""Hosts that stand for all addresses of the machine."""
+
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -34,6 +37,10 @@ def serve(
     """
     if os.name != "posix":
         raise stop("page not available: it reads the counts of `tidegate run`, which needs a POSIX system")
+    if host in EVERYWHERE:
+        raise ConfigurationError(
+            "host", host, "it must be one address: the page answers only requests whose Host names it"
+        )
     if host not in LOOPBACK and not unsafe_public:
         raise ConfigurationError(
             "host", host, "it must be 127.0.0.1, localhost or ::1; --unsafe-public allows others, without encryption"
@@ -51,6 +58,8 @@ def serve(
     def started() -> None:
         if port and chosen != port:
             typer.echo(f"port {port} is busy; using {chosen}", err=True)
+        if host not in LOOPBACK:
+            typer.echo("page not encrypted: whoever listens on the network can read its token and its data", err=True)
         typer.echo(f"page ready: http://{names[0]}/#{token}")
 
     run_server(create_app(hosts=names, token=token), listener, started)
