@@ -9,7 +9,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner mutations frameworks suites release-check clean
+.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -18,7 +18,7 @@ test: $(ENVS)/test/ready test-openai2 test-aiobotocore
 	$(ENVS)/test/bin/python -m pytest -n 4 --dist worksteal
 
 # With servers that are no Python packages. The tests start and stop them on ports of their own.
-test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/node/ready
+test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready
 	command -v redis-server >/dev/null || (apt-get update -qq && apt-get install -qq -y redis-server)
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium)
 	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
@@ -26,9 +26,11 @@ test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/node/ready
 	$(ENVS)/test/bin/python -m pytest -m real tests/node
 
 # The pictures of docs/page.md, from the browser tests.
-docs-shots: $(ENVS)/browser/ready
+docs-shots: $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE)
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium)
-	TIDEGATE_SHOTS=docs/images $(ENVS)/browser/bin/python -m pytest -q -m real tests/browser/test_shots.py
+	command -v pngquant >/dev/null || (apt-get update -qq && apt-get install -qq -y pngquant)
+	TIDEGATE_SHOTS=docs/images $(ENVS)/browser/bin/python -m pytest -m real tests/browser/test_shots.py
+	pngquant --quality 70-95 --speed 1 --strip --force --ext .png docs/images/page-*.png
 
 test-openai2: $(ENVS)/openai2/ready
 	$(ENVS)/openai2/bin/python -m pytest -n auto tests/sdk
@@ -62,7 +64,7 @@ bench: $(ENVS)/bench/ready
 bench-makespan: $(ENVS)/bench/ready
 	$(ENVS)/bench/bin/python -m bench.lab --http --family headers $(if $(SEEDS),--seeds $(SEEDS))
 
-bench-overhead bench-waiters bench-peers bench-pool bench-runner: bench-%: $(ENVS)/test/ready
+bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page: bench-%: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m bench.$*
 
 # Each rule of the controller without itself, in virtual time.
@@ -101,11 +103,14 @@ $(ENVS)/bench/ready: $(ENVS)/bench/pip constraints.txt
 	$(ENVS)/bench/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group bench
 	touch $@
 
-# axe-core is no Python package. Its licence (MPL-2.0) stays outside the distribution: only the browser tests load it.
 $(ENVS)/browser/ready: $(ENVS)/browser/pip constraints.txt
 	$(ENVS)/browser/bin/python -m pip install $(PIP_FLAGS) --constraint constraints.txt --editable . --group test --group browser
+	touch $@
+
+# axe-core is no Python package. Its licence (MPL-2.0) stays outside the distribution: only the browser tests load it.
+$(ENVS)/browser/axe/$(AXE): | $(ENVS)/browser/ready
 	command -v npm >/dev/null || (apt-get update -qq && apt-get install -qq -y npm)
-	npm install --prefix $(ENVS)/browser/axe --no-save --no-audit --no-fund --loglevel=error axe-core@$(AXE)
+	npm install --prefix $(@D) --no-save --no-audit --no-fund --loglevel=error axe-core@$(AXE)
 	touch $@
 
 $(ENVS)/openai2/ready: $(ENVS)/openai2/pip constraints-openai2.txt
