@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import math
 from array import array
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,14 +14,18 @@ from tests.core.values import KEY, OK, OUTAGE, answer, bucket, refusal
 from tests.launch.test_shared_counters import call, only, opened
 from tidegate.admission import key_hook
 from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.limiter_state import Permit
 from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Cost, Kind, Outcome
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome
 from tidegate.launch.change_ring import CELLS, RECORDS, RING_BYTES, ChangeRing, KeyChange, read_changes
-from tidegate.launch.counter_row import FATES, GROUPS, refusal_counter
+from tidegate.launch.counter_row import CARRIERS, FATES, GROUPS, refusal_counter
 from tidegate.launch.shared_counters import CounterFile
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
+from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
+from tidegate.testing import VirtualClock
 
+SHARED = Key("provider", "https://provider.test", "0123456789abcdef", "model")
 V3 = Path(__file__).parent / "data" / "counters-v3.sheet.gz"
 
 
@@ -126,7 +131,8 @@ def test_a_suspension_is_noted_when_the_program_begins_and_ends_it(
 ) -> None:
     monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
     now = [1000.0]
-    registry = RateLimitRegistry(Settings(), clock=lambda: now[0])
+    calendar = datetime(2026, 1, 1, tzinfo=UTC)
+    registry = RateLimitRegistry(Settings(), clock=lambda: now[0], calendar=lambda: calendar)
     registry.execute(KEY, lambda: 1)
     now[0] = 1500.0
     registry.suspend(KEY, seconds=600)
@@ -207,3 +213,33 @@ def test_a_file_with_impossible_numbers_is_told_as_unreadable(limit: float, tmp_
     path.write_bytes(content.replace(good, array("d", [limit, 60.0]).tobytes()))
     seen = Folder(tmp_path, onlooker=True).totals()
     assert (seen.calls, len(seen.unreadable)) == (0, 1)
+
+
+def test_processes_that_share_a_key_note_the_cause_of_their_own_refusals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, store = VirtualClock(), MemoryStore()
+    registries = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path / name)).track)
+        settings = Settings(telemetry=False, start_concurrency=4)
+        registries.append(RateLimitRegistry(settings, clock=clock, carrier=MemoryCarrier(store)))
+        for registry in registries:
+            # Each step of one process lets the other one know.
+            permit = registry.try_admit(SHARED)
+            if isinstance(permit, Permit):
+                registry.settle(permit, OK)
+    first, second = registries
+    permit = first.try_admit(SHARED)
+    assert isinstance(permit, Permit)
+    second_permit = second.try_admit(SHARED)
+    assert isinstance(second_permit, Permit)
+    second.settle(second_permit, OK)
+    first.settle(permit, Outcome(Kind.OVERLOADED, Cause.OVERLOAD, 20.0, status=529))
+    (cooldown,) = noted(tmp_path / "first", "cooldown")
+    assert (cooldown.before, cooldown.cause) == (20.0, Cause.OVERLOAD)
+    (members,) = noted(tmp_path / "first", "members")
+    assert (members.before, members.after) == (1.0, 2.0)
+    (row,) = only(tmp_path / "first").here
+    assert CARRIERS[row.counts["carrier"]] == "memory"

@@ -23,6 +23,7 @@ import tidegate
 from tests.cli.running import TIDEGATE, environ
 from tidegate.admission import key_hook
 from tidegate.cli.main import app
+from tidegate.testing import Limit, Scenario, Simulator
 
 PATIENCE = 120.0
 """Seconds after which a server that does not answer fails the test; no test is near it."""
@@ -118,6 +119,54 @@ def test_a_program_appears_with_its_calls(tmp_path: Path, monkeypatch: pytest.Mo
         (key,) = run["keys"]
         assert "my-service" in key["key"]
         assert (key["in_flight"], key["counts"]["calls"]) == (1, 1)
+
+
+PROGRAM = """
+import sys, tidegate, openai
+tidegate.install()
+with openai.OpenAI(api_key="k", base_url=sys.argv[1]) as client:
+    for number in range(12):
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hello"}])
+print("called", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_program_that_only_installs_appears_with_what_the_provider_counted(tmp_path: Path) -> None:
+    env = environ() | {"TMPDIR": str(tmp_path), "OPENAI_BASE_URL": "", "TIDEGATE_SHARE": "off"}
+    unannounced = Limit(kind="bucket", limit=4, window=0.5)
+    with Simulator(Scenario(limiters=(unannounced,), headers=False)) as provider:
+        env["OPENAI_BASE_URL"] = provider.openai_url
+        program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, provider.openai_url],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert program.stdin is not None
+        assert program.stdout is not None
+        try:
+            assert program.stdout.readline() == "called\n"
+            counted = provider.truth().total
+            with served(tmp_path, "--port", "0") as (url, token, _):
+                end = time.monotonic() + PATIENCE
+                while not (found := limits(url, token))["runs"]:
+                    assert time.monotonic() < end
+        finally:
+            program.stdin.close()
+            program.wait(PATIENCE)
+            program.stdout.close()
+    (run,) = found["runs"]
+    (key,) = run["keys"]
+    assert run["pid"] == program.pid
+    assert (key["counts"]["calls"], key["counts"]["answered"]) == (12, counted.admitted)
+    refused = sum(counted.refused.values())
+    assert refused > 0
+    assert (key["counts"]["refused"], key["refusals"]["absorbed"]["rate"]) == (refused, refused)
+    kinds = {change["kind"] for change in found["changes"]}
+    assert kinds & {"pace", "concurrency", "cooldown"}
+    assert {change["key_id"] for change in found["changes"]} == {key["id"]}
 
 
 def test_the_page_is_up_without_the_database_library() -> None:
