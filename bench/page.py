@@ -37,7 +37,6 @@ MOST_UP = 0.5
 
 MOST_ADDED_SHARE = 0.01
 URL = "https://api.openai.com/v1/chat/completions"
-STARTS = 7
 
 READER = """
 import sys, time, httpx
@@ -50,9 +49,15 @@ with httpx.Client(headers={"authorization": f"Bearer {token}"}) as client:
 """
 
 
+def cpu_of(pid: int) -> float:
+    """CPU seconds of a process so far (proc(5), fields 14 and 15)."""
+    user, system = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 @contextmanager
-def served() -> Iterator[tuple[str, str, float]]:
-    """A server: its URL, its token, and the seconds until it had answered its page."""
+def served() -> Iterator[tuple[str, str, tuple[float, float]]]:
+    """A server: its URL, its token, and the seconds and the CPU seconds until it had answered its page."""
     began = time.monotonic()
     command = [str(Path(sys.executable).with_name("tidegate")), "serve", "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -61,7 +66,7 @@ def served() -> Iterator[tuple[str, str, float]]:
         found = re.search(r"(http://\S+/)#(\S+)", process.stdout.readline())
         assert found is not None, "the server has not begun"
         assert httpx.get(found[1]).status_code == 200
-        yield found[1], found[2], time.monotonic() - began
+        yield found[1], found[2], (time.monotonic() - began, cpu_of(process.pid))
     finally:
         process.terminate()
         process.wait()
@@ -160,15 +165,17 @@ def main() -> int:
     """Measure, print, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--starts", type=int, default=7)
     parser.add_argument("--calls", type=int, default=4000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         figures: dict[str, Any] = {}
-        ups = []
-        for _ in range(STARTS):
-            with served() as (url, token, up):
+        ups, cpus = [], []
+        for _ in range(given.starts):
+            with served() as (url, token, (up, cpu)):
                 ups.append(up)
+                cpus.append(cpu)
                 figures["first_load_bytes"] = first_load(url)
         pairs = asyncio.run(compared(given.rounds, given.calls))
         with served() as (url, token, _):
@@ -176,9 +183,10 @@ def main() -> int:
             figures["first_answer_bytes"], figures["poll_bytes"], figures["poll_ms"] = polls(url, token)
         rows = asyncio.run(written(given.rounds, given.calls))
         assert list(Path(folder).glob("tidegate-run-*")), "this process has written no counters"
-    figures |= {"up_s": ups, "page": pairs.figures(), "counters": rows.figures()}
+    figures |= {"up_s": ups, "up_cpu_s": cpus, "page": pairs.figures(), "counters": rows.figures()}
     table("The page", ("", "value"), [
         ["up", f"{statistics.median(ups):.2f} s (of {min(ups):.2f} to {max(ups):.2f})"],
+        ["CPU time until then", f"{statistics.median(cpus):.2f} s"],
         ["first load", f"{figures['first_load_bytes']} bytes"],
         ["first answer, a key with two quotas", f"{figures['first_answer_bytes']} bytes"],
         ["each later answer", f"{figures['poll_bytes']} bytes, {figures['poll_ms']:.1f} ms"],
