@@ -327,8 +327,8 @@ def test_a_row_says_by_what_and_by_how_many_its_key_is_shared(tmp_path: Path, mo
 
 
 def test_a_row_of_another_version_with_an_unknown_carrier_names_none() -> None:
-    counts = dict.fromkeys(shared_counters.INTEGERS, 0)
-    assert [shared_counters.KeyRow("k", {**counts, "carrier": each}, 0.0, ()).carrier for each in (1, 99, -1)] == [
+    counts = dict.fromkeys(counter_row.INTEGERS, 0)
+    assert [counter_row.KeyRow("k", {**counts, "carrier": each}, 0.0, ()).carrier for each in (1, 99, -1)] == [
         "file",
         "",
         "",
