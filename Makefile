@@ -9,7 +9,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites release-check clean
+.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites docs release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -78,6 +78,10 @@ frameworks: $(ENVS)/test/ready
 suites:
 	$(PYTHON) -m conformance.suites --environments $(ENVS) $(NAMES)
 
+# The documentation site, in build/docs/site. A warning, a broken link or a page outside the navigation is an error.
+docs: $(ENVS)/docs/ready
+	$(ENVS)/docs/bin/python -m tools.docs_site
+
 # Builds the distributions twice, compares and inspects them, and runs the demo from the wheel. It publishes nothing.
 release-check: $(ENVS)/release/ready
 	$(ENVS)/release/bin/python tools/release_check.py
@@ -135,6 +139,10 @@ $(ENVS)/node/ready: tests/node/package.json
 	mkdir -p $(ENVS)/node
 	cp tests/node/package.json $(ENVS)/node/
 	cd $(ENVS)/node && npm install --no-audit --no-fund --ignore-scripts --loglevel=error
+	touch $@
+
+$(ENVS)/docs/ready: $(ENVS)/docs/pip constraints-docs.txt
+	$(ENVS)/docs/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-docs.txt --editable ".[runner]" --group docs
 	touch $@
 
 $(ENVS)/release/ready: $(ENVS)/release/pip constraints-release.txt

@@ -1,0 +1,71 @@
+"""Pages of the API: a directive for each public module, with its public names, that mkdocstrings fills."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+PUBLIC = {
+    "tidegate": "Names that are imported from `tidegate` itself.",
+    "tidegate.runner": "Experiments that survive crashes and outages. Guide: [Experiments](../runner.md).",
+    "tidegate.testing": "A simulated provider. Guide: [The simulator](../simulator.md).",
+    "tidegate.providers": "Tables of providers, and the functions that read by them. Guide: "
+    "[Providers](../providers.md).",
+    "tidegate.telemetry": "OpenTelemetry by hand, where a process has no SDK of its own. Guide: "
+    "[OpenTelemetry](../telemetry.md).",
+    "tidegate.core.events": "Events of a registry's subscription. Guide: [Events](../events.md).",
+    "tidegate.errors": "The exceptions that tidegate itself raises.",
+}
+"""Public modules, in the order of the navigation, with the sentence that opens their page."""
+
+
+def public_names(module: str) -> list[str]:
+    """Return the public names of a module: those of `__all__`, or else the classes and functions that it defines."""
+    loaded = import_module(module)
+    names = getattr(loaded, "__all__", None)
+    if names is not None:
+        named = {*names, "map", "amap"} if module == "tidegate" else names
+        return sorted(name for name in named if not name.startswith("_"))
+    own = [name for name, value in vars(loaded).items() if getattr(value, "__module__", None) == module]
+    return sorted(name for name in own if not name.startswith("_"))
+
+
+def api_pages() -> dict[str, str]:
+    """Return the pages of the API by their place on the site."""
+    return {f"api/{module}.md": _page(module, sentence) for module, sentence in PUBLIC.items()}
+
+
+def _page(module: str, sentence: str) -> str:
+    members = "".join(f"\n        - {name}" for name in public_names(module))
+    return f"# {module}\n\n{sentence}\n\n::: {module}\n    options:\n      members:{members}\n"
+
+
+def api_text(module: str) -> str:
+    """Return the page of a module as plain Markdown: signatures and docstrings."""
+    loaded = import_module(module)
+    parts = [f"# {module}", PUBLIC[module], inspect.getdoc(loaded) or ""]
+    for name in public_names(module):
+        value = getattr(loaded, name)
+        if not (inspect.isclass(value) or inspect.isroutine(value)):
+            continue
+        parts += [f"## {module}.{name}", f"```python\n{name}{_signature(value)}\n```", inspect.getdoc(value) or ""]
+        if inspect.isclass(value):
+            for part, member in vars(value).items():
+                member = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+                if not part.startswith("_") and inspect.isfunction(member):
+                    parts.append(f"- `{part}{_signature(member)}`: {_first_line(member)}")
+                elif not part.startswith("_") and isinstance(member, property):
+                    parts.append(f"- `{part}`: {_first_line(member)}")
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _signature(value: Any) -> str:
+    try:
+        return str(inspect.signature(value))
+    except (TypeError, ValueError):  # an exception or an enumeration has none of its own
+        return "(...)"
+
+
+def _first_line(value: object) -> str:
+    return (inspect.getdoc(value) or "").partition("\n")[0]
