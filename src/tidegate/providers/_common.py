@@ -77,6 +77,7 @@ IETF_ROW = HeaderRow(
     combined=("ratelimit",),
     policy=("ratelimit-policy",),
 )
+"""Quota in the headers of the IETF draft, `RateLimit` and `RateLimit-Policy`, old and new."""
 
 NEVER_FITS = ErrorRow(
     name="never_fits",
@@ -194,3 +195,4 @@ COMMON_ERRORS = (
         codes=frozenset({"invalid_request_error", "invalid_prompt", "not_found_error", "request_too_large"}),
     ),
 )
+"""Refusals that every provider may answer; a custom table ends with them."""

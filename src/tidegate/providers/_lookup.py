@@ -121,6 +121,7 @@ SPOKEN: dict[str, tuple[Provider, ...]] = {
 """Tables for the SDK of one provider on an unknown host, which is a gateway to that provider or a replacement."""
 
 TABLES = (*KNOWN, *FALLBACK)
+"""All tables that come with tidegate: first those of known hosts."""
 
 _MAX_HOST = 254
 """Characters of a host name above which it is not looked up. Raising it caches longer garbage. Derived from the 253

@@ -107,6 +107,7 @@ BASE_URL_VARIABLES = (
     *_rows(BY_PATH, "llama-api-client _client.py (Stainless)", "LLAMA_API_CLIENT_BASE_URL"),
     *_rows(BY_PATH, "writer-sdk _client.py (Stainless)", "WRITER_BASE_URL"),
 )
+"""Environment variables that name a base URL, with the SDK or library that reads each."""
 
 
 class GatewayVariable(NamedTuple):

@@ -190,6 +190,7 @@ ANTHROPIC = Provider(
     plans=(PLAN,),
     image_chars=6400,  # 1,600 tokens, the largest picture: docs/en/build-with-claude/vision [unv], at 4 characters
 )
+"""Table of Anthropic's own API."""
 
 ANTHROPIC_COMPATIBLE = replace(
     ANTHROPIC,
@@ -201,3 +202,4 @@ ANTHROPIC_COMPATIBLE = replace(
     shared=(),  # a gateway's limits are its own
     closed=("threads", "batches", "organizations"),
 )
+"""Table of any other server that speaks Anthropic's messages."""

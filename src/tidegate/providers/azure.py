@@ -115,6 +115,7 @@ AZURE = Provider(
     common_errors=COMMON_ERRORS,
     code_headers=("x-ms-error-code",),
 )
+"""Table of Azure OpenAI and AI Foundry, whose quota is that of a deployment."""
 
 AZURE_COMPATIBLE = replace(
     AZURE,
@@ -125,6 +126,7 @@ AZURE_COMPATIBLE = replace(
     credential=("api-key", "authorization", "ocp-apim-subscription-key"),
     closed=("batches", "files", "fine_tuning", "threads", "organization"),
 )
+"""Table of any gateway in front of Azure, found by its paths."""
 
 GITHUB_MODELS = Provider(
     name="github-models",
@@ -163,3 +165,4 @@ GITHUB_MODELS = Provider(
     waits=("x-ratelimit-timeremaining",),
     code_headers=("x-ms-error-code",),
 )
+"""Table of GitHub Models."""

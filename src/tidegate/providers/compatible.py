@@ -216,6 +216,7 @@ COMPATIBLE = Provider(
     code_headers=("x-amzn-errortype",),
     closed=("threads", "batches", "files", "fine_tuning", "organization", "uploads"),
 )
+"""Table of any server that speaks OpenAI's API."""
 
 EVERY_DIALECT = (*COMPATIBLE.endpoints, Endpoint("**/v1/messages"))
 """Inference paths of a host that only serves inference, in OpenAI's and Anthropic's dialects below any base path."""

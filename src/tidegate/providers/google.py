@@ -130,6 +130,7 @@ GEMINI = Provider(
     common_errors=COMMON_ERRORS,
     image_chars=1032,  # 258 tokens: ai.google.dev/gemini-api/docs/tokens [unv], at 4 characters
 )
+"""Table of the Gemini API."""
 
 _PROJECT = "/projects/{scope}/locations/{scope}"
 
@@ -160,6 +161,7 @@ VERTEX = Provider(
     common_errors=COMMON_ERRORS,
     image_chars=1032,  # as above
 )
+"""Table of Vertex AI."""
 
 
 def _anywhere(provider: Provider, name: str) -> Provider:
@@ -178,4 +180,6 @@ def _anywhere(provider: Provider, name: str) -> Provider:
 
 
 GEMINI_COMPATIBLE = _anywhere(GEMINI, "gemini-compatible")
+"""Table of any gateway that speaks the Gemini API."""
 VERTEX_COMPATIBLE = _anywhere(VERTEX, "vertex-compatible")
+"""Table of any gateway that speaks the API of Vertex AI."""

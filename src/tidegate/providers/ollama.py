@@ -58,6 +58,7 @@ OLLAMA = Provider(
     common_errors=COMMON_ERRORS,
     scope="account",
 )
+"""Table of Ollama's cloud."""
 
 OLLAMA_LOCAL = replace(
     OLLAMA,
@@ -67,3 +68,4 @@ OLLAMA_LOCAL = replace(
     endpoints=tuple(replace(endpoint, path=f"**{endpoint.path}") for endpoint in _NATIVE),
     credential=(),
 )
+"""Table of an Ollama server on any host."""

@@ -139,3 +139,4 @@ OPENAI = Provider(
     common_errors=COMMON_ERRORS,
     image_chars=3060,  # 765 tokens, a high-detail picture: 774 were debited in capture openai-200-input-images
 )
+"""Table of OpenAI's own API."""
