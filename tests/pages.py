@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from conformance.catalogue import FRAMEWORKS
+from tests.reference import cli_reference, schema_reference
 from tidegate import providers
 from tidegate.cli.experiment.common import MEANINGS
 from tidegate.core import events
@@ -276,6 +277,8 @@ GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "exit codes": ("docs/runner.md", exit_codes),
     "providers": ("docs/providers.md", provider_tables),
     "refusals": ("docs/providers.md", common_refusals),
+    "commands": ("docs/cli.md", cli_reference),
+    "schema": ("docs/schema.md", schema_reference),
     "events": ("docs/events.md", event_tables),
     "clocks": ("docs/clocks.md", clock_table),
     "gateway variables": ("docs/gateway.md", gateway_table),

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -42,6 +43,15 @@ ROOT = Path(__file__).parents[2]
 FILES = Path(__file__).with_name("files")
 """Files that pages assume in the working directory, such as the reader's own `my_eval.py`."""
 
+CELL = """
+import ast, asyncio, inspect, sys
+names = {"__name__": "__main__"}
+result = eval(compile(sys.argv.pop(), "snippet", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)
+if inspect.iscoroutine(result):
+    asyncio.run(result)
+"""
+"""Program that runs a block as a script, or as a cell of a notebook if it awaits at the top level."""
+
 NOT_RUN = "not run: "
 
 FENCE = re.compile(
@@ -54,7 +64,22 @@ PATIENCE = 120
 ENDING = {"advise", "docs", "doctor", "explain", "experiment", "run", "status", "--version", "--help"}
 """Subcommands of tidegate that end by themselves."""
 
-PLAIN = {"cat", "cd", "echo", "export", "head", "ls", "mkdir", "mv", "pip", "printf", "python", "pytest", "tidegate"}
+PLAIN = {
+    "cat",
+    "cd",
+    "echo",
+    "export",
+    "head",
+    "ls",
+    "mkdir",
+    "mv",
+    "pip",
+    "printf",
+    "python",
+    "pytest",
+    "test",
+    "tidegate",
+}
 """Commands that a block may have and still be run. `pip` does nothing then: everything is installed."""
 
 FOREIGN = {
@@ -272,7 +297,7 @@ def _check(snippet: Snippet, folder: Path, environ: dict[str, str], printed: str
     """Check one block, and return what it printed."""
     fate = snippet.fate
     if snippet.language == "python":
-        compile(snippet.code, snippet.place, "exec")
+        compile(snippet.code, snippet.place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if fate == "file":
         path = folder / snippet.title
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -286,7 +311,7 @@ def _check(snippet: Snippet, folder: Path, environ: dict[str, str], printed: str
         for command in commands(snippet.code):
             checked(command)
     if fate == "run":
-        program = [sys.executable, "-c", snippet.code]
+        program = [sys.executable, "-c", CELL, snippet.code]
         if snippet.language == "bash":
             program = ["bash", "-euo", "pipefail", "-c", "pip() { :; }\n" + snippet.code]
         done = subprocess.run(

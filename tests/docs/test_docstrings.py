@@ -6,13 +6,13 @@ import ast
 import inspect
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import tidegate
-
 from tools.docs_site.api import PUBLIC, public_names
 
 
@@ -42,7 +42,7 @@ def documented_constants() -> set[str]:
     found: set[str] = set()
     for path in Path(tidegate.__file__).parent.rglob("*.py"):
         body = ast.parse(path.read_text("utf-8")).body
-        for node, after in zip(body, body[1:], strict=False):
+        for node, after in pairwise(body):
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             is_text = isinstance(after, ast.Expr) and isinstance(getattr(after.value, "value", None), str)
             if isinstance(target, ast.Name) and is_text:
