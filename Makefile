@@ -84,7 +84,7 @@ docs: $(ENVS)/docs/ready
 
 # Builds the distributions twice, compares and inspects them, and runs the demo from the wheel. It publishes nothing.
 release-check: $(ENVS)/release/ready
-	$(ENVS)/release/bin/python tools/release_check.py
+	$(ENVS)/release/bin/python -m tools.release_check
 
 clean:
 	rm -rf $(ENVS) bench/results .hypothesis

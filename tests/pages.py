@@ -20,6 +20,7 @@ from tidegate.framework_timeouts.timeout import shown
 from tidegate.runner import RunnerSettings
 from tidegate.settings import Settings
 from tidegate.telemetry import attributes, signals
+from tools import readme_picture
 
 ROOT = Path(__file__).parents[1]
 
@@ -47,7 +48,7 @@ PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
 
 
 USUAL = ("max_wait", "hosts", "log", "disabled")
-"""Settings that the README shows, without the sources of their defaults."""
+"""Settings that come first on their page, without the sources of their defaults."""
 
 
 def settings() -> str:
@@ -75,6 +76,17 @@ def runner_settings() -> str:
 def exit_codes() -> str:
     rows = ["| code | means |", "|---|---|", *(f"| {code.value} | {meaning} |" for code, meaning in MEANINGS.items())]
     return "\n".join(rows)
+
+
+def refusals_in_short() -> str:
+    page = (ROOT / "docs" / "usage.md").read_text()
+    return page.partition("<!-- refusals in short -->\n")[2].partition("\n<!-- /refusals")[0]
+
+
+def picture() -> str:
+    """The picture, with its own title as the text for those who do not see it."""
+    (title,) = re.findall("<title>(.*)</title>", readme_picture.PLACE.read_text())
+    return f"![{title}]({readme_picture.PLACE.relative_to(ROOT)})"
 
 
 def provider_tables() -> str:
@@ -272,7 +284,9 @@ def framework_table() -> str:
 
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("docs/settings.md", settings),
-    "usual settings": ("README.md", usual_settings),
+    "usual settings": ("docs/settings.md", usual_settings),
+    "refusals in short, copied": ("README.md", refusals_in_short),
+    "picture": ("README.md", picture),
     "runner settings": ("docs/runner.md", runner_settings),
     "exit codes": ("docs/runner.md", exit_codes),
     "providers": ("docs/providers.md", provider_tables),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tools import release_check
+from tools.docs_site.published import published
 
 SOURCE = ["tidegate/__init__.py", "tidegate/py.typed", "tidegate/ui/static/index.html"]
 INFO = ["tidegate-1.dist-info/METADATA", "tidegate-1.dist-info/licenses/LICENSE"]
@@ -45,6 +46,21 @@ def test_fields_that_the_owner_fills_in_are_listed_until_they_are_there() -> Non
     assert release_check.owner_fields({"urls": urls, "authors": [{"name": "Any", "email": "any@example.org"}]}) == []
 
 
-def test_links_within_a_page_and_to_a_host_are_not_relative() -> None:
-    page = "[a](docs/a.md) [b](https://example.org/b) [c](#part) [d](docs/d.md#part) ![e](image.svg)"
-    assert release_check.relative_links(page) == ["docs/a.md", "docs/d.md#part", "image.svg"]
+def test_a_link_of_the_description_that_leads_nowhere_is_a_fault() -> None:
+    page = "Name: tidegate\n\n[a](docs/a.md) [b](https://b.example) [c](#part)"
+    assert release_check.description_faults(page) == ["docs/a.md in the description: no address"]
+
+
+def test_the_published_readme_has_absolute_links_as_far_as_addresses_are_known() -> None:
+    readme = "![p](docs/images/p.svg) [a](docs/a.md#part) [b](LICENSE) [c](#d) `[e](f)`"
+    assert published(readme, {}) == " a b [c](#d) `[e](f)`"
+    urls = {"Repository": "https://host.example/tidegate/"}
+    assert published(readme, urls) == (
+        "![p](https://host.example/tidegate/raw/main/docs/images/p.svg) "
+        "[a](https://host.example/tidegate/blob/main/docs/a.md#part) "
+        "[b](https://host.example/tidegate/blob/main/LICENSE) [c](#d) `[e](f)`"
+    )
+    urls["Documentation"] = "https://docs.example"
+    assert "[a](https://docs.example/a/#part)" in published(readme, urls)
+    assert "[a](https://docs.example/)" in published("[a](docs/index.md)", urls)
+    assert release_check.description_faults(f"\n\n{published(readme, urls)}") == []

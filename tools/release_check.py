@@ -18,6 +18,9 @@ import venv
 import zipfile
 from pathlib import Path
 
+from tools.docs_site import links
+from tools.docs_site.published import published
+
 ROOT = Path(__file__).parents[1]
 
 SOURCE_DATE = "1767225600"
@@ -70,10 +73,10 @@ def owner_fields(project: dict[str, object]) -> list[str]:
     return fields
 
 
-def relative_links(page: str) -> list[str]:
-    """Return the targets of the links of a Markdown page that name no host, and no place in the page itself."""
-    found = re.findall(r"\]\(([^)\s]+)\)", page)
-    return [target for target in found if not re.match(r"[a-z]+:|#", target)]
+def description_faults(metadata: str) -> list[str]:
+    """Return the links of the description in a wheel's METADATA that lead nowhere on a package index."""
+    page = metadata.partition("\n\n")[2]
+    return [f"{target} in the description: no address" for target in links.targets(page) if links.is_local(target)]
 
 
 def main() -> int:
@@ -89,6 +92,8 @@ def main() -> int:
         listed = _run("git", "ls-files", "src/tidegate").split()
         faults += wheel_faults(names, [name.removeprefix("src/") for name in listed])
         faults += vendored_faults(names)
+        metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+        faults += description_faults(zipfile.ZipFile(wheel).read(metadata).decode())
         with tarfile.open(sdist) as archive:
             faults += sdist_faults(archive.getnames())
         if faults:
@@ -102,8 +107,10 @@ def main() -> int:
         print(f"field missing: {field}; the owner fills it in before a release")
     if "The address for other reports is not stated yet" in (ROOT / "SECURITY.md").read_text():
         print("field missing: SECURITY.md, address for reports; the owner fills it in before a release")
-    links = relative_links((ROOT / "README.md").read_text())
-    print(f"README links relative: {len(links)}; a package index shows them broken until the repository's URL is known")
+    readme, urls = (ROOT / "README.md").read_text("utf-8"), project.get("urls", {})
+    lost = len(links.targets(readme)) - len(links.targets(published(readme, urls)))
+    if lost:
+        print(f"README links shown as text on a package index: {lost}; project.urls.Repository makes them links")
     print("not tested here: macOS, Windows, publication")
     return 0
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 
 class Entry(NamedTuple):
     """One page of the navigation: the sections around it, outermost first, and its place on the site."""
@@ -15,16 +13,15 @@ class Entry(NamedTuple):
     place: str
 
 
-class _Loader(yaml.SafeLoader):
-    """Loader that skips the tags by which extensions name their functions."""
-
-
-_Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
-
-
 def navigation(config: Path) -> list[Entry]:
     """Return the pages of the navigation."""
-    return list(_entries(yaml.load(config.read_text("utf-8"), _Loader)["nav"], ()))
+    import yaml  # not there where a distribution is built, which needs `folder` alone
+
+    class Loader(yaml.SafeLoader):
+        """Loader that skips the tags by which extensions name their functions."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+    return list(_entries(yaml.load(config.read_text("utf-8"), Loader)["nav"], ()))
 
 
 def _entries(nav: list[Any], sections: tuple[str, ...]) -> list[Entry]:
