@@ -89,7 +89,8 @@ def picture(panels: list[Panel], ideal: float) -> str:
         f"<title>{escape('; '.join(caption(panel) for panel in panels))}</title>",
         "<style>text{font:14px system-ui,sans-serif;fill:#24292f}.title{font-weight:600}.small{font-size:12px;"
         "fill:#57606a}.axis{stroke:#d0d7de}.ok{fill:#1a7f37}.no{fill:#cf222e}.ideal{stroke:#57606a}"
-        ".ideal{stroke-dasharray:4 4}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}.axis{stroke:#3d444d}.ok{fill:#3fb950}"
+        ".ideal{stroke-dasharray:4 4}@media(prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}"
+        ".axis{stroke:#3d444d}.ok{fill:#3fb950}"
         ".no{fill:#f85149}.ideal{stroke:#9198a1}}</style>",
     ]
     for number, panel in enumerate(panels):
