@@ -58,7 +58,7 @@ FENCE = re.compile(
     r'^```(?P<language>[\w-]*)(?: title="(?P<title>[^"]*)")?\n(?P<code>.*?)^```$', re.MULTILINE | re.DOTALL
 )
 
-PATIENCE = 120
+PATIENCE = 300
 """Seconds that a block may take; a higher value lets a loaded machine be slower."""
 
 ENDING = {"advise", "docs", "doctor", "explain", "experiment", "run", "status", "--version", "--help"}
@@ -197,7 +197,7 @@ def _ends(command: Command) -> bool:
     if _needs_framework(rest):
         return False
     if name == "tidegate":
-        return rest[0] in ENDING and (rest[0] != "run" or _child(rest[1:])[0] in ("python", "pytest"))
+        return rest[0] in ENDING and (rest[0] != "run" or _child(rest[1:])[0] == "python")
     return name in PLAIN and rest[:1] != ["-m"]
 
 
