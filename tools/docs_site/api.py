@@ -12,7 +12,7 @@ PUBLIC = {
     "tidegate.testing": "A simulated provider. Guide: [The simulator](../simulator.md).",
     "tidegate.providers": "Tables of providers, and the functions that read by them. Guide: "
     "[Providers](../providers.md).",
-    "tidegate.telemetry": "OpenTelemetry by hand, where a process has no SDK of its own. Guide: "
+    "tidegate.telemetry": "OpenTelemetry by hand, where a process has no SDK by itself. Guide: "
     "[OpenTelemetry](../telemetry.md).",
     "tidegate.core.events": "Events of a registry's subscription. Guide: [Events](../events.md).",
     "tidegate.errors": "The exceptions that tidegate itself raises.",
@@ -63,7 +63,7 @@ def api_text(module: str) -> str:
 def _signature(value: Any) -> str:
     try:
         return str(inspect.signature(value))
-    except (TypeError, ValueError):  # an exception or an enumeration has none of its own
+    except (TypeError, ValueError):  # an exception or an enumeration has none by itself
         return "(...)"
 
 
