@@ -238,7 +238,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "sharing": ({*CORE, "settings", "redaction", "admission.key_table", "sharing"}, True, {"redis"}),
     "ui": ({*SURFACE, "launch", "runner", "storage", "comparison", "ui"}, True, {"starlette", "uvicorn"}),
     "gateway": ({*SURFACE, "ui", "gateway"}, True, {"starlette", "uvicorn", "httpx"}),
-    "integrations": ({*SURFACE, "runner", "integrations"}, True, set()),
+    "integrations": ({*SURFACE, "integrations"}, True, {"IPython", "inspect_ai"}),
     "cli": (
         {*SURFACE, "doctor", "testing", "demo", "launch", "storage", "runner", "comparison", "ui", "gateway", "cli"},
         True,
@@ -269,7 +269,7 @@ LAZY_CYCLES = {
 COMING = {"audit"}
 """Public functions that are planned."""
 
-RESERVED = {"sharing", "integrations"}
+RESERVED = {"sharing"}
 """Packages that are planned, with their rows above."""
 
 TOP_PRIVATE = {"install", "version"}

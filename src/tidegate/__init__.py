@@ -84,6 +84,9 @@ __all__ = ["__version__", *sorted(_HOMES)]
 # A star import must not hide the builtin `map`.
 _HOMES |= {"amap": "tidegate.pool", "map": "tidegate.pool"}
 
+# `%load_ext tidegate` and `%unload_ext tidegate` of IPython call these.
+_HOMES |= dict.fromkeys(("load_ipython_extension", "unload_ipython_extension"), "tidegate.integrations.ipython")
+
 
 def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)

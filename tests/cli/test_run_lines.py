@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 from tidegate.cli.status import facts, state_lines
-from tidegate.cli.status_text import StatusText, amount, end_line
-from tidegate.core.wait_text import clock
+from tidegate.cli.status_text import StatusText, end_line
+from tidegate.core.wait_text import amount, clock
 from tidegate.launch.counter_row import KeyRow, QuotaRow
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
 from tidegate.launch.ungoverned import Ungoverned

@@ -10,6 +10,16 @@ from tidegate.admission.wait_queue import Waiter
 
 logger = logging.getLogger("tidegate")
 _warned = False
+_expected = False
+
+
+def expect_blocked_loops(expected: bool) -> None:
+    """Set that synchronous calls block the loop of their thread as a rule, so that none is worth a warning.
+
+    The kernel of a notebook runs each cell on its own event loop.
+    """
+    global _expected
+    _expected = expected
 
 
 def _warn_once(message: str, *arguments: object) -> None:
@@ -23,7 +33,7 @@ def _warn_once(message: str, *arguments: object) -> None:
 def warn_of_blocking(waiter: Waiter) -> None:
     """Warn of a call that has to wait and keeps an event loop from running."""
     executor = waiter.executor
-    if executor is not None and executor.blocks:
+    if executor is not None and executor.blocks and not _expected:
         _warn_once(
             "event loop of thread %s blocked: a synchronous call waits on it for %s of %s; it goes before the loop's"
             " own calls, which stand still until it returns; use the asynchronous client, or asyncio.to_thread",

@@ -12,8 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.status_text import amount, sized
 from tidegate.core.snapshot import QueueForecast
+from tidegate.core.wait_text import amount, sized
 from tidegate.launch.totals import KeyTotal
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.errors import stop
-from tidegate.cli.status_text import amount, shared_by, sized
+from tidegate.cli.status_text import shared_by
 from tidegate.core.display import json_line, printable
 from tidegate.core.snapshot import estimate_eta, head_wait
-from tidegate.core.wait_text import CLOSED, clock, duration, wait_text
+from tidegate.core.wait_text import CLOSED, amount, clock, duration, sized, wait_text
 from tidegate.launch.totals import KeyTotal
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from tidegate.core.snapshot import estimate_eta, head_wait
-from tidegate.core.wait_text import CLOSED, awaited, clock, wait_text
+from tidegate.core.wait_text import CLOSED, amount, awaited, clock, sized, wait_text
 from tidegate.launch.totals import KeyTotal, Totals
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ SPANS = (2.0, 60.0)
 """Shortest and longest period over which a rate is measured, in seconds. Between them, it is the quota's window.
 Raising either makes the shown rate steadier and later. Chosen: several updates of the line, and a minute, which is the
 usual window."""
-
-WINDOWS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
 
 HOSTS = 5
 """Most hosts that the last line names; its counts include all. Raising it lengthens the line. Chosen: the line stays
@@ -207,17 +205,3 @@ def _share(totals: Totals) -> str:
 def shared_by(members: int, carrier: str) -> str:
     """Return that this number of processes share the limits of a key, and by what, where that is known."""
     return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
-
-
-def sized(name: str, limit: float, window: float) -> str:
-    """Return a quota in short form: `120 requests/min`."""
-    per = WINDOWS.get(window, f"{window:.0f} s" if window >= 1000.0 else f"{window:.3g} s")
-    return f"{amount(limit)} {name.replace('_', ' ')}/{per}"
-
-
-def amount(number: float) -> str:
-    """Return a number in at most four digits."""
-    for unit, size in (("M", 1e6), ("k", 1e4)):
-        if number >= size:
-            return f"{number / (1e6 if unit == 'M' else 1e3):.3g}{unit}"
-    return f"{number:.0f}"

@@ -1,6 +1,7 @@
-"""Texts that state which gate holds calls back, why, and until when.
+"""Texts that state which gate holds calls back, why, and until when, and short texts of quotas and amounts.
 
-A gate is one limiter of a key. Status row, `tidegate status`, the runner's display and the log use the same words.
+A gate is one limiter of a key. Status row, `tidegate status`, notebooks, the runner's display and the log use the same
+words.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ FINE = 10.0
 
 SHOWN = 0.05
 """Seconds below which a time is `now`: half of the smallest one that a text shows."""
+
+WINDOWS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
 
 CLOSED = frozenset({"pause", "suspended", "breaker", DAY, REJECTED})
 """Gates that hold every call of a key, whatever it costs."""
@@ -81,3 +84,17 @@ def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str 
     if gate == "pace":
         return f"learned rate reached: next call {when}"
     return f"{gate} used up: next call {when}" if gate else f"behind earlier calls: next call {when}"
+
+
+def sized(name: str, limit: float, window: float) -> str:
+    """Return a quota in short form: `120 requests/min`."""
+    per = WINDOWS.get(window, f"{window:.0f} s" if window >= 1000.0 else f"{window:.3g} s")
+    return f"{amount(limit)} {name.replace('_', ' ')}/{per}"
+
+
+def amount(number: float) -> str:
+    """Return a number in at most four digits."""
+    for unit, size in (("M", 1e6), ("k", 1e4)):
+        if number >= size:
+            return f"{number / (1e6 if unit == 'M' else 1e3):.3g}{unit}"
+    return f"{number:.0f}"
