@@ -12,6 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HOME = ROOT / ".venv"
 
+ENTRY_POINTS = "entry-points"
+"""File in an environment that has the entry points with which tidegate was installed there."""
+
 MOST_SECONDS = 1200.0
 """How long one installation may take: four times the longest seen."""
 
@@ -53,6 +56,7 @@ class Environment:
     def make(self, seconds: float = MOST_SECONDS) -> None:
         """Install; nothing if it stands already. Raises CalledProcessError, or TimeoutExpired after so many seconds."""
         if is_made_from(self.folder, self._made_from):
+            self._state_entry_points(seconds)
             return
         print(f"installing {self.folder.name} ...", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", str(self.folder)], check=True, timeout=seconds)
@@ -60,12 +64,25 @@ class Environment:
         self._pip(seconds, *tidegate, *self.requirements)
         if self.alone:
             self._pip(seconds, "--no-deps", *self.alone)
+        (self.folder / ENTRY_POINTS).write_text(_entry_points())
         (self.folder / "ready").write_text(self._made_from)
+
+    def _state_entry_points(self, seconds: float) -> None:
+        """Install tidegate alone once more, if its entry points have changed since."""
+        noted = self.folder / ENTRY_POINTS
+        if self.ours and (not noted.exists() or noted.read_text() != _entry_points()):
+            self._pip(seconds, "--no-deps", "--editable", str(ROOT))
+            noted.write_text(_entry_points())
 
     def _pip(self, seconds: float, *what: str) -> None:
         pip = [str(self.bin / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         constraint = ["--no-cache-dir", "--constraint", str(self.pins)]
         subprocess.run([*pip, *constraint, *what], check=True, timeout=seconds)
+
+
+def _entry_points() -> str:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return repr((project["scripts"], project["entry-points"]))
 
 
 def is_made_from(folder: Path, what: str) -> bool:

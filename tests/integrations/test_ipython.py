@@ -10,7 +10,8 @@ import pytest
 import tidegate
 from tests.test_exports import FORBIDDEN, run
 from tidegate.core.values import Key
-from tidegate.integrations.ipython import CellTotals, DisplayedText, board_lines, final_text, read_keys, totals_since
+from tidegate.integrations.call_totals import CallTotals, read_keys, totals_since
+from tidegate.integrations.ipython import DisplayedText, board_lines, final_text
 from tidegate.testing import Limit, Scenario, Simulator
 from tidegate.transports.governance import Installation
 
@@ -72,19 +73,19 @@ def test_a_cell_counts_what_happened_since_its_start() -> None:
     with Simulator(Scenario(limiters=(Limit(limit=100, window=60, burst=100),))) as provider:
         assert ask(provider.url) == 200
         before = read_keys()
-        assert totals_since(before, read_keys()) == CellTotals(dict.fromkeys(totals_since({}, {}).counts, 0), 0, None)
+        assert totals_since(before, read_keys()) == totals_since({}, {})
         assert [ask(provider.url) for _ in range(2)] == [200, 200]
         totals = totals_since(before, read_keys())
-        assert totals.busiest is not None
-        line = final_text(totals, totals.busiest, 61.0)
+        (state,) = totals.used
+        line = final_text(totals, state, 61.0)
         assert line == (
             "tidegate  2 calls, 2 answered, 0 given up, 0 refusals retried, in 1:01 · 97 of 100 requests/min left · "
-            f"{totals.busiest.key.provider} <b>m</b>"
+            f"{state.key.provider} <b>m</b>"
         )
         assert "&lt;b&gt;m" in DisplayedText((line,))._repr_html_()
         assert "<b>" not in DisplayedText((line,))._repr_html_()
         shown = list(board_lines(read_keys()))
-        assert shown[0] == str(totals.busiest.key)
+        assert shown[0] == str(state.key)
         assert shown[2:] == [
             "  3 calls, 3 answered, 0 given up, 0 refusals retried",
             "  97 of 100 requests/min left (stated)",
@@ -97,7 +98,7 @@ def test_refusals_that_were_handed_back_are_told_apart(handed_back: int, text: s
     own.execute(Key("p", "u"), lambda: None)
     (key,) = own.snapshot().keys.values()
     counts = {"calls": 5, "answered": 2, "given_up": 1, "failed_calls": 1, "abandoned_calls": 0}
-    line = final_text(CellTotals({**counts, "refused": 2 + handed_back, "absorbed": 2}, 2, key), key, 1.0)
+    line = final_text(CallTotals({**counts, "refused": 2 + handed_back, "absorbed": 2}, (key, key)), key, 1.0)
     assert (
         line == f"tidegate  5 calls, 2 answered, 1 given up, 1 failed, 1 not ended, {text}, in 1.0 s · p · 1 more key"
     )

@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from tidegate.admission import wait_hook
 from tidegate.core.exchange import ExchangeResult, Resume, Send
 from tidegate.core.values import INFINITY
 
@@ -49,7 +50,12 @@ def drive(call: GovernedCall) -> Any:
                 resume = Resume(0.0, call.send(effect.permit))
             else:
                 # The call keeps its own deadline, even if no other executor runs.
-                effect.waker.wait(call.deadline if effect.until is None else effect.until)
+                until = call.deadline if effect.until is None else effect.until
+                if wait_hook.around_wait is None:
+                    effect.waker.wait(until)
+                else:
+                    with wait_hook.around_wait():
+                        effect.waker.wait(until)
                 resume = Resume(0.0)
             resume.now = call.now()
             effect = flow.send(resume)
@@ -85,7 +91,11 @@ async def adrive(call: GovernedCall) -> Any:
             else:
                 until, waker = effect
                 del effect
-                await waker.wait(until)
+                if wait_hook.around_wait is None:
+                    await waker.wait(until)
+                else:
+                    with wait_hook.around_wait():
+                        await waker.wait(until)
                 resume = Resume(0.0)
             resume.now = call.now()
             effect = flow.send(resume)

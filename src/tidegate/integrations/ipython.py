@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 
 from tidegate._install import install, uninstall
 from tidegate.admission.blocked_loops import expect_blocked_loops
-from tidegate.admission.key_table import KeyTable
-from tidegate.admission.registry import registry
 from tidegate.core.snapshot import KeySnapshot, QuotaSnapshot
 from tidegate.core.values import Key
 from tidegate.core.wait_text import CLOSED, amount, awaited, clock, duration, sized, wait_text
+from tidegate.integrations.call_totals import CallTotals, read_keys, totals_since
 from tidegate.transports.governance import Installation
 
 UPDATE_EVERY = 0.5
@@ -30,22 +29,7 @@ period of the line of `tidegate run`."""
 
 STYLE = "font-family:var(--jp-code-font-family,monospace);font-variant-numeric:tabular-nums;opacity:.75"
 
-COUNTS = ("calls", "answered", "given_up", "failed_calls", "abandoned_calls", "refused", "absorbed")
-
 USAGE = "usage: %tidegate (state of the keys), %tidegate off (no line below cells), %tidegate on"
-
-
-class CellTotals(NamedTuple):
-    """Counts of the registries since the start of a cell, and the key that was used most (None: no call so far)."""
-
-    counts: dict[str, int]
-    keys: int
-    busiest: KeySnapshot | None
-
-    @property
-    def ended(self) -> int:
-        """Return the calls that ended."""
-        return sum(self.counts[name] for name in ("answered", "given_up", "failed_calls", "abandoned_calls"))
 
 
 class DisplayedText(NamedTuple):
@@ -60,30 +44,7 @@ class DisplayedText(NamedTuple):
         return f'<div style="{STYLE};white-space:pre-wrap">{escape(repr(self))}</div>'
 
 
-def read_keys() -> dict[Key, KeySnapshot]:
-    """Return the state of each key of the default registry, and of the registry that `install` was given."""
-    tables: list[KeyTable] = [registry()]
-    if Installation.binding is not None and Installation.binding.registry is not tables[0]:
-        tables.append(Installation.binding.registry)
-    return {key: state for table in tables for key, state in table.snapshot().keys.items()}
-
-
-def totals_since(before: dict[Key, KeySnapshot], now: dict[Key, KeySnapshot]) -> CellTotals:
-    """Return what was counted between two readings."""
-    grown = {key: {name: _grown(before.get(key), state, name) for name in COUNTS} for key, state in now.items()}
-    used = [key for key, counts in grown.items() if any(counts.values())]
-    summed = {name: sum(counts[name] for counts in grown.values()) for name in COUNTS}
-    busiest = max(used, key=lambda key: (now[key].waiting, grown[key]["calls"]), default=None)
-    return CellTotals(summed, len(used), now[busiest] if busiest is not None else None)
-
-
-def _grown(before: KeySnapshot | None, now: KeySnapshot, name: str) -> int:
-    # A key that the table forgot in between counts from zero again.
-    grown: int = getattr(now, name) - (getattr(before, name) if before is not None else 0)
-    return max(0, grown)
-
-
-def running_text(totals: CellTotals, key: KeySnapshot) -> str:
+def running_text(totals: CallTotals, key: KeySnapshot) -> str:
     """Return the line while the cell runs."""
     parts = [f"{totals.ended} of {_number(totals.counts['calls'], 'call')} ended"]
     if key.gate in CLOSED:
@@ -96,7 +57,7 @@ def running_text(totals: CellTotals, key: KeySnapshot) -> str:
     return "tidegate  " + " · ".join([*parts, *_which(totals, key)])
 
 
-def final_text(totals: CellTotals, key: KeySnapshot, seconds: float) -> str:
+def final_text(totals: CallTotals, key: KeySnapshot, seconds: float) -> str:
     """Return the line at the end of a cell that ran for `seconds`."""
     counts = totals.counts
     parts = [_number(counts["calls"], "call"), f"{counts['answered']} answered", f"{counts['given_up']} given up"]
@@ -142,9 +103,10 @@ def _left(quota: QuotaSnapshot) -> str:
     return f"{amount(max(0.0, quota.level))} of {sized(quota.name, quota.limit, quota.window)} left"
 
 
-def _which(totals: CellTotals, key: KeySnapshot) -> list[str]:
+def _which(totals: CallTotals, key: KeySnapshot) -> list[str]:
     named = f"{key.key.provider} {key.key.scope}".rstrip()
-    return [named] if totals.keys == 1 else [named, f"{totals.keys - 1} more {'key' if totals.keys == 2 else 'keys'}"]
+    more = len(totals.used) - 1
+    return [named, f"{more} more {'key' if more == 1 else 'keys'}"] if more > 0 else [named]
 
 
 def _number(count: int, noun: str) -> str:
@@ -175,16 +137,16 @@ class CellLine:
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join()
         totals = totals_since(self._before, read_keys())
-        if totals.busiest is not None:
-            self._write(final_text(totals, totals.busiest, time.monotonic() - self._began))
+        if totals.used:
+            self._write(final_text(totals, totals.used[0], time.monotonic() - self._began))
 
     def _follow(self) -> None:
         while not self._ended.wait(UPDATE_EVERY):
             totals = totals_since(self._before, read_keys())
-            if totals.busiest is None:
+            if not totals.used:
                 continue
             try:
-                self._write(running_text(totals, totals.busiest))
+                self._write(running_text(totals, totals.used[0]))
             except Exception:
                 # The front end is gone, or another program has replaced the display: the cell itself goes on.
                 return
