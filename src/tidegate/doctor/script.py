@@ -249,6 +249,13 @@ def _gives_max_retries(module: SourceModule, node: ast.AST) -> bool:
     return not (isinstance(value, ast.Constant) and value.value == 0)
 
 
+def _limits_rate(module: SourceModule, node: ast.AST) -> bool:
+    if not isinstance(node, ast.Call) or not module.dotted(node.func).startswith("langchain"):
+        return False
+    given = _keyword(node, "rate_limiter")
+    return given is not None and not (isinstance(given, ast.Constant) and given.value is None)
+
+
 CHECKS = (
     ScriptCheck(
         "Retry(status_forcelist=, allowed_methods=)",
@@ -328,6 +335,13 @@ CHECKS = (
         _gives_max_retries,
         "counts only other failures; a refusal for lack of capacity uses no retry, tidegate retries it",
         "openai 3.52.0, anthropic 2.11.0 _base_client.py: DEFAULT_MAX_RETRIES",
+    ),
+    ScriptCheck(
+        "rate_limiter=",
+        Severity.NOTE,
+        _limits_rate,
+        "calls wait twice: the limiter admits at one rate that you name, then tidegate's queue; leave it out",
+        "langchain-core 1.7.2 rate_limiters.py: acquire gets neither model, tokens nor answer",
     ),
     ScriptCheck(
         "connection pool of your own",
