@@ -67,6 +67,7 @@ def findings(script: Path | None) -> Iterator[Finding]:
     """Yield all findings. Raise `Unreadable` if the script cannot be read as Python source."""
     settings, installed = Settings.from_environment(), Installed()
     if script is None:
+        yield from environment.system()
         yield from environment.interpreter(installed)
         yield from environment.stacks(installed)
         yield from environment.sdks(installed)

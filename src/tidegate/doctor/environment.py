@@ -372,6 +372,16 @@ def misspelt(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding("setting", Severity.TRAP, name, f"not read: there is no such setting; did you mean {meant}?")
 
 
+def system(name: str = os.name) -> Iterator[Finding]:
+    """Yield what tidegate does not do on this system; `name` is that of `os.name`."""
+    if name != "posix":
+        text = (
+            "`tidegate run`, `status`, `serve` and shared limits need a POSIX system; import, wrap, install, pool and "
+            "experiments do not"
+        )
+        yield Finding("python", Severity.NOTE, sys.platform, text)
+
+
 def interpreter(installed: Installed) -> Iterator[Finding]:
     """Yield the facts of this Python: how it was started, what runs first in it, and which packages patch too."""
     if sys.flags.ignore_environment:
