@@ -9,7 +9,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites docs test-notebook test-inspect release-check clean
+.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites docs test-notebook test-inspect test-lowest api-check api-update release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -38,6 +38,14 @@ test-openai2: $(ENVS)/openai2/ready
 # aiobotocore pins a range of botocore that boto3's newest is not in.
 test-aiobotocore: $(ENVS)/aiobotocore/ready
 	$(ENVS)/aiobotocore/bin/python -m pytest -n auto tests/aws_async
+
+# The oldest dependencies that pyproject.toml allows. Their deprecations are their own.
+LOWEST := tests/core tests/test_exports.py tests/test_settings.py tests/test_registry.py tests/test_without_posix.py \
+	tests/cli/test_commands.py tests/cli/test_docs.py tests/cli/test_explain.py tests/cli/test_mistakes.py \
+	tests/sdk/test_install.py tests/sdk/test_notes.py tests/runner/test_run.py tests/storage tests/ui
+NEEDS_ALL := tests/test_exports.py::test_every_public_name_survives_the_import_of_every_module
+test-lowest: $(ENVS)/lowest/ready
+	$(ENVS)/lowest/bin/python -m pytest -n auto -W default::DeprecationWarning --deselect $(NEEDS_ALL) $(LOWEST)
 
 # The kernel of a notebook.
 test-notebook: $(ENVS)/notebook/ready
@@ -90,6 +98,13 @@ suites:
 docs: $(ENVS)/docs/ready
 	$(ENVS)/docs/bin/python -m tools.docs_site
 
+# The public API: as its committed list says, and against the last tag. `make api-update` writes the list.
+api-check: $(ENVS)/lint/ready
+	$(ENVS)/lint/bin/python tools/public_api.py check
+
+api-update: $(ENVS)/lint/ready
+	$(ENVS)/lint/bin/python tools/public_api.py write
+
 # Builds the distributions twice, compares and inspects them, and runs the demo from the wheel. It publishes nothing.
 release-check: $(ENVS)/release/ready
 	$(ENVS)/release/bin/python -m tools.release_check
@@ -123,6 +138,12 @@ $(ENVS)/browser/ready: $(ENVS)/browser/pip constraints.txt
 $(ENVS)/browser/axe/$(AXE): | $(ENVS)/browser/ready
 	command -v npm >/dev/null || (apt-get update -qq && apt-get install -qq -y npm)
 	npm install --prefix $(@D) --no-save --no-audit --no-fund --loglevel=error axe-core@$(AXE)
+	touch $@
+
+$(ENVS)/lowest/ready: $(ENVS)/lowest/pip
+	$(ENVS)/lowest/bin/python -m pip install $(PIP_FLAGS) uv
+	$(ENVS)/lowest/bin/uv pip compile --quiet --python $(ENVS)/lowest/bin/python --resolution lowest-direct --extra demo --extra postgres --extra redis --extra ui --output-file $(ENVS)/lowest/lowest.txt pyproject.toml
+	$(ENVS)/lowest/bin/python -m pip install $(PIP_FLAGS) --constraint $(ENVS)/lowest/lowest.txt --editable ".[demo,postgres,redis,ui]" --group test-lowest
 	touch $@
 
 $(ENVS)/notebook/ready: $(ENVS)/notebook/pip constraints-notebook.txt
