@@ -107,7 +107,7 @@ api-update: $(ENVS)/lint/ready
 
 # Builds the distributions twice, compares and inspects them, and runs the demo from the wheel. It publishes nothing.
 release-check: $(ENVS)/release/ready
-	$(ENVS)/release/bin/python -m tools.release_check
+	$(ENVS)/release/bin/python -m tools.release_check $(if $(DIST),--out $(DIST)) $(if $(TAG),--tag $(TAG))
 
 clean:
 	rm -rf $(ENVS) bench/results .hypothesis
@@ -179,7 +179,7 @@ $(ENVS)/docs/ready: $(ENVS)/docs/pip constraints-docs.txt
 	touch $@
 
 $(ENVS)/release/ready: $(ENVS)/release/pip constraints-release.txt
-	$(ENVS)/release/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-release.txt build twine
+	$(ENVS)/release/bin/python -m pip install $(PIP_FLAGS) --constraint constraints-release.txt build check-wheel-contents twine zizmor
 	touch $@
 
 .PRECIOUS: $(ENVS)/%/pip

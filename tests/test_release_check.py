@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import zipfile
+from pathlib import Path
+
 from tools import release_check
 from tools.docs_site.published import published
 
@@ -64,3 +67,19 @@ def test_the_published_readme_has_absolute_links_as_far_as_addresses_are_known()
     assert "[a](https://docs.example/a/#part)" in published(readme, urls)
     assert "[a](https://docs.example/)" in published("[a](docs/index.md)", urls)
     assert release_check.description_faults(f"\n\n{published(readme, urls)}") == []
+
+
+def test_a_licence_in_the_wheel_is_that_of_the_source(tmp_path: Path) -> None:
+    wheel = tmp_path / "tidegate-1-py3-none-any.whl"
+    inside = "tidegate-1.dist-info/licenses/LICENSE"
+    right = (release_check.ROOT / "LICENSE").read_bytes()
+    for text, faults in ((right, 0), (b"", 1), (right + b"x", 1)):
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr(inside, text)
+        assert len(release_check.licence_faults(wheel)) == faults
+
+
+def test_a_tag_names_the_version_of_the_wheel() -> None:
+    name = "tidegate-1.2.0-py3-none-any.whl"
+    assert release_check.tag_faults("", name) == release_check.tag_faults("v1.2.0", name) == []
+    assert release_check.tag_faults("v1.3.0", name) == ["version 1.2.0 is not that of tag v1.3.0"]

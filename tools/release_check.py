@@ -1,14 +1,17 @@
 """Check of the distributions before a release: same twice, right files, licences, and a demo from the wheel.
 
-Run `make release-check`. It publishes nothing. Fields that only the owner can fill in are listed, and fail nothing.
+Run `make release-check`. It publishes nothing. `--out FOLDER` keeps the distributions, and `--tag v1.2.3` fails where
+the version is another one. Fields that only the owner can fill in are listed, and fail nothing.
 Other systems than this one, and the publication itself, are not tested here.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -48,6 +51,29 @@ def wheel_faults(names: list[str], source: list[str]) -> list[str]:
     return faults
 
 
+def licence_faults(wheel: Path) -> list[str]:
+    """Return the faults of the licence texts in a wheel: each is the file of the source, and none is empty."""
+    faults = []
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if "licen" not in name.rpartition("/")[2].lower():
+                continue
+            inside = archive.read(name)
+            below = name.partition("/licenses/")[2] if ".dist-info/" in name else f"src/{name}"
+            source = ROOT / below
+            if not inside.strip():
+                faults.append(f"{name} in the wheel empty: a licence has a text")
+            elif not source.is_file() or source.read_bytes() != inside:
+                faults.append(f"{name} in the wheel differs from {below}")
+    return faults
+
+
+def tag_faults(tag: str, name: str) -> list[str]:
+    """Return the fault of a wheel whose version is not that of the tag; an empty tag fits all."""
+    version = name.split("-")[1]
+    return [f"version {version} is not that of tag {tag}"] if tag and tag != f"v{version}" else []
+
+
 def vendored_faults(names: list[str]) -> list[str]:
     """Return the vendored scripts among the files that have no licence in their folder."""
     vendored = [name for name in names if "/vendor/" in name]
@@ -81,6 +107,10 @@ def description_faults(metadata: str) -> list[str]:
 
 def main() -> int:
     """Run all checks; return 1 at the first that fails."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder that gets the distributions after all checks")
+    parser.add_argument("--tag", default="", help="tag of the release, whose version they must have")
+    arguments = parser.parse_args()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder, "first"), Path(folder, "second")
@@ -91,7 +121,7 @@ def main() -> int:
         names = zipfile.ZipFile(wheel).namelist()
         listed = _run("git", "ls-files", "src/tidegate").split()
         faults += wheel_faults(names, [name.removeprefix("src/") for name in listed])
-        faults += vendored_faults(names)
+        faults += vendored_faults(names) + licence_faults(wheel) + tag_faults(arguments.tag, wheel.name)
         metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
         faults += description_faults(zipfile.ZipFile(wheel).read(metadata).decode())
         with tarfile.open(sdist) as archive:
@@ -102,7 +132,15 @@ def main() -> int:
         print(f"files right: {len(names)} in {wheel.name}; licences there")
         _run(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist))
         print("metadata right: twine check --strict passed")
+        print(_run(_tool("check-wheel-contents"), str(wheel)).strip())
+        workflows = str(ROOT / ".github" / "workflows")
+        _run(_tool("zizmor"), "--offline", "--quiet", workflows)
+        print("workflows right: zizmor found nothing")
         _demo(Path(folder, "empty"), wheel)
+        if arguments.out is not None:
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            for each in (wheel, sdist):
+                shutil.copy(each, arguments.out)
     for field in owner_fields(project):
         print(f"field missing: {field}; the owner fills it in before a release")
     if "The address for other reports is not stated yet" in (ROOT / "SECURITY.md").read_text():
@@ -134,6 +172,10 @@ def _demo(folder: Path, wheel: Path) -> None:
     _run(python, "-m", "pip", "check", cwd=folder)
     print(_run(str(folder / "bin" / "tidegate"), "--version", cwd=folder).strip())
     print(_run(str(folder / "bin" / "tidegate"), "demo", cwd=folder).strip())
+
+
+def _tool(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
 
 
 def _run(*command: str, cwd: Path = ROOT) -> str:
