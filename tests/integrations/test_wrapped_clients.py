@@ -52,7 +52,7 @@ USES = {
         "haystack",
         "from haystack.components.generators.chat import OpenAIChatGenerator\n"
         "from haystack.dataclasses import ChatMessage",
-        "await model.run_async([ChatMessage.from_user('2')])",
+        "model.run([ChatMessage.from_user('2')])",
     ),
     "Pydantic AI": (
         "pydantic-evals",
