@@ -1,7 +1,7 @@
 """Deletion of an experiment with everything that belongs to it.
 
-Theory of operation. A deletion is one transaction. It locks the experiment's row of `execution_configs` first, as every
-batch of results does, so no batch is written half. After it the row is missing: a late result has an epoch that is not
+Theory of operation. A deletion is one transaction. It locks the experiment's tally and its row of `execution_configs`
+first, as every batch of results does, so no batch is written half. After it the row is missing: a late result has an epoch that is not
 the newest, and is refused. SQLite would give the number to the next experiment, so `deleted` keeps it.
 
 A content is deleted with the last row that has it. PostgreSQL finds such rows by an index; contents that an import has
@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, select, text
 
-from tidegate.storage import claims
+from tidegate.storage import claims, tally_table
 from tidegate.storage.database import Database
 from tidegate.storage.records import Status
 from tidegate.storage.schema import (
@@ -34,13 +34,14 @@ from tidegate.storage.schema import (
     logs,
     run_stats,
     runs,
+    tallies,
 )
 from tidegate.storage.sql_clock import ago, now
 
 DELETION_LOCK = 0x7469_6465_6465_6C65
 """The letters "tidedele" as a number: PostgreSQL's advisory lock, under which one deletion runs at a time."""
 
-OF_EXPERIMENT = (chunks, attempts, run_stats, logs, annotation_rows, runs, execution_configs)
+OF_EXPERIMENT = (tallies, chunks, attempts, run_stats, logs, annotation_rows, runs, execution_configs)
 """Tables with the number of the experiment, in an order in which their rows can be deleted."""
 
 UNUSED, LOCKED, SHARED = (f"{PREFIX}{name}" for name in ("unused", "locked", "shared"))
@@ -77,6 +78,7 @@ def next_number(table: Any, freed: ColumnElement[int]) -> ColumnElement[int]:
 def _remove(sqlite: bool, experiment_id: int, connection: Connection) -> bool:
     if not sqlite:
         connection.execute(text(f"SELECT pg_advisory_xact_lock({DELETION_LOCK})"))
+    tally_table.lock(connection, [experiment_id])
     config = execution_configs.c
     state = select(config.status).where(config.experiment_id == experiment_id).with_for_update()
     status = connection.execute(state).scalar_one_or_none()

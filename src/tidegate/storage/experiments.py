@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, case, func, insert, select, update
 
 from tidegate.errors import ClaimLost
+from tidegate.storage import tally_table
 from tidegate.storage.bulk import insert_into
 from tidegate.storage.database import Database
 from tidegate.storage.deletion import next_number
@@ -160,6 +161,7 @@ def _make(sqlite: bool, connection: Connection, values: Mapping[str, Any], sourc
             attempt.rollback()
             return False
         connection.execute(insert(execution_configs).values(experiment_id=experiment_id))
+        tally_table.begin(connection, experiment_id)
     return True
 
 

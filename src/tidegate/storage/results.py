@@ -18,6 +18,7 @@ from sqlalchemy import Connection, Executable, Integer, Select, Table, and_, bin
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import NotStorable, SchemaMismatch
+from tidegate.storage import tally_table
 from tidegate.storage.bulk import execute, put, unnested
 from tidegate.storage.database import Database
 from tidegate.storage.json_codec import cleaned, encoded, shortened
@@ -68,6 +69,8 @@ async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
 
 
 def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> frozenset[int]:
+    # Before the claims, so that no batch holds up a heartbeat while it waits for another one.
+    tally_table.lock(connection, {one.experiment_id for one in batch if isinstance(one, RunResult | AnnotationResult)})
     state = _state(connection, {result.experiment_id for result in batch})
     lost = frozenset(
         one.experiment_id
@@ -75,9 +78,14 @@ def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> fro
         if _contributor(one) is None and state.epochs.get(one.experiment_id) != one.epoch
     ) | _not_held(connection, state.epochs, [one for one in batch if _contributor(one) is not None])
     kept = [one for one in batch if one.experiment_id not in lost]
-    for statement, values in _statements(sqlite, kept, state.at):
+    ended = _one_each(runs, [_run(result) for result in kept if isinstance(result, RunResult)])
+    judged = [result for result in kept if isinstance(result, AnnotationResult)]
+    annotated = _one_each(annotation_rows, [_annotation(result, one) for result in judged for one in result.annotations])
+    tallied = tally_table.TallyUpdate(connection, sqlite, ended, annotated)
+    for statement, values in _statements(sqlite, kept, ended, judged, annotated, state.at):
         if values:
             execute(connection, sqlite, statement, values)
+    tallied.save()
     for experiment_id in sorted({one.experiment_id for one in kept if isinstance(one, LogLine)}):
         connection.execute(_prune(), {"experiment": experiment_id, "kept": KEPT_LINES})
     return lost
@@ -151,13 +159,17 @@ def _newest() -> Select[Any]:
     )
 
 
-def _statements(sqlite: bool, kept: Sequence[Result], at: datetime) -> Iterable[tuple[Executable, list[Values]]]:
-    judged = [result for result in kept if isinstance(result, AnnotationResult)]
-    ended = [_run(result) for result in kept if isinstance(result, RunResult)]
-    annotated = [_annotation(result, one) for result in judged for one in result.annotations]
-    yield _put(sqlite, runs), _one_each(runs, ended)
+def _statements(
+    sqlite: bool,
+    kept: Sequence[Result],
+    ended: list[Values],
+    judged: Sequence[AnnotationResult],
+    annotated: list[Values],
+    at: datetime,
+) -> Iterable[tuple[Executable, list[Values]]]:
+    yield _put(sqlite, runs), ended
     yield _forget(sqlite), [_of_eval(result) for result in judged]
-    yield _put(sqlite, annotation_rows), _one_each(annotation_rows, annotated)
+    yield _put(sqlite, annotation_rows), annotated
     yield _note(sqlite), [_line(result) for result in kept if isinstance(result, LogLine)]
     yield _add_attempts(sqlite), _attempts(kept, at)
     yield _put_stats(sqlite), [_stats(result) for result in kept if isinstance(result, ClaimStats)]

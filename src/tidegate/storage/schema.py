@@ -4,6 +4,7 @@ Theory of operation. A dataset's rows have ordinals from 0 up; equal contents ar
 is never stored: it is whatever `runs` and `annotations` lack. Most of their rows are ok, so the others have a small
 partial index. `attempts` has what audits keep, `run_stats` the sums of each claim. `answered_by` has the choices of
 fallbacks, and is empty for most. `chunks` has the ranges of rows of an experiment that several replicas run at once.
+`tallies` has the counts of each stage, which every batch of results changes (`tally_table`).
 `deleted` keeps numbers from a second use. The two watermarks of an
 experiment state from which row on results may be missing. The owner and the epoch of an experiment are one row of
 `execution_configs`. Every claim is one UPDATE of it, and every batch of results holds a lock on it while it is written.
@@ -278,6 +279,15 @@ chunks = Table(
     Column("claimed_at", Instant),
     Column("done", Boolean, nullable=False, default=False),
     CheckConstraint('"first" < "end"', name="end"),
+)
+
+tallies = Table(
+    f"{PREFIX}tallies",
+    metadata,
+    Column("experiment_id", ForeignKey(experiments.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("stage", Name, primary_key=True),
+    Column("tally", Text, nullable=False),
+    sqlite_with_rowid=False,
 )
 
 # SQLite gives the greatest number to a new row again, and a process that still runs the deleted experiment would write

@@ -12,7 +12,18 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from tidegate.errors import DatabaseFileLost
-from tidegate.storage import chunks, claims, datasets, deletion, experiments, pending, reports, results, row_scores
+from tidegate.storage import (
+    chunks,
+    claims,
+    datasets,
+    deletion,
+    experiments,
+    pending,
+    reports,
+    results,
+    row_scores,
+    tally_table,
+)
 from tidegate.storage.database import Database
 from tidegate.storage.engines import parsed
 from tidegate.storage.migrate import migrate
@@ -45,6 +56,7 @@ from tidegate.storage.records import (
     Toggle,
 )
 from tidegate.storage.row_scores import ScorePage
+from tidegate.storage.tally import StageTally
 
 
 class Store:
@@ -296,6 +308,20 @@ class Store:
     async def failures(self, experiment_id: int) -> builtins.list[Failure]:
         """Return the kinds of results that are not ok: of tasks, then of each evaluator, the most frequent first."""
         return await reports.failures(self._database, experiment_id)
+
+    async def tallies(self, experiment_ids: Sequence[int]) -> Mapping[int, Mapping[str, StageTally]]:
+        """Return the tallies of experiments by stage (`task`, then the evaluators); no result is read for it.
+
+        One that an older version has made has none until `build_tally`, and is left out.
+        """
+        return await tally_table.read(self._database, experiment_ids)
+
+    async def build_tally(self, experiment_id: int, *, anew: bool = False) -> bool:
+        """Build the tallies of an experiment from its results where it has none, or `anew`.
+
+        Return whether this was done. It reads all results, and none is written meanwhile.
+        """
+        return await tally_table.build(self._database, experiment_id, anew=anew)
 
     async def scores(self, experiment_id: int) -> builtins.list[Score]:
         """Return the scores of each output of each evaluator, by evaluator and output."""

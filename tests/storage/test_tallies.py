@@ -1,0 +1,209 @@
+"""Tallies: after every batch they are what the results themselves tell, and a new build gives the same."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.storage.places import Place
+from tests.storage.values import ERROR, INVALID, OK, PARKED, STALE, claimed, experiment, failure, judged, run
+from tidegate.errors import StoreError
+from tidegate.storage import Annotation, Claim, Failure, ResultCounts, ResultStatus, Store
+from tidegate.storage.tally import BINS, MAX_KINDS, MAX_LABELS, MAX_OUTPUTS, OutputTally, ResultFacts, StageTally
+
+pytestmark = pytest.mark.anyio
+
+ROWS, REPETITIONS = 5, 2
+VERDICTS = (
+    (Annotation("score", score=0.25),),
+    (Annotation("score", score=-7.5), Annotation("label", label="good")),
+    (Annotation("label", label="bad"), Annotation("reason", value='"because"')),
+    (failure("score"),),
+    (failure("", PARKED),),
+    (failure("score", PARKED), failure("label")),
+)
+ENDINGS = (OK, OK, OK, ERROR, PARKED, INVALID)
+scores = st.floats(allow_nan=False, allow_infinity=False)
+
+
+async def agrees(store: Store, experiment_id: int) -> None:
+    """Compare the tally with what the results themselves tell, and with a tally that is built from them."""
+    kept = (await store.tallies([experiment_id]))[experiment_id]
+    counts, found = await store.counts(experiment_id), await store.scores(experiment_id)
+    assert {ResultStatus(status): count for status, count in kept["task"].counts.items()} == counts.runs
+    evaluators = {name: tally for name, tally in kept.items() if name != "task" and tally.items}
+    assert {name: tally.counts for name, tally in evaluators.items()} == judged_counts(counts)
+    told = {
+        (name, output): (one.ok, one.failed, one.scored, one.mean, one.labels, one.labelled, one.valued, one.chosen)
+        for name, tally in evaluators.items()
+        for output, one in tally.outputs.items()
+    }
+    assert told == {
+        (one.evaluator, one.output): (
+            one.ok, one.failed, one.scored, one.mean, one.labels, one.labelled, one.valued, one.chosen
+        )
+        for one in found
+    }  # fmt: skip
+    assert sorted(kinds(kept)) == sorted(map(kind, await store.failures(experiment_id)))
+    assert await store.build_tally(experiment_id, anew=True)
+    built = (await store.tallies([experiment_id]))[experiment_id]
+    assert sums(kept) == sums(built)
+
+
+def judged_counts(counts: ResultCounts) -> dict[str, dict[str, int]]:
+    return {name: {status.value: count for status, count in found.items()} for name, found in counts.annotations.items()}
+
+
+def kinds(kept: dict[str, StageTally]) -> list[tuple[str, str, str, int, bool]]:
+    return [
+        (name if name != "task" else "", status, kind, each.count, bool(each.example))
+        for name, tally in kept.items()
+        for (status, kind), each in tally.kinds.items()
+    ]
+
+
+def kind(one: Failure) -> tuple[str, str, str, int, bool]:
+    return one.evaluator or "", one.status.value, one.kind, one.count, bool(one.example)
+
+
+def sums(kept: dict[str, StageTally]) -> dict[str, object]:
+    """What a build gives as well: the histograms count the same scores, whatever their width has become."""
+    return {
+        name: (
+            tally.items, tally.attempts, tally.milliseconds,
+            {output: (one.total, one.squares, sum(one.histogram.bins.values())) for output, one in tally.outputs.items()},
+        )
+        for name, tally in kept.items()
+        if tally.items
+    }  # fmt: skip
+
+
+def drawn(seed: int, claim: Claim) -> list[object]:
+    """A batch of a few results, some of which replace others or each other."""
+    draw = random.Random(seed)
+    runs = [
+        run(claim, draw.randrange(ROWS), draw.randint(1, REPETITIONS), draw.choice(ENDINGS))
+        for _ in range(draw.randrange(4))
+    ]
+    verdicts = [
+        judged(claim, draw.randrange(ROWS), draw.choice(("judge", "strict")), 1, draw.choice(VERDICTS))
+        for _ in range(draw.randrange(4))
+    ]
+    return [*runs, *verdicts]
+
+
+@pytest.fixture
+async def claim(store: Store) -> Claim:
+    """Experiment all of whose rows have a first result."""
+    claim = await claimed(store, (await experiment(store, ROWS, REPETITIONS)).id)
+    await store.write([run(claim, n, 1, ERROR if n == 2 else OK) for n in range(ROWS)])
+    return claim
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_tally_follows_every_batch(store: Store, claim: Claim, seed: int) -> None:
+    for step in range(15):
+        await store.write(drawn(100 * seed + step, claim))  # type: ignore[arg-type]
+        await agrees(store, claim.experiment_id)
+
+
+async def test_batches_of_two_replicas_miss_nothing_of_each_other(store: Store, other: Store, claim: Claim) -> None:
+    batches = [drawn(seed, claim) for seed in range(40)]
+    # Both write results of the same rows, as a replica does whose claim is about to be lost.
+    await asyncio.gather(
+        *(one.write(batch) for batch in batches for one in (store, other))  # type: ignore[arg-type]
+    )
+    await agrees(store, claim.experiment_id)
+
+
+async def test_refused_batch_changes_no_tally(store: Store, other: Store, claim: Claim, place: Place) -> None:
+    before = await store.tallies([claim.experiment_id])
+    with pytest.raises(StoreError):
+        # The run of the judgement is not there.
+        await store.write([run(claim, 1), judged(claim, 4, repetition=2)])
+    place.age(claim.experiment_id, STALE + 1)
+    await claimed(other, claim.experiment_id, "b")
+    assert await store.write([run(claim, 2)]) == {claim.experiment_id}
+    assert await store.tallies([claim.experiment_id]) == before
+
+
+async def test_results_without_a_tally_are_counted_by_a_build(store: Store, claim: Claim, place: Place) -> None:
+    place.sql("DELETE FROM tidegate_tallies")
+    await store.write([run(claim, 2), judged(claim, 1)])
+    assert await store.tallies([claim.experiment_id]) == {}
+    assert await store.build_tally(claim.experiment_id)
+    assert not await store.build_tally(claim.experiment_id)
+    await store.write([judged(claim, 0)])
+    await agrees(store, claim.experiment_id)
+    assert not await store.build_tally(999)
+
+
+async def test_tally_is_deleted_with_its_experiment(store: Store, claim: Claim, place: Place) -> None:
+    await store.stop(claim.experiment_id)
+    assert await store.delete(claim.experiment_id)
+    assert place.sql("SELECT * FROM tidegate_tallies") == []
+
+
+def scored(score: float) -> ResultFacts:
+    return ResultFacts("ok", "score", score)
+
+
+@given(st.lists(scores, min_size=1, max_size=80))
+def test_scores_of_any_size_are_counted_and_taken_away(values: list[float]) -> None:
+    tally = StageTally()
+    for value in values:
+        tally.change([], [scored(value)])
+    tally = StageTally.from_json(tally.to_json())
+    one = tally.outputs["score"]
+    assert (one.scored, one.low, one.high) == (len(values), min(values), max(values))
+    assert one.mean == pytest.approx(math.fsum(value / len(values) for value in values), rel=1e-9, abs=1e-300)
+    assert sum(one.histogram.bins.values()) == len(values)
+    assert max(one.histogram.bins) - min(one.histogram.bins) < BINS
+    for value in values:
+        tally.change([scored(value)], [])
+    assert tally == StageTally()
+
+
+@given(st.lists(st.floats(-1000.0, 1000.0), min_size=2, max_size=40), st.randoms())
+def test_deviation_is_exact_and_the_order_does_not_matter(values: list[float], order: random.Random) -> None:
+    one, other = OutputTally(), OutputTally()
+    for value in values:
+        one.add(scored(value), 1)
+    order.shuffle(values)
+    for value in values:
+        other.add(scored(value), 1)
+    assert one == other
+    assert one.deviation == pytest.approx(statistics.stdev(values), rel=1e-9, abs=1e-9)
+
+
+def test_scores_from_0_to_1_have_bins_with_round_edges() -> None:
+    one = OutputTally()
+    for value in (0.0, 0.3, 0.301, 0.5, 1.0, 1.0):
+        one.add(scored(value), 1)
+    assert one.histogram.width == 0.025
+    assert one.histogram.bins == {0: 1, 12: 2, 20: 1, 40: 2}
+
+
+def test_free_text_and_kinds_without_end_stay_bounded() -> None:
+    tally = StageTally()
+    for n in range(MAX_LABELS + 20):
+        tally.change([], [ResultFacts("ok", "label", label=f"label {n}")])
+        tally.change([], [ResultFacts("ok", f"output {n}")])
+    for n in range(MAX_KINDS + 20):
+        tally.change([], [ResultFacts("error", kind=f"kind {n}", error="e" * 5000)])
+    label = tally.outputs["label"]
+    assert (label.labelled, label.labels) == (MAX_LABELS + 20, None)
+    assert len(tally.outputs) == MAX_OUTPUTS
+    assert tally.more_outputs
+    assert len(tally.kinds) == MAX_KINDS + 1
+    assert tally.kinds["", ""].count == 20
+    assert sum(each.count for each in tally.kinds.values()) == tally.failed["error"] == MAX_KINDS + 20
+    for n in range(MAX_KINDS + 20):
+        tally.change([ResultFacts("error", kind=f"kind {n}")], [])
+    assert tally.kinds == {}
