@@ -45,7 +45,7 @@ def length(row: dict[str, Any], output: dict[str, Any]) -> dict[str, Any]:
     return {"score": 0.1 * row["id"], "label": "short", "explanation": "two words"}
 
 
-@pytest.fixture(params=["0001", "0002", "0003"])
+@pytest.fixture(params=["0001", "0002", "0003", "0004"])
 def schema(request: pytest.FixtureRequest) -> str:
     """The older schemas, each in turn."""
     return str(request.param)
@@ -90,6 +90,22 @@ async def test_database_is_upgraded_once_and_keeps_what_an_audit_records(older: 
         await store.close()
 
 
+async def test_tallies_of_an_older_version_are_built_once(older: Place) -> None:
+    store = await Store.open(older.url)
+    assert await store.tallies([1, 2]) == {}
+    assert await store.untallied() == [2, 1]
+    for number, answered in ((1, 22), (2, 12)):
+        assert await store.build_tally(number)
+        tally = (await store.tallies([number]))[number]
+        assert tally["task"].counts == {"ok": answered, "error": 2}
+        assert tally["correct"].counts == {"ok": answered - 2, "error": 2}
+        assert tally["length"].outputs["label"].labels == {"short": answered}
+        means = {one.title: one.mean for one in await store.scores(number)}
+        assert tally["length"].outputs["score"].mean == means["length.score"]
+    assert await store.untallied() == []
+    await store.close()
+
+
 async def test_database_is_not_upgraded_while_an_older_version_runs_an_experiment(older: Place, schema: str) -> None:
     older.sql(older.claimed(1, "an-older-replica"))
     with pytest.raises(StoreError, match="replica an-older-replica") as told:
@@ -115,6 +131,11 @@ async def test_experiment_of_an_older_version_goes_on_with_what_is_missing(
     async with ExperimentRunner(older.url, recover=False, restore=lambda spec: experiment) as runner:
         await runner.resume("part")
         summary = await runner.wait("part")
+    store = await Store.open(older.url)
+    tally = (await store.tallies([summary.experiment.id]))[summary.experiment.id]
+    await store.close()
+    assert tally["task"].counts == {"ok": 22, "error": 2}
+    assert tally["correct"].outputs["correct"].scored == 22
     # A resume tries again what failed: row 3, and the judgements of row 5, which need no new answer.
     assert sorted(asked) == [3, 3, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11]
     assert summary.status is Status.COMPLETED

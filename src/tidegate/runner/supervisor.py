@@ -146,8 +146,10 @@ class RunSupervisor:
             logger.warning("experiment %s changed: %s", row.name, advice(parts))
 
     async def _load_counts(self, run: ExperimentRun, row: ExperimentRow) -> None:
-        """Add the results of earlier runs to the progress."""
+        """Add the results of earlier runs to the progress, and build the tallies that an older version did not keep."""
         try:
+            if not run.contributes:
+                await self._shared.store.build_tally(row.id)
             counts, choices = await self._shared.store.counts(row.id), await self._shared.store.choices(row.id)
         except StoreError as error:
             text = "experiment %s: earlier results not counted: %s; its progress shows only the results of this run"

@@ -316,6 +316,10 @@ class Store:
         """
         return await tally_table.read(self._database, experiment_ids)
 
+    async def untallied(self) -> builtins.list[int]:
+        """Return the experiments without a tally, the newest first."""
+        return await tally_table.unbuilt(self._database)
+
     async def build_tally(self, experiment_id: int, *, anew: bool = False) -> bool:
         """Build the tallies of an experiment from its results where it has none, or `anew`.
 

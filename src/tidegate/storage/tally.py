@@ -97,7 +97,8 @@ class Histogram:
 class OutputTally:
     """Tally of one output of an evaluator; `total` and `squares` are exact sums of its scores and their squares.
 
-    `labels` is None where there are more than `MAX_LABELS`.
+    `labels` is None where there are more than `MAX_LABELS`. `fresh` has the scores that are not in the sums and the
+    histogram yet: equal scores of a batch are added at once, by `settle`.
     """
 
     ok: int = 0
@@ -112,6 +113,7 @@ class OutputTally:
     high: float | None = None
     labels: dict[str, int] | None = field(default_factory=dict)
     histogram: Histogram = field(default_factory=Histogram)
+    fresh: dict[float, int] = field(default_factory=dict)
 
     @property
     def mean(self) -> float | None:
@@ -138,19 +140,25 @@ class OutputTally:
             self.failed += count
         if one.score is not None:
             self.scored += count
-            numerator, denominator = float(one.score).as_integer_ratio()
-            number = numerator << (UNIT + 1 - denominator.bit_length())
-            self.total += count * number
-            self.squares += count * number * number
-            self.histogram.add(one.score, count)
-            if count > 0:
-                self.low = one.score if self.low is None else min(self.low, one.score)
-                self.high = one.score if self.high is None else max(self.high, one.score)
+            self.fresh[one.score] = self.fresh.get(one.score, 0) + count
         if one.label is not None:
             self.labelled += count
             self._label(one.label[:LABEL], count)
         self.valued += count if one.valued else 0
         self.chosen += count if one.chosen else 0
+
+    def settle(self) -> None:
+        """Add the fresh scores to the sums and to the histogram."""
+        for score, count in self.fresh.items():
+            numerator, denominator = float(score).as_integer_ratio()
+            number = numerator << (UNIT + 1 - denominator.bit_length())
+            self.total += count * number
+            self.squares += count * number * number
+            self.histogram.add(score, count)
+            if count > 0:
+                self.low = score if self.low is None else min(self.low, score)
+                self.high = score if self.high is None else max(self.high, score)
+        self.fresh = {}
 
     def _label(self, label: str, count: int) -> None:
         if self.labels is None:
@@ -202,6 +210,21 @@ class StageTally:
         if before != after:
             self._count(before, -1)
             self._count(after, 1)
+
+    def add_ok(self, attempts: int, seconds: float, results: Sequence[ResultFacts] = ()) -> None:
+        """Count one more item, all of whose `results` are ok: the usual case, without a search for failures."""
+        self.items += 1
+        self.attempts += attempts
+        self.milliseconds += int(seconds * 1000)
+        for one in results:
+            known = self.outputs.get(one.output or "")
+            if known is None or one.label is not None or one.valued or one.chosen:
+                self._output(one.output or "", one, 1)
+            else:
+                known.ok += 1
+                if one.score is not None:
+                    known.scored += 1
+                    known.fresh[one.score] = known.fresh.get(one.score, 0) + 1
 
     def _count(self, results: Sequence[ResultFacts], count: int) -> None:
         if not results:
@@ -269,6 +292,7 @@ COUNTED = ("ok", "failed", "scored", "labelled", "valued", "chosen", "low", "hig
 
 
 def _output_json(tally: OutputTally) -> dict[str, Any]:
+    tally.settle()
     return {
         **{name: getattr(tally, name) for name in COUNTED},
         "total": _packed(tally.total),

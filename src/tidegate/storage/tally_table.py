@@ -9,7 +9,7 @@ end, so the batches of two replicas cannot miss each other's results. This lock 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -83,30 +83,47 @@ class TallyUpdate:
             (row.experiment_id, row.ordinal, row.repetition): _facts(row._mapping)
             for row in _stored(self._connection, self._sqlite, _stored_runs, rows)
         }
-        for row in rows:
-            before, after = known.get(_item(row)), _facts(row)
-            # The statement of the batch writes no failed result over an ok one.
-            if before is None or before.status != "ok" or after.status == "ok":
-                self._stage(row["experiment_id"], TASKS).change([before] if before else [], [after])
+        for number, of_one in _grouped(rows, lambda row: row["experiment_id"]).items():
+            stage = self._stage(number, TASKS)
+            for row in of_one:
+                before = known.get(_item(row)) if known else None
+                if before is None and row["status"] == "ok":
+                    stage.add_ok(row["attempts"], row["seconds"])
+                # The statement of the batch writes no failed result over an ok one.
+                elif before is None or before.status != "ok" or row["status"] == "ok":
+                    stage.change([before] if before else [], [_facts(row)])
 
     def _add_annotations(self, rows: Sequence[Values]) -> None:
-        known: dict[tuple[Item, str], dict[str, ResultFacts]] = {}
+        known: dict[tuple[Item, str], dict[str | None, ResultFacts]] = {}
         for row in _stored(self._connection, self._sqlite, _stored_annotations, rows):
             facts = _facts(row._mapping)
             item = (row.experiment_id, row.ordinal, row.repetition), row.evaluator
             known.setdefault(item, {})[facts.output] = facts
-        given: dict[tuple[Item, str], list[Values]] = {}
-        for row in rows:
-            given.setdefault((_item(row), row["evaluator"]), []).append(row)
-        for (item, evaluator), results in given.items():
-            before = known.get((item, evaluator), {})
-            # The batch first forgets what failed, and writes no failed result over an ok one.
-            after = {output: facts for output, facts in before.items() if facts.status == "ok"}
-            for row in results:
-                facts = _facts(row)
-                if facts.status == "ok" or facts.output not in after:
-                    after[facts.output] = facts
-            self._stage(item[0], evaluator).change(list(before.values()), list(after.values()))
+        for (number, evaluator), of_one in _grouped(rows, lambda row: (row["experiment_id"], row["evaluator"])).items():
+            stage = self._stage(number, evaluator)
+            for item, results in _grouped(of_one, _item).items():
+                facts_of = [_facts(row) for row in results]
+                before = known.get((item, evaluator)) if known else None
+                if before is None and all([one.status == "ok" for one in facts_of]):
+                    stage.add_ok(results[0]["attempts"], results[0]["seconds"], facts_of)
+                else:
+                    _change(stage, before or {}, facts_of)
+
+
+def _change(stage: StageTally, before: Mapping[str | None, ResultFacts], results: Sequence[ResultFacts]) -> None:
+    # The batch first forgets what failed, and writes no failed result over an ok one.
+    after = {output: facts for output, facts in before.items() if facts.status == "ok"}
+    for facts in results:
+        if facts.status == "ok" or facts.output not in after:
+            after[facts.output] = facts
+    stage.change(list(before.values()), list(after.values()))
+
+
+def _grouped(rows: Sequence[Values], key: Callable[[Values], Any]) -> dict[Any, list[Values]]:
+    found: dict[Any, list[Values]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
 
 
 def lock(connection: Connection, experiment_ids: Iterable[int]) -> None:
