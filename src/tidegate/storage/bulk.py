@@ -7,7 +7,7 @@ row twice, so `results` first removes duplicates from a batch.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,10 +18,13 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Executable,
+    FromClause,
+    Integer,
     Select,
     Table,
     TableValuedAlias,
     Text,
+    and_,
     bindparam,
     column,
     func,
@@ -33,6 +36,9 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.compiler import SQLCompiler
 
 Rows = Sequence[Mapping[str, Any]]
+
+ITEM = ("experiment_id", "ordinal", "repetition")
+"""Columns that identify an item."""
 
 MAX_CHARACTERS = 8 * 1024 * 1024
 """Characters of one statement's texts together; a statement has at least one row. Raising it needs more memory: the
@@ -64,6 +70,30 @@ def listed(on_sqlite: bool, texts: Sequence[str]) -> TableValuedAlias:
     if on_sqlite:
         return func.json_each(json.dumps(texts)).table_valued(column("value", Text))
     return func.unnest(literal(texts, ARRAY(Text))).table_valued(column("value", Text)).render_derived()
+
+
+def of_items(on_sqlite: bool, table: Table) -> FromClause:
+    """Return the rows of a table that belong to items, each found by the key; `item_values` returns the parameters."""
+    one = table.c
+    if on_sqlite:
+        given = func.json_each(bindparam("items", type_=Text)).table_valued(column("value", Text), name="item")
+        item = [func.json_extract(given.c.value, f"$[{place}]", type_=Integer) for place in range(3)]
+        return given.join(table, _same(one, item))
+    rows = unnested([one[name] for name in ITEM], "item_").subquery("item")
+    return rows.join(table, _same(one, list(rows.c)))
+
+
+def item_values(on_sqlite: bool, items: Iterable[tuple[int, int, int]]) -> dict[str, Any]:
+    """Return the parameters of `of_items`; an item is (experiment, ordinal, repetition)."""
+    ordered = sorted(set(items))
+    if on_sqlite:
+        return {"items": json.dumps(ordered)}
+    columns = zip(*ordered, strict=True) if ordered else ([], [], [])
+    return {f"item_{name}": list(values) for name, values in zip(ITEM, columns, strict=True)}
+
+
+def _same(one: Any, item: Sequence[Any]) -> ColumnElement[bool]:
+    return and_(*(one[name] == value for name, value in zip(ITEM, item, strict=True)))
 
 
 def execute(connection: Connection, on_sqlite: bool, statement: Executable, rows: Rows) -> int:

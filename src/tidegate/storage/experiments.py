@@ -70,6 +70,15 @@ async def find(database: Database, name_or_id: str | int) -> ExperimentRow | Non
         return await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.id == int(name_or_id)))
 
 
+async def page(database: Database, before: int | None, limit: int) -> list[ExperimentRow]:
+    """Return the next experiments with a number below `before`, the newest first."""
+    query = EXPERIMENTS.order_by(experiments.c.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(experiments.c.id < before)
+    async with database.reading() as connection:
+        return [_experiment(row) for row in (await connection.execute(query)).all()]
+
+
 async def every(database: Database) -> list[ExperimentSummary]:
     """Return every experiment, the newest first."""
     async with database.reading() as connection:
@@ -124,6 +133,7 @@ EXPERIMENTS: Select[Any] = (
         datasets.c.rows,
         datasets.c.complete,
         case((execution_configs.c.claimed_at.isnot(None), since(execution_configs.c.claimed_at))).label("quiet"),
+        case((execution_configs.c.cooldown_until.isnot(None), since(execution_configs.c.cooldown_until))).label("cooled"),
     )
     .join(execution_configs, execution_configs.c.experiment_id == experiments.c.id)
     .join(datasets, datasets.c.id == experiments.c.dataset_id)
@@ -182,4 +192,5 @@ def _experiment(row: Row[Any]) -> ExperimentRow:
         quiet=column["quiet"],
         epoch=column[execution_configs.c.epoch],
         last_error=column[execution_configs.c.last_error],
+        cooling=max(0.0, -(column["cooled"] or 0.0)),
     )

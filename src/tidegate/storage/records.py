@@ -89,7 +89,8 @@ class ExperimentRow:
     """Current state of one experiment in the store.
 
     `complete` states that all `rows` of its dataset are stored. `quiet` is the number of seconds since the owner last
-    renewed the claim, by the database's clock; None where it has no owner.
+    renewed the claim, by the database's clock; None where it has no owner. A user's next stop or resume is possible in
+    `cooling` seconds.
     """
 
     id: int
@@ -106,6 +107,7 @@ class ExperimentRow:
     quiet: float | None
     epoch: int
     last_error: str | None
+    cooling: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

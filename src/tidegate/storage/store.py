@@ -21,6 +21,7 @@ from tidegate.storage import (
     pending,
     reports,
     results,
+    row_pages,
     row_scores,
     tally_table,
 )
@@ -55,6 +56,7 @@ from tidegate.storage.records import (
     TaskCursor,
     Toggle,
 )
+from tidegate.storage.row_pages import RowFilter, RowPage
 from tidegate.storage.row_scores import ScorePage
 from tidegate.storage.tally import StageTally
 
@@ -129,6 +131,10 @@ class Store:
     async def find(self, name_or_id: str | int) -> ExperimentRow | None:
         """Return the experiment of that name or number; a text that is no name may be a number."""
         return await experiments.find(self._database, name_or_id)
+
+    async def page(self, before: int | None, limit: int) -> builtins.list[ExperimentRow]:
+        """Return the next experiments with a number below `before`, the newest first, without a look at results."""
+        return await experiments.page(self._database, before, limit)
 
     async def list(self) -> builtins.list[ExperimentSummary]:
         """Return every experiment, the newest first."""
@@ -345,6 +351,25 @@ class Store:
         Large rows make the list shorter than `limit`; an empty list is the end.
         """
         return await reports.results(self._database, experiment_id, after, limit)
+
+    async def result(self, experiment_id: int, ordinal: int, repetition: int) -> StoredRun | None:
+        """Return one run with its row and annotations; None where it has no result."""
+        found = await self.results(experiment_id, after=(ordinal, repetition - 1), limit=1)
+        return found[0] if found and found[0].cursor == (ordinal, repetition) else None
+
+    async def row_page(
+        self,
+        experiment_id: int,
+        wanted: RowFilter,
+        *,
+        after: TaskCursor | None = None,
+        before: TaskCursor | None = None,
+        limit: int = 100,
+    ) -> RowPage:
+        """Return the next items after a cursor, or the last ones before one, with long texts cut."""
+        return await row_pages.row_page(
+            self._database, experiment_id, wanted, after=after, before=before, limit=limit
+        )
 
     async def attempts(
         self, experiment_id: int, *, after: AttemptCursor | None, limit: int

@@ -13,21 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Integer,
-    Select,
-    Text,
-    and_,
-    bindparam,
-    column,
-    delete,
-    func,
-    insert,
-    select,
-)
+from sqlalchemy import Connection, Select, Table, and_, bindparam, delete, insert, select
 
-from tidegate.storage.bulk import insert_into, unnested
+from tidegate.storage.bulk import insert_into, item_values, of_items
 from tidegate.storage.database import Database
 from tidegate.storage.schema import annotation_rows, execution_configs, experiments, runs, tallies
 from tidegate.storage.tally import ResultFacts, StageTally
@@ -81,7 +69,7 @@ class TallyUpdate:
     def _add_runs(self, rows: Sequence[Values]) -> None:
         known = {
             (row.experiment_id, row.ordinal, row.repetition): _facts(row._mapping)
-            for row in _stored(self._connection, self._sqlite, _stored_runs, rows)
+            for row in _stored(self._connection, self._sqlite, runs, rows)
         }
         for number, of_one in _grouped(rows, lambda row: row["experiment_id"]).items():
             stage = self._stage(number, TASKS)
@@ -95,7 +83,7 @@ class TallyUpdate:
 
     def _add_annotations(self, rows: Sequence[Values]) -> None:
         known: dict[tuple[Item, str], dict[str | None, ResultFacts]] = {}
-        for row in _stored(self._connection, self._sqlite, _stored_annotations, rows):
+        for row in _stored(self._connection, self._sqlite, annotation_rows, rows):
             facts = _facts(row._mapping)
             item = (row.experiment_id, row.ordinal, row.repetition), row.evaluator
             known.setdefault(item, {})[facts.output] = facts
@@ -214,42 +202,19 @@ def _save(connection: Connection, sqlite: bool, changed: Iterable[tuple[int, str
         connection.execute(_putting(sqlite), values)
 
 
-def _stored(connection: Connection, sqlite: bool, query: Any, rows: Sequence[Values]) -> list[Any]:
+def _stored(connection: Connection, sqlite: bool, table: Table, rows: Sequence[Values]) -> list[Any]:
     """Return the stored rows of the items of `rows`."""
-    items = {_item(row) for row in rows}
-    if not items:
+    if not rows:
         return []
-    if sqlite:
-        return list(connection.execute(query(sqlite), {"items": json.dumps(sorted(items))}))
-    columns = zip(*sorted(items), strict=True)
-    return list(
-        connection.execute(query(sqlite), dict(zip(("experiment_id", "ordinal", "repetition"), columns, strict=True)))
-    )
+    return list(connection.execute(_before(sqlite, table), item_values(sqlite, map(_item, rows))))
 
 
 @cache
-def _stored_runs(sqlite: bool) -> Select[Any]:
-    return _of_items(sqlite, runs)
+def _before(sqlite: bool, table: Table) -> Select[Any]:
+    return _columns(table).select_from(of_items(sqlite, table))
 
 
-@cache
-def _stored_annotations(sqlite: bool) -> Select[Any]:
-    return _of_items(sqlite, annotation_rows)
-
-
-def _of_items(sqlite: bool, table: Any) -> Select[Any]:
-    one = table.c
-    if sqlite:
-        listed = func.json_each(bindparam("items", type_=Text)).table_valued(column("value", Text), name="item")
-        item = [func.json_extract(listed.c.value, f"$[{place}]", type_=Integer) for place in range(3)]
-    else:
-        listed = unnested([one.experiment_id, one.ordinal, one.repetition]).subquery("item")
-        item = list(listed.c)
-    same = and_(one.experiment_id == item[0], one.ordinal == item[1], one.repetition == item[2])
-    return _columns(table).select_from(listed.join(table, same))
-
-
-def _columns(table: Any) -> Select[Any]:
+def _columns(table: Table) -> Select[Any]:
     names = ["experiment_id", "ordinal", "repetition", "status", "error_kind", "error", "attempts", "seconds"]
     if table is runs:
         return select(*(table.c[name] for name in names))
