@@ -180,7 +180,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         True,
         set(),
     ),
-    "storage": ({*CORE, "storage"}, True, {"sqlalchemy", "alembic", "psycopg"}),
+    "storage": ({*CORE, "storage"}, True, {"sqlalchemy", "alembic", "psycopg", "pyarrow"}),
     "runner": (
         {
             *CORE,
@@ -244,7 +244,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "cli": (
         {*SURFACE, "doctor", "testing", "demo", "launch", "storage", "runner", "comparison", "ui", "gateway", "cli"},
         True,
-        {"typer", "rich", "pyarrow"},
+        {"typer", "rich"},
     ),
 }
 

@@ -57,7 +57,9 @@ async def agrees(store: Store, experiment_id: int) -> None:
 
 
 def judged_counts(counts: ResultCounts) -> dict[str, dict[str, int]]:
-    return {name: {status.value: count for status, count in found.items()} for name, found in counts.annotations.items()}
+    return {
+        name: {status.value: count for status, count in found.items()} for name, found in counts.annotations.items()
+    }
 
 
 def kinds(kept: dict[str, StageTally]) -> list[tuple[str, str, str, int, bool]]:
@@ -77,7 +79,7 @@ def sums(kept: dict[str, StageTally]) -> dict[str, object]:
     return {
         name: (
             tally.items, tally.attempts, tally.milliseconds,
-            {output: (one.total, one.squares, sum(one.histogram.bins.values())) for output, one in tally.outputs.items()},
+            {name: (one.total, one.squares, sum(one.histogram.bins.values())) for name, one in tally.outputs.items()},
         )
         for name, tally in kept.items()
         if tally.items

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.errors import stop
+from tidegate.cli.experiment.options import DATABASE, Db
 from tidegate.errors import ConfigurationError
 
 DEFAULT_PORT = 4780
@@ -26,11 +27,12 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Port to listen on; the next free one where it is busy, 0: any.")
     ] = DEFAULT_PORT,
+    db: Db = DATABASE,
     unsafe_public: Annotated[
         bool, typer.Option("--unsafe-public", help="Allow a --host that other machines reach, without encryption.")
     ] = False,
 ) -> None:
-    """Show the limits of your active programs and their use on a local web page.
+    """Show the limits of your active programs, their use, and your experiments on a local web page.
 
     The printed URL holds the token of this start: whoever has it can read the page. Ctrl-C ends the server; the
     programs go on.
@@ -47,6 +49,7 @@ def serve(
         )
     try:
         from tidegate.ui.access_policy import new_token
+        from tidegate.ui.experiment_routes import experiment_routes
         from tidegate.ui.server import bind, create_app, names_of
         from tidegate.ui.server import serve as run_server
     except ImportError as error:
@@ -62,4 +65,4 @@ def serve(
             typer.echo("page not encrypted: whoever listens on the network can read its token and its data", err=True)
         typer.echo(f"page ready: http://{names[0]}/#{token}")
 
-    run_server(create_app(hosts=names, token=token), listener, started)
+    run_server(create_app(hosts=names, token=token, tables=[experiment_routes(db)]), listener, started)

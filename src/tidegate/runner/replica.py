@@ -24,6 +24,11 @@ def replica_name() -> str:
     return f"{_here()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
+def replica_tag(replica: str) -> str:
+    """Return the end of the command by which a run names its replica to other processes of this user."""
+    return f"(replica {replica})"
+
+
 def is_dead(replica: str | None) -> bool:
     """Return whether a replica ran on this machine and its process has ended; False if that is unknown.
 

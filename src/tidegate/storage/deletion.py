@@ -1,8 +1,9 @@
 """Deletion of an experiment with everything that belongs to it.
 
 Theory of operation. A deletion is one transaction. It locks the experiment's tally and its row of `execution_configs`
-first, as every batch of results does, so no batch is written half. After it the row is missing: a late result has an epoch that is not
-the newest, and is refused. SQLite would give the number to the next experiment, so `deleted` keeps it.
+first, as every batch of results does, so no batch is written half. After it the row is missing: a late result has an
+epoch that is not the newest, and is refused. SQLite would give the number to the next experiment, so `deleted` keeps
+it.
 
 A content is deleted with the last row that has it. PostgreSQL finds such rows by an index; contents that an import has
 locked are in use. SQLite has no such index, and would scan all rows to check each content. So its checks are off, and

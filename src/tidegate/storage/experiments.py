@@ -133,7 +133,7 @@ EXPERIMENTS: Select[Any] = (
         datasets.c.rows,
         datasets.c.complete,
         case((execution_configs.c.claimed_at.isnot(None), since(execution_configs.c.claimed_at))).label("quiet"),
-        case((execution_configs.c.cooldown_until.isnot(None), since(execution_configs.c.cooldown_until))).label("cooled"),
+        since(func.coalesce(execution_configs.c.cooldown_until, execution_configs.c.created_at)).label("cooled"),
     )
     .join(execution_configs, execution_configs.c.experiment_id == experiments.c.id)
     .join(datasets, datasets.c.id == experiments.c.dataset_id)
@@ -192,5 +192,5 @@ def _experiment(row: Row[Any]) -> ExperimentRow:
         quiet=column["quiet"],
         epoch=column[execution_configs.c.epoch],
         last_error=column[execution_configs.c.last_error],
-        cooling=max(0.0, -(column["cooled"] or 0.0)),
+        cooling=max(0.0, -column["cooled"]),
     )

@@ -80,7 +80,9 @@ def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> fro
     kept = [one for one in batch if one.experiment_id not in lost]
     ended = _one_each(runs, [_run(result) for result in kept if isinstance(result, RunResult)])
     judged = [result for result in kept if isinstance(result, AnnotationResult)]
-    annotated = _one_each(annotation_rows, [_annotation(result, one) for result in judged for one in result.annotations])
+    annotated = _one_each(
+        annotation_rows, [_annotation(result, one) for result in judged for one in result.annotations]
+    )
     tallied = tally_table.TallyUpdate(connection, sqlite, ended, annotated)
     for statement, values in _statements(sqlite, kept, ended, judged, annotated, state.at):
         if values:

@@ -1,8 +1,8 @@
 """Pages of results for a table on a screen: long texts are cut by the database, and no page reads more than a bound.
 
 Theory of operation. A page begins after, or ends before, the cursor of an item. Failed, parked and invalid items are
-found by the partial indexes of results that are not ok. A label or a score has no index: a search for one visits at most
-`SEARCHED` judgements, and the page states how far it came.
+found by the partial indexes of results that are not ok. A label or a score has no index: a search for one visits at
+most `SEARCHED` items, and the page states how far it came.
 """
 
 from __future__ import annotations
@@ -123,7 +123,9 @@ async def row_page(
             bounds = None
         found = await _items(connection, experiment_id, wanted, after, before, bounds, limit + 1)
         items = found[:limit]
-        rows = await _rows(connection, database.sqlite, experiment_id, extent.dataset_id, items[::-1] if back else items)
+        rows = await _rows(
+            connection, database.sqlite, experiment_id, extent.dataset_id, items[::-1] if back else items
+        )
         searched = None
         if bounds is not None and len(found) <= limit:
             searched = (bounds[0], 1) if back and bounds[0] > 0 else None
@@ -196,7 +198,9 @@ async def _rows(
     judged: dict[TaskCursor, list[ShownJudgement]] = {}
     for one in await connection.execute(_judgements(sqlite), given):
         judged.setdefault((one.ordinal, one.repetition), []).append(
-            ShownJudgement(one.evaluator, one.output, ResultStatus(one.status), one.score, one.label, one.value, one.error)
+            ShownJudgement(
+                one.evaluator, one.output, ResultStatus(one.status), one.score, one.label, one.value, one.error
+            )
         )
     found = {
         (row.ordinal, row.repetition): row

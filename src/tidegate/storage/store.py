@@ -367,9 +367,7 @@ class Store:
         limit: int = 100,
     ) -> RowPage:
         """Return the next items after a cursor, or the last ones before one, with long texts cut."""
-        return await row_pages.row_page(
-            self._database, experiment_id, wanted, after=after, before=before, limit=limit
-        )
+        return await row_pages.row_page(self._database, experiment_id, wanted, after=after, before=before, limit=limit)
 
     async def attempts(
         self, experiment_id: int, *, after: AttemptCursor | None, limit: int

@@ -1,9 +1,9 @@
 """Tally of a stage: the counts of its results, so that no reader has to visit each of them.
 
 Theory of operation. A result that replaces another one is subtracted and added. So every part of a tally can be undone:
-sums are integers in units of the smallest double, and a score's bin depends on the score alone. Bins begin narrow. Where
-the scores do not fit into `BINS` of them, pairs of neighbours are merged, which doubles the width. Only `low` and `high`
-keep a score that was replaced; a new build of the tally corrects them.
+sums are integers in units of the smallest double, and a score's bin depends on the score alone. Bins begin narrow.
+Where the scores do not fit into `BINS` of them, pairs of neighbours are merged, which doubles the width. Only `low` and
+`high` keep a score that was replaced; a new build of the tally corrects them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ MAX_OUTPUTS = 100
 an evaluator that names its outputs by the row would have no end of them."""
 
 EXAMPLE = 300
-"""Characters that are kept of an error's text. Raising it makes a tally larger. Chosen: the beginning tells the kind."""
+"""Characters that are kept of an error's text. Raising it makes a tally larger. Chosen: the beginning
+tells the kind."""
 
 LABEL = 200
 """Characters of a label that are kept. Raising it makes a tally larger. Chosen: longer labels are free text."""
@@ -307,7 +308,7 @@ def _output_tally(values: Mapping[str, Any]) -> OutputTally:
         **{name: values[name] for name in COUNTED},
         total=_unpacked(values["total"]),
         squares=_unpacked(values["squares"]),
-        histogram=Histogram(values["level"], {place: count for place, count in values["bins"]}),
+        histogram=Histogram(values["level"], dict(values["bins"])),
     )
 
 

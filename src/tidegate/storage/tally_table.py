@@ -92,7 +92,7 @@ class TallyUpdate:
             for item, results in _grouped(of_one, _item).items():
                 facts_of = [_facts(row) for row in results]
                 before = known.get((item, evaluator)) if known else None
-                if before is None and all([one.status == "ok" for one in facts_of]):
+                if before is None and all(one.status == "ok" for one in facts_of):
                     stage.add_ok(results[0]["attempts"], results[0]["seconds"], facts_of)
                 else:
                     _change(stage, before or {}, facts_of)

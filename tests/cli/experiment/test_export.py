@@ -175,7 +175,7 @@ def test_what_the_file_is_called_says_its_format(mixed: Place) -> None:
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_pages_of_any_size_come_to_the_same_export(mixed: Place, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed.run("export", "mixed", "--format", form, "--output", "whole")
-    monkeypatch.setattr(export, "PAGE", 1)
+    monkeypatch.setattr("tidegate.storage.export_formats.PAGE", 1)
     mixed.run("export", "mixed", "--format", form, "--output", "paged")
     assert (mixed.path / "paged").read_bytes() == (mixed.path / "whole").read_bytes()
 
@@ -201,7 +201,7 @@ def test_an_export_that_breaks_off_leaves_the_file_before_as_it_was(
     def broken(*args: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("tidegate.cli.experiment.export._cells", broken)
+    monkeypatch.setattr("tidegate.storage.export_formats._cells", broken)
     with pytest.raises(ZeroDivisionError):
         mixed.run("export", "mixed", "--output", "out.csv")
     assert (mixed.path / "out.csv").read_text() == "before"
@@ -209,14 +209,14 @@ def test_an_export_that_breaks_off_leaves_the_file_before_as_it_was(
 
 
 def test_what_breaks_off_on_a_pipe_is_no_parquet_file(mixed: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = export._pages
+    read = export.pages
 
     async def breaking(*words: object) -> AsyncIterator[list[StoredRun]]:
         async for page in read(*words):  # type: ignore[arg-type]
             yield page
         raise StoreError("the database went away")
 
-    monkeypatch.setattr(export, "_pages", breaking)
+    monkeypatch.setattr(export, "pages", breaking)
     done = mixed.run("export", "mixed", "--format", "parquet")
     assert (done.code, done.complaint) == (1, "tidegate: the database went away")
     assert done.out == "PAR1", "the head of a file without its end"

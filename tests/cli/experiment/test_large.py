@@ -56,8 +56,8 @@ def many(one: Place) -> Place:
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_an_export_holds_some_pages_and_no_more(many: Place, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.cli.experiment.export.ROWS", PAGE)
-    monkeypatch.setattr("tidegate.cli.experiment.export.PAGE", PAGE)
+    monkeypatch.setattr("tidegate.storage.export_formats.ROWS", PAGE)
+    monkeypatch.setattr("tidegate.storage.export_formats.PAGE", PAGE)
     # What is loaded once is not of the export.
     assert many.run("export", "one", "--format", form, "--output", "first").code == 0
     tracemalloc.start()

@@ -17,6 +17,7 @@ from tidegate.cli.experiment.options import DATABASE, VARIABLE
 from tidegate.errors import CoolingDown, StoreError, UnknownExperiment
 from tidegate.launch.totals import KeyTotal
 from tidegate.runner.progress import Summary
+from tidegate.runner.replica import replica_tag
 from tidegate.runner.run_state import limit_reached
 from tidegate.storage import ExperimentRow, Failure, ResultStatus, Status, Store
 from tidegate.storage.claims import COOL_DOWN
@@ -179,14 +180,10 @@ def key_totals(replica: str) -> list[KeyTotal]:
     from tidegate.launch.runs import live_runs
 
     for run in live_runs():
-        if run.command.endswith(_replica_tag(replica)):
+        if run.command.endswith(replica_tag(replica)):
             return sorted(run.totals.keys.values(), key=lambda each: each.key)
     return []
 
 
 def _command(name: str, replica: str) -> str:
-    return f"tidegate experiment {name} {_replica_tag(replica)}"
-
-
-def _replica_tag(replica: str) -> str:
-    return f"(replica {replica})"
+    return f"tidegate experiment {name} {replica_tag(replica)}"

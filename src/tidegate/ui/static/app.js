@@ -5,6 +5,7 @@
 // `theme`, which changes with the colours, and `path`, the whole path in the fragment, which may go on below that of
 // the tab. `redraw()` draws the page again after a change of the tab's own state; `refresh()` polls at once.
 import { html, render } from "/static/vendor/preact-htm.js";
+import { experimentsTab } from "/static/experiments.js";
 import { limitsTab } from "/static/limits.js";
 import { takeToken, time } from "/static/parts.js";
 
@@ -12,7 +13,7 @@ const SHOWN_MS = 1000;
 const HIDDEN_MS = 10000;
 const STALE_MS = 5000;
 
-const TABS = [limitsTab];
+const TABS = [limitsTab, experimentsTab];
 
 const state = { asOf: 0, problem: "", heardAt: 0 };
 

@@ -1,0 +1,329 @@
+"""Answers of the experiments view: plain values made from rows, tallies and logs of the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tidegate.core.display import printable
+from tidegate.launch.runs import live_runs
+from tidegate.runner.replica import is_dead, owner, replica_tag, stopper
+from tidegate.runner.stats import added_up
+from tidegate.storage import ExperimentRow, LoggedLine, ResultStatus, Score, Status, Store, StoredRun
+from tidegate.storage.engines import has_secret, parsed
+from tidegate.storage.row_pages import CELL, RowPage, ShownResult
+from tidegate.storage.tally import OutputTally, StageTally
+from tidegate.storage.tally_table import TASKS
+from tidegate.ui.experiment_source import ExperimentSource
+from tidegate.ui.limit_history import facts_of
+
+LINES = 50
+"""Log lines that are shown of an experiment. Raising it makes each answer larger."""
+
+READ_LINES = 400
+"""Log lines that are read to find who runs or has stopped an experiment. Raising it makes each answer slower."""
+
+WHOLE = 100_000
+"""Characters of a text that are shown of one row. Raising it makes the answer for a row of megabytes larger. Chosen: a
+person reads less, and a browser lays it out at once; the export has the whole."""
+
+ATTEMPTS = 100
+"""Kept attempts that are shown of one row."""
+
+Stages = Mapping[str, StageTally]
+
+
+def summary(row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
+    """Return one experiment of the list; without `stages`, its tally is still to be built."""
+    return {
+        "id": row.id,
+        "name": row.name,
+        "status": row.status.value,
+        "why": _why(row),
+        "dead": row.status is Status.RUNNING and is_dead(row.claimed_by),
+        "quiet": row.quiet,
+        "cooling": row.cooling,
+        "created": row.created_on.timestamp(),
+        "rows": row.rows,
+        "rows_complete": row.complete,
+        "repetitions": row.repetitions,
+        **_progress(row, stages, source),
+    }
+
+
+async def details(store: Store, row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
+    """Return all that the screen of one experiment shows."""
+    log = await store.last_logs(row.id, READ_LINES)
+    stats = added_up(await store.claim_stats(row.id))
+    started = source.started.get(row.id)
+    return {
+        **summary(row, stages, source),
+        "source": row.source,
+        "task": row.spec.get("task"),
+        "run_by": owner(row, log) if row.status is Status.RUNNING else "",
+        "stopped_by": stopper(row, log),
+        "keys": _keys(row),
+        "stages": [] if stages is None else [_stage(name, stages, row) for name in _names(row, stages)],
+        "log": [_line(each) for each in reversed(log[-LINES:])],
+        "calls": stats.to_json() if stats.calls else None,
+        "commands": {verb: command(verb, row.name, source.url) for verb in ("resume", "stop", "show", "export")},
+        "started": None
+        if started is None
+        else {"pid": started.process.pid, "code": started.code, "said": printable(started.said)},
+    }
+
+
+def page(found: RowPage) -> dict[str, Any]:
+    """Return a page of rows."""
+    return {"rows": [_result(each) for each in found.rows], "more": found.more, "searched": found.searched}
+
+
+async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
+    """Return one row with its whole texts, as far as a person reads them."""
+    after = (run.ordinal, run.repetition, "", -1, -1)
+    kept = [
+        each
+        for each in await store.attempts(number, after=after, limit=ATTEMPTS)
+        if (each["ordinal"], each["repetition"]) == run.cursor
+    ]
+    return {
+        "ordinal": run.ordinal,
+        "repetition": run.repetition,
+        "name": run.name,
+        "status": run.status.value,
+        "row": _whole(run.row),
+        "output": _whole(run.output) if run.status is ResultStatus.OK else None,
+        "error_kind": run.error_kind,
+        "error": run.error,
+        "attempts": run.attempts,
+        "seconds": run.seconds,
+        "finished": run.finished_on.timestamp(),
+        "answered_by": [each._asdict() for each in run.answered_by],
+        "judgements": [
+            {
+                "evaluator": evaluator,
+                "output": one.output,
+                "status": one.status.value,
+                "score": one.score,
+                "label": one.label,
+                "value": None if one.value is None else _whole(json.loads(one.value)),
+                "error_kind": one.error_kind,
+                "error": one.error,
+            }
+            for evaluator, one in run.annotations
+        ],
+        "kept_attempts": [
+            {
+                "stage": each["stage"],
+                "at": each["started_at"].timestamp(),
+                "waited": each["waited"],
+                "latency": each["latency"],
+                "status": each["status"],
+                "kind": each["kind"],
+                "cause": each["cause"],
+                "http_status": each["http_status"],
+                "key": each["key"],
+            }
+            for each in kept
+        ],
+    }
+
+
+def scores_of(stages: Stages) -> list[Score]:
+    """Return the scores of a tally, as the formats of an export need them."""
+    return [
+        Score(
+            name,
+            output,
+            one.ok,
+            one.failed,
+            one.scored,
+            one.mean,
+            one.labels or {},
+            one.labelled,
+            one.valued,
+            one.chosen,
+        )
+        for name, stage in sorted(stages.items())
+        for output, one in sorted(stage.outputs.items())
+    ]
+
+
+def command(verb: str, name: str, url: str) -> str:
+    """Return the command as it is typed in a shell; a URL with a password is replaced by `…`."""
+    database = "…" if has_secret(parsed(url)) else shlex.quote(url)
+    words = ["tidegate", "experiment", verb, *(["--"] if name.startswith("-") else []), name]
+    return f"{' '.join(shlex.quote(word) for word in words)} --db {database}"
+
+
+def readable(text: str | None, limit: int = CELL) -> str | None:
+    """Return the beginning of a JSON text as people read it: a text without its quotation marks and escapes."""
+    if text is None or not text.startswith('"'):
+        return None if text is None else text[:limit] + ("…" if len(text) > limit else "")
+    if len(text) <= limit and text.endswith('"'):
+        try:
+            return str(json.loads(text))
+        except ValueError:
+            pass
+    # The cut may be inside an escape, which has at most six characters, and twelve with its second half.
+    for end in range(min(len(text), limit), max(0, limit - 13), -1):
+        try:
+            return str(json.loads(text[:end] + '"')) + "…"
+        except ValueError:
+            continue
+    return text[:limit] + "…"
+
+
+def _names(row: ExperimentRow, stages: Stages) -> list[str]:
+    """Return the stages: the tasks, the evaluators that the experiment has, then those that it had."""
+    asked = row.spec.get("evaluators")
+    names = list(asked) if isinstance(asked, Mapping) else []
+    return [TASKS, *names, *sorted(name for name in stages if name != TASKS and name not in names)]
+
+
+def _progress(row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
+    if stages is None:
+        return {"tallied": False}
+    tasks = stages.get(TASKS, StageTally())
+    asked = row.spec.get("evaluators")
+    names = list(asked) if isinstance(asked, Mapping) else []
+    judges = [stages.get(name, StageTally()) for name in names]
+    total = row.rows * row.repetitions
+    answered = tasks.counts.get("ok", 0)
+    # A row without an answer is not judged; a row that is not tried yet is expected to get one.
+    expected = max(0, max(total, tasks.items) - (tasks.items - answered)) * len(judges)
+    judged = sum(each.items for each in judges)
+    failed = sum(each.failed.get(status, 0) for each in (tasks, *judges) for status in ("error", "invalid"))
+    etas = [source.eta(row.id, TASKS, tasks.items, total)]
+    if judges:
+        etas.append(source.eta(row.id, "", judged, expected))
+    running = row.status is Status.RUNNING and row.complete
+    return {
+        "tallied": True,
+        "tasks": {"done": tasks.items, "answered": answered, "total": total},
+        "evaluations": {"done": judged, "total": expected} if judges else None,
+        "failed": failed,
+        "parked": sum(each.failed.get("parked", 0) for each in (tasks, *judges)),
+        "invalid": tasks.failed.get("invalid", 0),
+        "eta": max(eta for eta in etas if eta is not None) if running and None not in etas else None,
+        "means": [
+            {"title": _title(name, output), "mean": one.mean, "n": one.scored}
+            for name in names
+            for output, one in (stages[name].outputs.items() if name in stages else ())
+            if one.scored
+        ],
+    }
+
+
+def _why(row: ExperimentRow) -> str:
+    if row.status is Status.RUNNING and is_dead(row.claimed_by):
+        return "its process has ended; resume continues it"
+    return row.last_error or ""
+
+
+def _keys(row: ExperimentRow) -> list[dict[str, Any]]:
+    """Return the keys of the process that runs the experiment, where that is one of this user on this machine."""
+    if row.claimed_by is None or row.status is not Status.RUNNING or os.name != "posix":
+        return []
+    now, tag = time.monotonic(), replica_tag(row.claimed_by)
+    for run in live_runs():
+        if run.command.endswith(tag):
+            return [facts_of(key, now) for key in sorted(run.totals.keys.values(), key=lambda each: each.key)]
+    return []
+
+
+def _stage(name: str, stages: Stages, row: ExperimentRow) -> dict[str, Any]:
+    tally = stages.get(name, StageTally())
+    asked = row.spec.get("evaluators")
+    answered = stages.get(TASKS, StageTally()).counts.get("ok", 0)
+    return {
+        "name": name,
+        "total": row.rows * row.repetitions if name == TASKS else answered,
+        "former": name != TASKS and isinstance(asked, Mapping) and name not in asked,
+        "done": tally.items,
+        "counts": tally.counts,
+        "attempts": tally.attempts,
+        "seconds": tally.milliseconds / 1000 / tally.items if tally.items else None,
+        "more_outputs": tally.more_outputs,
+        "outputs": [_output(name, output, one) for output, one in sorted(tally.outputs.items())],
+        "failures": sorted(
+            (
+                {"status": status, "kind": kind, "count": each.count, "example": each.example}
+                for (status, kind), each in tally.kinds.items()
+            ),
+            key=lambda each: -each["count"],
+        ),
+    }
+
+
+def _output(stage: str, output: str, one: OutputTally) -> dict[str, Any]:
+    histogram = one.histogram
+    return {
+        "output": output,
+        "title": _title(stage, output),
+        "ok": one.ok,
+        "failed": one.failed,
+        "n": one.scored,
+        "mean": one.mean,
+        "deviation": one.deviation,
+        "low": one.low,
+        "high": one.high,
+        "width": histogram.width,
+        "bins": sorted(histogram.bins.items()),
+        "labels": None if one.labels is None else sorted(one.labels.items(), key=lambda each: (-each[1], each[0])),
+        "labelled": one.labelled,
+    }
+
+
+def _title(stage: str, output: str) -> str:
+    return stage if output in (stage, "") else f"{stage}.{output}"
+
+
+def _line(line: LoggedLine) -> dict[str, Any]:
+    kind = line.detail.get("type", "")
+    hidden = ("type", "stats", "answered_by", "warnings")
+    told: Iterable[str] = (f"{name} {value}" for name, value in line.detail.items() if name not in hidden)
+    return {
+        "at": line.at.timestamp(),
+        "level": line.level.value,
+        "category": line.category.value,
+        "event": str(kind).replace("_", " "),
+        "text": ", ".join(told)[:500],
+    }
+
+
+def _result(one: ShownResult) -> dict[str, Any]:
+    return {
+        "ordinal": one.ordinal,
+        "repetition": one.repetition,
+        "name": one.name[:CELL],
+        "row": readable(one.row),
+        "status": one.status.value,
+        "output": readable(one.output),
+        "error_kind": one.error_kind,
+        "error": one.error and one.error[:CELL],
+        "attempts": one.attempts,
+        "seconds": one.seconds,
+        "judgements": [
+            {
+                "title": _title(each.evaluator, each.output),
+                "status": each.status.value,
+                "score": each.score,
+                "label": readable(each.label),
+                "value": readable(each.value),
+                "error": each.error and each.error[:CELL],
+            }
+            for each in one.judgements
+        ],
+    }
+
+
+def _whole(value: Any) -> dict[str, Any]:
+    """Return a text, or another value as indented JSON, cut to `WHOLE` characters, with its whole length."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2)
+    # A lone surrogate has no bytes in the answer.
+    return {"text": text[:WHOLE].encode("utf-8", "backslashreplace").decode(), "length": len(text)}

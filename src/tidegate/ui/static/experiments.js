@@ -1,0 +1,460 @@
+// The experiments view: the list, one experiment, and its rows. What a model wrote is shown as text only.
+//
+// The location's fragment names the screen: `/experiments`, `/experiments/12`, `/experiments/12/rows?status=failed`.
+import { html, useEffect, useRef, useState } from "/static/vendor/preact-htm.js";
+import { amount, clock, duration, fetchJson, many, time } from "/static/parts.js";
+
+const BASE = "/experiments";
+const ROWS_MS = 5000;
+
+const state = { path: "", data: null, rows: null, rowsAt: 0, rowsFor: "" };
+
+// ---------------------------------------------------------------- texts
+
+const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g;
+
+// Signs that change the direction of a text, or show nothing, are written as escapes.
+const plain = (text) => String(text ?? "").replace(HIDDEN, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
+const exact = (value) => Number(value).toLocaleString("en");
+const score = (value) => {
+  if (value === null || value === undefined) return "–";
+  const size = Math.abs(value);
+  return size !== 0 && (size >= 1e6 || size < 1e-3) ? value.toExponential(2) : String(Number(value.toFixed(3)));
+};
+const share = (part, whole) => (whole > 0 ? Math.min(1, part / whole) : 0);
+const percent = (part) => (part > 0 && part < 0.01 ? "< 1 %" : `${Math.floor(100 * part)} %`);
+const since = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s ago` : `${clock(seconds)} ago`);
+const day = (seconds) => new Date(seconds * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short", hour12: false });
+
+// ---------------------------------------------------------------- data
+
+function parse(path) {
+  const [place, query = ""] = path.split("?");
+  const [number, part] = place.slice(BASE.length + 1).split("/");
+  return { number: /^\d+$/.test(number ?? "") ? Number(number) : null, rows: part === "rows", query };
+}
+
+async function poll(path) {
+  const at = parse(path);
+  const url = at.number === null ? `/api/experiments${at.query ? `?${at.query}` : ""}` : `/api/experiments/${at.number}`;
+  const data = await fetchJson(url);
+  if (at.rows && !data.problem) await pollRows(at, data.status === "RUNNING");
+  Object.assign(state, { data, path });
+  return data.as_of;
+}
+
+async function pollRows(at, running) {
+  const wanted = `${at.number}?${at.query}`;
+  const old = Date.now() - state.rowsAt > ROWS_MS;
+  if (wanted === state.rowsFor && !(running && old)) return;
+  if (wanted !== state.rowsFor) state.rows = null;
+  const found = await fetchJson(`/api/experiments/${at.number}/rows?${at.query}`);
+  Object.assign(state, { rows: found, rowsAt: Date.now(), rowsFor: wanted });
+}
+
+// ---------------------------------------------------------------- parts
+
+const SIGNS = { RUNNING: "▶", COMPLETED: "✓", STOPPED: "■", ERROR: "!", BLOCKED: "×", READY: "○" };
+
+const State = ({ of }) => html`<span class=${`state ${of.dead ? "ERROR" : of.status}`}><i aria-hidden="true">${of.dead ? "!" : SIGNS[of.status]}</i> ${of.status.toLowerCase()}</span>`;
+
+function Bar({ label, done, total, failed = 0 }) {
+  const part = share(done, total);
+  return html`
+    <div class="bar" role="progressbar" aria-label=${label} aria-valuenow=${done} aria-valuemin="0" aria-valuemax=${Math.max(total, done)}>
+      <svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">
+        <rect class="track" width="100" height="1" />
+        <rect class="fill" width=${100 * part} height="1" />
+        <rect class="bad" x=${100 * (part - share(failed, total))} width=${100 * share(failed, total)} height="1" />
+      </svg>
+      <span><b>${exact(done)}</b> of ${exact(total)} <span class="faint">${percent(part)}</span></span>
+    </div>`;
+}
+
+function Histogram({ of }) {
+  const places = of.bins.map(([place]) => place);
+  if (places.length < 2) {
+    return places.length ? html`<p class="faint one">all ${exact(of.n)} scores are about ${score(of.mean)}</p>` : null;
+  }
+  // The whole scale from 0 to 1 where all scores are on it.
+  const unit = of.low >= 0 && of.high <= 1 ? Math.round(1 / of.width) : 0;
+  const first = unit ? 0 : Math.min(...places);
+  const last = unit || Math.max(...places);
+  const high = Math.max(...of.bins.map(([, count]) => count));
+  const step = 100 / (last - first + 1);
+  const range = (place) => `${score(place * of.width)} to below ${score((place + 1) * of.width)}`;
+  return html`
+    <div class="histogram">
+      <svg viewBox="0 0 100 40" preserveAspectRatio="none" role="img" aria-label=${`Scores of ${of.title}: ${exact(of.n)}, mean ${score(of.mean)}, from ${score(of.low)} to ${score(of.high)}`}>
+        ${of.bins.map(([place, count]) => {
+          const height = Math.max(0.8, (39 * count) / high);
+          return html`<rect key=${place} x=${(place - first) * step + step * 0.06} y=${40 - height} width=${step * 0.88} height=${height}><title>${range(place)}: ${exact(count)}</title></rect>`;
+        })}
+        ${of.mean !== null && html`<line x1=${(of.mean / of.width - first) * step} x2=${(of.mean / of.width - first) * step} y1="0" y2="40" />`}
+      </svg>
+      <div class="scale faint" aria-hidden="true"><span>${score(first * of.width)}</span><span>${score((unit ? last : last + 1) * of.width)}</span></div>
+      <table class="hidden-table">
+        <caption>${of.title}: scores by bin</caption>
+        <thead><tr><th scope="col">scores</th><th scope="col">count</th></tr></thead>
+        <tbody>${of.bins.map(([place, count]) => html`<tr key=${place}><td>${range(place)}</td><td>${count}</td></tr>`)}</tbody>
+      </table>
+    </div>`;
+}
+
+function Labels({ of, link }) {
+  if (of.labels === null) return html`<p class="faint">${many(of.labelled, "label")}, too many different ones to list</p>`;
+  if (!of.labels.length) return null;
+  const high = of.labels[0][1];
+  return html`
+    <ul class="labels">${of.labels.slice(0, 12).map(([label, count]) => html`
+      <li key=${label}>
+        <a href=${link(label)}><bdi>${plain(label)}</bdi></a>
+        <svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true"><rect width=${(100 * count) / high} height="1" /></svg>
+        <span>${exact(count)}</span>
+      </li>`)}
+      ${of.labels.length > 12 && html`<li class="faint">${of.labels.length - 12} more labels</li>`}
+    </ul>`;
+}
+
+function Copied({ text }) {
+  const [done, setDone] = useState(false);
+  const copy = async () => {
+    await navigator.clipboard.writeText(text).catch(() => {});
+    setDone(true);
+    setTimeout(() => setDone(false), 1500);
+  };
+  return html`<code class="command">${text}</code> <button type="button" class="quiet" onClick=${copy}>${done ? "copied" : "copy"}</button>`;
+}
+
+function Problem({ data }) {
+  return html`
+    <section class="empty">
+      <h2>${data.missing ? "No experiments yet" : "Experiments not shown"}</h2>
+      <p>${plain(data.problem)}</p>
+      ${data.missing && html`
+        <p>This writes a first experiment, and runs it:</p>
+        <pre>tidegate experiment init${"\n"}tidegate experiment run experiment.yaml</pre>
+        <p class="faint">Another database: <code>tidegate serve --db FILE</code>, or the variable <code>TIDEGATE_DB</code>.</p>`}
+    </section>`;
+}
+
+// ---------------------------------------------------------------- list
+
+function Progress({ of }) {
+  if (!of.tallied) return html`<span class="faint">results are being counted</span>`;
+  return html`
+    <${Bar} label=${`tasks of ${of.name}`} done=${of.tasks.done} total=${Math.max(of.tasks.total, of.tasks.done)} failed=${of.tasks.done - of.tasks.answered} />
+    ${of.evaluations && html`<${Bar} label=${`evaluations of ${of.name}`} done=${of.evaluations.done} total=${of.evaluations.total} />`}`;
+}
+
+const Means = ({ of }) => (of.means ?? []).slice(0, 4).map((each) => html`<span class="mean" key=${each.title}>${plain(each.title)} <b>${score(each.mean)}</b></span>`);
+
+function List({ data }) {
+  if (!data.experiments.length) {
+    return html`<${Problem} data=${{ missing: true, problem: "The database has no experiment." }} />`;
+  }
+  return html`
+    <div class="scroll"><table class="list">
+      <thead><tr><th scope="col">experiment</th><th scope="col">state</th><th scope="col">tasks, evaluations</th><th scope="col" class="number">failed</th><th scope="col" class="number">parked</th><th scope="col" class="number">ETA</th><th scope="col">means</th><th scope="col">last heard of</th></tr></thead>
+      <tbody>${data.experiments.map((each) => html`
+        <tr key=${each.id}>
+          <th scope="row"><a href=${`#${BASE}/${each.id}`}><bdi>${plain(each.name)}</bdi></a><small class="faint">${exact(each.rows)}${each.rows_complete ? "" : "+"} rows${each.repetitions > 1 ? ` × ${each.repetitions}` : ""}</small></th>
+          <td data-title="state"><${State} of=${each} />${each.why && html`<small class="why">${plain(each.why)}</small>`}</td>
+          <td data-title="progress" class="progress"><${Progress} of=${each} /></td>
+          <td data-title="failed" class=${`number ${each.failed ? "refused" : ""}`}>${each.tallied ? exact(each.failed) : "–"}</td>
+          <td data-title="parked" class="number">${each.tallied ? exact(each.parked) : "–"}</td>
+          <td data-title="ETA" class="number">${each.eta ? clock(each.eta) : "–"}</td>
+          <td data-title="means" class="means"><${Means} of=${each} /></td>
+          <td data-title="last heard of" class="faint">${each.quiet !== null ? since(each.quiet) : day(each.created)}</td>
+        </tr>`)}</tbody>
+    </table></div>
+    ${data.more && html`<p><a href=${`#${BASE}?before=${data.experiments.at(-1).id}`}>older experiments</a></p>`}`;
+}
+
+// ---------------------------------------------------------------- one experiment
+
+function Actions({ of, refresh }) {
+  const [told, setTold] = useState("");
+  const [busy, setBusy] = useState(false);
+  const act = async (verb) => {
+    setBusy(true);
+    try {
+      const answer = await fetchJson(`/api/experiments/${of.id}/${verb}`, {});
+      setTold(answer.problem ?? {
+        done: verb === "stop" ? "Stopped in the database. Its process ends the run at its next heartbeat, within 15 s." : `Started as process ${answer.pid}. It goes on when this page is closed.`,
+        already: verb === "stop" ? "It does not run." : "It runs already.",
+        cooling: "It was stopped or resumed a moment ago; try again in some seconds.",
+        missing: "It does not exist any more.",
+      }[answer.result]);
+    } catch (error) {
+      setTold(error.message);
+    }
+    setBusy(false);
+    refresh();
+  };
+  const runs = of.status === "RUNNING" && !of.dead;
+  const started = of.started;
+  return html`
+    <div class="actions">
+      <p>
+        ${runs || of.status === "READY"
+          ? html`<button type="button" disabled=${busy || of.cooling > 0} onClick=${() => act("stop")}>Stop</button> <span class="faint">ends the run within a heartbeat, 15 s; finished results are kept</span>`
+          : html`<button type="button" disabled=${busy || of.cooling > 0} onClick=${() => act("resume")}>Resume</button> <span class="faint">tries failed and parked rows again, as a process of its own:</span> <${Copied} text=${of.commands.resume} />`}
+      </p>
+      ${of.cooling > 0 && html`<p class="faint" role="timer">stopped or resumed a moment ago; the next one is possible in ${Math.ceil(of.cooling)} s</p>`}
+      <p role="status">${told}${started && html` <span class=${started.code ? "refused" : "faint"}>Process ${started.pid} ${started.code === null ? "runs" : `has ended with code ${started.code}`}${started.said && `: ${plain(started.said)}`}</span>`}</p>
+    </div>`;
+}
+
+function Failures({ of, number }) {
+  if (!of.length) return null;
+  return html`
+    <div class="scroll"><table class="failures">
+      <caption class="faint">failures by kind</caption>
+      <thead><tr><th scope="col">kind</th><th scope="col" class="number">count</th><th scope="col">example</th></tr></thead>
+      <tbody>${of.map((each) => html`
+        <tr key=${`${each.status} ${each.kind}`}>
+          <td><a href=${`#${BASE}/${number}/rows?status=${each.status === "error" ? "failed" : each.status || "failed"}`}>${each.status ? `${each.status} ${plain(each.kind) || ""}` : "other kinds"}</a></td>
+          <td class="number refused">${exact(each.count)}</td>
+          <td class="cell"><bdi>${plain(each.example)}</bdi></td>
+        </tr>`)}</tbody>
+    </table></div>`;
+}
+
+function Stage({ of, number }) {
+  const failed = Object.entries(of.counts).filter(([status]) => status !== "ok");
+  const link = (output) => (label) => `#${BASE}/${number}/rows?${new URLSearchParams({ evaluator: of.name, output, label })}`;
+  return html`
+    <article class="key stage" aria-label=${of.name}>
+      <h3><bdi>${plain(of.name)}</bdi> ${of.former && html`<span class="badge">of an earlier run</span>`}</h3>
+      <${Bar} label=${`results of ${of.name}`} done=${of.done} total=${Math.max(of.total, of.done)} failed=${of.done - (of.counts.ok ?? 0)} />
+      <ul class="numbers">
+        ${failed.map(([status, count]) => html`<li key=${status} class="refused"><b>${exact(count)}</b> ${status === "error" ? "failed" : status}</li>`)}
+        ${of.seconds !== null && html`<li>mean time <b>${duration(of.seconds)}</b></li>`}
+        ${of.attempts > of.done && html`<li><b>${exact(of.attempts)}</b> attempts</li>`}
+      </ul>
+      ${of.outputs.map((each) => html`
+        <section class="output" key=${each.output}>
+          <h4><span class="title"><bdi>${plain(each.title)}</bdi></span>
+            ${each.n > 0 && html`<span><b>${score(each.mean)}</b> mean${each.deviation !== null ? ` ± ${score(each.deviation)}` : ""} of ${exact(each.n)}</span>`}
+            ${each.failed > 0 && html`<span class="refused">${exact(each.failed)} failed</span>`}</h4>
+          <${Histogram} of=${each} />
+          <${Labels} of=${each} link=${link(each.output)} />
+        </section>`)}
+      ${of.more_outputs && html`<p class="faint">It has more outputs than are counted.</p>`}
+      <${Failures} of=${of.failures} number=${number} />
+    </article>`;
+}
+
+function Waits({ of }) {
+  if (of.status !== "RUNNING") return null;
+  return html`
+    <section aria-label="Waits">
+      <h2>Waits</h2>
+      ${of.keys.length ? html`<ul class="waits">${of.keys.map((key) => html`
+        <li key=${key.key}><a href="#/limits">${key.key}</a> <span>${amount(key.in_flight)} of at most ${amount(key.slots)} in flight, ${amount(key.waiting)} waiting</span> ${key.blocked && html`<span class="blocked">${key.blocked}</span>`}</li>`)}</ul>`
+      : html`<p class="faint">Its limits are seen where it runs: on another machine, or before its first call.</p>`}
+    </section>`;
+}
+
+function Log({ lines }) {
+  return html`
+    <section class="changes" aria-label="Log">
+      <h2>Log</h2>
+      <ol tabindex="0">${lines.map((line, place) => html`
+        <li key=${lines.length - place} class=${line.level === "ERROR" ? "refused" : ""}><time>${time(line.at)}</time><span>${line.category.toLowerCase()} <b>${plain(line.event)}</b> <bdi class="faint">${plain(line.text)}</bdi></span></li>`)}</ol>
+    </section>`;
+}
+
+async function download(of, format) {
+  const answer = await fetch(`/api/experiments/${of.id}/export?format=${format}`, {
+    headers: { authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` },
+  });
+  if (answer.headers.get("content-type")?.includes("json;") || answer.headers.get("content-type") === "application/json") {
+    throw new Error((await answer.json()).problem);
+  }
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await answer.blob());
+  link.download = `${of.name.replace(/[^\w.-]+/g, "_")}.${format}`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+}
+
+function Exports({ of }) {
+  const [told, setTold] = useState("");
+  const load = async (format) => {
+    setTold(`${format} is being written`);
+    await download(of, format).then(() => setTold(""), (error) => setTold(plain(error.message)));
+  };
+  return html`
+    <span class="exports">export ${["jsonl", "csv", "parquet"].map((format) => html`<button type="button" class="quiet" key=${format} onClick=${() => load(format)}>${format}</button> `)}
+      <span role="status" class="faint">${told}</span></span>`;
+}
+
+function Head({ of, rows }) {
+  return html`
+    <nav class="path" aria-label="Experiment">
+      <a href=${`#${BASE}`}>all experiments</a>
+      <h2><bdi>${plain(of.name)}</bdi></h2>
+      <${State} of=${of} />
+      <a href=${`#${BASE}/${of.id}`} aria-current=${rows ? null : "page"}>Overview</a>
+      <a href=${`#${BASE}/${of.id}/rows`} aria-current=${rows ? "page" : null}>Rows</a>
+      <${Exports} of=${of} />
+    </nav>`;
+}
+
+function One({ of, refresh }) {
+  const why = [of.why, of.run_by && `run by ${of.run_by}`, of.quiet !== null && `last heartbeat ${since(of.quiet)}`, of.stopped_by && `stopped by ${of.stopped_by}`].filter(Boolean);
+  return html`
+    <${Head} of=${of} />
+    <p class="facts">${exact(of.rows)}${of.rows_complete ? "" : " so far of"} rows of <bdi>${plain(of.source)}</bdi>${of.repetitions > 1 ? ` × ${of.repetitions}` : ""}${of.eta ? html` · ETA <b>${clock(of.eta)}</b>` : ""}${why.map((each) => html` · <span>${plain(each)}</span>`)}</p>
+    <${Actions} of=${of} refresh=${refresh} />
+    <${Waits} of=${of} />
+    ${of.tallied ? html`<div class="keys stages">${of.stages.map((each) => html`<${Stage} key=${each.name} of=${each} number=${of.id} />`)}</div>`
+      : html`<p class="faint">Its results are being counted, once: an older version of tidegate made it.</p>`}
+    ${of.calls && html`<p class="facts">ended runs: ${many(of.calls.calls, "call")} in ${duration(of.calls.wall_seconds)} · ${exact(of.calls.capacity_retries)} refused · throttled for ${duration(of.calls.throttled_for)} · ${exact(of.calls.input_tokens)} + ${exact(of.calls.output_tokens)} tokens${of.calls.latency_p50 !== null ? ` · latency ${duration(of.calls.latency_p50)}, p99 ${duration(of.calls.latency_p99)}` : ""}</p>`}
+    <${Log} lines=${of.log} />`;
+}
+
+// ---------------------------------------------------------------- rows
+
+function Filters({ of, query }) {
+  const given = new URLSearchParams(query);
+  const outputs = (of.stages ?? []).flatMap((stage) => stage.outputs.map((each) => ({ ...each, evaluator: stage.name })));
+  const go = (event) => {
+    event.preventDefault();
+    const values = new FormData(event.currentTarget.closest("form"));
+    const next = new URLSearchParams();
+    if (values.get("status")) next.set("status", values.get("status"));
+    else if (values.get("of")) {
+      const chosen = outputs[Number(values.get("of"))];
+      next.set("evaluator", chosen.evaluator);
+      next.set("output", chosen.output);
+      for (const name of ["label", "low", "high"]) if (values.get(name)) next.set(name, values.get(name));
+    }
+    location.hash = `${BASE}/${of.id}/rows${next.size ? `?${next}` : ""}`;
+  };
+  const chosen = outputs.findIndex((each) => each.evaluator === given.get("evaluator") && each.output === given.get("output"));
+  const output = outputs[chosen];
+  return html`
+    <form class="filters" key=${query} onSubmit=${go}>
+      <label>rows <select name="status" value=${given.get("status") ?? ""} onChange=${(event) => {
+        if (event.currentTarget.value) event.currentTarget.form.elements.of.value = "";
+        go(event);
+      }}>
+        <option value="">all</option><option value="failed">failed</option><option value="parked">parked</option><option value="invalid">invalid</option>
+      </select></label>
+      <label>judged <select name="of" value=${chosen < 0 ? "" : String(chosen)} onChange=${(event) => {
+        event.currentTarget.form.elements.status.value = "";
+        for (const name of ["label", "low", "high"]) if (event.currentTarget.form.elements[name]) event.currentTarget.form.elements[name].value = "";
+        go(event);
+      }}>
+        <option value="">any</option>
+        ${outputs.map((each, place) => html`<option key=${place} value=${String(place)}>${plain(each.title)}</option>`)}
+      </select></label>
+      ${output?.labels?.length > 0 && html`<label>label <select name="label" value=${given.get("label") ?? ""} onChange=${go}>
+        <option value="">any</option>${output.labels.map(([label, count]) => html`<option key=${label} value=${label}>${plain(label).slice(0, 60)} (${exact(count)})</option>`)}
+      </select></label>`}
+      ${output?.n > 0 && html`
+        <label>score from <input name="low" inputmode="decimal" size="6" value=${given.get("low") ?? ""} onChange=${go} /></label>
+        <label>to <input name="high" inputmode="decimal" size="6" value=${given.get("high") ?? ""} onChange=${go} /></label>
+        <button type="submit" class="quiet">show</button>`}
+    </form>`;
+}
+
+const Verdict = ({ of }) => html`
+  <span class=${`verdict ${of.status === "ok" ? "" : "refused"}`}><span class="faint">${plain(of.title)}</span> ${of.status !== "ok" ? plain(of.error ?? of.status)
+    : of.score !== null ? html`<b>${score(of.score)}</b>${of.label !== null ? ` ${plain(of.label)}` : ""}` : plain(of.label ?? of.value)}</span>`;
+
+function Rows({ of, found, at }) {
+  const [open, setOpen] = useState(null);
+  if (!found) return html`<p class="faint">loading</p>`;
+  if (found.problem) return html`<p>${plain(found.problem)}</p>`;
+  const query = new URLSearchParams(at.query);
+  const turn = (name, cursor) => {
+    const next = new URLSearchParams(query);
+    next.delete("after");
+    next.delete("before");
+    if (cursor) next.set(name, cursor);
+    return `#${BASE}/${of.id}/rows?${next}`;
+  };
+  const cursor = (row) => `${row.ordinal}.${row.repetition}`;
+  const back = query.has("before");
+  const rows = found.rows;
+  const end = found.searched ? `${found.searched[0]}.${found.searched[1]}` : null;
+  const next = back || found.more ? (!back && end) || (rows.length && cursor(rows.at(-1))) || query.get("before") : null;
+  const last = back ? (found.more ? end ?? (rows.length && cursor(rows[0])) : null) : query.has("after") && ((rows.length && cursor(rows[0])) || query.get("after"));
+  return html`
+    <div class="scroll"><table class="rows" aria-rowcount=${of.tallied && !at.query ? of.tasks.done : -1}>
+      <thead><tr><th scope="col">row</th><th scope="col">state</th><th scope="col">content</th><th scope="col">answer</th><th scope="col">judgements</th></tr></thead>
+      <tbody>${rows.map((row) => html`
+        <tr key=${cursor(row)} aria-rowindex=${row.ordinal * of.repetitions + row.repetition}>
+          <th scope="row"><button type="button" class="link" onClick=${() => setOpen(row)}><bdi>${plain(row.name)}</bdi></button>${of.repetitions > 1 && html`<small class="faint">× ${row.repetition}</small>`}</th>
+          <td class=${row.status === "ok" ? "faint" : "refused"}>${row.status === "error" ? "failed" : row.status}</td>
+          <td class="cell" onClick=${() => setOpen(row)}><bdi>${plain(row.row)}</bdi></td>
+          <td class="cell" onClick=${() => setOpen(row)}>${row.status === "ok" ? html`<bdi>${plain(row.output)}</bdi>` : html`<bdi class="refused">${plain(row.error ?? row.error_kind)}</bdi>`}</td>
+          <td class="verdicts">${row.judgements.map((each) => html`<${Verdict} key=${each.title} of=${each} />`)}</td>
+        </tr>`)}</tbody>
+    </table></div>
+    ${!rows.length && html`<p class="faint">${found.searched ? `none up to row ${exact(found.searched[0])}` : "no such row"}</p>`}
+    <nav class="pages" aria-label="Pages">
+      ${last ? html`<a href=${turn("before", last)}>previous</a>` : html`<span class="faint">previous</span>`}
+      ${next ? html`<a href=${turn("after", next)}>${end && !back ? `search on from row ${exact(found.searched[0] + 1)}` : "next"}</a>` : html`<span class="faint">next</span>`}
+      ${(query.has("after") || back) && html`<a href=${turn("")}>first</a>`}
+    </nav>
+    ${open && html`<${Drawer} key=${cursor(open)} number=${of.id} row=${open} close=${() => setOpen(null)} />`}`;
+}
+
+const Whole = ({ title, of }) => of && html`
+  <section><h3>${title} <span class="faint">${of.length > of.text.length ? `the first ${exact(of.text.length)} of ${exact(of.length)} characters` : ""}</span></h3>
+    <pre tabindex="0"><bdi>${plain(of.text)}</bdi></pre></section>`;
+
+function Drawer({ number, row, close }) {
+  const place = useRef(null);
+  const [found, setFound] = useState(null);
+  useEffect(() => {
+    place.current.showModal();
+    fetchJson(`/api/experiments/${number}/rows/${row.ordinal}/${row.repetition}`).then(setFound, (error) => setFound({ problem: error.message }));
+  }, []);
+  return html`
+    <dialog class="drawer" ref=${place} onClose=${close} onClick=${(event) => event.target === place.current && place.current.close()} aria-label=${`Row ${row.name}`}>
+      <div>
+      <header><h2>row <bdi>${plain(row.name)}</bdi>${row.repetition > 1 ? ` × ${row.repetition}` : ""}</h2><button type="button" onClick=${() => place.current.close()}>close</button></header>
+      ${!found ? html`<p class="faint">loading</p>` : found.problem ? html`<p>${plain(found.problem)}</p>` : html`
+        <p class="facts">${found.status === "ok" ? "answered" : found.status === "error" ? "failed" : found.status} at ${day(found.finished)} · ${many(found.attempts, "attempt")} · ${duration(found.seconds)}${found.answered_by.map((by) => html` · answered by ${plain(by.choice)}`)}</p>
+        ${found.error && html`<section><h3>Error <span class="faint">${plain(found.error_kind)}</span></h3><pre class="refused" tabindex="0"><bdi>${plain(found.error)}</bdi></pre></section>`}
+        <${Whole} title="Answer" of=${found.output} />
+        ${found.judgements.length > 0 && html`<section><h3>Judgements</h3><div class="scroll"><table class="judgements"><tbody>${found.judgements.map((each) => html`
+          <tr key=${`${each.evaluator} ${each.output}`}><th scope="row">${plain(each.evaluator === each.output ? each.evaluator : `${each.evaluator}.${each.output}`)}</th>
+            <td class="number">${each.score !== null ? score(each.score) : ""}</td>
+            <td class=${each.status === "ok" ? "" : "refused"}><bdi>${plain(each.label ?? each.value?.text ?? each.error ?? each.error_kind ?? "")}</bdi></td></tr>`)}</tbody></table></div></section>`}
+        <${Whole} title="Row" of=${found.row} />
+        ${found.kept_attempts.length > 0 && html`<section><h3>Kept attempts</h3><div class="scroll"><table><thead><tr><th scope="col">at</th><th scope="col">stage</th><th scope="col">outcome</th><th scope="col" class="number">waited</th><th scope="col" class="number">latency</th></tr></thead>
+          <tbody>${found.kept_attempts.map((each, n) => html`<tr key=${n}><td>${time(each.at)}</td><td>${plain(each.stage)}</td><td>${each.status.replace("_", " ")}${each.cause && each.cause !== "none" ? `, ${each.cause}` : ""}${each.http_status ? `, ${each.http_status}` : ""}</td><td class="number">${duration(each.waited)}</td><td class="number">${duration(each.latency)}</td></tr>`)}</tbody></table></div></section>`}`}
+      </div>
+    </dialog>`;
+}
+
+// ---------------------------------------------------------------- tab
+
+function Experiments({ path, refresh }) {
+  const at = parse(path);
+  const data = state.data;
+  const shown = state.path ? parse(state.path) : null;
+  // Until the first answer for this screen, the one before is not shown under its name.
+  if (!data || shown.number !== at.number) return html`<p class="faint">loading</p>`;
+  if (data.problem) return html`<${Problem} data=${data} />`;
+  if (at.number === null) return html`<${List} data=${data} />`;
+  if (!at.rows) return html`<${One} of=${data} refresh=${refresh} />`;
+  const found = state.rowsFor === `${at.number}?${at.query}` ? state.rows : null;
+  return html`<${Head} of=${data} rows=${true} /><${Filters} of=${data} query=${at.query} /><${Rows} key=${at.query} of=${data} found=${found} at=${at} />`;
+}
+
+function Summary() {
+  const found = state.data?.experiments;
+  if (!found?.length) return null;
+  const running = found.filter((each) => each.status === "RUNNING").length;
+  return html`<span>${many(found.length, "experiment")}${state.data.more ? " and older ones" : ""} · ${exact(running)} running</span>`;
+}
+
+export const experimentsTab = { path: BASE, title: "Experiments", poll, content: Experiments, summary: Summary };

@@ -1,0 +1,125 @@
+"""A database of experiments for the tests of the page: one of many outcomes, one whose texts are hostile, one to run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tidegate.storage import (
+    Annotation,
+    AnnotationResult,
+    Category,
+    Claim,
+    LogLevel,
+    LogLine,
+    NewRow,
+    ResultStatus,
+    RunResult,
+    Status,
+    Store,
+    encoded,
+)
+
+ROWS = 350
+"""Rows of `capitals`: three full pages of the table and a part of one."""
+
+FAILED, PARKED, INVALID = (7, 107, 207, 307), (20, 21), (33,)
+LONG = "x" * 5_000_000
+HOSTILE = (
+    "<script>document.title = 'broken'</script><img src=x onerror=\"document.title = 'broken'\">",
+    "abc\u202egnp.exe \u2066isolated",
+    LONG,
+    "half \ud800 a pair, \u0000 and \u001b[31mred",
+    "[link](javascript:alert(1)) {{constructor.constructor('alert(1)')()}}",
+)
+
+CODE = """
+import os, time
+from tidegate.runner import Experiment
+
+def answer(row):
+    while not os.path.exists("go"):
+        time.sleep(0.02)
+    return row["n"]
+
+experiment = Experiment("counted", [{"n": n} for n in range(30)], answer, max_concurrency=1)
+"""
+
+
+async def made(url: str) -> None:
+    """Make the experiments `capitals` and `hostile`."""
+    store = await Store.open(url)
+    try:
+        await _capitals(store)
+        await _hostile(store)
+    finally:
+        await store.close()
+
+
+async def _claimed(store: Store, name: str, evaluators: list[str], rows: list[NewRow]) -> Claim:
+    spec: dict[str, Any] = {"name": name, "task": "answer", "evaluators": {each: [] for each in evaluators}}
+    experiment = await store.create(name, spec, 1, f"{name}.jsonl")
+    await store.add_rows(experiment.dataset_id, rows)
+    await store.complete_dataset(experiment.dataset_id)
+    claim = await store.claim(experiment.id, "elsewhere", 60.0)
+    assert claim is not None
+    return claim
+
+
+async def _capitals(store: Store) -> None:
+    rows = [
+        NewRow(n, f"q{n}", {"id": f"q{n}", "question": f"What is the capital of country {n}?"})
+        if n not in INVALID
+        else NewRow(n, f"line {n + 1}", invalid="Expecting value: line 1 column 1", line=n + 1)
+        for n in range(ROWS)
+    ]
+    claim = await _claimed(store, "capitals", ["correct", "judge"], rows)
+    number, epoch = claim.experiment_id, claim.epoch
+    batch: list[Any] = [
+        LogLine(number, epoch, LogLevel.INFO, Category.EXPERIMENT, {"type": "started", "epoch": 1, "pid": 1, "host": "h"})
+    ]
+    for n in range(ROWS):
+        if n in FAILED:
+            batch.append(
+                RunResult(number, epoch, n, 1, ResultStatus.ERROR, None, "BadRequestError",
+                          "BadRequestError: 400 the prompt is too long", 3, 1.5)
+            )  # fmt: skip
+        elif n in PARKED:
+            batch.append(RunResult(number, epoch, n, 1, ResultStatus.PARKED, None, "outage", "no answer for an hour"))
+        elif n in INVALID:
+            batch.append(RunResult(number, epoch, n, 1, ResultStatus.INVALID, None, "invalid", "line 34 is no JSON"))
+        else:
+            text = encoded(f"The capital of country {n} is City {n}, as far as anybody knows.")
+            batch.append(RunResult(number, epoch, n, 1, ResultStatus.OK, text, attempts=1, seconds=0.8))
+            batch.append(
+                AnnotationResult(number, epoch, n, 1, "correct", (Annotation("correct", score=float(n % 4 > 0)),), 1, 0.0)
+            )
+            verdict = (
+                (Annotation("score", score=(n % 21) / 20), Annotation("label", label=("good", "fair", "poor")[n % 3]))
+                if n % 50 != 11
+                else (Annotation("score", ResultStatus.ERROR, error_kind="Timeout", error="the judge took too long"),)
+            )
+            batch.append(AnnotationResult(number, epoch, n, 1, "judge", verdict, 1, 1.1))
+    await store.write(batch)
+    await store.release(claim, Status.STOPPED, "no answer of openai for an hour; resume tries the parked rows again")
+
+
+async def _hostile(store: Store) -> None:
+    rows = [NewRow(n, f"<b>{n}</b>\u202e", {"text": text}) for n, text in enumerate(HOSTILE)]
+    claim = await _claimed(store, "<i>hostile</i>\u202eeman", ["<b>judge</b>"], rows)
+    batch: list[Any] = []
+    for n, text in enumerate(HOSTILE):
+        batch.append(RunResult(claim.experiment_id, claim.epoch, n, 1, ResultStatus.OK, encoded(text), attempts=1))
+        batch.append(
+            AnnotationResult(
+                claim.experiment_id, claim.epoch, n, 1, "<b>judge</b>",
+                (Annotation("label", label=HOSTILE[n % 2]), Annotation("why", value=encoded(text[:1000]))), 1, 0.1
+            )
+        )  # fmt: skip
+    await store.write(batch)
+    await store.release(claim, Status.COMPLETED)
+
+
+def counted(folder: Path) -> None:
+    """Write the code of `counted`, which waits for the file `go` in the working directory."""
+    (folder / "counted.py").write_text(CODE)
