@@ -1,4 +1,4 @@
-"""A database of experiments for the tests of the page: one of many outcomes, one whose texts are hostile, one to run."""
+"""A database of experiments for the tests of the page: one of many outcomes, one of hostile texts, and one to run."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ async def _capitals(store: Store) -> None:
     claim = await _claimed(store, "capitals", ["correct", "judge"], rows)
     number, epoch = claim.experiment_id, claim.epoch
     batch: list[Any] = [
-        LogLine(number, epoch, LogLevel.INFO, Category.EXPERIMENT, {"type": "started", "epoch": 1, "pid": 1, "host": "h"})
+        LogLine(
+            number, epoch, LogLevel.INFO, Category.EXPERIMENT, {"type": "started", "epoch": 1, "pid": 1, "host": "h"}
+        )
     ]
     for n in range(ROWS):
         if n in FAILED:
@@ -92,7 +94,9 @@ async def _capitals(store: Store) -> None:
             text = encoded(f"The capital of country {n} is City {n}, as far as anybody knows.")
             batch.append(RunResult(number, epoch, n, 1, ResultStatus.OK, text, attempts=1, seconds=0.8))
             batch.append(
-                AnnotationResult(number, epoch, n, 1, "correct", (Annotation("correct", score=float(n % 4 > 0)),), 1, 0.0)
+                AnnotationResult(
+                    number, epoch, n, 1, "correct", (Annotation("correct", score=float(n % 4 > 0)),), 1, 0.0
+                )
             )
             verdict = (
                 (Annotation("score", score=(n % 21) / 20), Annotation("label", label=("good", "fair", "poor")[n % 3]))

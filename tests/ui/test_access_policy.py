@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.testclient import TestClient
 
 from tidegate.ui.access_policy import ANSWER_HEADERS
+from tidegate.ui.experiment_routes import experiment_routes
 from tidegate.ui.route_table import RouteTable
 from tidegate.ui.server import create_app
 
@@ -54,8 +55,8 @@ NO_TOKEN = {
 
 
 def app() -> Starlette:
-    table = [Route("/api/added/{number:int}", added)]
-    return create_app(hosts=(HOST, "localhost:4780"), token=TOKEN, runs=lambda: (), tables=[RouteTable(table)])
+    tables = [RouteTable([Route("/api/added/{number:int}", added)]), experiment_routes("no-such-folder/tidegate.db")]
+    return create_app(hosts=(HOST, "localhost:4780"), token=TOKEN, runs=lambda: (), tables=tables)
 
 
 def added(request: Request) -> JSONResponse:

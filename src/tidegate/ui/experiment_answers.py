@@ -170,7 +170,8 @@ def readable(text: str | None, limit: int = CELL) -> str | None:
         except ValueError:
             pass
     # The cut may be inside an escape, which has at most six characters, and twelve with its second half.
-    for end in range(min(len(text), limit), max(0, limit - 13), -1):
+    last = min(len(text), limit)
+    for end in range(last, max(0, last - 13), -1):
         try:
             return str(json.loads(text[:end] + '"')) + "…"
         except ValueError:
@@ -301,7 +302,7 @@ def _result(one: ShownResult) -> dict[str, Any]:
         "ordinal": one.ordinal,
         "repetition": one.repetition,
         "name": one.name[:CELL],
-        "row": readable(one.row),
+        "row": _fields(one.row),
         "status": one.status.value,
         "output": readable(one.output),
         "error_kind": one.error_kind,
@@ -320,6 +321,18 @@ def _result(one: ShownResult) -> dict[str, Any]:
             for each in one.judgements
         ],
     }
+
+
+def _fields(text: str | None) -> str | None:
+    """Return the fields of a short row as `name: value`; a longer one stays the beginning of its JSON."""
+    try:
+        row = json.loads(text) if text is not None and len(text) <= CELL else None
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        return readable(text)
+    told = {name: each if isinstance(each, str) else json.dumps(each, ensure_ascii=False) for name, each in row.items()}
+    return " · ".join(f"{name}: {value}" for name, value in told.items())
 
 
 def _whole(value: Any) -> dict[str, Any]:

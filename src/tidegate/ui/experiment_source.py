@@ -137,9 +137,7 @@ class ExperimentSource:
 
         try:
             place = parsed(self.url)
-            if place.get_backend_name() == "sqlite" and not await asyncio.to_thread(
-                Path(place.database or "").exists
-            ):
+            if place.get_backend_name() == "sqlite" and not await asyncio.to_thread(Path(place.database or "").exists):
                 raise SourceProblem(f"there is no database {place.database}", missing=True)
             try:
                 return await Store.open(self.url)

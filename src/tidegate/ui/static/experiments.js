@@ -214,7 +214,7 @@ function Failures({ of, number }) {
       <thead><tr><th scope="col">kind</th><th scope="col" class="number">count</th><th scope="col">example</th></tr></thead>
       <tbody>${of.map((each) => html`
         <tr key=${`${each.status} ${each.kind}`}>
-          <td><a href=${`#${BASE}/${number}/rows?status=${each.status === "error" ? "failed" : each.status || "failed"}`}>${each.status ? `${each.status} ${plain(each.kind) || ""}` : "other kinds"}</a></td>
+          <td><a href=${`#${BASE}/${number}/rows?status=${each.status === "error" ? "failed" : each.status || "failed"}`}>${each.status ? each.status === each.kind ? each.status : `${each.status} ${plain(each.kind)}` : "other kinds"}</a></td>
           <td class="number refused">${exact(each.count)}</td>
           <td class="cell"><bdi>${plain(each.example)}</bdi></td>
         </tr>`)}</tbody>
@@ -230,7 +230,7 @@ function Stage({ of, number }) {
       <${Bar} label=${`results of ${of.name}`} done=${of.done} total=${Math.max(of.total, of.done)} failed=${of.done - (of.counts.ok ?? 0)} />
       <ul class="numbers">
         ${failed.map(([status, count]) => html`<li key=${status} class="refused"><b>${exact(count)}</b> ${status === "error" ? "failed" : status}</li>`)}
-        ${of.seconds !== null && html`<li>mean time <b>${duration(of.seconds)}</b></li>`}
+        ${of.seconds >= 0.05 && html`<li>mean time <b>${duration(of.seconds)}</b></li>`}
         ${of.attempts > of.done && html`<li><b>${exact(of.attempts)}</b> attempts</li>`}
       </ul>
       ${of.outputs.map((each) => html`
