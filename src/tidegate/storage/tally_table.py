@@ -129,8 +129,12 @@ def begin(connection: Connection, experiment_id: int) -> None:
 
 async def read(database: Database, experiment_ids: Sequence[int]) -> Tallies:
     """Return the tallies of these experiments by stage; those without any are left out."""
+    found: Tallies = {}
+    query = select(tallies).where(tallies.c.experiment_id.in_(experiment_ids))
     async with database.reading() as connection:
-        return await connection.run_sync(_read, set(experiment_ids))
+        for row in await connection.execute(query):
+            found.setdefault(row.experiment_id, {})[row.stage] = StageTally.from_json(json.loads(row.tally))
+    return found
 
 
 async def build(database: Database, experiment_id: int, *, anew: bool = False) -> bool:
@@ -189,7 +193,7 @@ def _streamed(connection: Connection, query: Select[Any]) -> Iterator[Any]:
 
 def _read(connection: Connection, experiment_ids: set[int]) -> Tallies:
     found: Tallies = {}
-    # One by one: for a list, SQLite may scan the table where it knows it to be small.
+    # One by one: for a list, SQLite may scan a table that it knows to be small.
     for number in experiment_ids:
         for row in connection.execute(_reading(), {"experiment": number}):
             found.setdefault(number, {})[row.stage] = StageTally.from_json(json.loads(row.tally))

@@ -337,14 +337,14 @@ function Filters({ of, query }) {
   const chosen = outputs.findIndex((each) => each.evaluator === given.get("evaluator") && each.output === given.get("output"));
   const output = outputs[chosen];
   return html`
-    <form class="filters" key=${query} onSubmit=${go}>
-      <label>rows <select name="status" value=${given.get("status") ?? ""} onChange=${(event) => {
+    <form class="filters" onSubmit=${go}>
+      <label>rows <select name="status" aria-label="rows" value=${given.get("status") ?? ""} onChange=${(event) => {
         if (event.currentTarget.value) event.currentTarget.form.elements.of.value = "";
         go(event);
       }}>
         <option value="">all</option><option value="failed">failed</option><option value="parked">parked</option><option value="invalid">invalid</option>
       </select></label>
-      <label>judged <select name="of" value=${chosen < 0 ? "" : String(chosen)} onChange=${(event) => {
+      <label>judged <select name="of" aria-label="judged" value=${chosen < 0 ? "" : String(chosen)} onChange=${(event) => {
         event.currentTarget.form.elements.status.value = "";
         for (const name of ["label", "low", "high"]) if (event.currentTarget.form.elements[name]) event.currentTarget.form.elements[name].value = "";
         go(event);
@@ -352,12 +352,12 @@ function Filters({ of, query }) {
         <option value="">any</option>
         ${outputs.map((each, place) => html`<option key=${place} value=${String(place)}>${plain(each.title)}</option>`)}
       </select></label>
-      ${output?.labels?.length > 0 && html`<label>label <select name="label" value=${given.get("label") ?? ""} onChange=${go}>
+      ${output?.labels?.length > 0 && html`<label>label <select name="label" aria-label="label" value=${given.get("label") ?? ""} onChange=${go}>
         <option value="">any</option>${output.labels.map(([label, count]) => html`<option key=${label} value=${label}>${plain(label).slice(0, 60)} (${exact(count)})</option>`)}
       </select></label>`}
       ${output?.n > 0 && html`
-        <label>score from <input name="low" inputmode="decimal" size="6" value=${given.get("low") ?? ""} onChange=${go} /></label>
-        <label>to <input name="high" inputmode="decimal" size="6" value=${given.get("high") ?? ""} onChange=${go} /></label>
+        <label>score from <input name="low" aria-label="score from" inputmode="decimal" size="6" value=${given.get("low") ?? ""} onChange=${go} /></label>
+        <label>to <input name="high" aria-label="score to" inputmode="decimal" size="6" value=${given.get("high") ?? ""} onChange=${go} /></label>
         <button type="submit" class="quiet">show</button>`}
     </form>`;
 }

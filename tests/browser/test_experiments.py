@@ -1,0 +1,198 @@
+"""The experiments view in a real browser: list, one experiment, rows, filters, one row, stop, resume, hostile texts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import subprocess
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.test_page import WIDTHS, browser, page, shown
+from tests.cli.running import TIDEGATE, environ
+from tests.ui import experiments
+from tests.ui.test_serve import PATIENCE, served
+from tidegate.storage import Store
+
+__all__ = ["browser", "page"]
+
+pytestmark = pytest.mark.real
+
+
+def finished(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in a thread: the browser's driver has a running loop in this one."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("experiments")
+    finished(experiments.made(str(folder / "tidegate.db")))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(folder: Path) -> Iterator[tuple[str, str]]:
+    with served(folder, "--port", "0", "--db", str(folder / "tidegate.db")) as (url, token, _):
+        yield url, token
+
+
+def opened(page: Any, url: tuple[str, str], path: str, text: str) -> None:
+    page.goto(f"{url[0]}#{url[1]}")
+    page.goto(f"{url[0]}#{path}")
+    shown(page, text)
+
+
+def names(page: Any) -> list[str]:
+    return [str(each) for each in page.locator("table.rows tbody th button").all_inner_texts()]
+
+
+def test_the_list_leads_to_one_experiment_and_to_its_failed_rows(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments", "capitals")
+    row = page.get_by_role("row").filter(has_text="capitals")
+    assert "stopped" in row.inner_text()
+    assert row.get_by_role("progressbar", name="tasks of capitals").get_attribute("aria-valuenow") == "350"
+    page.get_by_role("link", name="capitals").click()
+    shown(page, "0.746 mean ± 0.436 of 343")
+    assert page.get_by_role("img", name="Scores of judge.score: 336").count() == 1
+    page.get_by_role("link", name="error BadRequestError").click()
+    shown(page, "the prompt is too long")
+    assert page.url.endswith("#/experiments/1/rows?status=failed")
+    assert names(page) == ["q7", "q11", "q61", "q107", "q111", "q161", "q207", "q211", "q261", "q307", "q311"]
+
+
+def test_rows_are_turned_forth_and_back(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1/rows", "City 99,")
+    assert names(page) == [f"q{n}" if n != 33 else "line 34" for n in range(100)]
+    page.get_by_role("link", name="next").click()
+    shown(page, "City 199,")
+    page.get_by_role("link", name="next").click()
+    page.get_by_role("link", name="next").click()
+    shown(page, "City 349,")
+    assert names(page) == [f"q{n}" for n in range(300, 350)]
+    page.get_by_role("link", name="previous").click()
+    shown(page, "City 200,")
+    assert names(page) == [f"q{n}" for n in range(200, 300)]
+    page.reload()
+    shown(page, "City 200,")
+
+
+def test_filters_by_state_label_and_score(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1/rows", "City 99,")
+    page.get_by_label("rows").select_option("parked")
+    shown(page, "no answer for an hour")
+    assert names(page) == ["q20", "q21"]
+    page.get_by_label("judged").select_option("judge.label")
+    page.get_by_label("label", exact=True).select_option("poor")
+    shown(page, "City 299,")
+    assert names(page)[:3] == ["q2", "q5", "q8"]
+    page.get_by_label("judged").select_option("judge.score")
+    page.get_by_label("score from").fill("0.95")
+    page.get_by_label("score from").press("Enter")
+    shown(page, "City 19,")
+    page.wait_for_function("document.querySelectorAll('table.rows tbody tr').length < 40")
+    assert names(page)[:3] == ["q19", "q40", "q41"]
+
+
+def test_one_row_opens_by_the_keyboard_and_closes(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1/rows", "City 99,")
+    page.get_by_role("button", name="q8", exact=True).focus()
+    page.keyboard.press("Enter")
+    drawer = page.get_by_role("dialog")
+    drawer.get_by_text("The capital of country 8 is City 8, as far as anybody knows.").wait_for()
+    assert "judge.score" in drawer.inner_text()
+    page.keyboard.press("Escape")
+    drawer.wait_for(state="detached")
+    assert page.evaluate("document.activeElement.textContent") == "q8"
+
+
+def test_texts_of_a_model_are_shown_as_text(page: Any, url: tuple[str, str]) -> None:
+    title = "tidegate"
+    opened(page, url, "/experiments", "<i>hostile</i>")
+    page.get_by_role("link", name="hostile").click()
+    shown(page, "<b>judge</b>")
+    page.get_by_role("link", name="Rows").click()
+    shown(page, "<script>document.title = 'broken'</script>")
+    cells = page.locator("table.rows tbody").inner_text()
+    assert "abc\\u202egnp.exe" in cells
+    assert "\u202e" not in page.locator("body").inner_text()
+    assert len(cells) < 20_000
+    for n in (0, 2):
+        page.locator("table.rows tbody th button").nth(n).click()
+        drawer = page.get_by_role("dialog")
+        drawer.get_by_role("heading", name="Answer").wait_for()
+        text = drawer.inner_text()
+        assert ("<img src=x" in text) if n == 0 else ("the first 100,000 of 5,000,000 characters" in text)
+        page.keyboard.press("Escape")
+        drawer.wait_for(state="detached")
+    assert page.title() == title
+    assert page.locator("main script, main img, main i:not([aria-hidden])").count() == 0
+
+
+def test_an_export_is_downloaded(page: Any, url: tuple[str, str], tmp_path: Path) -> None:
+    opened(page, url, "/experiments/1", "capitals")
+    with page.expect_download() as found:
+        page.get_by_role("button", name="csv").click()
+    found.value.save_as(tmp_path / "out.csv")
+    assert found.value.suggested_filename == "capitals.csv"
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == experiments.ROWS + 1
+
+
+def test_no_screen_is_wider_than_the_window(page: Any, url: tuple[str, str]) -> None:
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for path, text in (
+            ("/experiments", "capitals"), ("/experiments/1", "failures by kind"), ("/experiments/1/rows", "City 99,"),
+            ("/experiments/2", "judge"), ("/experiments/2/rows", "isolated"),
+        ):  # fmt: skip
+            opened(page, url, path, text)
+            for width in WIDTHS:
+                page.set_viewport_size({"width": width, "height": 700})
+                assert page.evaluate("document.documentElement.scrollWidth") == width, (path, width, scheme)
+
+
+def test_a_run_is_stopped_and_resumed_from_the_page(page: Any, tmp_path: Path) -> None:
+    experiments.counted(tmp_path)
+    database = tmp_path / "tidegate.db"
+    finished(_migrated(database))
+    run = subprocess.Popen(
+        [*TIDEGATE, "experiment", "run", "counted.py"], cwd=tmp_path, env=environ(), stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        with served(tmp_path, "--port", "0", "--db", str(database)) as (url, token, _):
+            opened(page, (url, token), "/experiments", "counted")
+            page.get_by_role("link", name="counted").click()
+            shown(page, "run by process")
+            _cooled(database)
+            page.get_by_role("button", name="Stop").click()
+            shown(page, "Stopped in the database")
+            shown(page, "the next one is possible in")
+            assert page.get_by_role("button", name="Resume").is_disabled()
+            (tmp_path / "go").touch()
+            assert run.wait(PATIENCE) == 5
+            _cooled(database)
+            shown(page, "tidegate experiment resume counted --db")
+            page.get_by_role("button", name="Resume").click()
+            shown(page, "Started as process")
+            shown(page, "completed")
+            shown(page, "has ended with code 0")
+            shown(page, "30 of 30")
+    finally:
+        run.kill()
+        run.wait()
+
+
+async def _migrated(database: Path) -> None:
+    await (await Store.open(str(database))).close()
+
+
+def _cooled(database: Path) -> None:
+    with contextlib.closing(sqlite3.connect(database, timeout=PATIENCE, isolation_level=None)) as connection:
+        connection.execute("UPDATE tidegate_execution_configs SET cooldown_until = NULL")
