@@ -128,7 +128,9 @@ def test_texts_of_a_model_are_shown_as_text(page: Any, url: tuple[str, str]) -> 
         drawer = page.get_by_role("dialog")
         drawer.get_by_role("heading", name="Answer").wait_for()
         text = drawer.inner_text()
-        assert ("<img src=x" in text) if n == 0 else ("the first 100,000 of 5,000,000 characters" in text)
+        assert (
+            ("<img src=x" in text) if n == 0 else ("the first 100\u202f000 of 5\u202f000\u202f000 characters" in text)
+        )
         page.keyboard.press("Escape")
         drawer.wait_for(state="detached")
     assert page.title() == title

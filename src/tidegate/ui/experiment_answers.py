@@ -19,7 +19,7 @@ from tidegate.storage.row_pages import CELL, RowPage, ShownResult
 from tidegate.storage.tally import OutputTally, StageTally
 from tidegate.storage.tally_table import TASKS
 from tidegate.ui.experiment_source import ExperimentSource
-from tidegate.ui.limit_history import facts_of
+from tidegate.ui.key_facts import facts_of
 
 LINES = 50
 """Log lines that are shown of an experiment. Raising it makes each answer larger."""

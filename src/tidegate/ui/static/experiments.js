@@ -2,7 +2,7 @@
 //
 // The location's fragment names the screen: `/experiments`, `/experiments/12`, `/experiments/12/rows?status=failed`.
 import { html, useEffect, useRef, useState } from "/static/vendor/preact-htm.js";
-import { amount, clock, duration, fetchJson, many, time } from "/static/parts.js";
+import { amount, clock, count as exact, duration, fetchJson, many, time } from "/static/parts.js";
 
 const BASE = "/experiments";
 const ROWS_MS = 5000;
@@ -15,7 +15,6 @@ const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f
 
 // Signs that change the direction of a text, or show nothing, are written as escapes.
 const plain = (text) => String(text ?? "").replace(HIDDEN, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
-const exact = (value) => Number(value).toLocaleString("en");
 const score = (value) => {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
@@ -168,7 +167,7 @@ function List({ data }) {
           <td data-title="last heard of" class="faint">${each.quiet !== null ? since(each.quiet) : day(each.created)}</td>
         </tr>`)}</tbody>
     </table></div>
-    ${data.more && html`<p><a href=${`#${BASE}?before=${data.experiments.at(-1).id}`}>older experiments</a></p>`}`;
+    ${data.more && html`<p><a href=${`#${BASE}/?before=${data.experiments.at(-1).id}`}>older experiments</a></p>`}`;
 }
 
 // ---------------------------------------------------------------- one experiment
