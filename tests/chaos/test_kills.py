@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections import Counter
 import pytest
 
 from tests.chaos.processes import SOURCE, Note, Scene, durable, everything, kept, known, status, until
+from tidegate.storage import Store
 
 SLOTS = 20
 """Functions that may run at once; without it, as many as the key admits."""
@@ -40,6 +42,18 @@ def words(scene: Scene) -> tuple[str, str]:
 
 def count(notes: list[Note], what: str) -> Counter[tuple[str, int]]:
     return Counter((note.stage, note.row) for note in notes if note.what == what)
+
+
+async def tallies(url: str) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the number of items of each stage as the tally has it, and as a new build counts it."""
+    store = await Store.open(url)
+    found = []
+    for _ in range(2):
+        kept = (await store.tallies([1]))[1]
+        found.append({name: stage.items for name, stage in kept.items()})
+        await store.build_tally(1, anew=True)
+    await store.close()
+    return found[0], found[1]
 
 
 def killed(scene: Scene, process: subprocess.Popen[bytes], after: int, seconds: float) -> None:
@@ -82,5 +96,7 @@ def test_a_run_that_is_killed_and_resumed_has_one_row_of_each_identity_and_asks_
     assert count(scene.noted()[seen:], "begin") == lacking, "the last one has asked for more than was missing"
     assert status(scene.place, "e0") == "COMPLETED"
     assert durable(scene.place, "e0") == Counter(everything(rows))
+    tally, built = asyncio.run(tallies(scene.place.url))
+    assert tally == built, "a kill has left a tally that is not that of the results"
     repeated = scene.admitted() - len(everything(rows))
     assert 0 <= repeated <= in_flight

@@ -224,7 +224,7 @@ function Stage({ of, number }) {
   const failed = Object.entries(of.counts).filter(([status]) => status !== "ok");
   const link = (output) => (label) => `#${BASE}/${number}/rows?${new URLSearchParams({ evaluator: of.name, output, label })}`;
   return html`
-    <article class="key stage" aria-label=${of.name}>
+    <article class="stage" aria-label=${of.name}>
       <h3><bdi>${plain(of.name)}</bdi> ${of.former && html`<span class="badge">of an earlier run</span>`}</h3>
       <${Bar} label=${`results of ${of.name}`} done=${of.done} total=${Math.max(of.total, of.done)} failed=${of.done - (of.counts.ok ?? 0)} />
       <ul class="numbers">
@@ -258,7 +258,7 @@ function Waits({ of }) {
 
 function Log({ lines }) {
   return html`
-    <section class="changes" aria-label="Log">
+    <section class="log" aria-label="Log">
       <h2>Log</h2>
       <ol tabindex="0">${lines.map((line, place) => html`
         <li key=${lines.length - place} class=${line.level === "ERROR" ? "refused" : ""}><time>${time(line.at)}</time><span>${line.category.toLowerCase()} <b>${plain(line.event)}</b> <bdi class="faint">${plain(line.text)}</bdi></span></li>`)}</ol>
@@ -306,12 +306,12 @@ function One({ of, refresh }) {
   const why = [of.why, of.run_by && `run by ${of.run_by}`, of.quiet !== null && `last heartbeat ${since(of.quiet)}`, of.stopped_by && `stopped by ${of.stopped_by}`].filter(Boolean);
   return html`
     <${Head} of=${of} />
-    <p class="facts">${exact(of.rows)}${of.rows_complete ? "" : " so far of"} rows of <bdi>${plain(of.source)}</bdi>${of.repetitions > 1 ? ` × ${of.repetitions}` : ""}${of.eta ? html` · ETA <b>${clock(of.eta)}</b>` : ""}${why.map((each) => html` · <span>${plain(each)}</span>`)}</p>
+    <p class="about">${exact(of.rows)}${of.rows_complete ? "" : " so far of"} rows of <bdi>${plain(of.source)}</bdi>${of.repetitions > 1 ? ` × ${of.repetitions}` : ""}${of.eta ? html` · ETA <b>${clock(of.eta)}</b>` : ""}${why.map((each) => html` · <span>${plain(each)}</span>`)}</p>
     <${Actions} of=${of} refresh=${refresh} />
     <${Waits} of=${of} />
-    ${of.tallied ? html`<div class="keys stages">${of.stages.map((each) => html`<${Stage} key=${each.name} of=${each} number=${of.id} />`)}</div>`
+    ${of.tallied ? html`<div class="stages">${of.stages.map((each) => html`<${Stage} key=${each.name} of=${each} number=${of.id} />`)}</div>`
       : html`<p class="faint">Its results are being counted, once: an older version of tidegate made it.</p>`}
-    ${of.calls && html`<p class="facts">ended runs: ${many(of.calls.calls, "call")} in ${duration(of.calls.wall_seconds)} · ${exact(of.calls.capacity_retries)} refused · throttled for ${duration(of.calls.throttled_for)} · ${exact(of.calls.input_tokens)} + ${exact(of.calls.output_tokens)} tokens${of.calls.latency_p50 !== null ? ` · latency ${duration(of.calls.latency_p50)}, p99 ${duration(of.calls.latency_p99)}` : ""}</p>`}
+    ${of.calls && html`<p class="about">ended runs: ${many(of.calls.calls, "call")} in ${duration(of.calls.wall_seconds)} · ${exact(of.calls.capacity_retries)} refused · throttled for ${duration(of.calls.throttled_for)} · ${exact(of.calls.input_tokens)} + ${exact(of.calls.output_tokens)} tokens${of.calls.latency_p50 !== null ? ` · latency ${duration(of.calls.latency_p50)}, p99 ${duration(of.calls.latency_p99)}` : ""}</p>`}
     <${Log} lines=${of.log} />`;
 }
 
@@ -420,7 +420,7 @@ function Drawer({ number, row, close }) {
       <div>
       <header><h2>row <bdi>${plain(row.name)}</bdi>${row.repetition > 1 ? ` × ${row.repetition}` : ""}</h2><button type="button" onClick=${() => place.current.close()}>close</button></header>
       ${!found ? html`<p class="faint">loading</p>` : found.problem ? html`<p>${plain(found.problem)}</p>` : html`
-        <p class="facts">${found.status === "ok" ? "answered" : found.status === "error" ? "failed" : found.status} at ${day(found.finished)} · ${many(found.attempts, "attempt")} · ${duration(found.seconds)}${found.answered_by.map((by) => html` · answered by ${plain(by.choice)}`)}</p>
+        <p class="about">${found.status === "ok" ? "answered" : found.status === "error" ? "failed" : found.status} at ${day(found.finished)} · ${many(found.attempts, "attempt")} · ${duration(found.seconds)}${found.answered_by.map((by) => html` · answered by ${plain(by.choice)}`)}</p>
         ${found.error && html`<section><h3>Error <span class="faint">${plain(found.error_kind)}</span></h3><pre class="refused" tabindex="0"><bdi>${plain(found.error)}</bdi></pre></section>`}
         <${Whole} title="Answer" of=${found.output} />
         ${found.judgements.length > 0 && html`<section><h3>Judgements</h3><div class="scroll"><table class="judgements"><tbody>${found.judgements.map((each) => html`
