@@ -79,3 +79,26 @@ def test_a_refused_attempt_and_its_answer_are_one_answer(registry: tidegate.Rate
     with client:
         request("openai", client, model="gpt-4o-mini")
     assert registry.snapshot().tokens.metered == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_audit_has_tokens_cost_reason_and_request_id(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+    http = http_of(kind)
+    url = "https://api.openai.com" if "openai" in kind else "https://api.anthropic.com"
+    answer = body(kind, usage_of(kind))
+    headers = {"x-request-id" if "openai" in kind else "request-id": "req_7"}
+    client = registry.wrap(mocked(kind, lambda request: http.Response(200, json=answer, headers=headers), url))
+    with tidegate.audit() as trail:
+        asked(kind, client, 1, model=MODELS["openai" if "openai" in kind else "anthropic"])
+    # Threads of `asked` have contexts of their own, so a synchronous client is asked here.
+    if not kind.startswith("async"):
+        client = registry.wrap(mocked(kind, lambda request: http.Response(200, json=answer, headers=headers), url))
+        with client, tidegate.audit() as trail:
+            request(kind, client, model=MODELS["openai" if "openai" in kind else "anthropic"])
+    (attempt,) = trail.attempts
+    assert (attempt.input_tokens, attempt.output_tokens, attempt.cached_tokens) == (100, 7, 40)
+    assert attempt.request_id == "req_7"
+    assert attempt.finish_reason == ("stop" if "openai" in kind else "end_turn")
+    assert attempt.model == MODELS["openai" if "openai" in kind else "anthropic"]
+    assert attempt.cost is not None
+    assert attempt.cost > 0.0

@@ -21,7 +21,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tidegate.admission.token_costs import cost_of
 from tidegate.core.events import AttemptEnded
+from tidegate.core.token_totals import NANO
 from tidegate.core.values import CAPACITY, OK
 from tidegate.errors import ConfigurationError
 
@@ -79,7 +81,8 @@ class Attempt:
     `key` names provider, address, model and the first digits of the credential's digest. It began on `started_on`
     (aware, UTC) after `waited` seconds in the queue, and lasted `latency` seconds, a stream until its end. `kind` and
     `cause` classify the result, and `http_status` is its status, if any. `retry_after` is in seconds. Tokens are None
-    where the answer states none. `probe`: it probed a provider that had failed before.
+    where the answer states none. `probe`: it probed a provider that had failed before. `cost` is in US dollars, None
+    where the price of the `model` is unknown. `finish_reason` and `request_id` are the provider's.
     """
 
     call: int
@@ -96,6 +99,12 @@ class Attempt:
     input_tokens: int | None
     output_tokens: int | None
     probe: bool
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cost: float | None = None
+    model: str | None = None
+    finish_reason: str | None = None
+    request_id: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the attempt as JSON; `started_on` in ISO 8601."""
@@ -125,6 +134,8 @@ class Trail:
 
     def record(self, ended: AttemptEnded) -> None:
         """Keep an attempt that has ended now."""
+        usage = ended.usage
+        spent = cost_of(ended.key, usage) if usage is not None else None
         attempt = Attempt(
             ended.call,
             ended.index,
@@ -140,6 +151,12 @@ class Trail:
             ended.input_tokens,
             ended.output_tokens,
             ended.probe,
+            None if usage is None else usage.cached_tokens,
+            None if usage is None else usage.reasoning_tokens,
+            None if spent is None else spent * NANO,
+            (usage.model or None) if usage is not None else None,
+            ended.finish_reason,
+            ended.request_id,
         )
         with self._lock:
             if len(self._attempts) < self._limit:

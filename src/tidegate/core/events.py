@@ -52,7 +52,8 @@ class AttemptEnded(CallEvent):
     """End of an attempt: `index` counts those of its call from 0; it waited `waited` seconds and lasted `held`.
 
     A stream's attempt ends with the stream. `probe`: it probed an open breaker. Tokens are None where they are unknown;
-    `usage` has all kinds of them.
+    `usage` has all kinds of them. `finish_reason` says why the model stopped, and `request_id` is the provider's id of
+    the request. Both are None where the answer lacks them, or where no audit is open.
     """
 
     index: int
@@ -66,6 +67,8 @@ class AttemptEnded(CallEvent):
     output_tokens: int | None
     probe: bool
     usage: Usage | None = None
+    finish_reason: str | None = None
+    request_id: str | None = None
 
 
 class AttemptTrace:
@@ -74,7 +77,7 @@ class AttemptTrace:
     `receivers` are those of the audits that were open where the attempt began. `deliver` runs with every lock free.
     """
 
-    __slots__ = ("call", "ended", "index", "probe", "receivers", "waited")
+    __slots__ = ("call", "ended", "finish_reason", "index", "probe", "receivers", "request_id", "waited")
 
     def __init__(self, call: int, waited: float, probe: bool) -> None:
         self.call = call
@@ -83,6 +86,8 @@ class AttemptTrace:
         self.index = 0
         self.receivers: Sequence[Callable[[AttemptEnded], object]] = ()
         self.ended: AttemptEnded | None = None
+        self.finish_reason: str | None = None
+        self.request_id: str | None = None
 
     def end(self, key: Key, outcome: Outcome, held: float, now: float) -> AttemptEnded:
         """Return the event of the attempt's end at `now`, and keep it for `deliver`."""
@@ -101,6 +106,8 @@ class AttemptTrace:
             usage.output_tokens if usage is not None else None,
             self.probe,
             usage,
+            self.finish_reason,
+            self.request_id,
             call=self.call,
         )
         return ended

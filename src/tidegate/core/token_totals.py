@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import floor, log10
 from typing import NamedTuple
 
 from tidegate.core.values import Usage
@@ -50,6 +51,27 @@ def totals_of(usage: Usage, nanodollars: int | None) -> TokenTotals:
         nanodollars is not None,
         nanodollars or 0,
     )
+
+
+def tokens_text(tokens: TokenTotals) -> str:
+    """Return tokens and cost in words, as `1200 + 340 tokens, $0.0021`; empty without a metered answer.
+
+    A cost that only a part of the answers has is a lower bound.
+    """
+    if not tokens.metered:
+        return ""
+    words = f"{tokens.input_tokens} + {tokens.output_tokens} tokens"
+    if not tokens.priced:
+        return words
+    least = "" if tokens.cost is not None else "at least "
+    return f"{words}, {least}{dollars(tokens.nanodollars * NANO)}"
+
+
+def dollars(amount: float) -> str:
+    """Return an amount in US dollars: in cents from a dollar up, else with two digits that are not 0."""
+    if amount >= 1.0 or amount == 0.0:
+        return f"${amount:,.2f}"
+    return f"${amount:.{2 - floor(log10(amount)) - 1}f}"
 
 
 class TokenCounter:

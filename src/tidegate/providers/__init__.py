@@ -7,6 +7,7 @@
 - `judge`, `judge_event`: the outcome of an answer.
 - `answer_of`: the part of a refusal that holds for other calls of the key.
 - `usage_of`, `merged`: the usage that an answer states.
+- `finish_reason_of`, `request_id_of`: facts of an answer for records of attempts.
 - `price_of`, `register_price`, `load_prices`: prices of models, and `ModelPrice` with the cost of a usage.
 - `dimensions`, `window_name`: readings by window, for display.
 
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._answer import answer_of
+from tidegate.providers._answer_facts import finish_reason_of, request_id_of
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._error_text import return_date
 from tidegate.providers._lookup import (
@@ -103,6 +105,7 @@ __all__ = [
     "dimensions",
     "estimate",
     "family_of",
+    "finish_reason_of",
     "generates",
     "judge",
     "judge_event",
@@ -115,6 +118,7 @@ __all__ = [
     "read_inquiry",
     "recognise",
     "register_price",
+    "request_id_of",
     "return_date",
     "scope",
     "sdk_family",

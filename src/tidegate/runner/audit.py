@@ -17,7 +17,9 @@ from math import log
 from typing import Literal, TypeAlias
 
 from tidegate.admission.audit import AttemptStatus, attempt_status
+from tidegate.admission.token_costs import count_usage
 from tidegate.core.events import AttemptEnded
+from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import OK, Key, Kind
 from tidegate.runner.job import Job
 from tidegate.runner.stats import CLASSES, BusyTime, RunStats
@@ -50,7 +52,7 @@ class RunAudit:
         self.waits = BusyTime()
         self._latencies: dict[int, int] = {}
         self._submitted = self._calls = self._capacity_retries = self._max_concurrent = 0
-        self._input_tokens = self._output_tokens = 0
+        self.tokens = TokenCounter()
         self.transient_retries = 0
 
     def note_dispatched(self, job: Job, in_flight: int) -> None:
@@ -90,8 +92,8 @@ class RunAudit:
             self._executing_for += now - self._busy_since
         for ended in job.attempts:
             self._count(ended.kind, attempt_status(ended), ended.held)
-            self._input_tokens += ended.input_tokens or 0
-            self._output_tokens += ended.output_tokens or 0
+            if ended.usage is not None:
+                count_usage(self.tokens, ended.key, ended.usage)
             if self._keeps_answered or (self._keeps_others and ended.kind is not OK):
                 item.audit.append(self._record(ended, job.stage.name, item.calls, waited + ended.waited))
             item.calls += 1
@@ -125,8 +127,7 @@ class RunAudit:
             throttled_for=self.waits.some,
             executing_for=self._executing_for,
             wall_seconds=now - self._began_at,
-            input_tokens=self._input_tokens,
-            output_tokens=self._output_tokens,
+            **self.tokens.totals._asdict(),
             latencies={str(number): count for number, count in self._latencies.items()},
         )
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from tidegate.core.token_totals import TokenTotals, tokens_text
+
 STEP = 1.05
 """Ratio of two neighbouring classes of latencies. Raising it makes percentiles coarser and the stored classes fewer.
 Chosen: a percentile is right within 2.5 per cent, from a microsecond to a day in 520 classes."""
@@ -25,7 +27,8 @@ class RunStats:
 
     Items waited `throttle_seconds` in all: after a refusal, or inside a call. For `throttled_for`, at least one did so;
     for `executing_for`, at least one function was in flight. The longest single wait lasted `peak_wait`. `latencies`
-    counts answered attempts by class: class `n` is about `STEP ** n` seconds.
+    counts answered attempts by class: class `n` is about `STEP ** n` seconds. Tokens and costs are those of
+    `TokenTotals`.
     """
 
     submitted: int = 0
@@ -43,6 +46,12 @@ class RunStats:
     wall_seconds: float = 0.0
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    metered: int = 0
+    priced: int = 0
+    nanodollars: int = 0
     latencies: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -54,6 +63,11 @@ class RunStats:
     def latency_p99(self) -> float | None:
         """Return the 99th percentile of the latencies of the answered attempts; None without any."""
         return self._latency(0.99)
+
+    @property
+    def tokens(self) -> TokenTotals:
+        """Return the tokens of the metered answers, and what they cost."""
+        return TokenTotals(*(getattr(self, name) for name in TokenTotals._fields))
 
     def _latency(self, share: float) -> float | None:
         rest = int((sum(self.latencies.values()) - 1) * share)
@@ -80,8 +94,8 @@ class RunStats:
     def to_json(self) -> dict[str, Any]:
         """Return the statistics as JSON, with percentiles instead of the classes of latencies."""
         told = self.stored()
-        del told["latencies"]
-        return {**told, "latency_p50": self.latency_p50, "latency_p99": self.latency_p99}
+        del told["latencies"], told["nanodollars"]
+        return {**told, "cost": self.tokens.cost, "latency_p50": self.latency_p50, "latency_p99": self.latency_p99}
 
     def __str__(self) -> str:
         """Return the statistics in one line."""
@@ -89,8 +103,8 @@ class RunStats:
         parts += [f"{self.capacity_retries} refused"] if self.capacity_retries else []
         parts += [f"{self.transient_retries} retried"] if self.transient_retries else []
         parts += [f"throttled for {self.throttled_for:.1f} s"] if self.throttled_for >= 0.05 else []
-        if self.input_tokens or self.output_tokens:
-            parts.append(f"{self.input_tokens} + {self.output_tokens} tokens")
+        if text := tokens_text(self.tokens):
+            parts.append(text)
         if self.latency_p50 is not None and self.latency_p99 is not None:
             parts.append(f"latency {self.latency_p50:.2f} s, p99 {self.latency_p99:.2f} s")
         return ", ".join(parts)

@@ -353,6 +353,8 @@ class HttpCall(GovernedCall, ABC):
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
         """Return the outcome of an answer; `body` is None while it streams. Log any failure to read it."""
         try:
+            if permit.trace is not None and permit.trace.receivers:
+                permit.trace.request_id = providers.request_id_of(self.pairs(response))
             if status >= 400:
                 return self.with_replayable_answer(self.judge(status, self.pairs(response), body), response, body)
             # The stream itself reports failures to its reader, even if the whole stream has arrived already.
@@ -426,6 +428,8 @@ class HttpCall(GovernedCall, ABC):
     def answered(self, permit: Permit, outcome: Outcome, body: bytes) -> Outcome:
         """Return the outcome of a complete answer with its usage, and train the key's estimate."""
         usage = providers.usage_of(self.provider, body)
+        if permit.trace is not None and permit.trace.receivers:
+            permit.trace.finish_reason = providers.finish_reason_of(body)
         if usage is None:
             return outcome
         if self.learns_usage(permit):
