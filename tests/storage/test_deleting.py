@@ -17,6 +17,7 @@ from tidegate.storage import (
     Category,
     ClaimStats,
     ItemAttempts,
+    ItemUsage,
     LogLevel,
     LogLine,
     NewRow,
@@ -48,7 +49,7 @@ async def filled(store: Store, name: str = "capitals", count: int = 3) -> int:
         [
             *(run(claim, ordinal) for ordinal in range(count)),
             judged(claim, 0),
-            ItemAttempts(made.id, claim.epoch, 1, 1, (ATTEMPT,)),
+            ItemAttempts(made.id, claim.epoch, 1, 1, (ATTEMPT,), usage=ItemUsage()),
             ClaimStats(made.id, claim.epoch, {"calls": 1}),
             LogLine(made.id, claim.epoch, LogLevel.INFO, Category.EXPERIMENT, {"type": "started"}),
         ]

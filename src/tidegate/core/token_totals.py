@@ -38,6 +38,10 @@ class TokenTotals(NamedTuple):
         """Return the sum of both."""
         return TokenTotals(*(one + another for one, another in zip(self, other, strict=True)))
 
+    def less(self, other: TokenTotals) -> TokenTotals:
+        """Return the difference of both."""
+        return TokenTotals(*(one - another for one, another in zip(self, other, strict=True)))
+
 
 def totals_of(usage: Usage, nanodollars: int | None) -> TokenTotals:
     """Return the totals of one answer; `nanodollars` is None where its price is unknown."""
@@ -48,7 +52,7 @@ def totals_of(usage: Usage, nanodollars: int | None) -> TokenTotals:
         usage.cached_tokens,
         usage.cache_write_tokens,
         usage.reasoning_tokens,
-        nanodollars is not None,
+        int(nanodollars is not None),
         nanodollars or 0,
     )
 

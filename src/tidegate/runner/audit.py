@@ -11,20 +11,20 @@ No record has a row, an answer or a credential.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from math import log
 from typing import Literal, TypeAlias
 
 from tidegate.admission.audit import AttemptStatus, attempt_status
-from tidegate.admission.token_costs import count_usage
+from tidegate.admission.token_costs import cost_of
 from tidegate.core.events import AttemptEnded
-from tidegate.core.token_totals import TokenCounter
+from tidegate.core.token_totals import TokenCounter, totals_of
 from tidegate.core.values import OK, Key, Kind
 from tidegate.runner.job import Job
 from tidegate.runner.stats import CLASSES, BusyTime, RunStats
 from tidegate.scheduling.failure_class import FailureClass, NextStep
-from tidegate.storage import AttemptRecord, ResultStatus
+from tidegate.storage import AttemptRecord, ItemUsage, ResultStatus
 
 AuditMode: TypeAlias = Literal["off", "refusals", "all"]
 
@@ -85,6 +85,8 @@ class RunAudit:
         """
         # Every row runs this: what most need is written out.
         item, waited = job.item, job.item.waited
+        if job.attempts:
+            item.usage = self._usage(item.usage, job.attempts, waited)
         now = item.queued_at = job.began + job.seconds
         if self.waits.active:
             self.waits.end(job, now)
@@ -92,8 +94,6 @@ class RunAudit:
             self._executing_for += now - self._busy_since
         for ended in job.attempts:
             self._count(ended.kind, attempt_status(ended), ended.held)
-            if ended.usage is not None:
-                count_usage(self.tokens, ended.key, ended.usage)
             if self._keeps_answered or (self._keeps_others and ended.kind is not OK):
                 item.audit.append(self._record(ended, job.stage.name, item.calls, waited + ended.waited))
             item.calls += 1
@@ -138,6 +138,21 @@ class RunAudit:
             self._latencies[number] = self._latencies.get(number, 0) + 1
         elif status is AttemptStatus.CAPACITY_RETRY:
             self._capacity_retries += 1
+
+    def _usage(self, before: ItemUsage | None, attempts: Sequence[AttemptEnded], waited: float) -> ItemUsage:
+        """Return the usage of an item with the attempts of one more job, and add it to the run's."""
+        tokens, model, reason, request_id, total = before if before is not None else ItemUsage()
+        total += waited
+        for ended in attempts:
+            total += ended.waited
+            request_id = ended.request_id or request_id
+            usage = ended.usage
+            if usage is not None:
+                spent = cost_of(ended.key, usage)
+                self.tokens.add(usage, spent)
+                tokens = tokens.plus(totals_of(usage, spent))
+                model, reason = usage.model or model, ended.finish_reason or reason
+        return ItemUsage(tokens, model, reason, request_id, total)
 
     def _record(self, ended: AttemptEnded, stage: str, index: int, waited: float) -> AttemptRecord:
         elapsed = self._clock() - ended.at + ended.held

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from tidegate.storage import AttemptRecord
+from tidegate.storage import AttemptRecord, ItemUsage
 
 TASK = 0
 """Stage number of tasks; the evaluators of an experiment are stages 1, 2, …, in their order."""
@@ -34,7 +34,7 @@ class Item:
 
     For the audit, `calls` counts the attempts under this claim, and `audit` has those that are not written yet.
     `queued_at` is when its last job began or ended (None: it was never dispatched), and `waited` the seconds until its
-    last dispatch.
+    last dispatch. `usage` is what its governed calls have cost under this claim, None without any.
     """
 
     __slots__ = (
@@ -53,6 +53,7 @@ class Item:
         "size",
         "slow",
         "stage",
+        "usage",
         "waited",
     )
 
@@ -73,6 +74,7 @@ class Item:
         self.calls = 0
         self.queued_at: float | None = None
         self.waited = 0.0
+        self.usage: ItemUsage | None = None
 
     @property
     def identity(self) -> tuple[int, int, int]:
@@ -82,6 +84,7 @@ class Item:
     def release(self) -> None:
         """Drop the row, the answer and the attempts: only its result, which has these, must become durable."""
         self.body = self.output = None
+        self.usage = None
         if self.audit:
             self.audit = []
 

@@ -94,10 +94,11 @@ def answered(
     """
     if item.stage == TASK:
         return RunResult(claim.experiment_id, claim.epoch, *item.place, OK, encoded(value), attempts=item.attempts,
-                         seconds=item.seconds, audit=tuple(item.audit), answered_by=answered_by)  # fmt: skip
+                         seconds=item.seconds, audit=tuple(item.audit), answered_by=answered_by,
+                         usage=item.usage)  # fmt: skip
     annotations = evaluation_results(value, stage.name, stage.outputs)
     return AnnotationResult(claim.experiment_id, claim.epoch, *item.place, stage.name, annotations,
-                            item.attempts, item.seconds, tuple(item.audit), answered_by)  # fmt: skip
+                            item.attempts, item.seconds, tuple(item.audit), answered_by, item.usage)  # fmt: skip
 
 
 def unanswered(
@@ -106,10 +107,10 @@ def unanswered(
     """Return the result of an item that failed, was parked, or could not be tried."""
     if item.stage == TASK:
         return RunResult(claim.experiment_id, claim.epoch, *item.place, status, None, kind, text,
-                         item.attempts, item.seconds, tuple(item.audit))  # fmt: skip
+                         item.attempts, item.seconds, tuple(item.audit), usage=item.usage)  # fmt: skip
     annotations = failed_evaluations(stage.name, stage.outputs, status, kind, text)
     return AnnotationResult(claim.experiment_id, claim.epoch, *item.place, stage.name, annotations,
-                            item.attempts, item.seconds, tuple(item.audit))  # fmt: skip
+                            item.attempts, item.seconds, tuple(item.audit), usage=item.usage)  # fmt: skip
 
 
 def failed(result: RunResult | AnnotationResult) -> bool:

@@ -155,8 +155,8 @@ class ExperimentRun(RunState):
             item.seconds += job.seconds
             self._discovery.on_job_done(stage, job.handoff)
             self.conclude(job)
-            if item.audit:
-                self.put_attempts(item)
+            if item.audit or item.usage is not None:
+                self.put_attempts(item, stage.name)
             self.offer()
         except Exception as error:
             logger.exception(
@@ -250,7 +250,7 @@ class ExperimentRun(RunState):
             self.fail(error)
         else:
             logger.error(text, self.experiment.name, error, "its item is stored as failed")
-            item.audit = list(result.audit)
+            item.audit, item.usage = list(result.audit), result.usage
             self.write_failure(item, ResultStatus.ERROR, "not_storable", redacted(error))
 
     def fenced(self, count: int) -> None:

@@ -151,9 +151,10 @@ class RunState:
                 self.audit.waits.end(item, self.shared.loop.time())
         self.shared.writer.put(self._receiver, item, result)
 
-    def put_attempts(self, item: Item) -> None:
-        """Queue the attempts at an item that has no result yet."""
-        self.put(None, ItemAttempts(self.id, self.claim.epoch, *item.place, tuple(item.audit)))
+    def put_attempts(self, item: Item, stage: str) -> None:
+        """Queue the attempts at an item of `stage` that has no result yet."""
+        audit, usage = tuple(item.audit), item.usage
+        self.put(None, ItemAttempts(self.id, self.claim.epoch, *item.place, audit, stage=stage, usage=usage))
         item.audit = []
 
     def put_end(self) -> None:

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, StrEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.token_totals import TokenTotals
 
 JSON: TypeAlias = "Mapping[str, JSON] | list[JSON] | tuple[JSON, ...] | str | int | float | bool | None"
 
@@ -207,6 +208,19 @@ class AttemptRecord:
     output_tokens: int | None = None
 
 
+class ItemUsage(NamedTuple):
+    """Tokens and cost of all governed calls of an item, and facts of its last answer.
+
+    `waited` is the time in seconds that it waited for capacity, in a queue or before its dispatch.
+    """
+
+    tokens: TokenTotals = TokenTotals()
+    model: str | None = None
+    finish_reason: str | None = None
+    request_id: str | None = None
+    waited: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """Result of a task item. `output` is JSON text (`encoded`); `seconds` is the time of its attempts together.
@@ -228,6 +242,7 @@ class RunResult:
     audit: tuple[AttemptRecord, ...] = field(default=(), compare=False, repr=False)
     answered_by: tuple[AnsweredBy, ...] = ()
     contributor: str | None = None
+    usage: ItemUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +286,7 @@ class AnnotationResult:
     seconds: float = 0.0
     audit: tuple[AttemptRecord, ...] = field(default=(), compare=False, repr=False)
     answered_by: tuple[AnsweredBy, ...] = ()
+    usage: ItemUsage | None = None
 
     def __post_init__(self) -> None:
         if not self.annotations:
@@ -281,7 +297,10 @@ class AnnotationResult:
 
 @dataclass(frozen=True, slots=True)
 class ItemAttempts:
-    """Attempts at an item that has no result yet; those at one with a result are its `audit`."""
+    """Attempts at an item that has no result yet; those at one with a result are its `audit`.
+
+    `usage` is what they have cost so far, in `stage`.
+    """
 
     experiment_id: int
     epoch: int
@@ -289,6 +308,8 @@ class ItemAttempts:
     repetition: int
     audit: tuple[AttemptRecord, ...]
     contributor: str | None = None
+    stage: str = "task"
+    usage: ItemUsage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +406,8 @@ class Failure:
 class StoredRun:
     """One run with its row and its annotations, for an export. `annotations` are (evaluator, annotation).
 
-    `size` is the stored size of its row and answer, in characters on SQLite and in bytes on PostgreSQL.
+    `size` is the stored size of its row and answer, in characters on SQLite and in bytes on PostgreSQL. `usages` has
+    the tokens and costs of its governed calls by stage: `task`, or an evaluator.
     """
 
     ordinal: int
@@ -402,6 +424,7 @@ class StoredRun:
     annotations: tuple[tuple[str, Annotation], ...]
     size: int = field(default=0, compare=False, repr=False)
     answered_by: tuple[AnsweredBy, ...] = ()
+    usages: Mapping[str, ItemUsage] = field(default_factory=dict)
 
     @property
     def cursor(self) -> TaskCursor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import add
 from typing import Any, NamedTuple
 
@@ -44,6 +45,7 @@ from tidegate.storage.schema import (
     run_stats,
     runs,
 )
+from tidegate.storage.usages import read_usages
 
 MAX_LABELS = 100
 """Maximum different labels in a summary. Raising it lists free text. Chosen: an output with more of them is free
@@ -199,7 +201,7 @@ async def results(database: Database, experiment_id: int, after: TaskCursor | No
         by_run: dict[tuple[int, int], list[tuple[str, Annotation]]] = {}
         for row in await connection.execute(query):
             by_run.setdefault((row.ordinal, row.repetition), []).append((row.evaluator, _annotation(row)))
-        return [
+        stored = [
             _stored(
                 row,
                 await body_of(connection, row),
@@ -208,6 +210,8 @@ async def results(database: Database, experiment_id: int, after: TaskCursor | No
             )
             for row in found
         ]
+    of_items = await read_usages(database, experiment_id, stored[0].cursor, stored[-1].cursor)
+    return [replace(run, usages=of_items[run.cursor]) if run.cursor in of_items else run for run in stored]
 
 
 async def attempts_of(

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Executable, Integer, Select, Table, and_, bin
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import NotStorable, SchemaMismatch
-from tidegate.storage import tally_table
+from tidegate.storage import tally_table, usages
 from tidegate.storage.bulk import execute, put, unnested
 from tidegate.storage.database import Database
 from tidegate.storage.json_codec import cleaned, encoded, shortened
@@ -88,6 +88,7 @@ def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> fro
         if values:
             execute(connection, sqlite, statement, values)
     tallied.save()
+    usages.save(connection, sqlite, kept)
     for experiment_id in sorted({one.experiment_id for one in kept if isinstance(one, LogLine)}):
         connection.execute(_prune(), {"experiment": experiment_id, "kept": KEPT_LINES})
     return lost

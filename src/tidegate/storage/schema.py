@@ -2,7 +2,8 @@
 
 Theory of operation. A dataset's rows have ordinals from 0 up; equal contents are stored once, by digest. Pending work
 is never stored: it is whatever `runs` and `annotations` lack. Most of their rows are ok, so the others have a small
-partial index. `attempts` has what audits keep, `run_stats` the sums of each claim. `answered_by` has the choices of
+partial index. `attempts` has what audits keep, `run_stats` the sums of each claim. `usages` has the
+tokens and costs of items, `spend` their sums by stage. `answered_by` has the choices of
 fallbacks, and is empty for most. `chunks` has the ranges of rows of an experiment that several replicas run at once.
 `tallies` has the counts of each stage, which every batch of results changes (`tally_table`).
 `deleted` keeps numbers from a second use. The two watermarks of an
@@ -35,6 +36,7 @@ from sqlalchemy import (
     text,
 )
 
+from tidegate.core.token_totals import TokenTotals
 from tidegate.storage.sql_clock import Instant, now
 
 PREFIX = "tidegate_"
@@ -256,6 +258,36 @@ attempts = Table(
     Column("input_tokens", Number),
     Column("output_tokens", Number),
     CheckConstraint("status IN ('success', 'failure', 'capacity_retry')", name="status"),
+    sqlite_with_rowid=False,
+)
+
+
+def _token_counts() -> list[Column[int]]:
+    return [Column(name, Number, nullable=False, default=0) for name in TokenTotals._fields]
+
+
+usages = Table(
+    f"{PREFIX}usages",
+    metadata,
+    Column("experiment_id", ForeignKey(experiments.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("ordinal", Number, primary_key=True, autoincrement=False),
+    Column("repetition", Integer, primary_key=True, autoincrement=False),
+    Column("stage", Name, primary_key=True),
+    Column("run_epoch", Number, primary_key=True, autoincrement=False),
+    *_token_counts(),
+    Column("model", Text),
+    Column("finish_reason", Text),
+    Column("request_id", Text),
+    Column("waited", Float, nullable=False, default=0.0),
+    sqlite_with_rowid=False,
+)
+
+spend = Table(
+    f"{PREFIX}spend",
+    metadata,
+    Column("experiment_id", ForeignKey(experiments.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("stage", Name, primary_key=True),
+    *_token_counts(),
     sqlite_with_rowid=False,
 )
 

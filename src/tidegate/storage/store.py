@@ -11,6 +11,7 @@ import builtins
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import DatabaseFileLost
 from tidegate.storage import (
     chunks,
@@ -24,6 +25,7 @@ from tidegate.storage import (
     row_pages,
     row_scores,
     tally_table,
+    usages,
 )
 from tidegate.storage.database import Database
 from tidegate.storage.engines import parsed
@@ -336,6 +338,10 @@ class Store:
     async def scores(self, experiment_id: int) -> builtins.list[Score]:
         """Return the scores of each output of each evaluator, by evaluator and output."""
         return await reports.scores(self._database, experiment_id)
+
+    async def spend(self, experiment_id: int) -> dict[str, TokenTotals]:
+        """Return the tokens and costs of an experiment by stage: `task`, or an evaluator."""
+        return await usages.read_spend(self._database, experiment_id)
 
     def score_pages(self, experiment_id: int) -> AsyncIterator[ScorePage]:
         """Return the rows of an experiment with their results, page by page, for a comparison."""
