@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError, ExperimentError
 from tidegate.storage import ExperimentRow, ResultStatus, Score, Store
 from tidegate.storage.records import score_title
@@ -102,7 +104,7 @@ class ComparedSide:
     """One of the two experiments: the task results of the matched rows by status.
 
     `complete` is false while its dataset is not read to its end. `untried` counts the results that are missing.
-    `seconds` is the mean duration of a task, in seconds.
+    `seconds` is the mean duration of a task, in seconds. `tokens` are those of the whole experiment, with its judges.
     """
 
     id: int
@@ -113,6 +115,7 @@ class ComparedSide:
     runs: Mapping[ResultStatus, int]
     untried: int
     seconds: float | None
+    tokens: TokenTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +202,8 @@ async def compare(
     both = [each for each in labels_a if each in labels_b]
     total = sum(matched)
     return Comparison(
-        a=_side(a, side_a, total),
-        b=_side(b, side_b, total),
+        a=_side(a, side_a, total, reduce(TokenTotals.plus, (await store_a.spend(a.id)).values(), TokenTotals())),
+        b=_side(b, side_b, total, reduce(TokenTotals.plus, (await store_b.spend(b.id)).values(), TokenTotals())),
         matched=total,
         changed=changed,
         confidence=confidence,
@@ -233,7 +236,7 @@ async def _columns(store: Store, experiment_id: int, rows: _Read, matched: bytea
     return found
 
 
-def _side(row: ExperimentRow, columns: _Columns, matched: int) -> ComparedSide:
+def _side(row: ExperimentRow, columns: _Columns, matched: int, tokens: TokenTotals) -> ComparedSide:
     done = sum(columns.runs.values())
     return ComparedSide(
         id=row.id,
@@ -244,6 +247,7 @@ def _side(row: ExperimentRow, columns: _Columns, matched: int) -> ComparedSide:
         runs={status: columns.runs.get(status, 0) for status in ResultStatus},
         untried=max(0, matched * row.repetitions - done),
         seconds=columns.seconds / done if done else None,
+        tokens=tokens,
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.token_totals import TokenTotals
 from tidegate.runner.item import TASK, TASK_STAGE
 from tidegate.runner.stats import RunStats, added_up
 from tidegate.storage import (
@@ -30,8 +32,8 @@ class Summary:
     """Experiment as the store has it, usually at a run's end, with its counts and its evaluators' scores.
 
     `stats` are those of its claims that have ended, added up. `attempts` counts the kept attempts by status, `choices`
-    the answered items by the choices of fallbacks that answered them. Its text is the headline, the mean of every
-    output, and the warnings; a notebook shows it.
+    the answered items by the choices of fallbacks that answered them. `spend` has the tokens and costs of all claims by
+    stage. Its text is the headline, the mean of every output, and the warnings; a notebook shows it.
     """
 
     experiment: ExperimentRow
@@ -40,6 +42,7 @@ class Summary:
     stats: RunStats = field(default_factory=RunStats)
     attempts: Mapping[str, int] = field(default_factory=dict)
     choices: tuple[ChoiceCount, ...] = ()
+    spend: Mapping[str, TokenTotals] = field(default_factory=dict)
 
     @classmethod
     async def read(cls, store: Store, row: ExperimentRow) -> Summary:
@@ -47,7 +50,12 @@ class Summary:
         counts, scores = await store.counts(row.id), tuple(await store.scores(row.id))
         stats = added_up(await store.claim_stats(row.id))
         attempts, choices = await store.attempt_counts(row.id), tuple(await store.choices(row.id))
-        return cls(row, counts, scores, stats, attempts, choices)
+        return cls(row, counts, scores, stats, attempts, choices, await store.spend(row.id))
+
+    @property
+    def tokens(self) -> TokenTotals:
+        """Return the tokens of all stages and claims, and their cost."""
+        return reduce(TokenTotals.plus, self.spend.values(), TokenTotals())
 
     @property
     def status(self) -> Status:

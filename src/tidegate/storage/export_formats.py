@@ -16,12 +16,19 @@ from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import ConfigurationError
 from tidegate.storage.json_codec import decoded
 from tidegate.storage.paging import PageSizer
-from tidegate.storage.records import Annotation, Score, StoredRun
+from tidegate.storage.records import Annotation, ItemUsage, Score, StoredRun
 from tidegate.storage.store import Store
+from tidegate.storage.tally_table import TASKS
 
 FIXED = ("id", "repetition", "row", "status", "output", "error_kind", "error", "attempts", "seconds", "finished_at")
 CHOSEN = "answered_by"
 """Column of the choices of fallbacks, in a table with any, and part of each output of an evaluator with any."""
+
+SPENT = (
+    "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "cost", "model", "finish_reason",
+    "request_id", "waited",
+)  # fmt: skip
+"""Columns of the governed calls of a task: tokens, US dollars, facts of the last answer, seconds waited."""
 
 ROWS = 10_000
 """Runs in one row group of a Parquet file. Raising it needs more memory. Chosen: few groups in a usual file."""
@@ -47,24 +54,27 @@ class Output(NamedTuple):
 class Layout(NamedTuple):
     """Columns of a table after the fixed ones: the fields of the first row, then the parts of each output.
 
-    Where tasks have a fallback, a column for its choices stands between them.
-    Each has a unique name: the second `a.b` (an output `b` of `a`, an evaluator `a.b`) is `a.b#2`.
+    Where tasks have a fallback, a column for its choices stands between them. So do columns of tokens and costs
+    (`SPENT`), where tasks make governed calls. Each has a unique name: the second `a.b` (an output `b` of `a`, an
+    evaluator `a.b`) is `a.b#2`.
     """
 
     fields: Mapping[str, str]
     parts: Mapping[tuple[Output, str], str]
     chosen: bool = False
+    spent: bool = False
 
     @property
     def header(self) -> list[str]:
         """Return the names of all columns."""
-        return [*FIXED, *([CHOSEN] if self.chosen else ()), *self.fields.values(), *self.parts.values()]
+        more = [*([CHOSEN] if self.chosen else ()), *(SPENT if self.spent else ())]
+        return [*FIXED, *more, *self.fields.values(), *self.parts.values()]
 
     @classmethod
-    def of(cls, scores: Sequence[Score], first: Any, chosen: bool) -> Layout:
+    def of(cls, scores: Sequence[Score], first: Any, chosen: bool, spent: bool = False) -> Layout:
         """Return the columns for the outputs that an experiment has so far, and for rows like the `first` one.
 
-        `chosen` says that tasks have a fallback.
+        `chosen` says that tasks have a fallback, `spent` that they make governed calls.
         """
         titles: set[str] = set()
         parts: dict[tuple[Output, str], str] = {}
@@ -72,11 +82,11 @@ class Layout(NamedTuple):
             title = next(name for name in _names(each.title) if name not in titles)
             titles.add(title)
             parts |= {(Output(each.evaluator, each.output), part): f"{title}.{part}" for part in _parts(each)}
-        taken, fields = {*FIXED, CHOSEN, *parts.values()}, dict[str, str]()
+        taken, fields = {*FIXED, CHOSEN, *SPENT, *parts.values()}, dict[str, str]()
         for field in first if isinstance(first, dict) else ():
             fields[field] = next(name for name in _names(f"row.{field}") if name not in taken)
             taken.add(fields[field])
-        return cls(fields, parts, chosen)
+        return cls(fields, parts, chosen, spent)
 
 
 def _parts(score: Score) -> Iterator[str]:
@@ -116,6 +126,7 @@ class Jsonl:
         """Write a page of runs."""
         for run in runs:
             line = {**_fixed(run), "row": run.row, "output": run.output, "answered_by": _choices(run.answered_by),
+                    "usage": {stage: _spent(usage) for stage, usage in run.usages.items()},
                     "evaluations": _evaluations(run)}  # fmt: skip
             self._file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
 
@@ -214,6 +225,17 @@ def _fixed(run: StoredRun) -> dict[str, Any]:
     }
 
 
+def _spent(usage: ItemUsage | None) -> dict[str, Any]:
+    """Return the values of the columns `SPENT`: None where no call was made, or no answer states them."""
+    if usage is None:
+        return dict.fromkeys(SPENT)
+    tokens = usage.tokens
+    counts = (tokens.input_tokens, tokens.output_tokens, tokens.cached_tokens, tokens.reasoning_tokens)
+    known = counts if tokens.metered else (None,) * 4
+    values = (*known, tokens.cost, usage.model, usage.finish_reason, usage.request_id, usage.waited)
+    return dict(zip(SPENT, values, strict=True))
+
+
 def _choices(answered_by: Sequence[AnsweredBy]) -> list[dict[str, str]] | None:
     """Return the choices of fallbacks with provider and model; None without any."""
     return [each._asdict() for each in answered_by] or None
@@ -245,6 +267,7 @@ def _cells(run: StoredRun, layout: Layout) -> list[Any]:
     return [
         *cells.values(),
         *([_names_of(run.answered_by)] if layout.chosen else ()),
+        *(_spent(run.usages.get(TASKS)).values() if layout.spent else ()),
         *(_cell(fields.get(name)) for name in layout.fields),
         *(_part(judged.get(output), part) for output, part in layout.parts),
     ]
@@ -283,6 +306,9 @@ def _types(pyarrow: Any, layout: Layout) -> Iterator[tuple[str, Any]]:
         "attempts": pyarrow.int32(),
         "seconds": pyarrow.float64(),
         "finished_at": pyarrow.timestamp("us", tz="UTC"),
+        **{name: pyarrow.int64() for name in SPENT[:4]},
+        "cost": pyarrow.float64(),
+        "waited": pyarrow.float64(),
         **{name: pyarrow.float64() for (_, part), name in layout.parts.items() if part == "score"},
     }
     return ((name, known.get(name, pyarrow.string())) for name in layout.header)

@@ -122,16 +122,18 @@ class ExperimentView:
         store, row = await self._found(request)
         from tidegate.errors import ConfigurationError
         from tidegate.storage.export_formats import FORMATS, Layout, pages
+        from tidegate.storage.tally_table import TASKS
         from tidegate.ui import experiment_answers as answers
 
         stages = await self._stages(store, row)
         scores = answers.scores_of(stages) if stages is not None else await store.scores(row.id)
         chosen = any(each.evaluator is None for each in await store.choices(row.id))
+        spent = TASKS in await store.spend(row.id)
         read = pages(store, row.id)
         first: list[Any] = await anext(read, [])
         buffer = io.BytesIO()
         try:
-            writer = FORMATS[form](buffer, Layout.of(scores, first[0].row if first else None, chosen))
+            writer = FORMATS[form](buffer, Layout.of(scores, first[0].row if first else None, chosen, spent))
         except ConfigurationError as error:
             return _json({"problem": str(error)}, 400)
 

@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.experiment.common import existing, found
-from tidegate.cli.experiment.display import NOTHING, printer, table
+from tidegate.cli.experiment.display import NOTHING, printer, spend_facts, table
 from tidegate.comparison import ComparedSide, Comparison, Interval, OutputComparison, compare
 from tidegate.core.display import json_line
+from tidegate.core.token_totals import dollars
 from tidegate.storage import ResultStatus, Store
 
 
@@ -72,6 +73,7 @@ def _side_facts(side: ComparedSide) -> dict[str, Any]:
         "runs": {status.value: count for status, count in side.runs.items()},
         "untried": side.untried,
         "seconds": side.seconds,
+        "spend": spend_facts(side.tokens),
     }
 
 
@@ -120,11 +122,16 @@ def _lines(comparison: Comparison) -> Iterator[str]:
 def _sides(comparison: Comparison) -> Table:
     statuses = [status for status in ResultStatus if comparison.a.runs[status] or comparison.b.runs[status]]
     counted = [str(status) for status in statuses]
-    made = table("", "experiment", *counted, "untried", "s/result", right=(*counted, "untried", "s/result"))
+    more = ["tokens", "cost"] if any(side.tokens.metered for side in (comparison.a, comparison.b)) else []
+    made = table("", "experiment", *counted, "untried", "s/result", *more,
+                 right=(*counted, "untried", "s/result", *more))  # fmt: skip
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
         seconds = NOTHING if side.seconds is None else f"{side.seconds:.2f}"
         counts = (str(side.runs[status]) for status in statuses)
-        made.add_row(letter, Text(side.name), *counts, str(side.untried), seconds)
+        tokens = side.tokens
+        cost = NOTHING if tokens.cost is None else dollars(tokens.cost)
+        spent = [f"{tokens.input_tokens} + {tokens.output_tokens}", cost] if more else []
+        made.add_row(letter, Text(side.name), *counts, str(side.untried), seconds, *spent)
     return made
 
 

@@ -26,6 +26,7 @@ from rich.text import Text
 
 from tidegate.core.display import printable
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
+from tidegate.core.token_totals import TokenTotals, tokens_text
 from tidegate.core.wait_text import clock, wait_text
 from tidegate.runner import StageProgress
 from tidegate.runner.progress import Summary, choice_lines
@@ -203,6 +204,8 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
         "answered_by": summary.answered_by,
         "warnings": list(summary.warnings),
         "failures": [_failure_facts(each) for each in failures],
+        "spend": {stage: spend_facts(tokens) for stage, tokens in summary.spend.items()},
+        "cost": summary.tokens.cost,
     }
 
 
@@ -213,8 +216,27 @@ def calls(summary: Summary) -> Iterator[str]:
     if summary.attempts:
         kept = ", ".join(f"{count} {status}" for status, count in summary.attempts.items())
         yield f"attempts kept: {kept}"
+    yield from spend_lines(summary)
     yield from choice_lines(summary.choices)
     yield from (f"warning: {each}" for each in summary.warnings)
+
+
+def spend_lines(summary: Summary) -> Iterator[str]:
+    """Yield the tokens and the cost of an experiment, and below them those of each stage where there are several."""
+    if not (text := tokens_text(summary.tokens)):
+        return
+    yield f"spent: {text}"
+    if len(summary.spend) > 1:
+        for stage, tokens in summary.spend.items():
+            if part := tokens_text(tokens):
+                yield f"  {stage}: {part}"
+
+
+def spend_facts(tokens: TokenTotals) -> dict[str, Any]:
+    """Return tokens and cost as plain values; the cost is None where the price of any answer is unknown."""
+    counts = tokens._asdict()
+    del counts["nanodollars"]
+    return {**counts, "cost": tokens.cost}
 
 
 def refusals(refused: int, summary: Summary) -> str:

@@ -22,6 +22,7 @@ from tidegate.errors import ConfigurationError, StoreError
 from tidegate.storage import Store, StoredRun
 from tidegate.storage.export_formats import FORMATS, ROWS, ExportWriter, Layout, harmless, pages
 from tidegate.storage.records import AttemptCursor
+from tidegate.storage.tally_table import TASKS
 
 
 def exported(name: str, url: str, form: str | None, output: Path | None, attempts: bool = False) -> None:
@@ -46,9 +47,10 @@ async def _write(name: str, url: str, make: type[ExportWriter], output: Path | N
         row = await found(store, name)
         scores, read = await store.scores(row.id), pages(store, row.id)
         chosen = any(each.evaluator is None for each in await store.choices(row.id))
+        spent = TASKS in await store.spend(row.id)
         first: list[StoredRun] = await anext(read, [])
         with _opened(output) as file:
-            writer = make(file, Layout.of(scores, first[0].row if first else None, chosen))
+            writer = make(file, Layout.of(scores, first[0].row if first else None, chosen, spent))
             try:
                 writer.write(first)
                 async for page in read:
