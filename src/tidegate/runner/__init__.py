@@ -10,6 +10,7 @@ The names below are the public interface.
 from __future__ import annotations
 
 from tidegate.errors import UnusableAnswer
+from tidegate.runner.budget import Budget
 from tidegate.runner.events import Chunk, Event, Retrying, StateChanged, Subscription
 from tidegate.runner.experiment import Evaluator, Experiment
 from tidegate.runner.experiment_runner import ExperimentRunner
@@ -21,6 +22,7 @@ from tidegate.storage import AnnotationResult, ResultStatus, RunResult, Status, 
 
 __all__ = [
     "AnnotationResult",
+    "Budget",
     "Chunk",
     "Evaluator",
     "Event",

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 from tidegate.admission.audit import AttemptStatus, attempt_status
 from tidegate.admission.token_costs import cost_of
 from tidegate.core.events import AttemptEnded
-from tidegate.core.token_totals import TokenCounter, totals_of
+from tidegate.core.token_totals import TokenCounter, TokenTotals, totals_of
 from tidegate.core.values import OK, Key, Kind
 from tidegate.runner.job import Job
 from tidegate.runner.stats import CLASSES, BusyTime, RunStats
@@ -86,7 +86,9 @@ class RunAudit:
         # Every row runs this: what most need is written out.
         item, waited = job.item, job.item.waited
         if job.attempts:
+            before = item.usage.tokens if item.usage is not None else TokenTotals()
             item.usage = self._usage(item.usage, job.attempts, waited)
+            job.spent = item.usage.tokens.less(before)
         now = item.queued_at = job.began + job.seconds
         if self.waits.active:
             self.waits.end(job, now)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidegate.errors import ConfigurationError, require
+from tidegate.runner.budget import Budget
 from tidegate.runner.fingerprint import fingerprint
 from tidegate.runner.item import TASK_STAGE
 
@@ -69,9 +70,10 @@ class Experiment:
     limits this experiment's share of the runner's slots. Where several experiments compete for slots or for a key, each
     gets a share in proportion to its `weight`, from 0.01 to 100. `task_timeout` is in seconds. `credentials` names the
     environment variables without which the experiment cannot run. A replica that recovers it and lacks one reports that
-    instead of trying. With `spread`, several replicas run its rows at once; this needs PostgreSQL. `source` is the
-    place of the experiment's code, `file.py:attribute` or `module:attribute`; `load` sets it. `declared` is the
-    declaration of a YAML experiment. An invalid argument raises `ConfigurationError`.
+    instead of trying. With `spread`, several replicas run its rows at once; this needs PostgreSQL. A row starts only
+    while its expected cost fits the `budget`. `source` is the place of the experiment's code, `file.py:attribute` or
+    `module:attribute`; `load` sets it. `declared` is the declaration of a YAML experiment. An invalid argument raises
+    `ConfigurationError`.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Experiment:
         source: str | None = None,
         declared: Mapping[str, Any] | None = None,
         spread: bool = False,
+        budget: Budget | None = None,
     ) -> None:
         require(callable(task), "task", task, "a function of a row")
         _takes("task", task, "row")
@@ -117,6 +120,8 @@ class Experiment:
         self.credentials = credentials
         require(isinstance(spread, bool), "spread", spread, "True or False")
         self.spread = spread
+        require(budget is None or isinstance(budget, Budget), "budget", budget, "a tidegate.runner.Budget")
+        self.budget = budget
         self.source = source
         self.declared = declared
         self.original: str | None = None
@@ -165,6 +170,7 @@ class Experiment:
         }
         # A key that most lack: another text would restart the search for work of every stored experiment.
         kept |= {"spread": True} if self.spread else {}
+        kept |= {} if self.budget is None else {"budget": self.budget.stored()}
         kept |= {} if self.original is None else {"original": self.original}
         return {**kept, "code": self.code} if self.declared is None else {**kept, "declared": dict(self.declared)}
 

@@ -34,7 +34,8 @@ class Item:
 
     For the audit, `calls` counts the attempts under this claim, and `audit` has those that are not written yet.
     `queued_at` is when its last job began or ended (None: it was never dispatched), and `waited` the seconds until its
-    last dispatch. `usage` is what its governed calls have cost under this claim, None without any.
+    last dispatch. `usage` is what its governed calls have cost under this claim, None without any. It is `released`
+    when it has a result.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Item:
         "queued_at",
         "ready_at",
         "refused_at",
+        "released",
         "seconds",
         "size",
         "slow",
@@ -75,6 +77,7 @@ class Item:
         self.queued_at: float | None = None
         self.waited = 0.0
         self.usage: ItemUsage | None = None
+        self.released = False
 
     @property
     def identity(self) -> tuple[int, int, int]:
@@ -85,6 +88,7 @@ class Item:
         """Drop the row, the answer and the attempts: only its result, which has these, must become durable."""
         self.body = self.output = None
         self.usage = None
+        self.released = True
         if self.audit:
             self.audit = []
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.events import AttemptEnded
 from tidegate.core.limiter_state import Permit
+from tidegate.core.token_totals import TokenTotals
 from tidegate.runner.experiment import Experiment
 from tidegate.runner.item import TASK, TASK_STAGE, Item, copied
 from tidegate.runner.settings import RunnerSettings
@@ -166,7 +167,7 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
 class Job(Execution[Item, Stage]):
     """One execution of an item by its stage's function; `attempts` has those of its calls that have ended."""
 
-    __slots__ = ("attempts",)
+    __slots__ = ("answered", "attempts", "spent")
 
     def __init__(
         self,
@@ -179,3 +180,5 @@ class Job(Execution[Item, Stage]):
     ) -> None:
         super().__init__(item, stage, owner, queues, permit, cancel_grace)
         self.attempts: list[AttemptEnded] = []
+        self.spent = TokenTotals()
+        self.answered = False

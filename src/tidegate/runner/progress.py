@@ -262,6 +262,12 @@ class ResultTally:
             for (stage, answered_by), count in self._choices.items()
         ]
 
+    @property
+    def unjudged(self) -> list[int]:
+        """Return for each evaluator the number of answers that it has not judged."""
+        task, *evaluators = self.done
+        return [max(0, task.get(ResultStatus.OK, 0) - sum(done.values())) for done in evaluators]
+
     def load(self, counts: ResultCounts, choices: Iterable[ChoiceCount], retry_failed: bool) -> None:
         """Add the stored results of the stages. Those to be tried again count as not done."""
         names = self._names

@@ -51,7 +51,7 @@ class ResultHandler:
         ):
             job.stage.last_error = _text(job) or ""
         if failure_class.next_step is NextStep.ANSWERED:
-            self._answered(item, job.value, job.handoff.answered_by)
+            job.answered = self._answered(item, job.value, job.handoff.answered_by)
         elif failure_class.next_step is not NextStep.PERMANENT and (job.recalled or job.stage.closing is not None):
             if run.live:
                 run.park(item)
@@ -65,7 +65,8 @@ class ResultHandler:
             item.attempts += 1
             self._failed(item, failure_class.kind, _text(job))
 
-    def _answered(self, item: Item, value: Any, answered_by: tuple[AnsweredBy, ...]) -> None:
+    def _answered(self, item: Item, value: Any, answered_by: tuple[AnsweredBy, ...]) -> bool:
+        """Store an answer, and queue its judgements; return whether it could be stored."""
         run = self._run
         stage = run.stages[item.stage]
         item.attempts += 1
@@ -74,7 +75,7 @@ class ResultHandler:
         except (NoJudgement, NotStorable) as error:
             kind = "no_judgement" if isinstance(error, NoJudgement) else "not_json"
             self._failed(item, kind, redacted(error))
-            return
+            return False
         stage.guard.succeeded()
         gate = run.work_queue.gate(item.stage)
         if isinstance(gate, StageGate):
@@ -83,6 +84,7 @@ class ResultHandler:
             size = len(result.output or "") if isinstance(result, RunResult) else 0
             self._queue_evaluations(item, value, item.size + size)
         run.put(item, result)
+        return True
 
     def _queue_evaluations(self, item: Item, output: Any, size: int) -> None:
         run = self._run

@@ -18,9 +18,12 @@ from functools import partial
 from typing import Any
 
 from tidegate.admission.audit import receive
+from tidegate.admission.token_costs import require_prices
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key
+from tidegate.errors import ConfigurationError
 from tidegate.runner import results
+from tidegate.runner.budget import BudgetLedger
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Chunk, StateChanged
 from tidegate.runner.experiment import Experiment
@@ -132,12 +135,16 @@ class ExperimentRun(RunState):
             self.page_wanted.set()
         # No statement between these can fail. The job's single report frees the slot.
         self.in_flight.add(job)
+        if self.ledger is not None and stage.index == TASK:
+            self.ledger.start_row()
         self._jobs_of[stage.index] += 1
         self.shared.functions.started(job)
         self._update_cap()
         context = self.context.copy()
         context.run(emits_to, partial(self.on_chunk, job))
         context.run(receive, job.attempts.append)
+        if self.ledger is not None and self.ledger.budget.usd is not None:
+            context.run(require_prices, self._on_unpriced)
         job.start(self.shared.loop, context)
         self.audit.note_dispatched(job, len(self.in_flight))
 
@@ -155,6 +162,8 @@ class ExperimentRun(RunState):
             item.seconds += job.seconds
             self._discovery.on_job_done(stage, job.handoff)
             self.conclude(job)
+            if self.ledger is not None:
+                self._count_spent(self.ledger, job)
             if item.audit or item.usage is not None:
                 self.put_attempts(item, stage.name)
             self.offer()
@@ -181,12 +190,37 @@ class ExperimentRun(RunState):
         self.timers.schedule_check()
         self.shared.wake()
 
+    def _count_spent(self, ledger: BudgetLedger, job: Job) -> None:
+        if job.item.stage == TASK:
+            ledger.end_task(job.spent, job.answered)
+        else:
+            ledger.end_judgement(job.item.stage, job.spent)
+        self.end_if_spent()
+
+    def _on_unpriced(self, key: Key, model: str) -> None:
+        """End the run before a call whose price is unknown. Any thread may call this."""
+        name = f"{key.provider}/{model}" if model else key.provider
+        error = ConfigurationError(
+            "budget usd", self.ledger.budget.usd if self.ledger is not None else None,
+            f"a model with a price: {name} has none; tidegate.register_price or TIDEGATE_PRICES adds it",
+        )  # fmt: skip
+        self.in_loop(partial(self.fail, error))
+
+    def end_if_spent(self) -> None:
+        """End the run if its budget is reached: what it has started is done."""
+        if self.ledger is not None and self.ledger.reached and self.live:
+            self.drain(Status.STOPPED, self.ledger.reason)
+
     def full(self, stage: int) -> bool:
         """Return whether a stage has its maximum of jobs in flight, including jobs that wait inside a call.
+
+        No task starts that does not fit the budget.
 
         Without a `max_concurrency`, as many jobs of a stage may wait inside calls as the others are, at least `FLOOR`.
         More would only have paid for their earlier calls without being nearer to their end.
         """
+        if stage == TASK and self.ledger is not None and not self.ledger.may_start():
+            return True
         if self.cap is not None:
             return self._jobs_of[stage] >= self.cap
         lending = self._lending_of[stage]

@@ -14,6 +14,7 @@ from typing import Any
 
 from tidegate.runner import results
 from tidegate.runner.audit import RunAudit
+from tidegate.runner.budget import Budget, BudgetLedger
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Event
 from tidegate.runner.experiment import Experiment
@@ -116,6 +117,17 @@ class RunState:
         self.rejected_at = [self.began_at] * len(self.stages)
         self._receiver = receiver
         self._forecast = RestForecast(shared.registry)
+        self.ledger: BudgetLedger | None = None
+
+    @property
+    def budget(self) -> Budget | None:
+        """Return the budget: the experiment's, with the amounts that the runner's settings name."""
+        own, settings = self.experiment.budget, self.shared.settings
+        usd = settings.budget_usd if settings.budget_usd is not None else own.usd if own is not None else None
+        tokens = (
+            settings.budget_tokens if settings.budget_tokens is not None else own.tokens if own is not None else None
+        )
+        return None if usd is None and tokens is None else Budget(usd, tokens)
 
     def retry_slots(self) -> int:
         """Return the number of slots that retries may have: a share of the `cap`, or of the jobs in flight."""
@@ -146,6 +158,8 @@ class RunState:
             result = replace(result, contributor=self.claim.replica)
         self.tracker.unwritten += 1
         if item is not None:
+            if self.ledger is not None and item.stage != TASK and not item.released:
+                self.ledger.close_judgement(item.stage)
             item.release()
             if self.audit.waits.active:
                 self.audit.waits.end(item, self.shared.loop.time())

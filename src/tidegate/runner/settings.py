@@ -91,9 +91,19 @@ class RunnerSettings(BaseModel):
         "refusals",
         description="Attempts kept with the results: none, those without an answer, or all (`tidegate docs audit`).",
     )
+    budget_usd: float | None = Field(
+        None,
+        gt=0,
+        description="US dollars that an experiment may spend, instead of its own budget's (Inspect: cost_limit).",
+    )
+    budget_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens that an experiment may spend, instead of its own budget's (Inspect: token_limit).",
+    )
     buffer: int = Field(1000, ge=1, le=1_000_000, description="Events held for one subscriber (Phoenix: 1000).")
 
-    @field_validator("max_concurrency", "max_outage", mode="before")
+    @field_validator("max_concurrency", "max_outage", "budget_usd", "budget_tokens", mode="before")
     @classmethod
     def _none(cls, value: Any) -> Any:
         # An environment variable can express None only as text.

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import reduce
 
 from tidegate.admission.audit import opened
-from tidegate.errors import StoreError
+from tidegate.core.token_totals import TokenTotals
+from tidegate.errors import StoreError, require
 from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
+from tidegate.runner.budget import BudgetLedger
 from tidegate.runner.changes import advice, changed_parts
 from tidegate.runner.chunk_feeder import ChunkFeeder
 from tidegate.runner.context import RunnerContext
@@ -31,6 +34,10 @@ logger = logging.getLogger("tidegate")
 
 ENDS = "the run ends with ERROR"
 """What a log line says of a call of `ExperimentRun.fail`."""
+
+
+ALONE = "none for an experiment that several replicas run at once: each would spend it"
+"""Bound of a budget with `spread`."""
 
 
 class RunSupervisor:
@@ -124,7 +131,17 @@ class RunSupervisor:
             await self._load_counts(run, row)
         if not run.live:
             return
+        if run.budget is not None:
+            require(not run.experiment.spread, "budget", str(run.budget), ALONE)
+            spent = await self._shared.store.spend(row.id)
+            earlier = [
+                (spent.pop(stage.name, TokenTotals()), sum(done.values()))
+                for stage, done in zip(run.stages, run.tally.done, strict=True)
+            ]
+            other = reduce(TokenTotals.plus, spent.values(), TokenTotals())
+            run.ledger = BudgetLedger(run.budget, earlier, run.tally.unjudged, other)
         run.start()
+        run.end_if_spent()
         self._report_changes(run, row)
         if run.experiment.spread:
             feeder: Feeder = ChunkFeeder(run, complete=row.complete, rows=row.rows)

@@ -20,13 +20,16 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from tidegate import providers, redaction
+from tidegate.admission import audit, token_costs
 from tidegate.admission.call import GovernedCall
+from tidegate.admission.handoff import current_handoff
 from tidegate.admission.key_table import KeyTable
+from tidegate.admission.wait_queue import Waker
 from tidegate.classification import UNREADABLE, connection_failure
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.credentials import is_secret_segment, masked
 from tidegate.core.display import printable
-from tidegate.core.exchange import Ending, ExchangeResult, RetryTime, retry_time
+from tidegate.core.exchange import AttemptResult, Ending, ExchangeResult, Flow, RetryTime, retry_time
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import OK, Cause, Cost, Key, Kind, Outcome, RequestFacts
 from tidegate.errors import add_note
@@ -182,6 +185,10 @@ closed, and a sentence with both and until when."""
 ERROR_TYPE = "x-amzn-errortype"
 """Amazon's header with the error's name."""
 TOO_MANY_REQUESTS = 429
+BAD_REQUEST = 400
+
+NO_PRICE = "price"
+"""Gate of an exchange that sent nothing because the price of its model is unknown."""
 
 MAX_RETRY_AFTER_SECONDS = 31_536_000.0
 """Upper bound of a `retry-after` that tidegate writes, in seconds. Raising it states waits that nobody keeps. Derived
@@ -258,11 +265,35 @@ class HttpCall(GovernedCall, ABC):
         """Return the stack's request."""
         return self.args[0] if self.args else self.kwargs["request"]
 
+    def try_start(self) -> Permit | None:
+        """Return a permit if the call may go at once, else None."""
+        if audit.open_count and self._lacks_price():
+            self.handoff = current_handoff()
+            self.started_at = self.registry.clock()
+            return None
+        return super().try_start()
+
+    def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, attempt: AttemptResult | None) -> Flow:
+        """Return the exchange; one that sends nothing for a call that must have a price and has none."""
+        if audit.open_count and permit is None and self._lacks_price():
+            guard = token_costs.price_guard()
+            assert guard is not None, "only a guard requires a price"
+            guard(self.key, self.request_facts.model)
+            return _unsent()
+        return super().exchange(make_waker, permit, attempt)
+
+    def _lacks_price(self) -> bool:
+        if token_costs.price_guard() is None:
+            return False
+        return providers.price_of(self.key.provider, self.request_facts.model) is None
+
     def finish(self, ended: ExchangeResult) -> Any:
         """Return the last response, or raise the last exception; return a 429 of tidegate if nothing was received."""
         attempt = ended.attempt
         if attempt is None or attempt.outcome.kind is not OK:
             self._remember_credentials()
+        if attempt is None and ended.gate == NO_PRICE:
+            return self.refused(*self._without_price(), status=BAD_REQUEST)
         if attempt is None:
             return self.refused(*self.refusal(ended))
         if ended.ending is Ending.REPLAYED:
@@ -437,6 +468,15 @@ class HttpCall(GovernedCall, ABC):
             self.registry.learn_usage(permit, self.request_facts, charged)
         return outcome._replace(usage=usage._replace(model=self.request_facts.model))
 
+    def _without_price(self) -> tuple[dict[str, str], dict[str, Any]]:
+        """Return headers and JSON body for a call that was not sent because its price is unknown."""
+        text = printable(
+            f"tidegate: no request was sent: {self.request_facts.model or 'the model'} at {self.key.provider} has no "
+            "price, and the experiment has a budget in US dollars; tidegate.register_price adds one."
+        )
+        error = {"message": text, "type": "tidegate_no_price", "param": None, "code": "no_price"}
+        return {NO_RETRY: "false", "x-tidegate": "no-price"}, {"type": "error", "error": error}
+
     def refusal(self, ended: ExchangeResult) -> tuple[dict[str, str], dict[str, Any]]:
         """Return headers and JSON body of the 429 for a call that received nothing before its deadline."""
         text = (
@@ -452,6 +492,12 @@ class HttpCall(GovernedCall, ABC):
         headers = {NO_RETRY: "false", "x-tidegate": "queue-deadline"}
         headers |= self.wait_headers(ended, self.reason_of(ended) or text)
         return headers, {"type": "error", "error": error}
+
+
+def _unsent() -> Flow:
+    """Return an exchange that ends at once, without a request."""
+    yield from ()
+    return ExchangeResult(Ending.EXPIRED, None, 0.0, NO_PRICE)
 
 
 def _text(given: object) -> str:

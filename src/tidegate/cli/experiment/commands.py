@@ -15,7 +15,17 @@ from typing import Annotated, Any
 import typer
 
 from tidegate.cli.errors import UNUSABLE, stop
-from tidegate.cli.experiment.options import DATABASE, MAX_DIFFERENT, AsJson, Db, Format, Name, Slots
+from tidegate.cli.experiment.options import (
+    DATABASE,
+    MAX_DIFFERENT,
+    AsJson,
+    BudgetTokens,
+    BudgetUsd,
+    Db,
+    Format,
+    Name,
+    Slots,
+)
 from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
 NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite", "yaml": "pyyaml"}
@@ -35,6 +45,8 @@ def run(
     spread: Annotated[
         bool, typer.Option("--spread", help="Let other machines answer rows of it: `join` (PostgreSQL only).")
     ] = False,
+    budget_usd: BudgetUsd = None,
+    budget_tokens: BudgetTokens = None,
 ) -> None:
     """Run an experiment to its end, or continue it.
 
@@ -42,9 +54,10 @@ def run(
     has 30 s to finish; the second one cancels that work. The exit code is 0 if every row was answered and every answer
     judged; `tidegate docs runner` lists the others.
     """
-    from tidegate.cli.experiment.run import run_source
+    from tidegate.cli.experiment.run import given_settings, run_source
 
-    raise typer.Exit(run_source(source, db, max_concurrency, limit, fresh=fresh, spread=spread))
+    given = given_settings(max_concurrency, budget_usd, budget_tokens)
+    raise typer.Exit(run_source(source, db, given, limit, fresh=fresh, spread=spread))
 
 
 def init(
@@ -65,14 +78,16 @@ def resume(
     name: Name,
     db: Db = DATABASE,
     max_concurrency: Slots = None,
+    budget_usd: BudgetUsd = None,
+    budget_tokens: BudgetTokens = None,
 ) -> None:
     """Continue an experiment by its name, with the code that the database names.
 
     Failed and parked results are tried again. Ctrl-C and the exit codes are those of `run`.
     """
-    from tidegate.cli.experiment.run import resume_named
+    from tidegate.cli.experiment.run import given_settings, resume_named
 
-    raise typer.Exit(resume_named(name, db, max_concurrency))
+    raise typer.Exit(resume_named(name, db, given_settings(max_concurrency, budget_usd, budget_tokens)))
 
 
 def join(
@@ -85,9 +100,9 @@ def join(
     That process judges the answers and ends the experiment. Ctrl-C leaves it after the work in flight; its other rows
     are answered elsewhere. The exit code is 0 if nothing here ended the work early.
     """
-    from tidegate.cli.experiment.run import join_named
+    from tidegate.cli.experiment.run import given_settings, join_named
 
-    raise typer.Exit(join_named(name, db, max_concurrency))
+    raise typer.Exit(join_named(name, db, given_settings(max_concurrency)))
 
 
 def stop_(name: Name, db: Db = DATABASE) -> None:

@@ -25,6 +25,14 @@ Slots = Annotated[
         min=1, max=100_000, help="Execute at most this many functions at once (default: what the keys admit)."
     ),
 ]
+BudgetUsd = Annotated[
+    float | None,
+    typer.Option("--budget-usd", min=0.0, metavar="USD", help="Start no row that would exceed this cost in all."),
+]
+BudgetTokens = Annotated[
+    int | None,
+    typer.Option("--budget-tokens", min=1, metavar="N", help="Start no row that would exceed this many tokens in all."),
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or number of the experiment.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

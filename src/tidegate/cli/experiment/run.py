@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -176,7 +176,7 @@ default of `RunnerSettings.unwritten` (1000): half of it."""
 def run_source(
     source: str,
     url: str,
-    max_concurrency: int | None,
+    given: Mapping[str, Any],
     limit: int | None = None,
     *,
     fresh: bool = False,
@@ -191,10 +191,10 @@ def run_source(
     experiment.spread = experiment.spread or spread
     if reason := lacking(experiment.credentials):
         raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
-    return asyncio.run(_run_experiment(experiment, url, max_concurrency, limit, fresh=fresh))
+    return asyncio.run(_run_experiment(experiment, url, given, limit, fresh=fresh))
 
 
-def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
+def resume_named(name: str, url: str, given: Mapping[str, Any]) -> int:
     """Continue an experiment that the database has. Return the exit code."""
     _install()
     row = asyncio.run(_row(name, url))
@@ -203,10 +203,10 @@ def resume_named(name: str, url: str, max_concurrency: int | None) -> int:
         experiment = restored(row.spec)
     except CannotLoad as error:
         raise asyncio.run(block(url, row, error)) from None
-    return asyncio.run(_run_experiment(experiment, url, max_concurrency, resumed=True))
+    return asyncio.run(_run_experiment(experiment, url, given, resumed=True))
 
 
-def join_named(name: str, url: str, max_concurrency: int | None) -> int:
+def join_named(name: str, url: str, given: Mapping[str, Any]) -> int:
     """Answer chunks of an experiment that another replica runs. Return the exit code."""
     _install()
     row = asyncio.run(_row(name, url))
@@ -220,7 +220,7 @@ def join_named(name: str, url: str, max_concurrency: int | None) -> int:
         experiment = restored(row.spec)
     except CannotLoad as error:
         raise stop(f"{row.name} not joined: {error.reason}", Code.BLOCKED) from None
-    return asyncio.run(_join_experiment(experiment, url, max_concurrency))
+    return asyncio.run(_join_experiment(experiment, url, given))
 
 
 async def _row(name: str, url: str) -> ExperimentRow:
@@ -239,13 +239,15 @@ def _install() -> None:
 async def _run_experiment(
     experiment: Experiment,
     url: str,
-    max_concurrency: int | None,
+    given: Mapping[str, Any],
     limit: int | None = None,
     *,
     resumed: bool = False,
     fresh: bool = False,
 ) -> int:
-    runner = ExperimentRunner(url, settings=_settings(max_concurrency), recover=False, report_changes=False)
+    runner = ExperimentRunner(
+        url, settings=RunnerSettings.from_environment(**given), recover=False, report_changes=False
+    )
     began = time.monotonic()
     async with runner:
         if fresh:
@@ -254,9 +256,13 @@ async def _run_experiment(
             return await ExperimentCommand(runner, experiment, began, limit).ended(resumed)
 
 
-async def _join_experiment(experiment: Experiment, url: str, max_concurrency: int | None) -> int:
+async def _join_experiment(experiment: Experiment, url: str, given: Mapping[str, Any]) -> int:
     runner = ExperimentRunner(
-        url, settings=_settings(max_concurrency), recover=False, restore=lambda spec: experiment, report_changes=False
+        url,
+        settings=RunnerSettings.from_environment(**given),
+        recover=False,
+        restore=lambda spec: experiment,
+        report_changes=False,
     )
     began = time.monotonic()
     async with runner:
@@ -264,9 +270,12 @@ async def _join_experiment(experiment: Experiment, url: str, max_concurrency: in
             return await ContributorCommand(runner, experiment, began).joined()
 
 
-def _settings(max_concurrency: int | None) -> RunnerSettings:
-    given: dict[str, Any] = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
-    return RunnerSettings.from_environment(**given)
+def given_settings(
+    max_concurrency: int | None, budget_usd: float | None = None, budget_tokens: int | None = None
+) -> dict[str, Any]:
+    """Return the settings that options of a command name."""
+    named = {"max_concurrency": max_concurrency, "budget_usd": budget_usd, "budget_tokens": budget_tokens}
+    return {name: value for name, value in named.items() if value is not None}
 
 
 class ExperimentCommand:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import UnusableAnswer
+from tidegate.runner.budget import Budget
 from tidegate.runner.declared.clients import LazyClient
 from tidegate.runner.declared.schema import Declaration, Document, JudgeSpec, declared, stored, values_of
 from tidegate.runner.experiment import Evaluator, Experiment
@@ -139,6 +140,7 @@ class Declared(Experiment):
             credentials=declaration.credentials,
             source=source,
             declared=declaration.model_dump(mode="json", exclude_defaults=True),
+            budget=Budget(**declaration.budget.model_dump()) if declaration.budget is not None else None,
         )
 
     async def aclose(self) -> None:

@@ -356,6 +356,19 @@ class JudgeSpec(QuestionSpec):
         return self
 
 
+class BudgetSpec(_Part):
+    """Most that the experiment may spend: US dollars, tokens, or both."""
+
+    usd: float | None = Field(None, gt=0, allow_inf_nan=False)
+    tokens: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _has_an_amount(self) -> Self:
+        if self.usd is None and self.tokens is None:
+            raise _At((), "a budget needs `usd`, `tokens` or both")
+        return self
+
+
 class Declaration(_Part):
     """Complete experiment."""
 
@@ -365,6 +378,7 @@ class Declaration(_Part):
     max_concurrency: int | None = Field(None, ge=1, le=100_000)
     weight: float = Field(1.0, ge=WEIGHTS[0], le=WEIGHTS[1])
     spread: bool = False
+    budget: BudgetSpec | None = None
     task: QuestionSpec
     evaluators: list[JudgeSpec] = Field(default_factory=list)
 

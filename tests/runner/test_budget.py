@@ -1,0 +1,291 @@
+"""Budgets: a run stops at a row boundary near its budget, goes on with a larger one, and sends nothing unpriced."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import tidegate
+from tests.cli.experiment.commands import Place
+from tests.runner.scene import in_loop, runner_at
+from tidegate.core.token_totals import TokenTotals
+from tidegate.errors import ConfigurationError
+from tidegate.runner import Budget, Experiment, RunnerSettings
+from tidegate.runner.budget import BudgetLedger
+from tidegate.storage import Status, Store, claims
+
+
+def spent(nanodollars: int) -> TokenTotals:
+    """Return one answer of that cost, with as many tokens."""
+    return TokenTotals(1, nanodollars, 0, 0, 0, 0, 1, nanodollars)
+
+
+def ledger_of(budget: Budget, stages: int = 1) -> BudgetLedger:
+    """Return the ledger of a first claim."""
+    return BudgetLedger(budget, [(TokenTotals(), 0)] * stages, [0] * (stages - 1), TokenTotals())
+
+
+def played(
+    budget: float, cost: Callable[[random.Random], float], slots: int, seed: int, judge: float = 0.0, rows: int = 1_000
+) -> tuple[float, int, int, float]:
+    """Run rows against a ledger: each takes one round. Return what was spent, rows, rounds, and the dearest row."""
+    draw = random.Random(seed)
+    ledger = ledger_of(Budget(usd=budget * 1e-9), 2 if judge else 1)
+    total, done, rounds, dearest = 0.0, 0, 0, 0.0
+    while not ledger.reached and done < rows:
+        started = 0
+        while started < slots and done + started < rows and ledger.may_start():
+            ledger.start_row()
+            started += 1
+        assert started, "neither reached nor able to start"
+        for _ in range(started):
+            price = round(cost(draw))
+            ledger.end_task(spent(price), answered=True)
+            total += price
+            if judge:
+                ledger.end_judgement(1, spent(round(judge)))
+                ledger.close_judgement(1)
+                total += judge
+            dearest = max(dearest, price + judge)
+        done += started
+        rounds += 1
+    return total, done, rounds, dearest
+
+
+COSTS: dict[str, Callable[[random.Random], float]] = {
+    "equal": lambda draw: 1_000.0,
+    "even": lambda draw: draw.uniform(200.0, 1_800.0),
+    "heavy tail": lambda draw: draw.lognormvariate(6.5, 0.9),
+    "two kinds": lambda draw: 4_000.0 if draw.random() < 0.2 else 250.0,
+}
+
+
+@pytest.mark.parametrize("slots", [4, 100, 1_000])
+@pytest.mark.parametrize("kind", COSTS)
+def test_spend_is_near_the_budget_however_many_are_in_flight(kind: str, slots: int) -> None:
+    for seed in range(30):
+        budget = 500_000.0
+        total, done, _, dearest = played(budget, COSTS[kind], slots, seed)
+        assert done < 1_000
+        assert total <= budget + max(0.02 * budget, dearest), (kind, slots, seed)
+        assert total >= budget - max(0.02 * budget, 3 * dearest), (kind, slots, seed)
+
+
+def test_judgements_are_reserved_with_their_rows() -> None:
+    total, done, _, dearest = played(500_000.0, COSTS["even"], 100, 3, judge=500.0)
+    assert total <= 500_000.0 + max(10_000.0, dearest)
+    assert 300 < done < 350
+
+
+def test_many_rows_run_at_once_after_few_rounds() -> None:
+    _, done, rounds, _ = played(1e12, COSTS["even"], 1_000, 1)
+    assert done == 1_000
+    assert rounds <= 12
+
+
+def test_rows_without_cost_are_no_reason_to_stop() -> None:
+    ledger = ledger_of(Budget(tokens=10))
+    for _ in range(100):
+        assert ledger.may_start()
+        ledger.start_row()
+        ledger.end_task(TokenTotals(), answered=True)
+    assert not ledger.reached
+
+
+def test_what_earlier_claims_spent_counts() -> None:
+    ledger = BudgetLedger(
+        Budget(usd=0.006, tokens=10**9), [(spent(3_000_000), 3), (spent(1_000_000), 2)], [0], spent(1_000_000)
+    )
+    # A row has cost $0.001 and its judgement $0.0005: $0.005 are spent, and one more row does not fit.
+    assert ledger.reached
+    assert ledger.reason == (
+        "budget of $0.0060 and 1000000000 tokens reached: $0.0050 and 5000000 tokens spent; "
+        "a larger budget continues it"
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"usd": 0}, {"usd": -1}, {"usd": float("nan")}, {"usd": float("inf")}, {"usd": True}, {"usd": "5"},
+     {"tokens": 0}, {"tokens": 1.5}, {"tokens": True}],
+)  # fmt: skip
+def test_a_budget_without_an_amount_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="budget"):
+        Budget(**given)
+
+
+def test_settings_refuse_a_budget_of_nothing() -> None:
+    with pytest.raises(ConfigurationError, match="TIDEGATE_RUNNER_BUDGET_USD"):
+        RunnerSettings.from_environment({"TIDEGATE_RUNNER_BUDGET_USD": "0"})
+    assert RunnerSettings.from_environment({"TIDEGATE_RUNNER_BUDGET_USD": "2.5"}).budget_usd == 2.5
+
+
+class Provider:
+    """A provider of one model, whose answers cost what their row says: `tokens` of output at 1 dollar a million."""
+
+    def __init__(self, registry: tidegate.RateLimitRegistry) -> None:
+        self.asked: list[int] = []
+        self.spent = 0.0
+        transport = httpx.MockTransport(self._answer)
+        self.client = registry.wrap(httpx.AsyncClient(transport=transport, base_url="https://api.openai.com"))
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        row = json.loads(json.loads(request.content)["messages"][0]["content"])
+        self.asked.append(row["n"])
+        await asyncio.sleep(0.001)
+        self.spent += row["tokens"] * 1e-6
+        usage = {"prompt_tokens": 0, "completion_tokens": row["tokens"]}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
+        return httpx.Response(200, json={"choices": [choice], "usage": usage})
+
+    async def ask(self, row: Any, model: str = "priced") -> str:
+        body = {"model": model, "messages": [{"role": "user", "content": json.dumps(row)}]}
+        response = await self.client.post("/v1/chat/completions", json=body)
+        response.raise_for_status()
+        return str(response.json()["choices"][0]["message"]["content"])
+
+
+@pytest.fixture(autouse=True)
+def _priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.providers._prices._added", {(None, "priced"): tidegate.ModelPrice(1.0, 1.0)})
+    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+
+
+def rows_of(count: int, seed: int = 1) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    return [{"n": n, "tokens": draw.randint(200, 1_800)} for n in range(count)]
+
+
+@in_loop
+async def test_a_run_stops_at_a_row_boundary_and_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Provider(registry)
+
+    async def judge(row: Any, output: str) -> float:
+        await provider.ask({"n": -1, "tokens": 100})
+        return 1.0
+
+    rows = rows_of(300)
+    usd = 0.5 * sum(row["tokens"] + 100 for row in rows) * 1e-6
+    async with provider.client:
+        async with runner_at(tmp_path, registry=registry) as runner:
+            summary = await runner.run(Experiment("e", rows, provider.ask, [judge], budget=Budget(usd=usd)))
+            assert summary.status is Status.STOPPED
+            assert summary.last_error is not None
+            assert summary.last_error.startswith("budget of $")
+            # Every answered row is judged: the run ended between two rows.
+            assert summary.answered == summary.scores[0].scored
+            assert 0 < summary.untried < 300
+            assert summary.tokens.cost == pytest.approx(provider.spent)
+            assert usd - 3 * 1_900e-6 <= provider.spent <= usd + max(0.02 * usd, 1_900e-6)
+            before = summary.answered
+        async with runner_at(tmp_path, registry=registry, budget_usd=10.0) as runner:
+            summary = await runner.run(Experiment("e", rows, provider.ask, [judge], budget=Budget(usd=usd)))
+            assert summary.status is Status.COMPLETED
+            assert (summary.answered, summary.scores[0].scored) == (300, 300)
+            assert before < 300
+            assert sorted(n for n in provider.asked if n >= 0) == list(range(300))
+
+
+@in_loop
+async def test_a_budget_in_tokens_needs_no_price(tmp_path: Path) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Provider(registry)
+
+    async def ask(row: Any) -> str:
+        return await provider.ask(row, "a-model-without-a-price")
+
+    async with provider.client, runner_at(tmp_path, registry=registry) as runner:
+        summary = await runner.run(Experiment("e", rows_of(100), ask, budget=Budget(tokens=20_000)))
+    assert summary.status is Status.STOPPED
+    assert 20_000 - 2 * 1_800 <= summary.tokens.output_tokens <= 20_000 + 1_800
+
+
+@in_loop
+async def test_a_model_without_a_price_ends_the_run_before_its_first_call(tmp_path: Path) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Provider(registry)
+
+    async def ask(row: Any) -> str:
+        return await provider.ask(row, "a-model-without-a-price")
+
+    async with provider.client, runner_at(tmp_path, registry=registry) as runner:
+        summary = await runner.run(Experiment("e", rows_of(20), ask, budget=Budget(usd=5.0)))
+    assert provider.asked == []
+    assert summary.status is Status.ERROR
+    assert summary.last_error is not None
+    assert "openai/a-model-without-a-price" in summary.last_error
+    assert "register_price" in summary.last_error
+
+
+@in_loop
+async def test_a_spent_budget_starts_nothing(tmp_path: Path) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Provider(registry)
+    experiment = Experiment("e", rows_of(50), provider.ask, budget=Budget(tokens=5_000))
+    async with provider.client:
+        async with runner_at(tmp_path, registry=registry) as runner:
+            await runner.run(experiment)
+        asked = len(provider.asked)
+        async with runner_at(tmp_path, registry=registry) as runner:
+            summary = await runner.run(experiment)
+    assert summary.status is Status.STOPPED
+    assert len(provider.asked) == asked
+
+
+BUDGETED = """
+import httpx, json
+import tidegate
+from tidegate.runner import Experiment
+
+tidegate.register_price("priced", tidegate.ModelPrice(1.0, 1.0))
+
+def answer(request):
+    usage = {"prompt_tokens": 0, "completion_tokens": 1000}
+    choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
+    return httpx.Response(200, json={"choices": [choice], "usage": usage})
+
+client = tidegate.wrap(httpx.AsyncClient(transport=httpx.MockTransport(answer), base_url="https://api.openai.com"))
+
+async def task(row):
+    body = {"model": "priced", "messages": [{"role": "user", "content": "x"}]}
+    return (await client.post("/v1/chat/completions", json=body)).json()["choices"][0]["message"]["content"]
+
+experiment = Experiment("budgeted", [{"id": str(n)} for n in range(50)], task)
+"""
+
+
+def test_commands_take_a_budget_and_say_why_they_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = Place(tmp_path)
+    place.write("my_eval.py", BUDGETED)
+    done = place.process("run", "my_eval.py", "--budget-usd", "0.0101")
+    assert done.code == 5, done.err
+    assert "budget of $0.010 reached: $0.010 spent; a larger budget continues it" in done.out + done.err
+    shown = place.shown("budgeted")
+    assert (shown["status"], shown["runs"]["ok"]) == ("STOPPED", 10)
+    done = place.process("resume", "budgeted", "--budget-usd", "1")
+    assert done.code == 0, done.err
+    assert place.shown("budgeted")["runs"]["ok"] == 50
+    assert place.process("run", "my_eval.py", "--budget-usd", "0").code == 2
+
+
+@in_loop
+async def test_a_budget_is_refused_where_several_replicas_would_spend_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def task(row: Any) -> int:
+        raise AssertionError("no row runs")
+
+    monkeypatch.setattr(Store, "spreads", True)
+    async with runner_at(tmp_path) as runner:
+        summary = await runner.run(Experiment("e", rows_of(3), task, spread=True, budget=Budget(usd=1)))
+    assert summary.status is Status.ERROR
+    assert "several replicas" in (summary.last_error or "")
