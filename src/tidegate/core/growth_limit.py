@@ -1,4 +1,4 @@
-"""Model of a limit on growth: a period admits at most so many times the calls of the period before.
+"""Model of a limit on growth: a period admits at most a multiple of the calls of the period before.
 
 Theory of operation. A provider that limits growth (slope) admits the `least` calls in any period, and more where the
 period before it had more: `growth` times as many. So the calls that it admits are a geometric climb. `GrowthLimit`

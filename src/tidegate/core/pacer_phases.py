@@ -59,7 +59,7 @@ it, beyond that it would run over."""
 
 SMALL = 2.5
 SHALLOW_SECONDS = 0.5
-"""A bucket of less than so many calls, or seconds of its rate, keeps next to nothing."""
+"""A bucket of less than this number of calls, or of seconds of its rate, keeps next to nothing."""
 
 ANNOUNCED_PATIENCE = 30.0
 """Seconds for which a rate is held that is near one that headers announce: it is the same quota."""
@@ -71,8 +71,8 @@ def shallow(gauge: RateMeter) -> bool:
 
 
 FEW = 16.0
-"""A bucket of less than so many calls, or `SHALLOW_SECONDS` of its rate, soon runs over where its rate rises. Raising
-it looks for a higher rate sooner and costs refusals."""
+"""A bucket of less than this number of calls, or `SHALLOW_SECONDS` of its rate, soon runs over where its rate rises.
+Raising it looks for a higher rate sooner and costs refusals."""
 
 PATIENCE_FIRST = 20.0
 PATIENCE_GROWTH = 3.0
@@ -84,7 +84,7 @@ refusals."""
 def cruise_seconds(
     gauge: RateMeter, before: float, count: int, price: float, most: float, again: int = 9, precise: bool = False
 ) -> float:
-    """Return the seconds to hold the rate that was just measured from `count` calls, at the price of so many refusals.
+    """Return the seconds to hold the rate that was just measured from `count` calls, at the price of `refusals`.
 
     It was `before` (0: not known); `most` is the fastest announced rate. Rates are in calls a second. A `precise` rate
     is known within the share that is left unused.
@@ -111,8 +111,8 @@ SLOWEST = 1.0 / 60.0
 
 FIRST_WAIT_MOST = 0.75
 FIRST_WAIT_SHARE = 0.8
-"""The first refusal holds everybody back for this share of the run before it, at most so many seconds: what comes back
-in the meantime is kept by any bucket that the run came from."""
+"""The first refusal holds everybody back for this share of the run before it, at most for these seconds: what comes
+back in the meantime is kept by any bucket that the run came from."""
 
 WAIT_GROWTH = 1.6
 WAIT_CALLS = 2.0
@@ -150,7 +150,7 @@ def next_wait(spacing: PacingBucket, cause: Cause) -> float:
 
 
 FIRST_WAITS = 4.0
-"""The first pace spreads the run over so many first waits more than it took."""
+"""The first pace spreads the run over this number of first waits more than it took."""
 
 SEEK_STEP = 1.5
 SEEK_CALLS = 3
@@ -170,7 +170,7 @@ class StartupPhase:
         self._lead_until = 0.0
 
     def first(self, run: Burst, wait: float) -> float:
-        """The first pace after what came after `run` was refused, and nobody went for `wait` seconds."""
+        """The first pace after what came after `run` was refused, and no call went for `wait` seconds."""
         return run.calls / (run.seconds + FIRST_WAITS * wait)
 
     def begin(self, now: float) -> None:
@@ -178,7 +178,7 @@ class StartupPhase:
         self._lead_until = now + PATIENCE_SECONDS
 
     def back(self, pace: float, count: int, seconds: float) -> float:
-        """The pace after one at which only `count` calls were admitted, in so many seconds."""
+        """The pace after one at which only `count` calls were admitted, in `seconds`."""
         return min(pace, max(pace * SEEK_BACK, (count + 0.5) / seconds))
 
     def step(self, pace: float, let_in: float, now: float, small: bool = False) -> float:
@@ -194,8 +194,8 @@ STEP_MOST = 2.0
 STEP_SECONDS = 0.15
 STEP_CALLS = 2
 RISE_MOST = 2.0
-"""The first step of a rise; each that holds for so long and so many calls is followed by its square, up to double. Far
-under the best rate it begins with that. Beyond twice the best a step has to hold for `PATIENCE_SECONDS`."""
+"""The first step of a rise; each that holds for this time and this number of calls is followed by its square, up to
+double. Far under the best rate it begins with that. Beyond twice the best a step has to hold for `PATIENCE_SECONDS`."""
 
 
 class ProbeUpPhase:
@@ -246,7 +246,7 @@ class DrainDelay:
         self._drained_at = self._lasts = 0.0
 
     def refused(self, wait: float, now: float) -> None:
-        """A refusal while the rate was held, after which nobody goes for `wait`: it may have been of the aftermath."""
+        """A refusal while the rate was held, after which no call goes for `wait`: it may have been of the aftermath."""
         if 0.0 < now - self._drained_at < AFTERMATH_MOST:
             self._lasts = now - self._drained_at + wait
 

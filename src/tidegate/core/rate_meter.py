@@ -288,7 +288,7 @@ class PacingBucket:
         return self._at + (1.0 - self._level) / self.rate
 
     def alone(self, now: float) -> bool:
-        """Return whether an attempt is under way that nobody may follow before its fate is known."""
+        """Return whether an attempt is under way that no call may follow before its fate is known."""
         return now < self._judged_at < INFINITY
 
     @property
@@ -345,11 +345,11 @@ class PacingBucket:
         self._lone = False
 
     def burst(self, calls: int, now: float) -> None:
-        """Let so many calls go at once, and none alone."""
+        """Let this number of calls go at once, and none alone."""
         self._level, self._at, self._saved, self._lone = float(calls), now, calls - 1.0, False
 
     def hold_off(self, seconds: float) -> None:
-        """Lets nothing go for so long from the refusal that emptied it; never shortens that."""
+        """Lets nothing go for this time from the refusal that emptied it; never shortens that."""
         self._level = min(self._level, 1.0 - self.rate * seconds)
 
     def wait_alone(self, seconds: float) -> None:

@@ -71,7 +71,7 @@ class WaitingMember(NamedTuple):
 
 
 class RecentService:
-    """Calls admitted lately for each member of a log; an admission fades with time.
+    """Recently admitted calls of each member of a log; an admission fades with time.
 
     `admitted` is the number of all admissions, by which the ones that passed a waiting head are counted.
     """

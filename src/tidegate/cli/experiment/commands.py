@@ -204,7 +204,7 @@ def export(
 
 
 def recount(name: Name, db: Db = DATABASE) -> None:
-    """Count the results of an experiment anew, for the page of `tidegate serve`.
+    """Count the results of an experiment again, for the page of `tidegate serve`.
 
     Its tally is kept with every result; this is needed only where results were changed by other means.
     """

@@ -199,7 +199,7 @@ def _why(row: ExperimentRow, replicas: int) -> str:
 
 
 async def recounted(name: str, url: str) -> int:
-    """Build the tally of an experiment anew. Return the exit code."""
+    """Build the tally of an experiment again. Return the exit code."""
     async with existing(url) as store:
         row = await found(store, name)
         if row.status is Status.RUNNING and not is_dead(row.claimed_by):
