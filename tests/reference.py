@@ -25,6 +25,9 @@ TABLES = {
     "logs": "Log lines of an experiment.",
     "attempts": "Attempts that an audit keeps.",
     "run_stats": "Sums of each claim: calls, refusals, tokens, latency.",
+    "usages": "Tokens and costs of items, one row for each claim.",
+    "spend": "Sums of tokens and costs by stage.",
+    "tallies": "Counts, sums and histograms of each stage, which the page reads.",
     "chunks": "Ranges of rows that the replicas of a spread experiment claim.",
     "deleted": "Numbers of deleted experiments, which are not used again.",
 }

@@ -14,13 +14,16 @@ from tidegate.admission import key_hook
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
+from tidegate.cli.status_text import end_line
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
 from tidegate.core.snapshot import HeadWait, estimate_eta, head_wait
-from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading
+from tidegate.core.token_totals import TokenTotals
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading, Usage
 from tidegate.launch import counter_row, shared_counters
 from tidegate.launch.shared_counters import CounterFile
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
+from tidegate.providers import ModelPrice
 from tidegate.settings import Settings
 
 
@@ -353,3 +356,21 @@ def test_processes_that_share_a_key_count_its_use_once() -> None:
     assert (apart.quotas["requests"].used, apart.slots, apart.members, apart.outlook(2.0).pace) == (70.0, 16, 1, 10.0)
     assert (shared.quotas["requests"].used, shared.slots, shared.members, shared.outlook(2.0).pace) == (40.0, 8, 2, 5.0)
     assert (left.quotas["requests"].used, left.slots, left.members) == (60.0, 8, 1)
+
+
+def test_a_row_has_the_tokens_and_the_cost_of_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
+    registry = RateLimitRegistry(Settings(share="off"))
+    price = ModelPrice(1.0, 2.0)
+    monkeypatch.setattr("tidegate.providers._prices._added", {(None, "m"): price})
+    for usage in (Usage(100, 10, 40, 0, 5, "m"), Usage(50, 1, model="m"), None):
+        permit = registry.try_admit(KEY)
+        assert isinstance(permit, Permit)
+        registry.settle(permit, Outcome(Kind.OK, usage=usage))
+    total = only(tmp_path)
+    assert total.tokens == TokenTotals(2, 150, 11, 40, 0, 5, 2, 172_000)
+    (tmp_path / "started").touch()
+    assert (
+        end_line(Folder(tmp_path).totals())
+        == "3 calls, 3 answered, 0 given up, 0 refusals retried, 150 + 11 tokens, $0.00017"
+    )

@@ -13,6 +13,7 @@ from tidegate.cli.errors import stop
 from tidegate.cli.status_text import shared_by
 from tidegate.core.display import json_line, printable
 from tidegate.core.snapshot import estimate_eta, head_wait
+from tidegate.core.token_totals import token_facts, tokens_text
 from tidegate.core.wait_text import CLOSED, amount, clock, duration, sized, wait_text
 from tidegate.launch.totals import KeyTotal
 
@@ -103,6 +104,7 @@ def facts(key: KeyTotal, now: float) -> dict[str, Any]:
         "stated_wait": head.stated,
         "eta": ahead.seconds,
         "eta_gate": ahead.gate,
+        "tokens": token_facts(key.tokens),
         "quotas": [{"name": q.name, "level": q.level, "limit": q.limit, "window": q.window} for q in seen.quotas],
     }
 
@@ -127,3 +129,5 @@ def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
     if key.members > 1:
         parts.append(shared_by(key.members, key.carrier))
     yield f"    {' · '.join(parts)}"
+    if text := tokens_text(key.tokens):
+        yield f"    {text}"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from tidegate.core.snapshot import estimate_eta, head_wait
+from tidegate.core.token_totals import tokens_text
 from tidegate.core.wait_text import CLOSED, amount, awaited, clock, sized, wait_text
 from tidegate.launch.totals import KeyTotal, Totals
 
@@ -162,7 +163,7 @@ def _counted(totals: Totals) -> str:
     if not totals.calls:
         return "no LLM call was seen; `tidegate doctor` lists what is governed"
     parts = [f"{totals.calls} {'call' if totals.calls == 1 else 'calls'}", *_endings(totals), _refusals(totals)]
-    parts += filter(None, (_share(totals), _shared(totals)))
+    parts += filter(None, (_share(totals), tokens_text(totals.tokens), _shared(totals)))
     return ", ".join(parts)
 
 

@@ -71,6 +71,13 @@ def tokens_text(tokens: TokenTotals) -> str:
     return f"{words}, {least}{dollars(tokens.nanodollars * NANO)}"
 
 
+def token_facts(tokens: TokenTotals) -> dict[str, float | int | None]:
+    """Return tokens and cost as plain values; the cost is None where the price of any answer is unknown."""
+    counts: dict[str, float | int | None] = dict(tokens._asdict())
+    del counts["nanodollars"]
+    return {**counts, "cost": tokens.cost}
+
+
 def dollars(amount: float) -> str:
     """Return an amount in US dollars: in cents from a dollar up, else with two digits that are not 0."""
     if amount >= 1.0 or amount == 0.0:
@@ -84,6 +91,10 @@ class TokenCounter:
     __slots__ = TokenTotals._fields
 
     def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Restart the totals at zero."""
         self.metered = self.input_tokens = self.output_tokens = self.cached_tokens = self.cache_write_tokens = 0
         self.reasoning_tokens = self.priced = self.nanodollars = 0
 

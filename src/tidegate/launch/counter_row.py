@@ -3,7 +3,7 @@
 A row holds integers, then doubles of the key, then those of its quotas, then the name of the key, then the names of its
 quotas, then the ring of its changes.
 
-To add a number: append its name to `SUMS` or `INTEGERS`, or to `DOUBLES` and the fields of `KeyRow`, and write it in
+To add a number: append its name to `INTEGERS`, or to `DOUBLES` and the fields of `KeyRow`, and write it in
 `shared_counters`. While spare cells are left, the layout stays the same: a spare cell is 0, which must mean unknown.
 Any other change of the layout raises `shared_file.VERSION`.
 """
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tidegate.core.display import printable
 from tidegate.core.provenance import Source
+from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import CAPACITY, ELSEWHERE, INFINITY, Kind, Outcome
 from tidegate.launch.change_ring import RING_BYTES, SOURCES, KeyChange, read_changes
 from tidegate.launch.shared_file import UnreadableFile
@@ -44,10 +45,15 @@ GROUPS = ("rate", "overload", "elsewhere", "day", "money")
 REFUSALS = tuple(f"{fate}_{group}" for fate in FATES for group in GROUPS)
 """Counters of refusals by fate and cause."""
 
-SUMS = (*COUNTS, *REFUSALS)
+TOKENS = TokenTotals._fields
+"""Totals of `tidegate.core.token_totals.TokenTotals`."""
+
+SUMS = (*COUNTS, *REFUSALS, *TOKENS)
 """Integers that only grow: those of several processes are added up."""
 
-INTEGERS = (*SUMS, "waiting", "slots", "members", "most_members", "breaker", "carrier", "rejected")
+INTEGERS = (
+    *COUNTS, *REFUSALS, "waiting", "slots", "members", "most_members", "breaker", "carrier", "rejected", *TOKENS,
+)  # fmt: skip
 """Integers of a row. `breaker` and `carrier` are places in `BREAKER_STATES` and `CARRIERS`, `rejected` in
 `change_ring.CAUSES`, where 0 is for none."""
 
@@ -95,7 +101,7 @@ QUOTA_PLACES = {name: place for place, name in enumerate(QUOTA_DOUBLES)}
 """Indexes of the numbers of a row, and of a quota's within its part."""
 
 INTEGER_CELLS = 56
-"""Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: twenty are spare, for tokens by kind."""
+"""Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: thirteen are spare."""
 
 KEY_CELLS = 24
 """Doubles of 8 bytes for a key. Raising it makes every file larger. Chosen: eight are spare, for costs and rates."""

@@ -30,7 +30,8 @@ from tidegate.core.limiter_state import KeyCounts, KeyQuotas
 from tidegate.core.provenance import Provenance, Source
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import day_reset, latest_pause, queue_forecast
-from tidegate.core.values import REFUSED, Cause, Outcome
+from tidegate.core.token_totals import TokenCounter
+from tidegate.core.values import REFUSED, Cause, Outcome, Usage
 from tidegate.launch.change_ring import CAUSE_CODES, SOURCE_CODES, ChangeRing
 from tidegate.launch.counter_row import (
     BREAKER_STATES,
@@ -41,6 +42,7 @@ from tidegate.launch.counter_row import (
     QUOTA_PLACES,
     QUOTAS,
     ROW_BYTES,
+    TOKENS,
     doubles,
     integers,
     name_key,
@@ -108,6 +110,7 @@ class CounterFile:
         counts = SharedKeyCounts(queue, self.row)
         queue.admission.counts = counts
         queue.waiting = SharedLineLength(counts)
+        queue.tokens = SharedTokenCounter(counts)
         self._counts.add(counts)
 
     def row(self) -> memoryview:
@@ -162,6 +165,7 @@ _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARR
     CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL, SUSPENDED_UNTIL,
     LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
 ) = DOUBLE_PLACES.values()  # fmt: skip
+_TOKENS = [(PLACES[name], name) for name in TOKENS]
 _LEVEL, _ORIGIN = QUOTA_PLACES["level"], QUOTA_PLACES["origin"]
 
 
@@ -230,6 +234,7 @@ class SharedKeyCounts(KeyCounts):
 
     def detach(self) -> None:
         """Restart the counts at zero; a new row is taken at the next count."""
+        self._queue.tokens.clear()
         row = memoryview(bytearray(ROW_BYTES))
         self._row: memoryview | None = None
         self._take(row)
@@ -456,6 +461,23 @@ class SharedKeyCounts(KeyCounts):
         self._numbers: dict[str, int] = {}
         self._quotas_at = self._outlook_at = float("-inf")
         self._begin_noting()
+
+
+class SharedTokenCounter(TokenCounter):
+    """Totals of the tokens of one key, which are also in its row."""
+
+    __slots__ = ("_counts",)
+
+    def __init__(self, counts: SharedKeyCounts) -> None:
+        super().__init__()
+        self._counts = counts
+
+    def add(self, usage: Usage, nanodollars: int | None) -> None:
+        """Count one answer, whose end has written the row before."""
+        super().add(usage, nanodollars)
+        numbers = self._counts.integers
+        for place, name in _TOKENS:
+            numbers[place] = getattr(self, name)
 
 
 def _known(provenance: Provenance) -> tuple[float, float]:

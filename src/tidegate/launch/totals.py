@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 
 from tidegate.core.rejection import DAY
 from tidegate.core.snapshot import QueueForecast, QuotaForecast
+from tidegate.core.token_totals import TokenTotals
 from tidegate.launch import counter_row
 from tidegate.launch.counter_row import KeyRow, QuotaRow
 from tidegate.launch.shared_counters import SUFFIX, runs
@@ -85,6 +87,11 @@ class KeyTotal:
         """Return the calls that neither ended nor are in flight: they wait, or waited when their process ended."""
         ended = self.counts["answered"] + self.counts["given_up"] + self.counts["failed_calls"] + self.abandoned
         return max(0, self.calls - ended - self.in_flight)
+
+    @property
+    def tokens(self) -> TokenTotals:
+        """Return the tokens and the cost of the answers whose usage is known."""
+        return TokenTotals(*(self.counts[name] for name in counter_row.TOKENS))
 
     @property
     def binding(self) -> QuotaTotal | None:
@@ -177,6 +184,11 @@ class Totals:
     def calls(self) -> int:
         """Return the calls so far, sent or not, over all keys."""
         return sum(each.calls for each in self.keys.values())
+
+    @property
+    def tokens(self) -> TokenTotals:
+        """Return the tokens and the cost of all keys."""
+        return reduce(TokenTotals.plus, (each.tokens for each in self.keys.values()), TokenTotals())
 
     @property
     def busiest(self) -> KeyTotal | None:

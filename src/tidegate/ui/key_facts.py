@@ -10,6 +10,7 @@ from typing import Any
 
 from tidegate.core.provenance import STATED, Source
 from tidegate.core.snapshot import estimate_eta, head_wait
+from tidegate.core.token_totals import token_facts
 from tidegate.core.values import INFINITY
 from tidegate.core.wait_text import CLOSED, wait_text
 from tidegate.launch.change_ring import CAUSES
@@ -78,6 +79,7 @@ def facts_of(total: KeyTotal, now: float) -> dict[str, Any]:
             "failed": total.counts["failed_calls"],
             "abandoned": total.abandoned,
         },
+        "tokens": token_facts(total.tokens),
         "refusals": {fate: {group: total.counts[f"{fate}_{group}"] for group in GROUPS} for fate in FATES},
         "quotas": [
             {

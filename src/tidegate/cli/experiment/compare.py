@@ -11,10 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.experiment.common import existing, found
-from tidegate.cli.experiment.display import NOTHING, printer, spend_facts, table
+from tidegate.cli.experiment.display import NOTHING, printer, table
 from tidegate.comparison import ComparedSide, Comparison, Interval, OutputComparison, compare
 from tidegate.core.display import json_line
-from tidegate.core.token_totals import dollars
+from tidegate.core.token_totals import dollars, token_facts
 from tidegate.storage import ResultStatus, Store
 
 
@@ -73,7 +73,7 @@ def _side_facts(side: ComparedSide) -> dict[str, Any]:
         "runs": {status.value: count for status, count in side.runs.items()},
         "untried": side.untried,
         "seconds": side.seconds,
-        "spend": spend_facts(side.tokens),
+        "spend": token_facts(side.tokens),
     }
 
 

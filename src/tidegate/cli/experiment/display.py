@@ -26,7 +26,7 @@ from rich.text import Text
 
 from tidegate.core.display import printable
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
-from tidegate.core.token_totals import TokenTotals, tokens_text
+from tidegate.core.token_totals import token_facts, tokens_text
 from tidegate.core.wait_text import clock, wait_text
 from tidegate.runner import StageProgress
 from tidegate.runner.progress import Summary, choice_lines
@@ -204,7 +204,7 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
         "answered_by": summary.answered_by,
         "warnings": list(summary.warnings),
         "failures": [_failure_facts(each) for each in failures],
-        "spend": {stage: spend_facts(tokens) for stage, tokens in summary.spend.items()},
+        "spend": {stage: token_facts(tokens) for stage, tokens in summary.spend.items()},
         "cost": summary.tokens.cost,
     }
 
@@ -230,13 +230,6 @@ def spend_lines(summary: Summary) -> Iterator[str]:
         for stage, tokens in summary.spend.items():
             if part := tokens_text(tokens):
                 yield f"  {stage}: {part}"
-
-
-def spend_facts(tokens: TokenTotals) -> dict[str, Any]:
-    """Return tokens and cost as plain values; the cost is None where the price of any answer is unknown."""
-    counts = tokens._asdict()
-    del counts["nanodollars"]
-    return {**counts, "cost": tokens.cost}
 
 
 def refusals(refused: int, summary: Summary) -> str:

@@ -2,7 +2,7 @@
 import { html } from "/static/vendor/preact-htm.js";
 import { Changes, closedBands } from "/static/changes.js";
 import { Chart } from "/static/charts.js";
-import { age, amount, clock, count, duration, fetchJson, many, per } from "/static/parts.js";
+import { age, amount, clock, count, dollars, duration, fetchJson, many, per } from "/static/parts.js";
 
 const SAMPLES = 600;
 const CHANGES = 200;
@@ -108,6 +108,9 @@ function Facts({ entry }) {
         <dd><b>${count(counts.answered)}</b> of ${count(counts.calls)} answered${others.map(([number, title, style]) => html`
           <span key=${title} class=${style}>${` · ${count(number)} ${title}`}</span>`)}</dd></div>
       <div><dt>429s</dt><dd><${Refusals} refusals=${entry.refusals} /></dd></div>
+      ${entry.tokens.metered > 0 && html`
+        <div><dt>tokens</dt>
+          <dd><b>${amount(entry.tokens.input_tokens)}</b> in · <b>${amount(entry.tokens.output_tokens)}</b> out${entry.tokens.cached_tokens > 0 && html` <span class="faint">(${amount(entry.tokens.cached_tokens)} cached)</span>`}${entry.tokens.cost !== null && html` · <b>${dollars(entry.tokens.cost)}</b>`}</dd></div>`}
       ${entry.pace !== null && html`
         <div><dt>learned rate</dt><dd><b>${amount(entry.pace)}</b>/s <${Badge} known=${entry.pace_from} /></dd></div>`}
       <div><dt>breaker</dt><dd class=${breaker.state === "closed" ? "" : "bad"}>${opens}</dd></div>

@@ -52,6 +52,7 @@ export const duration = (seconds) => (seconds < 9.95 ? `${seconds.toFixed(1)} s`
 export const per = (window) => WINDOWS.get(window) ?? duration(window);
 export const time = (seconds) => new Date(seconds * 1000).toLocaleTimeString([], { hour12: false });
 export const age = (seconds) => (seconds < 59.5 ? `${Math.round(seconds)} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`);
+export const dollars = (value) => (value >= 1 || value === 0 ? `$${value.toFixed(2)}` : `$${Number(value.toPrecision(2)).toFixed(Math.min(20, 1 - Math.floor(Math.log10(value))))}`);
 export const many = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
 
 // ---------------------------------------------------------------- colours of charts
