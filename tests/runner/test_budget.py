@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ import pytest
 
 import tidegate
 from tests.cli.experiment.commands import Place
-from tests.runner.scene import in_loop, runner_at
+from tests.postgres import served
+from tests.runner.scene import in_loop, runner_at, settings
+from tests.storage.places import PostgreSQL
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
-from tidegate.runner import Budget, Experiment, RunnerSettings
+from tidegate.runner import Budget, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.runner.budget import BudgetLedger
-from tidegate.storage import Status, Store, claims
+from tidegate.storage import Status, claims
 
 
 def spent(nanodollars: int) -> TokenTotals:
@@ -70,7 +72,7 @@ COSTS: dict[str, Callable[[random.Random], float]] = {
 @pytest.mark.parametrize("slots", [4, 100, 1_000])
 @pytest.mark.parametrize("kind", COSTS)
 def test_spend_is_near_the_budget_however_many_are_in_flight(kind: str, slots: int) -> None:
-    for seed in range(30):
+    for seed in range(12):
         budget = 500_000.0
         total, done, _, dearest = played(budget, COSTS[kind], slots, seed)
         assert done < 1_000
@@ -277,15 +279,51 @@ def test_commands_take_a_budget_and_say_why_they_stop(tmp_path: Path, monkeypatc
     assert place.process("run", "my_eval.py", "--budget-usd", "0").code == 2
 
 
-@in_loop
-async def test_a_budget_is_refused_where_several_replicas_would_spend_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def task(row: Any) -> int:
-        raise AssertionError("no row runs")
+@pytest.fixture(scope="module")
+def place() -> Iterator[PostgreSQL]:
+    with served() as server:
+        made = PostgreSQL.made(server)
+        yield made
+        made.drop()
 
-    monkeypatch.setattr(Store, "spreads", True)
-    async with runner_at(tmp_path) as runner:
-        summary = await runner.run(Experiment("e", rows_of(3), task, spread=True, budget=Budget(usd=1)))
-    assert summary.status is Status.ERROR
-    assert "several replicas" in (summary.last_error or "")
+
+@pytest.mark.parametrize("slots", [4, 100])
+@in_loop
+async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Provider(registry)
+    rows = rows_of(400)
+    usd = 0.5 * sum(row["tokens"] + 100 for row in rows) * 1e-6
+
+    async def judge(row: Any, output: str) -> float:
+        await provider.ask({"n": -1, "tokens": 100})
+        return 1.0
+
+    def experiment(budget: float) -> Experiment:
+        return Experiment(f"spread {slots}", rows, provider.ask, [judge], spread=True, max_concurrency=slots,
+                          budget=Budget(usd=budget))  # fmt: skip
+
+    def replica() -> ExperimentRunner:
+        changes = settings(heartbeat=0.05, stale_after=30.0)
+        return ExperimentRunner(place.url, registry=registry, settings=changes, recover=False,
+                                restore=lambda spec: experiment(99.0))  # fmt: skip
+
+    async with provider.client, replica() as owner, replica() as other:
+        number = await owner.start(experiment(usd))
+        while not provider.asked:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        joined = await other.join(number)
+        summary = await owner.wait(number)
+        if joined:
+            await other.wait(number)
+        assert summary.status is Status.STOPPED
+        assert (summary.last_error or "").startswith("budget of $")
+        assert summary.answered == summary.scores[0].scored
+        assert summary.tokens.cost == pytest.approx(provider.spent)
+        assert provider.spent <= usd + max(0.02 * usd, 1_900e-6)
+        assert provider.spent >= 0.9 * usd
+        # A larger budget continues it, and every row is asked once.
+        await owner.start(experiment(10.0))
+        summary = await owner.wait(number)
+        assert (summary.status, summary.answered) == (Status.COMPLETED, 400)
+        assert sorted(n for n in provider.asked if n >= 0) == list(range(400))

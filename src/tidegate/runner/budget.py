@@ -1,10 +1,8 @@
 """Budget of an experiment: how many more rows may start, from what earlier ones have cost.
 
 Theory of operation. A row that starts is finished and counted, with the judgements of its answer. So before it starts,
-its cost is reserved, and that of all rows under way. What a row will cost is not known: it is expected to cost the mean
-of the rows so far. The reserve for many rows is their mean and a margin for chance. The margin has two parts, the
-spread of the rows and the error of the mean, which few rows tell badly. It shrinks as rows end, and then more may
-start. When no row is under way and the mean does not fit any more, the budget is reached.
+its cost is reserved, and that of all rows under way (`core.spend_reserve`). The margin of the reserve shrinks as rows
+end, and then more may start. When no row is under way and the mean does not fit any more, the budget is reached.
 
 The first row runs alone, and then at most as many rows as have been measured: a mean of three rows says little about
 the next thousand.
@@ -13,20 +11,13 @@ the next thousand.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from tidegate.core.spend_reserve import StageReserve, rows_within
 from tidegate.core.token_totals import NANO, TokenTotals, dollars
 from tidegate.errors import require
 from tidegate.runner.item import TASK
-
-DEVIATIONS = 4.0
-"""Standard deviations of the margin. Raising it starts fewer rows at once near the end of a budget. Measured
-(`tests/runner/test_budget.py`): with 3, one of 20 runs exceeds 2 % where costs have a heavy tail."""
-
-GROWTH = 1
-"""Rows that may be under way for each measured row. Raising it measures less before many rows run. Chosen: 1,000 rows
-are under way after eleven rounds, and costs with a heavy tail exceed no budget by more than a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +78,10 @@ class SpendLimit:
         self.spent = spent
         self.costs = [StageCosts() for _ in range(stages)]
 
-    def reserve(self, under_way: Iterable[int]) -> float:
-        """Return the expected cost of the items under way, with the margin for chance."""
-        mean = variance = 0.0
+    def stages(self, under_way: Iterable[int]) -> Iterator[StageReserve]:
+        """Yield what the reserve for the items under way needs to know."""
         for count, costs in zip(under_way, self.costs, strict=True):
-            if count and costs.count:
-                mean += count * costs.mean
-                variance += costs.deviation**2 * count * (1.0 + count / costs.count)
-        return mean + DEVIATIONS * math.sqrt(variance)
-
-    @property
-    def row(self) -> float:
-        """Return the expected cost of one row with its judgements."""
-        return sum(costs.mean for costs in self.costs)
+            yield StageReserve(count, costs.count, costs.mean, costs.deviation)
 
 
 class BudgetLedger:
@@ -128,13 +110,8 @@ class BudgetLedger:
 
     def may_start(self) -> bool:
         """Return whether one more row may start now."""
-        busy = any(self.under_way)
-        if busy and self.under_way[TASK] >= GROWTH * min(costs.count for costs in self._any.costs):
-            return False
-        more = [count + 1 for count in self.under_way]
         return all(
-            limit.spent < limit.amount and limit.spent + (limit.reserve(more) if busy else limit.row) <= limit.amount
-            for limit in self._limits.values()
+            rows_within(limit.amount, limit.spent, limit.stages(self.under_way), 1) for limit in self._limits.values()
         )
 
     @property
@@ -145,10 +122,7 @@ class BudgetLedger:
     @property
     def reason(self) -> str:
         """Return the reason of the stop, with what was spent."""
-        usd, tokens = self._limits.get("usd"), self._limits.get("tokens")
-        spent = [dollars(usd.spent)] if usd is not None else []
-        spent += [f"{tokens.spent:.0f} tokens"] if tokens is not None else []
-        return f"budget of {self.budget} reached: {' and '.join(spent)} spent; a larger budget continues it"
+        return reached(self.budget, {name: limit.spent for name, limit in self._limits.items()})
 
     def start_row(self) -> None:
         """Count a row whose task starts: its judgements follow."""
@@ -175,9 +149,17 @@ class BudgetLedger:
             limit.spent += amount
             limit.costs[stage].add(amount)
 
-    @property
-    def _any(self) -> SpendLimit:
-        return next(iter(self._limits.values()))
+
+def reached(budget: Budget, spent: Mapping[str, float]) -> str:
+    """Return the reason of a stop; `spent` has the amounts that the budget names."""
+    parts = [dollars(spent["usd"])] if "usd" in spent else []
+    parts += [f"{spent['tokens']:.0f} tokens"] if "tokens" in spent else []
+    return f"budget of {budget} reached: {' and '.join(parts)} spent; a larger budget continues it"
+
+
+def amounts(budget: Budget, tokens: TokenTotals) -> dict[str, float]:
+    """Return what was spent of each amount that the budget names."""
+    return {name: _amount(name, tokens) for name in budget.stored()}
 
 
 def _amount(name: str, tokens: TokenTotals) -> float:

@@ -15,11 +15,12 @@ from typing import TypeVar
 
 from tidegate.errors import StoreError
 from tidegate.runner.background import retry_while_unavailable
+from tidegate.runner.budget import amounts, reached
 from tidegate.runner.feeder import Feeder
 from tidegate.runner.item import TASK, Place
 from tidegate.runner.run import ExperimentRun
 from tidegate.runner.run_state import RunPhase
-from tidegate.storage import RowChunk
+from tidegate.storage import BudgetEnd, RowChunk, Status
 
 T = TypeVar("T")
 
@@ -75,12 +76,20 @@ class ChunkFeeder(Feeder):
                 chunk = await self._try(
                     partial(self._store.claim_chunk, run.id, run.claim.replica, run.shared.settings.stale_after)
                 )
-                if chunk is None:
+                if isinstance(chunk, BudgetEnd):
+                    self._end_of_budget(chunk)
+                if not isinstance(chunk, RowChunk):
                     break
                 held = self._held[chunk.first] = HeldChunk(chunk)
             await self._read(held)
             await self._finish_chunks()
         await self._look_around()
+
+    def _end_of_budget(self, end: BudgetEnd) -> None:
+        """End the run of the owner; other replicas leave it then."""
+        budget = self._run.spread_budget
+        if budget is not None and not self._run.contributes:
+            self._run.drain(Status.STOPPED, reached(budget, amounts(budget, end.spent)))
 
     def _wants_more(self) -> bool:
         """Return whether few items wait, so that no replica holds rows which another one could run now."""

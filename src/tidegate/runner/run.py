@@ -143,8 +143,8 @@ class ExperimentRun(RunState):
         context = self.context.copy()
         context.run(emits_to, partial(self.on_chunk, job))
         context.run(receive, job.attempts.append)
-        if self.ledger is not None and self.ledger.budget.usd is not None:
-            context.run(require_prices, self._on_unpriced)
+        if (limit := self._dollars) is not None:
+            context.run(require_prices, partial(self._on_unpriced, limit))
         job.start(self.shared.loop, context)
         self.audit.note_dispatched(job, len(self.in_flight))
 
@@ -197,11 +197,16 @@ class ExperimentRun(RunState):
             ledger.end_judgement(job.item.stage, job.spent)
         self.end_if_spent()
 
-    def _on_unpriced(self, key: Key, model: str) -> None:
+    @property
+    def _dollars(self) -> float | None:
+        budget = self.ledger.budget if self.ledger is not None else self.spread_budget
+        return budget.usd if budget is not None else None
+
+    def _on_unpriced(self, limit: float, key: Key, model: str) -> None:
         """End the run before a call whose price is unknown. Any thread may call this."""
         name = f"{key.provider}/{model}" if model else key.provider
         error = ConfigurationError(
-            "budget usd", self.ledger.budget.usd if self.ledger is not None else None,
+            "budget usd", limit,
             f"a model with a price: {name} has none; tidegate.register_price or TIDEGATE_PRICES adds it",
         )  # fmt: skip
         self.in_loop(partial(self.fail, error))

@@ -118,6 +118,7 @@ class RunState:
         self._receiver = receiver
         self._forecast = RestForecast(shared.registry)
         self.ledger: BudgetLedger | None = None
+        self.spread_budget: Budget | None = None
 
     @property
     def budget(self) -> Budget | None:

@@ -13,9 +13,9 @@ from functools import reduce
 
 from tidegate.admission.audit import opened
 from tidegate.core.token_totals import TokenTotals
-from tidegate.errors import StoreError, require
+from tidegate.errors import StoreError
 from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
-from tidegate.runner.budget import BudgetLedger
+from tidegate.runner.budget import Budget, BudgetLedger
 from tidegate.runner.changes import advice, changed_parts
 from tidegate.runner.chunk_feeder import ChunkFeeder
 from tidegate.runner.context import RunnerContext
@@ -34,10 +34,6 @@ logger = logging.getLogger("tidegate")
 
 ENDS = "the run ends with ERROR"
 """What a log line says of a call of `ExperimentRun.fail`."""
-
-
-ALONE = "none for an experiment that several replicas run at once: each would spend it"
-"""Bound of a budget with `spread`."""
 
 
 class RunSupervisor:
@@ -131,15 +127,7 @@ class RunSupervisor:
             await self._load_counts(run, row)
         if not run.live:
             return
-        if run.budget is not None:
-            require(not run.experiment.spread, "budget", str(run.budget), ALONE)
-            spent = await self._shared.store.spend(row.id)
-            earlier = [
-                (spent.pop(stage.name, TokenTotals()), sum(done.values()))
-                for stage, done in zip(run.stages, run.tally.done, strict=True)
-            ]
-            other = reduce(TokenTotals.plus, spent.values(), TokenTotals())
-            run.ledger = BudgetLedger(run.budget, earlier, run.tally.unjudged, other)
+        await self._set_budget(run, row)
         run.start()
         run.end_if_spent()
         self._report_changes(run, row)
@@ -152,6 +140,24 @@ class RunSupervisor:
             reading = ingest(run, feeder, run.experiment.dataset, row.dataset_id)
             what = f"experiment {name}: import of its dataset"
             background.append(BackgroundTask(loop, reading, what, run.fail, ENDS))
+
+    async def _set_budget(self, run: ExperimentRun, row: ExperimentRow) -> None:
+        """Begin to count what the run spends; several replicas keep their budget in the database."""
+        budget = run.budget
+        if run.experiment.spread:
+            given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
+            run.spread_budget = Budget(**given) if isinstance(given, dict) else None
+            if not run.contributes and row.spec.get("budget") != given:
+                spec = {**row.spec, "budget": given} if given else {k: v for k, v in row.spec.items() if k != "budget"}
+                await self._shared.store.amend(run.claim, spec, row.repetitions)
+        elif budget is not None:
+            spent = await self._shared.store.spend(row.id)
+            earlier = [
+                (spent.pop(stage.name, TokenTotals()), sum(done.values()))
+                for stage, done in zip(run.stages, run.tally.done, strict=True)
+            ]
+            other = reduce(TokenTotals.plus, spent.values(), TokenTotals())
+            run.ledger = BudgetLedger(budget, earlier, run.tally.unjudged, other)
 
     def _report_changes(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Report parts that have changed since the last run, if that has left answers."""

@@ -26,8 +26,9 @@ from sqlalchemy import (
 )
 
 from tidegate.errors import ClaimLost
+from tidegate.storage import chunk_budget
 from tidegate.storage.database import Database
-from tidegate.storage.records import Claim, RowChunk
+from tidegate.storage.records import BudgetEnd, Claim, RowChunk
 from tidegate.storage.schema import chunks, execution_configs
 from tidegate.storage.sql_clock import ago, now
 
@@ -77,8 +78,10 @@ async def add(database: Database, experiment_id: int, until: int) -> None:
     await database.transacted(work)
 
 
-async def claim(database: Database, experiment_id: int, replica: str, stale_after: float) -> RowChunk | None:
-    """Claim the first free chunk of a running experiment."""
+async def claim(
+    database: Database, experiment_id: int, replica: str, stale_after: float
+) -> RowChunk | BudgetEnd | None:
+    """Claim the first free chunk of a running experiment, or the part of it that fits the experiment's budget."""
     free = (
         select(chunk.first)
         .where(chunk.experiment_id == experiment_id, _free(stale_after), TASKS_RUN)
@@ -93,8 +96,17 @@ async def claim(database: Database, experiment_id: int, replica: str, stale_afte
         .values(claimed_by=replica, claimed_at=now(), epoch=chunk.epoch + 1)
         .returning(chunk.first, chunk.end, chunk.epoch, chunk.claimed_by, chunk.done)
     )
-    row = await database.acted(lambda connection: connection.execute(taken).one_or_none())
-    return None if row is None else RowChunk(*row)
+
+    def work(connection: Connection) -> RowChunk | BudgetEnd | None:
+        budget = chunk_budget.stored(connection, experiment_id)
+        if budget is not None:
+            fits = chunk_budget.fit(connection, experiment_id, budget, _free(stale_after))
+            if not isinstance(fits, int) or not fits:
+                return fits if isinstance(fits, BudgetEnd) else None
+        row = connection.execute(taken).one_or_none()
+        return None if row is None else RowChunk(*row)
+
+    return await database.acted(work)
 
 
 async def of(database: Database, experiment_id: int) -> list[RowChunk]:

@@ -36,6 +36,7 @@ from tidegate.storage.records import (
     JSON,
     AnnotationResult,
     AttemptCursor,
+    BudgetEnd,
     ChoiceCount,
     Claim,
     ClaimStats,
@@ -257,7 +258,7 @@ class Store:
         """Add chunks for the stored rows below the ordinal `until` that no chunk has."""
         await chunks.add(self._database, experiment_id, until)
 
-    async def claim_chunk(self, experiment_id: int, replica: str, stale_after: float) -> RowChunk | None:
+    async def claim_chunk(self, experiment_id: int, replica: str, stale_after: float) -> RowChunk | BudgetEnd | None:
         """Return the first chunk that is not done and that no live replica holds, now claimed; None without one.
 
         An experiment that does not run gives no chunk.

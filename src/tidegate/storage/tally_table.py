@@ -137,6 +137,11 @@ async def read(database: Database, experiment_ids: Sequence[int]) -> Tallies:
     return found
 
 
+def tallies_of(connection: Connection, experiment_id: int) -> Mapping[str, StageTally]:
+    """Return the tallies of one experiment by stage, inside a transaction; nothing for one that has none yet."""
+    return _read(connection, {experiment_id}).get(experiment_id, {})
+
+
 async def build(database: Database, experiment_id: int, *, anew: bool = False) -> bool:
     """Build the tally of an experiment from its results where it has none, or `anew`; return whether this was done.
 
