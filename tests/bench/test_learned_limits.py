@@ -38,3 +38,8 @@ def test_an_outage_is_probed_seldom_and_its_end_is_seen_soon() -> None:
     run = played("drawn-outage", 2)
     assert run.hits <= 20
     assert run.ratio <= 1.06
+
+
+def test_calls_in_flight_at_the_first_answer_are_not_charged_twice() -> None:
+    """The whole work fits the burst; seed 8 took 1.226 of the plain SDK's time while they were."""
+    assert played("fits-burst-anthropic", 8).ratio <= 1.15

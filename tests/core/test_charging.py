@@ -6,6 +6,7 @@ import pytest
 
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.charging import RULES, ChargingModel, Unsure
+from tidegate.core.limiter_state import Permit
 from tidegate.core.quota import QuotaSet, turned_into
 from tidegate.core.snapshot import key_snapshot
 from tidegate.core.token_bucket import TokenBucketMirror
@@ -304,3 +305,29 @@ def test_a_call_does_not_wait_for_a_test_of_the_rules_once_it_fits_by_the_rule_i
         quotas.on_refused("quota", order, 0.0, 0.0, None)
         tested_at = quotas.ready_at(costly, 0.0)[0]
         assert tested_at <= quotas.mirrors["quota"].ready_at(900.0, 0.0, 0.0)
+
+
+def started(count: int) -> tuple[AdmissionController, list[Permit]]:
+    """Return a key of which so many calls were sent, 10 ms apart, before the first answer."""
+    controller = AdmissionController(Key("any", "https://provider.test"), Settings(), 60.0, 0.0)
+    return controller, [controller.admit(cost("output_tokens"), STEP * each, 0.0, None) for each in range(count)]
+
+
+def finds(controller: AdmissionController, permit: Permit, taken: float, now: float) -> float:
+    """Take in an answer that found so much taken; return the units that the controller holds to be left."""
+    reading = QuotaReading("quota", "output_tokens", "continuous", LIMIT, LIMIT - taken, window=WINDOW)
+    controller.settle(permit, Outcome(Kind.OK, readings=(reading,)), now, 1.0, None)
+    return controller.quotas.mirrors["quota"].level(now)
+
+
+def test_the_first_answer_has_seen_the_bounds_that_fit_into_what_it_found_taken() -> None:
+    controller, permits = started(12)
+    level = finds(controller, permits[9], 10 * 256.0, 1.0)
+    assert controller.quotas.mirrors["quota"].charging is not None
+    assert level == pytest.approx(LIMIT - 12 * 256.0), "each call is charged once"
+
+
+def test_the_first_answer_has_seen_no_bounds_where_others_took_a_part() -> None:
+    controller, permits = started(12)
+    # The first of the calls that a rule explains: 12 of them explain it, but not the ten up to the answered one.
+    assert finds(controller, permits[9], 11.5 * 256.0, 1.0) == pytest.approx(LIMIT - 11.5 * 256.0 - 11 * 256.0)

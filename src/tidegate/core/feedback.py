@@ -182,11 +182,32 @@ def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Ou
         lacks = outcome.kind in REFUSED and mirror.dearest(permit.cost, place) > mirror.stood
         if lacks and mirror.charging is None:
             in_flight = []  # there are no charging rules to compare either
+        seen = _seen_until(mirror, permit, in_flight, quantum) if mirror.exact and not lacks else 0
         for flying in in_flight:
             order = max(flying.order, permit.order + 1)
-            late = gates.quotas.debit_late(mirror, flying.cost, order, flying.sent_at, lacks or flying is permit)
+            known = lacks or flying is permit or flying.order < seen
+            late = gates.quotas.debit_late(mirror, flying.cost, order, flying.sent_at, known)
             flying.charges.append(late)
     _hint_headroom(gates, mirror, now)
+
+
+def _seen_until(mirror: QuotaMirror, permit: Permit, in_flight: Iterable[Permit], quantum: float) -> int:
+    """Return the order before which charges are in the first reading, which is rounded to `quantum`.
+
+    It found no more taken than the calls up to its own can have taken, so no other client took a part. As many
+    charges as surely fit into what was taken are left out, whichever of the calls came first.
+    """
+    half = quantum / 2.0 if quantum > 1.0 else 0.0
+    left = mirror.limit - mirror.stood - half - expected_charge(mirror, permit.cost)
+    charges = [(each.order, expected_charge(mirror, each.cost)) for each in in_flight if each.order < permit.order]
+    earlier = sorted(charges)  # an account's come model by model
+    if left > sum(charge for _, charge in earlier):
+        return 0
+    for order, charge in earlier:
+        left -= charge
+        if left < 0.0:
+            return order
+    return permit.order
 
 
 def _emit_learned(gates: LimiterState, mirror: QuotaMirror, now: float, out: Out) -> None:

@@ -241,6 +241,11 @@ class QuotaMirror(ABC):
         """Return whether the instant of the next free unit is known."""
         return True
 
+    @property
+    def exact(self) -> bool:
+        """Return whether a charge is mostly the request's bound of the output, which is no estimate."""
+        return False
+
     def book(self, debit: LoggedCharge, cost: Cost, place: int) -> None:
         """Note in a charge what it is by each charging rule."""
         model = self.charging

@@ -260,7 +260,7 @@ class TokenBucketMirror(QuotaMirror):
         return self.period.turned
 
     @property
-    def _exact(self) -> bool:
+    def exact(self) -> bool:
         """Return whether a charge is mostly the request's bound of the output, which is no estimate."""
         model = self.charging
         return model is not None and (model.returns or (model.rule > 0 and self.unit == "output_tokens"))
@@ -449,7 +449,7 @@ class TokenBucketMirror(QuotaMirror):
             entries = self.ledger.entries
             unsure = self._reorder > SCALE_REORDER or bool(entries and entries[0].order <= order)
             self._worth.learn(level, refilled, self.rate, self.limit, sent_at, unsure)
-            if not self._exact:
+            if not self.exact:
                 self.scale = self._worth.scale
             refused = debit is not None and not debit.by_rule
             single = self.charging is not None and self.charging.single
