@@ -39,10 +39,6 @@ JITTER = 0.25
 """Share of a round trip by which travel times may differ. Raising it makes attempts sent close to an answer prove less.
 """
 
-OVERTAKING = 2
-"""Attempts that may overtake an earlier one on a connection that is set up, at most. Raising it lets slots explain
-refusals of a rate in a burst. Measured: with 0, two of 16 runs of 8 processes took 32 slots for a rate."""
-
 TRIED_RATES = 16
 RATE_STEP = 1.3
 SLOWER = 0.5
@@ -272,8 +268,7 @@ class RefusalCause:
 
     def _best_slots(self, known: list[SentAttempt]) -> tuple[int, int]:
         """Return the fewest outcomes that slots exclude, and their number, which explains the newest refusal."""
-        newest = next((each for each in reversed(known) if each.refused), None)
-        most = max(1, newest.in_flight + self._overtaking(newest) - 1 if newest is not None else 1)
+        most = max(1, next((each.in_flight for each in reversed(known) if each.refused), 2) - 1)
         excluded = [0] * (most + 1)
         for each in known:
             least, running = self._running(each)
@@ -290,16 +285,7 @@ class RefusalCause:
             bisect_right(self._answers, attempt.sent_at + (1.0 + sign * JITTER) * self._round_trip)
             for sign in (-1.0, 1.0)
         )
-        running = attempt.in_flight - 1 + before
-        return running - late, running - soon + (self._overtaking(attempt) if attempt.refused else 0)
-
-    def _overtaking(self, attempt: SentAttempt) -> int:
-        """Return the attempts sent just after this one that may have arrived before it, at most `OVERTAKING`."""
-        place = bisect_right(self._attempts, attempt.order, key=_order)
-        until, count = attempt.sent_at + JITTER * self._round_trip, 0
-        while count < OVERTAKING and place < len(self._attempts) and self._attempts[place].sent_at <= until:
-            place, count = place + 1, count + 1
-        return count
+        return attempt.in_flight - 1 - late + before, attempt.in_flight - 1 - soon + before
 
     def rate(self, now: float) -> float:
         """Return the slowest rate in calls a second of a bucket that explains nearly all outcomes; 0: not known."""
@@ -340,7 +326,3 @@ class RefusalCause:
             else:
                 misfits, least, most = misfits + 1, 0.0, content - 1.0
         return misfits
-
-
-def _order(attempt: SentAttempt) -> int:
-    return attempt.order
