@@ -34,20 +34,6 @@ def test_slots_are_told_from_a_bucket_by_what_was_in_flight() -> None:
     assert played(slots=4).slots(4.0) == 4
 
 
-def test_an_attempt_that_the_test_of_a_ceiling_overtook_does_not_make_a_rate_of_slots() -> None:
-    cause = RefusalCause(Burst(4, 0.0, float("inf")))
-    cause.sent(0, 5, 0.0)
-    cause.refused(0, 0.0, TRIP)
-    for order in range(1, 20):
-        cause.sent(order, 4, 0.1 * order)
-        cause.answered(0.1 * order + 0.09)
-    # The next one needs a connection, so one more, sent a millisecond later, finds the last slot.
-    cause.sent(20, 4, 2.0)
-    cause.sent(21, 5, 2.001)
-    cause.refused(20, 2.0, 2.0 + TRIP)
-    assert cause.log_odds(2.1) <= EVIDENCE
-
-
 def test_the_rate_of_a_bucket_is_known_roughly() -> None:
     assert 4.0 <= played(slots=None).rate(4.0) <= 14.0
 

@@ -106,7 +106,12 @@ class ResetSchedule:
         """The boundary that was passed last, if one was since the last look; then the next one is a period later."""
         if self.low is None or self.high is None or now < self.high:
             return None
-        periods = int((now - self.high) // self.period)
+        gone = (now - self.high) // self.period
+        if not -INFINITY < gone < INFINITY:
+            # An absurd reset: no boundary is known from it.
+            self.low = self.high = None
+            return None
+        periods = int(gone)
         low, high = self.low + periods * self.period, self.high + periods * self.period
         self.low, self.high = low + self.period, high + self.period
         self._told = False

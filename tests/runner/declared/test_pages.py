@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs/runner.md").read_text()
 
 
 def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.S)
+    found = re.search(rf"```{language}[^\n]*\n(.*?)```", PAGE, re.S)
     assert found is not None
     return found[1]
 
