@@ -335,3 +335,19 @@ def test_slots_of_a_killed_member_do_not_make_a_rate_of_the_limit(seed: int) -> 
     played.run()
     assert not any(each.pacer.active for each in played.controllers())
     assert sum(not attempt.admitted for attempt in played.attempts) <= 12
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_member_that_took_all_slots_lets_the_others_catch_up_and_keeps_a_part(count: int) -> None:
+    limit = Limit(kind="slots", limit=4)
+    played = SharedWorld(Scenario(limiters=(limit,)), count, latency=lambda draw: draw.uniform(0.45, 0.55))
+    for row in range(count * 600):
+        # The first member is alone for so long that its service stays ahead of that of the others.
+        played.call(row, at=0.0 if row % count == 0 else 60.0)
+    played.run(90.0)
+    sent = [each for each in played.attempts if each.sent_at > 60.0 and each.admitted]
+    first = [each.sent_at for each in sent if each.row % count == 0]
+    assert len(first) < len(sent) / count
+    pauses = [after - before for before, after in itertools.pairwise([60.0, *first, 90.0])]
+    # Eight calls end in a second.
+    assert max(pauses) <= 2 * ROUNDS * count / 8.0 + 1.0

@@ -180,8 +180,9 @@ class ReplicatedController(AdmissionController):
         """Return when a head that may go at `ready` looks: no later than another member may open its gate unnoticed."""
         if not self.replica.shared or ready <= now + LOOK_AGAIN:
             return ready
-        if ready == INFINITY:
-            return now + LOOK_AGAIN
+        if ready == INFINITY or gate == "concurrency":
+            # Also where a test of the limit has its instant: a slot is kept for three such looks only.
+            return min(ready, now + LOOK_AGAIN)
         return min(ready, now + self._seconds_unseen(gate, now))
 
     def _seconds_unseen(self, gate: str, now: float) -> float:

@@ -36,6 +36,11 @@ PATIENCE = 3.0 * LOOK_AGAIN
 """Seconds for which a slot is kept for the head of another member. Raising it leaves slots unused longer beside a
 process that is stopped; lowering it gives slots to a process that has them already. Derived: three of its looks."""
 
+KEPT_AGAIN = 0.25
+"""Seconds after which a slot is kept again for a head that did not take it; each later time after twice as long.
+Raising it leaves out a member for longer that looked too late once, as while it joins; lowering it leaves slots unused
+more often beside a process that is stopped. Chosen: five of its slower looks."""
+
 PACE_TURN = 0.5
 """Intervals of the pace by which a head lets each head before it go first. Raising it leaves more of the pace unused
 where a member is slow; at 0 all members would send at one instant."""
@@ -139,8 +144,9 @@ class MemberTurns:
         self.member = member
         self.others: tuple[WaitingMember, ...] = ()
         self.priority = 0
-        # Heads for which a slot is kept, by member and the instant at which it was served last, and since when.
-        self.kept: dict[tuple[int, float], float] = {}
+        # Heads for which a slot is kept, by member and the instant at which it was served last: since when, and the
+        # seconds from then on after which it is kept again.
+        self.kept: dict[tuple[int, float], tuple[float, float]] = {}
         self.served_at = -INFINITY
         self.service = RecentService()
         self.unseen = UnseenDemand()
@@ -175,7 +181,7 @@ class MemberTurns:
 
     def ahead(self, now: float) -> list[WaitingMember]:
         """Return the heads of other members that go before the own one."""
-        most = ROUNDS * (len(self.others) + 1)
+        most = self._most
         passed, mine = self.service.passed(self.member), self.service.calls(self.member, now)
         return [each for each in self.others if self._precedes(each, passed, mine, most, now)]
 
@@ -191,10 +197,16 @@ class MemberTurns:
         """Return whether a slot is for the head of another member, which holds `held` and this one `mine`.
 
         It goes to the member that holds fewer. Once they are even, each uses its own again, unless the other one was
-        served less by more than `SLOT_LEAD`.
+        served less by more than `SLOT_LEAD`, and the one that was served more was not passed too often.
         """
         lead = self.service.calls(self.member, now) - self.service.calls(each.member, now)
-        return lead > 0.0 if abs(lead) > max(SLOT_LEAD, self._lead) else held < mine
+        behind = self.service.passed(self.member if lead > 0.0 else each.member)
+        catches_up = abs(lead) > max(SLOT_LEAD, self._lead) and behind < self._most
+        return lead > 0.0 if catches_up else held < mine
+
+    @property
+    def _most(self) -> int:
+        return ROUNDS * (len(self.others) + 1)
 
     @property
     def _lead(self) -> float:
@@ -211,11 +223,17 @@ class MemberTurns:
         return (each.served_at, each.member) < (self.served_at, self.member)
 
     def waited_for(self, heads: Iterable[WaitingMember], now: float) -> list[WaitingMember]:
-        """Return the heads for which a slot is kept: none for longer than `PATIENCE`, as its member may not run."""
+        """Return the heads for which a slot is kept: none for longer than `PATIENCE`, as its member may not run.
+
+        A member that runs may miss that time too, and has no other: a free slot is kept for it again later.
+        """
         known, self.kept = self.kept, {}
         found = []
         for each in heads:
-            since = self.kept[each.member, each.served_at] = known.get((each.member, each.served_at), now)
+            since, again = known.get((each.member, each.served_at), (now, KEPT_AGAIN))
+            if now >= since + again:
+                since, again = now, 2.0 * again
+            self.kept[each.member, each.served_at] = since, again
             if now < since + PATIENCE:
                 found.append(each)
         return found
