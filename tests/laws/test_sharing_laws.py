@@ -351,3 +351,15 @@ def test_a_member_that_took_all_slots_lets_the_others_catch_up_and_keeps_a_part(
     pauses = [after - before for before, after in itertools.pairwise([60.0, *first, 90.0])]
     # Eight calls end in a second.
     assert max(pauses) <= 2 * ROUNDS * count / 8.0 + 1.0
+
+
+def test_members_that_return_to_the_log_count_their_service_alike() -> None:
+    played = SharedWorld(Scenario(limiters=(Limit(limit=60, window=10.0, burst=10),)), 3)
+    for row in range(150):
+        played.call(row)
+    played.lose(8.0, 4.0)
+    played.run(13.0)
+    services = [controller.replica.service for controller in played.controllers()]
+    served = [services[0].calls(member, 13.0) for member in range(3)]
+    assert max(served) - min(served) < 2 * ROUNDS, "a member whose service alone was kept would wait for the others"
+    assert all(each.dump() == services[0].dump() for each in services)

@@ -101,9 +101,11 @@ class Replica(LogMembership):
         if member != self.member:
             self.abandon(member, now)
             return
-        # The others took this member for dead and abandoned its attempts: announce them again.
+        # The others took this member for dead, abandoned its attempts and forgot its service: announce them again.
+        self.service.forget(member)
         for permit, serial in self.serials.items():
             tag = controller_of(permit).tag
+            self.service.note_admitted(member, now)
             self.tell(now, ReplicaEvent(EventKind.ADMITTED, tag, serial, cost=permit.cost, beyond=permit.beyond))
 
     def abandon(self, member: int, now: float) -> bool:
@@ -145,9 +147,13 @@ class Replica(LogMembership):
         if not own:
             self.serials.clear()
             self.said.clear()
+        if self.member < 0 or member >= 0:
+            # Nobody counts for the old number any more. A parent process keeps its own.
+            self.service.forget(self.member)
         self.member = member
         for permit, serial in own.items():
             self.fly(controller_of(permit), permit, member, serial)
+            self.service.note_admitted(member, permit.sent_at)
         self.others = ()
         self.served_at = -INFINITY
 
