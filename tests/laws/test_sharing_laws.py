@@ -363,3 +363,15 @@ def test_members_that_return_to_the_log_count_their_service_alike() -> None:
     served = [services[0].calls(member, 13.0) for member in range(3)]
     assert max(served) - min(served) < 2 * ROUNDS, "a member whose service alone was kept would wait for the others"
     assert all(each.dump() == services[0].dump() for each in services)
+
+
+def test_a_slot_goes_to_the_call_of_higher_priority_whichever_member_was_served_more() -> None:
+    limit = Limit(kind="slots", limit=4)
+    played = SharedWorld(Scenario(limiters=(limit,)), 2, latency=lambda draw: draw.uniform(0.45, 0.55))
+    for row in range(0, 320, 2):
+        played.call(row, priority=5)
+    for row in range(1, 41, 2):
+        played.call(row, at=5.0)
+    played.run()
+    ends = max(each.sent_at for each in played.attempts if each.row % 2 == 0)
+    assert not [each.row for each in played.attempts if each.row % 2 and 7.0 < each.sent_at < ends - 1.0]

@@ -196,9 +196,12 @@ class MemberTurns:
     def is_owed(self, each: WaitingMember, held: int, mine: int, now: float) -> bool:
         """Return whether a slot is for the head of another member, which holds `held` and this one `mine`.
 
-        It goes to the member that holds fewer. Once they are even, each uses its own again, unless the other one was
-        served less by more than `SLOT_LEAD`, and the one that was served more was not passed too often.
+        It goes to the head of higher priority, else to the member that holds fewer. Once they are even, each uses its
+        own again, unless the other one was served less by more than `SLOT_LEAD`, and the one that was served more was
+        not passed too often.
         """
+        if each.priority != self.priority:
+            return each.priority > self.priority
         lead = self.service.calls(self.member, now) - self.service.calls(each.member, now)
         behind = self.service.passed(self.member if lead > 0.0 else each.member)
         catches_up = abs(lead) > max(SLOT_LEAD, self._lead) and behind < self._most
