@@ -54,7 +54,7 @@ def run(
 
     tidegate must be installed in this process. Call `started` when the gateway answers.
     """
-    # asyncio sends small pieces at once only on sockets that name their protocol. On others they wait up to 40 ms.
+    # A socket that `tidegate run` hands over has lost its protocol; see `tidegate.ui.server.bind`.
     listener = socket.socket(listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach())
     _allow_more_files()
     with suppress(KeyboardInterrupt):

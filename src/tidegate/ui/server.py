@@ -77,9 +77,11 @@ def bind(host: str, port: int) -> socket.socket:
     Raise `ConfigurationError` where none of them is free, or where `host` is not of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sends small pieces at once only on sockets that name their protocol. On others they wait up to 40 ms.
+    protocol = socket.IPPROTO_TCP
     problem: OSError | None = None
     for number in range(port, min(port + TRIED_PORTS, 65_535) + 1) if port else (0,):
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.socket(family, socket.SOCK_STREAM, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, number))
