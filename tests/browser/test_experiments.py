@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.browser.test_page import WIDTHS, browser, page, shown
+from tests.browser.test_shots import SCHEMES, shot, violations
 from tests.cli.running import TIDEGATE, environ
 from tests.ui import experiments
 from tests.ui.test_serve import PATIENCE, served
@@ -157,6 +158,35 @@ def test_no_screen_is_wider_than_the_window(page: Any, url: tuple[str, str]) -> 
             for width in WIDTHS:
                 page.set_viewport_size({"width": width, "height": 700})
                 assert page.evaluate("document.documentElement.scrollWidth") == width, (path, width, scheme)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_experiments_are_drawn_and_accessible(page: Any, url: tuple[str, str], scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    for path, text, height, name in (
+        ("/experiments", "capitals", 360, "list"),
+        ("/experiments/1", "failures by kind", 1000, "one"),
+        ("/experiments/1/rows?status=failed", "the prompt is too long", 560, "rows"),
+        ("/experiments/2", "judge", 800, ""),
+        ("/experiments/2/rows", "isolated", 800, ""),
+    ):
+        for width in (1280, 360):
+            page.set_viewport_size({"width": width, "height": height if width > 360 else 900})
+            opened(page, url, path, text)
+            shot(page, f"experiments-{name}-{scheme}-{width}" if name else "")
+            assert violations(page) == [], (path, width)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_one_row_is_drawn_and_accessible(page: Any, url: tuple[str, str], scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    for width in (1280, 360):
+        page.set_viewport_size({"width": width, "height": 800})
+        opened(page, url, "/experiments/1/rows", "City 99,")
+        page.get_by_role("button", name="q8", exact=True).click()
+        page.get_by_role("dialog").get_by_text("as far as anybody knows.").wait_for()
+        shot(page, f"experiments-row-{scheme}-{width}")
+        assert violations(page) == [], width
 
 
 def test_a_run_is_stopped_and_resumed_from_the_page(page: Any, tmp_path: Path) -> None:
