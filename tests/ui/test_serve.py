@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -24,6 +25,7 @@ from tests.cli.running import TIDEGATE, environ
 from tidegate.admission import key_hook
 from tidegate.cli.main import app
 from tidegate.testing import Limit, Scenario, Simulator
+from tidegate.ui.server import bind
 
 PATIENCE = 120.0
 """Seconds after which a server that does not answer fails the test; no test is near it."""
@@ -91,6 +93,26 @@ def test_a_missing_extra_names_the_command(tmp_path: Path) -> None:
     done = subprocess.run([*TIDEGATE, "serve"], env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
     assert done.stderr == ("tidegate: page not available: uvicorn is not installed; run: pip install 'tidegate[ui]'\n")
+
+
+def test_pieces_of_an_answer_are_sent_at_once() -> None:
+    """Nagle's algorithm is off on accepted connections: with it, a second small piece waits for the first one's ACK."""
+
+    async def accepted() -> int:
+        found = asyncio.get_running_loop().create_future()
+
+        def look(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            found.set_result(writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listener = bind("127.0.0.1", 0)
+        async with await asyncio.start_server(look, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            value = int(await found)
+            writer.close()
+        return value
+
+    assert asyncio.run(accepted()) != 0
 
 
 def test_a_busy_port_is_passed_and_said(tmp_path: Path) -> None:
