@@ -38,6 +38,7 @@ class Scene:
         self.history = LimitHistory(lambda: self.now + 1e9)
         self.counts = dict.fromkeys(INTEGERS, 0) | {"slots": 8, "members": 1, "most_members": 1}
         self.limit, self.window, self.used, self.since, self.stood = 120.0, 60.0, 0.0, BEGAN, 120.0
+        self.level = self.back_at = 0.0
         self.paused_until = self.stated = self.broken_until = self.known_at = 0.0
         self.origin = Source.DEFAULT
         self.changes = Changes()
@@ -50,7 +51,8 @@ class Scene:
             self.used,
             self.since,
             self.stood,
-            level=3.0,
+            level=self.level,
+            back_at=self.back_at,
             origin=SOURCE_CODES[self.origin],
             known_at=self.known_at,
         )
@@ -102,6 +104,20 @@ def test_use_of_a_quota_is_that_of_its_window(scene: Scene) -> None:
     scene.step(30, rate=0.0)
     assert scene.used_now() == 60.0
     assert scene.key()["series"]["quotas"][0]["limit"][-1] == 120.0
+
+
+def test_a_burst_that_a_continuous_refill_gives_back_is_in_use_no_more(scene: Scene) -> None:
+    scene.level = 60.0
+    scene.step(1, rate=60.0)
+    scene.level = 3.0
+    scene.step(50, rate=3.0)
+    assert scene.used_now() == 117.0
+    scene.level = 20.0
+    scene.step(1, rate=0.0)
+    assert scene.used_now() == 100.0
+    scene.back_at = scene.now + 9.0
+    scene.step(1, rate=0.0)
+    assert scene.used_now() == 210.0
 
 
 def test_units_used_before_the_first_reading_count_in_the_first_window(scene: Scene) -> None:

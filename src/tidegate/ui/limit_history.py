@@ -1,14 +1,15 @@
 """History of the limits of all live runs: one sample of each key a second, for ten minutes.
 
 Theory of operation. A counter file has sums since the beginning of a run. The use of a quota within its window is the
-difference of two sums. So a governed program keeps no samples, and a page that is opened later begins with the first
-sample of its server. The changes of a key come from the ring in its row, also those before the server began.
+difference of two sums, without what a continuous refill has given back. So a governed program keeps no samples, and a
+page that is opened later begins with the first sample of its server. The changes of a key come from the ring in its
+row, also those before the server began.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -168,7 +169,8 @@ class LimitHistory:
             # A quota that appears moves no other one: the readers of the samples go by their own order.
             key.quotas = (*key.quotas, *(name for name in names if name not in key.quotas))
         sums = {name: quota.used for name, quota in total.quotas.items()}
-        used = tuple(self._used(key, run, total, name, now) for name in key.quotas)
+        seen = {each["name"]: each for each in facts["quotas"]}
+        used = tuple(_in_use(self._used(key, run, total, name, now), seen.get(name)) for name in key.quotas)
         limits = tuple(total.quotas[name].limit if name in total.quotas else 0.0 for name in key.quotas)
         sample = Sample(self.number, total.in_flight, total.waiting, total.slots, total.counts["refused"], used, limits)
         key.samples.append(sample)
@@ -249,6 +251,16 @@ class LimitHistory:
                 ],
             },
         }
+
+
+def _in_use(used: float | None, quota: Mapping[str, Any] | None) -> float | None:
+    """Return the used units that have not come back, of those used within the window.
+
+    A quota that refills continuously gives units back at once. Within one window, its burst and its refill may be used.
+    """
+    if used is None or quota is None or quota["back_in"] is not None or None in (quota["level"], quota["limit"]):
+        return used
+    return min(used, max(0.0, quota["limit"] - quota["level"]))
 
 
 def _is_same(change: KeyChange, other: KeyChange) -> bool:
