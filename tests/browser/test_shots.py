@@ -140,6 +140,18 @@ def test_a_silent_server_leaves_the_page_grey_and_says_so(
         assert violations(page) == []
 
 
+def test_a_program_that_has_ended_says_so_and_sends_no_more(browser: Any, address: str, answer: Any) -> None:  # noqa: F811
+    def ended(since: int) -> Any:
+        given = answer(since)
+        given["runs"][0]["ended"] = True
+        return given
+
+    with opened(browser, address, ended) as page:
+        program = page.locator(".program").first
+        assert "ended after" in program.inner_text()
+        assert program.locator(".state").all_inner_texts() == ["○ ended"] * program.locator("article").count()
+
+
 def test_a_server_that_is_not_reached_is_named(browser: Any, address: str, answer: Any) -> None:  # noqa: F811
     asked: list[int] = []
 

@@ -51,7 +51,7 @@ function options(width, label, bands) {
       y: { range: (plot, low, high) => [0, Math.max(1, (high ?? 0) * 1.1)] },
     },
     axes: [
-      { stroke: faint, grid: { show: false }, ticks: { show: false }, gap: 2, size: 16, space: 60, font: FONT,
+      { stroke: faint, grid: { show: false }, ticks: { show: false }, gap: 5, size: 19, space: 60, font: FONT,
         incrs: [10, 15, 30, 60, 120, 300],
         values: (plot, marks) => marks.map((mark) => (mark ? `−${clock(-mark)}` : "now")) },
       { stroke: faint, grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, gap: 4, size: 38, space: 26,

@@ -67,7 +67,8 @@ function Badge({ known }) {
 }
 
 // The state of a key: a mark, a word, and what follows. The mark differs in shape, not only in colour.
-function stateOf(entry) {
+function stateOf(entry, ended) {
+  if (ended) return ["idle", "○", "ended"];
   if (entry.gate === "breaker" || entry.breaker.state === "open") return ["down", "✕", entry.blocked || "breaker open"];
   if (entry.rejected) return ["down", "✕", entry.blocked || `key rejected: ${entry.rejected.replace("_", " ")}`];
   if (entry.gate === "suspended" || entry.gate === "pause") return ["held", "‖", entry.blocked];
@@ -158,12 +159,12 @@ function FlightFigure({ entry, series, bands, theme }) {
     </figure>`;
 }
 
-function Key({ entry, theme }) {
+function Key({ entry, ended, theme }) {
   const series = state.series.get(entry.id);
   const known = new Map(entry.quotas.map((quota) => [quota.name, quota]));
   const changes = state.changes.filter((each) => each.key_id === entry.id).sort((one, other) => one.at - other.at);
   const bands = closedBands(changes, state.asOf).filter(([, to]) => to > -SAMPLES);
-  const [kind, mark, text] = stateOf(entry);
+  const [kind, mark, text] = stateOf(entry, ended);
   const names = entry.key.split(" · ");
   const model = names.length > 2 ? names[2] : names[0];
   const rest = names.filter((each, place) => place !== (names.length > 2 ? 2 : 0)).join(" · ");
@@ -213,7 +214,7 @@ function Program({ run, theme }) {
       ${run.unreadable && html`<p class="lost"><span aria-hidden="true">✕</span> unreadable: ${run.unreadable}</p>`}
       ${run.lost.map((each) => html`
         <p class="lost" key=${each.pid}><span aria-hidden="true">✕</span> counts of process ${each.pid} unreadable: ${each.why}; they are not shown</p>`)}
-      ${run.keys.map((key) => html`<${Key} key=${key.id} entry=${key} theme=${theme} />`)}
+      ${run.keys.map((key) => html`<${Key} key=${key.id} entry=${key} ended=${run.ended} theme=${theme} />`)}
     </section>`;
 }
 
