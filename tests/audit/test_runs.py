@@ -270,7 +270,7 @@ class TestStatistics:
         async with runner_at(tmp_path, registry=registry) as runner:
             summary = await runner.run(Experiment("e", rows(100), ask))
         assert (summary.stats.input_tokens, summary.stats.output_tokens) == (900, 300)
-        assert "900 + 300 tokens" in str(summary.stats)
+        assert "900 input + 300 output tokens" in str(summary.stats)
 
     def test_percentiles_are_within_their_class(self) -> None:
         counts: dict[str, int] = {}

@@ -372,5 +372,5 @@ def test_a_row_has_the_tokens_and_the_cost_of_its_key(tmp_path: Path, monkeypatc
     (tmp_path / "started").touch()
     assert (
         end_line(Folder(tmp_path).totals())
-        == "3 calls, 3 answered, 0 given up, 0 refusals retried, 150 + 11 tokens, $0.00017"
+        == "3 calls, 3 answered, 0 given up, 0 refusals retried, 150 input + 11 output tokens, $0.00017"
     )

@@ -126,7 +126,7 @@ def test_export_has_tokens_cost_and_facts_of_each_row(
     place.write("my_eval.py", CALLING)
     done = place.process("run", "my_eval.py")
     assert done.code == 0, done.err
-    assert "200 + 20 tokens, $0.000042" in done.out + done.err
+    assert "200 input + 20 output tokens, $0.000042" in done.out + done.err
     shown = place.shown("called")
     assert shown["cost"] == pytest.approx(0.000042)
     assert shown["spend"]["task"]["metered"] == 2
@@ -165,6 +165,6 @@ def test_amounts_have_two_digits_that_count(amount: float, text: str) -> None:
 
 
 def test_a_cost_of_a_part_is_a_lower_bound() -> None:
-    assert tokens_text(TokenTotals(2, 10, 5, 0, 0, 0, 1, 2_000_000_000)) == "10 + 5 tokens, at least $2.00"
-    assert tokens_text(TokenTotals(2, 10, 5)) == "10 + 5 tokens"
+    assert tokens_text(TokenTotals(2, 10, 5, 0, 0, 0, 1, 2_000_000_000)) == "10 input + 5 output tokens, at least $2.00"
+    assert tokens_text(TokenTotals(2, 10, 5)) == "10 input + 5 output tokens"
     assert tokens_text(TokenTotals()) == ""

@@ -58,13 +58,13 @@ def totals_of(usage: Usage, nanodollars: int | None) -> TokenTotals:
 
 
 def tokens_text(tokens: TokenTotals) -> str:
-    """Return tokens and cost in words, as `1200 + 340 tokens, $0.0021`; empty without a metered answer.
+    """Return tokens and cost in words, as `1200 input + 340 output tokens, $0.0021`; empty without a metered answer.
 
     A cost that only a part of the answers has is a lower bound.
     """
     if not tokens.metered:
         return ""
-    words = f"{tokens.input_tokens} + {tokens.output_tokens} tokens"
+    words = f"{tokens.input_tokens} input + {tokens.output_tokens} output tokens"
     if not tokens.priced:
         return words
     least = "" if tokens.cost is not None else "at least "

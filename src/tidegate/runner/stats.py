@@ -99,7 +99,7 @@ class RunStats:
 
     def __str__(self) -> str:
         """Return the statistics in one line."""
-        parts = [f"{self.calls} {'call' if self.calls == 1 else 'calls'} in {self.wall_seconds:.1f} s"]
+        parts = [f"{self.calls} function {'call' if self.calls == 1 else 'calls'} in {self.wall_seconds:.1f} s"]
         parts += [f"{self.capacity_retries} refused"] if self.capacity_retries else []
         parts += [f"{self.transient_retries} retried"] if self.transient_retries else []
         parts += [f"throttled for {self.throttled_for:.1f} s"] if self.throttled_for >= 0.05 else []

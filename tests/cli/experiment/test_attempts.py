@@ -33,7 +33,7 @@ def ran(place: Place, audit: str) -> str:
 
 def test_attempts_are_exported_as_json_lines(place: Place) -> None:
     out = ran(place, "all")
-    assert "all runs: 3 calls in " in out
+    assert "all runs: 3 function calls in " in out
     assert "attempts kept: 1 failure, 2 success" in out
     lines = [json.loads(line) for line in place.run("export", "e", "--attempts").out.splitlines()]
     assert [(line["ordinal"], line["stage"], line["status"]) for line in lines] == [
@@ -66,5 +66,5 @@ def test_show_has_the_statistics_and_the_kept_attempts(place: Place) -> None:
     (end,) = [line["detail"] for line in told["log"] if line["detail"]["type"] == "ended"]
     assert (end["answered"], end["failed"], end["stats"]["calls"]) == (2, 1, 3)
     shown = place.run("show", "e").out
-    assert "all runs: 3 calls in " in shown
+    assert "all runs: 3 function calls in " in shown
     assert "ended (status COMPLETED, answered 2, failed 1, parked 0, invalid 0, judged 0)" in shown
