@@ -29,7 +29,7 @@ test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) $
 docs-shots: $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE)
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium)
 	command -v pngquant >/dev/null || (apt-get update -qq && apt-get install -qq -y pngquant)
-	TIDEGATE_SHOTS=docs/images $(ENVS)/browser/bin/python -m pytest -m real tests/browser/test_shots.py
+	TIDEGATE_SHOTS=docs/images $(ENVS)/browser/bin/python -m pytest -m real tests/browser/test_shots.py tests/browser/test_experiments.py
 	pngquant --quality 70-95 --speed 1 --strip --force --ext .png docs/images/page-*.png
 
 test-openai2: $(ENVS)/openai2/ready
