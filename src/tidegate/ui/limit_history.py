@@ -260,7 +260,8 @@ def _in_use(used: float | None, quota: Mapping[str, Any] | None) -> float | None
     """
     if used is None or quota is None or quota["back_in"] is not None or None in (quota["level"], quota["limit"]):
         return used
-    return min(used, max(0.0, quota["limit"] - quota["level"]))
+    gone: float = quota["limit"] - quota["level"]
+    return min(used, max(0.0, gone))
 
 
 def _is_same(change: KeyChange, other: KeyChange) -> bool:
