@@ -202,15 +202,17 @@ def test_a_chart_has_a_label_and_a_table(browser: Any, address: str, answer: Any
         assert "496" in table.inner_text()
 
 
-def test_the_keyboard_reaches_the_lists(browser: Any, address: str, answer: Any) -> None:  # noqa: F811
+def test_the_keyboard_reaches_the_tabs_and_the_lists(browser: Any, address: str, answer: Any) -> None:  # noqa: F811
     with opened(browser, address, answer) as page:
         reached = []
         for _ in range(4):
             page.keyboard.press("Tab")
-            reached.append(page.evaluate("document.activeElement.getAttribute('aria-label')"))
-        assert reached[:2] == ["Changes, newest first", "Changes, newest first"]
-        outline = page.evaluate("getComputedStyle(document.querySelector('.changes')).outlineStyle")
-        assert outline in ("none", "solid")
+            reached.append(
+                page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText")
+            )
+        assert reached == ["Limits", "Experiments", "Changes, newest first", "Changes, newest first"]
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline not in ("", "none"), "the focus is not seen"
 
 
 def test_text_of_programs_is_shown_as_text(browser: Any, address: str, answer: Any) -> None:  # noqa: F811
