@@ -200,7 +200,9 @@ def load_prices(path: Path) -> None:
     try:
         told = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigurationError("prices", str(path), f"the path of a JSON file with prices ({error})") from None
+        raise ConfigurationError(
+            "prices", str(path), f"it must be the path of a JSON file with prices ({error})"
+        ) from None
     require(isinstance(told, Mapping), "prices", str(path), "a JSON object with a price for each model")
     for name, facts in told.items():
         provider, _, model = name.rpartition("/")
@@ -210,7 +212,12 @@ def load_prices(path: Path) -> None:
 def _price(name: str, facts: Any) -> ModelPrice:
     known = {each.name for each in fields(ModelPrice)}
     whole = isinstance(facts, Mapping) and facts.keys() <= known and {"input", "output"} <= facts.keys()
-    require(whole, f"price of {name}", facts, f"an object with input, output and any of {', '.join(sorted(known))}")
+    require(
+        whole,
+        f"price of {name}",
+        facts,
+        f"it must be an object with input, output and any of {', '.join(sorted(known))}",
+    )
     given = dict(facts)
     if "on" in given:
         try:
