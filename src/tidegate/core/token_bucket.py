@@ -271,7 +271,8 @@ class TokenBucketMirror(QuotaMirror):
         since = now - self._anchor_at
         anchored = self._anchor_level + rate * since
         if self._drag:
-            anchored -= self._drag * min(since, DRAG_SECONDS)
+            # The rate may have fallen since the share of others was measured.
+            anchored -= min(self._drag, DRAG_MOST * rate) * min(since, DRAG_SECONDS)
         anchored -= self.ledger.total
         ceiling = self._ceiling + rate * (now - self._ceiling_at)
         if ceiling > self._brim:
@@ -297,7 +298,7 @@ class TokenBucketMirror(QuotaMirror):
         if missing <= 1e-9 * self.limit:
             return now
         slow = DRAG_SECONDS - (now - self._anchor_at)
-        net = self.rate - self._drag
+        net = self.rate - min(self._drag, DRAG_MOST * self.rate)
         if slow <= 0.0 or net <= 0.0:
             return now + missing / self.rate
         return now + (missing / net if missing <= net * slow else slow + (missing - net * slow) / self.rate)
