@@ -327,9 +327,11 @@ def test_the_ledger_does_not_grow_without_headers(mirror: TokenBucketMirror) -> 
 
 def test_what_others_took_at_a_rate_that_has_fallen_does_not_close_the_bucket() -> None:
     mirror = TokenBucketMirror(reading(60.0), 0.0)
-    readings = [reading(60.0, 0.0), reading(1e9, 0.0), reading(1e9, 0.0), reading(1.0, 0.0), reading(1.0, 0.0)]
-    for order, seen in enumerate(readings, 1):
-        now = 0.1 * order
-        mirror.observe(seen, order, now, now, None)
+    told = {"name": "requests", "unit": "requests", "refill": "continuous", "quantum": 0.0}
+    limits = (None, 1e9, None, 0.0)
+    now = 0.0
+    for order, limit in enumerate(limits, 1):
+        now += 0.1
+        mirror.observe(QuotaReading(limit=limit, remaining=0.0, **told), order, now, now, None)
     for later in (now, now + 0.1, now + 1.0):
         assert mirror.ready_at(1.0, 0.0, later) <= later + 2 * mirror.window * 1.001 + DRAG_SECONDS
