@@ -4,7 +4,6 @@ import pytest
 
 from tests.core.values import bucket as reading
 from tidegate.core.token_bucket import (
-    DRAG_SECONDS,
     MARGIN_REQUESTS,
     MARGIN_SECONDS,
     MARGIN_SHARE,
@@ -323,15 +322,3 @@ def test_the_ledger_does_not_grow_without_headers(mirror: TokenBucketMirror) -> 
         mirror.debit(0.5, 0.0, order, float(order))
     assert len(mirror.ledger.entries) <= 2 * mirror.window + 2
     assert mirror.level(5000.0) == pytest.approx(60.0, abs=1.0)
-
-
-def test_what_others_took_at_a_rate_that_has_fallen_does_not_close_the_bucket() -> None:
-    mirror = TokenBucketMirror(reading(60.0), 0.0)
-    told = {"name": "requests", "unit": "requests", "refill": "continuous", "quantum": 0.0}
-    limits = (None, 1e9, None, 0.0)
-    now = 0.0
-    for order, limit in enumerate(limits, 1):
-        now += 0.1
-        mirror.observe(QuotaReading(limit=limit, remaining=0.0, **told), order, now, now, None)
-    for later in (now, now + 0.1, now + 1.0):
-        assert mirror.ready_at(1.0, 0.0, later) <= later + 2 * mirror.window * 1.001 + DRAG_SECONDS
