@@ -13,11 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import reduce
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tidegate.core.token_totals import TokenTotals
+from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, ExperimentError
 from tidegate.storage import ExperimentRow, ResultStatus, Score, Store
 from tidegate.storage.records import score_title
@@ -202,8 +201,8 @@ async def compare(
     both = [each for each in labels_a if each in labels_b]
     total = sum(matched)
     return Comparison(
-        a=_side(a, side_a, total, reduce(TokenTotals.plus, (await store_a.spend(a.id)).values(), TokenTotals())),
-        b=_side(b, side_b, total, reduce(TokenTotals.plus, (await store_b.spend(b.id)).values(), TokenTotals())),
+        a=_side(a, side_a, total, added((await store_a.spend(a.id)).values())),
+        b=_side(b, side_b, total, added((await store_b.spend(b.id)).values())),
         matched=total,
         changed=changed,
         confidence=confidence,

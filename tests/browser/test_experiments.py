@@ -68,6 +68,27 @@ def test_the_list_leads_to_one_experiment_and_to_its_failed_rows(page: Any, url:
     assert names(page) == ["q7", "q11", "q61", "q107", "q111", "q161", "q207", "q211", "q261", "q307", "q311"]
 
 
+def test_tokens_and_costs_are_shown(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments", "capitals")
+    row = page.get_by_role("row").filter(has_text="capitals")
+    assert "720 k" in row.inner_text()
+    assert "$0.10" in row.inner_text()
+    assert "$" not in page.get_by_role("row").filter(has_text="hostile").inner_text()
+    page.get_by_role("link", name="capitals").click()
+    money = page.get_by_role("region", name="Tokens and cost")
+    money.wait_for()
+    assert money.get_by_role("progressbar", name="budget: tokens").get_attribute("aria-valuenow") == "720300"
+    assert "$0.10 of the budget of $0.25 41 %" in " ".join(money.inner_text().split())
+    assert "$0.069" in page.get_by_role("article", name="task").inner_text()
+    assert "tokens" not in page.get_by_role("article", name="correct").inner_text()
+    opened(page, url, "/experiments/1/rows", "City 99,")
+    page.get_by_role("button", name="q8", exact=True).click()
+    drawer = page.get_by_role("dialog")
+    drawer.get_by_text("req_judge_8").wait_for()
+    for text in ("model-of-task", "stop", "req_task_8", "2.5 s", "$0.00020", "$0.00010"):
+        assert text in drawer.inner_text()
+
+
 def test_rows_are_turned_forth_and_back(page: Any, url: tuple[str, str]) -> None:
     opened(page, url, "/experiments/1/rows", "City 99,")
     assert names(page) == [f"q{n}" if n != 33 else "line 34" for n in range(100)]

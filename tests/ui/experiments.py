@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tidegate.core.token_totals import TokenTotals
 from tidegate.storage import (
     Annotation,
     AnnotationResult,
@@ -19,11 +20,13 @@ from tidegate.storage import (
     Store,
     encoded,
 )
+from tidegate.storage.records import ItemUsage
 
 ROWS = 350
 """Rows of `capitals`: three full pages of the table and a part of one."""
 
 FAILED, PARKED, INVALID = (7, 107, 207, 307), (20, 21), (33,)
+BUDGET = {"usd": 0.25, "tokens": 2_000_000}
 LONG = "x" * 5_000_000
 HOSTILE = (
     "<script>document.title = 'broken'</script><img src=x onerror=\"document.title = 'broken'\">",
@@ -46,6 +49,12 @@ experiment = Experiment("counted", [{"n": n} for n in range(30)], answer, max_co
 """
 
 
+def spent(n: int, stage: str) -> ItemUsage:
+    """Return the usage of row `n` in a stage: 0.02 cents for a task, 0.01 for a judgement."""
+    tokens = TokenTotals(1, 1000, 50, 200, 0, 10, 1, 200_000 if stage == "task" else 100_000)
+    return ItemUsage(tokens, f"model-of-{stage}", "stop", f"req_{stage}_{n}", 2.5)
+
+
 async def made(url: str) -> None:
     """Make the experiments `capitals` and `hostile`."""
     store = await Store.open(url)
@@ -56,8 +65,8 @@ async def made(url: str) -> None:
         await store.close()
 
 
-async def _claimed(store: Store, name: str, evaluators: list[str], rows: list[NewRow]) -> Claim:
-    spec: dict[str, Any] = {"name": name, "task": "answer", "evaluators": {each: [] for each in evaluators}}
+async def _claimed(store: Store, name: str, evaluators: list[str], rows: list[NewRow], **more: Any) -> Claim:
+    spec: dict[str, Any] = {"name": name, "task": "answer", "evaluators": {each: [] for each in evaluators}, **more}
     experiment = await store.create(name, spec, 1, f"{name}.jsonl")
     await store.add_rows(experiment.dataset_id, rows)
     await store.complete_dataset(experiment.dataset_id)
@@ -73,7 +82,7 @@ async def _capitals(store: Store) -> None:
         else NewRow(n, f"line {n + 1}", invalid="Expecting value: line 1 column 1", line=n + 1)
         for n in range(ROWS)
     ]
-    claim = await _claimed(store, "capitals", ["correct", "judge"], rows)
+    claim = await _claimed(store, "capitals", ["correct", "judge"], rows, budget=BUDGET)
     number, epoch = claim.experiment_id, claim.epoch
     batch: list[Any] = [
         LogLine(
@@ -92,7 +101,8 @@ async def _capitals(store: Store) -> None:
             batch.append(RunResult(number, epoch, n, 1, ResultStatus.INVALID, None, "invalid", "line 34 is no JSON"))
         else:
             text = encoded(f"The capital of country {n} is City {n}, as far as anybody knows.")
-            batch.append(RunResult(number, epoch, n, 1, ResultStatus.OK, text, attempts=1, seconds=0.8))
+            batch.append(RunResult(number, epoch, n, 1, ResultStatus.OK, text, attempts=1, seconds=0.8,
+                                   usage=spent(n, "task")))  # fmt: skip
             batch.append(
                 AnnotationResult(
                     number, epoch, n, 1, "correct", (Annotation("correct", score=float(n % 4 > 0)),), 1, 0.0
@@ -103,7 +113,7 @@ async def _capitals(store: Store) -> None:
                 if n % 50 != 11
                 else (Annotation("score", ResultStatus.ERROR, error_kind="Timeout", error="the judge took too long"),)
             )
-            batch.append(AnnotationResult(number, epoch, n, 1, "judge", verdict, 1, 1.1))
+            batch.append(AnnotationResult(number, epoch, n, 1, "judge", verdict, 1, 1.1, usage=spent(n, "judge")))
     await store.write(batch)
     await store.release(claim, Status.STOPPED, "no answer of openai for an hour; resume tries the parked rows again")
 

@@ -18,7 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.ui import experiments
-from tests.ui.experiments import FAILED, HOSTILE, INVALID, PARKED, ROWS
+from tests.ui.experiments import BUDGET, FAILED, HOSTILE, INVALID, PARKED, ROWS
 from tests.ui.test_access_policy import HOST, OWN, TOKEN
 from tests.ui.test_serve import PATIENCE
 from tidegate.storage import Store, claims
@@ -28,6 +28,7 @@ from tidegate.ui.experiment_routes import PAGE, experiment_routes
 from tidegate.ui.server import create_app
 
 CAPITALS, HOSTILES = 1, 2
+ANSWERED = ROWS - len(FAILED) - len(PARKED) - len(INVALID)
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +80,8 @@ def test_list_has_state_progress_and_means(client: TestClient) -> None:
     assert hostile["status"] == "COMPLETED"
     assert (capitals["name"], capitals["status"]) == ("capitals", "STOPPED")
     assert "no answer of openai" in capitals["why"]
-    answered = ROWS - len(FAILED) - len(PARKED) - len(INVALID)
-    assert capitals["tasks"] == {"done": ROWS, "answered": answered, "total": ROWS}
-    assert capitals["evaluations"] == {"done": 2 * answered, "total": 2 * answered}
+    assert capitals["tasks"] == {"done": ROWS, "answered": ANSWERED, "total": ROWS}
+    assert capitals["evaluations"] == {"done": 2 * ANSWERED, "total": 2 * ANSWERED}
     assert (capitals["failed"], capitals["parked"], capitals["invalid"]) == (len(FAILED) + 1 + 7, 2, 1)
     assert [each["title"] for each in capitals["means"]] == ["correct", "judge.score"]
 
@@ -105,6 +105,30 @@ def test_one_experiment_has_its_stages_scores_and_failures(client: TestClient) -
     assert judge["failures"][0]["example"] == "the judge took too long"
     assert [line["event"] for line in one["log"]] == ["started"]
     assert one["commands"]["resume"].startswith("tidegate experiment resume capitals --db ")
+
+
+def test_tokens_and_costs_of_the_list_the_stages_and_a_row(client: TestClient) -> None:
+    hostile, capitals = got(client, "")["experiments"]
+    assert hostile["tokens"] | {"cost": 0} == dict.fromkeys(hostile["tokens"], 0)
+    assert hostile["tokens"]["cost"] is None
+    calls = 2 * ANSWERED
+    sums = {"metered": calls, "input_tokens": 1000 * calls, "output_tokens": 50 * calls, "cached_tokens": 200 * calls}
+    assert capitals["tokens"].items() >= sums.items()
+    assert capitals["tokens"]["cost"] == pytest.approx(ANSWERED * 0.0003)
+    assert (hostile["budget"], capitals["budget"]) == (None, BUDGET)
+    one = got(client, f"/{CAPITALS}")
+    assert [(each["name"], each["tokens"]["metered"]) for each in one["stages"]] == [
+        ("task", ANSWERED), ("correct", 0), ("judge", ANSWERED)
+    ]  # fmt: skip
+    assert one["stages"][0]["tokens"]["cost"] == pytest.approx(ANSWERED * 0.0002)
+    row = got(client, f"/{CAPITALS}/rows/8/1")
+    assert [each["stage"] for each in row["usages"]] == ["task", "judge"]
+    asked = row["usages"][0]
+    assert (asked["model"], asked["finish_reason"], asked["request_id"], asked["waited"]) == (
+        "model-of-task", "stop", "req_task_8", 2.5
+    )  # fmt: skip
+    assert (asked["input_tokens"], asked["cost"]) == (1000, pytest.approx(0.0002))
+    assert got(client, f"/{CAPITALS}/rows/7/1")["usages"] == []
 
 
 def test_pages_of_rows_go_forth_and_back(client: TestClient) -> None:

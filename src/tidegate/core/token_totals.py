@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
 from math import floor, log10
 from typing import NamedTuple
 
@@ -41,6 +43,11 @@ class TokenTotals(NamedTuple):
     def less(self, other: TokenTotals) -> TokenTotals:
         """Return the difference of both."""
         return TokenTotals(*(one - another for one, another in zip(self, other, strict=True)))
+
+
+def added(parts: Iterable[TokenTotals]) -> TokenTotals:
+    """Return the sum of totals."""
+    return reduce(TokenTotals.plus, parts, TokenTotals())
 
 
 def totals_of(usage: Usage, nanodollars: int | None) -> TokenTotals:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 
 from tidegate.core.answered_by import AnsweredBy
-from tidegate.core.token_totals import TokenTotals
+from tidegate.core.token_totals import TokenTotals, added
 from tidegate.runner.item import TASK, TASK_STAGE
 from tidegate.runner.stats import RunStats, added_up
 from tidegate.storage import (
@@ -55,7 +54,7 @@ class Summary:
     @property
     def tokens(self) -> TokenTotals:
         """Return the tokens of all stages and claims, and their cost."""
-        return reduce(TokenTotals.plus, self.spend.values(), TokenTotals())
+        return added(self.spend.values())
 
     @property
     def status(self) -> Status:

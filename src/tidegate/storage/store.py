@@ -342,7 +342,11 @@ class Store:
 
     async def spend(self, experiment_id: int) -> dict[str, TokenTotals]:
         """Return the tokens and costs of an experiment by stage: `task`, or an evaluator."""
-        return await usages.read_spend(self._database, experiment_id)
+        return (await self.spends([experiment_id]))[experiment_id]
+
+    async def spends(self, experiment_ids: Sequence[int]) -> dict[int, dict[str, TokenTotals]]:
+        """Return the same for several experiments, by their numbers; no item is read for it."""
+        return await usages.read_spends(self._database, experiment_ids)
 
     def score_pages(self, experiment_id: int) -> AsyncIterator[ScorePage]:
         """Return the rows of an experiment with their results, page by page, for a comparison."""

@@ -50,11 +50,16 @@ def save(connection: Connection, sqlite: bool, results: Sequence[object]) -> Non
         connection.execute(_add(sqlite), {"experiment_id": number, "stage": name, **change._asdict()})
 
 
-async def read_spend(database: Database, experiment_id: int) -> dict[str, TokenTotals]:
-    """Return the sums of an experiment by stage; stages without a governed call are left out."""
-    query = select(spend.c.stage, *(spend.c[name] for name in COUNTS)).where(spend.c.experiment_id == experiment_id)
+async def read_spends(database: Database, experiment_ids: Sequence[int]) -> dict[int, dict[str, TokenTotals]]:
+    """Return the sums of experiments by stage; stages without a governed call are left out."""
+    one = spend.c
+    columns = (one.experiment_id, one.stage, *(one[name] for name in COUNTS))
+    query = select(*columns).where(one.experiment_id.in_(experiment_ids)).order_by(one.experiment_id, one.stage)
+    found: dict[int, dict[str, TokenTotals]] = {number: {} for number in experiment_ids}
     async with database.reading() as connection:
-        return {row[0]: TokenTotals(*row[1:]) for row in await connection.execute(query.order_by(spend.c.stage))}
+        for row in await connection.execute(query):
+            found[row[0]][row[1]] = TokenTotals(*row[2:])
+    return found
 
 
 async def read_usages(

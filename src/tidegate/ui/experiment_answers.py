@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidegate.core.display import printable
+from tidegate.core.token_totals import TokenTotals, added, token_facts
 from tidegate.launch.runs import live_runs
 from tidegate.runner.replica import is_dead, owner, replica_tag, stopper
 from tidegate.runner.stats import added_up
@@ -37,7 +38,10 @@ ATTEMPTS = 100
 Stages = Mapping[str, StageTally]
 
 
-def summary(row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
+Spend = Mapping[str, TokenTotals]
+
+
+def summary(row: ExperimentRow, stages: Stages | None, spend: Spend, source: ExperimentSource) -> dict[str, Any]:
     """Return one experiment of the list; without `stages`, its tally is still to be built."""
     return {
         "id": row.id,
@@ -51,23 +55,26 @@ def summary(row: ExperimentRow, stages: Stages | None, source: ExperimentSource)
         "rows": row.rows,
         "rows_complete": row.complete,
         "repetitions": row.repetitions,
+        "tokens": token_facts(added(spend.values())),
+        "budget": row.spec.get("budget"),
         **_progress(row, stages, source),
     }
 
 
 async def details(store: Store, row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
     """Return all that the screen of one experiment shows."""
+    spend = await store.spend(row.id)
     log = await store.last_logs(row.id, READ_LINES)
     stats = added_up(await store.claim_stats(row.id))
     started = source.started.get(row.id)
     return {
-        **summary(row, stages, source),
+        **summary(row, stages, spend, source),
         "source": row.source,
         "task": row.spec.get("task"),
         "run_by": owner(row, log) if row.status is Status.RUNNING else "",
         "stopped_by": stopper(row, log),
         "keys": _keys(row),
-        "stages": [] if stages is None else [_stage(name, stages, row) for name in _names(row, stages)],
+        "stages": [] if stages is None else [_stage(name, stages, spend, row) for name in _names(row, stages)],
         "log": [_line(each) for each in reversed(log[-LINES:])],
         "calls": stats.to_json() if stats.calls else None,
         "commands": {verb: command(verb, row.name, source.url) for verb in ("resume", "stop", "show", "export")},
@@ -103,6 +110,17 @@ async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
         "seconds": run.seconds,
         "finished": run.finished_on.timestamp(),
         "answered_by": [each._asdict() for each in run.answered_by],
+        "usages": [
+            {
+                "stage": stage,
+                **token_facts(usage.tokens),
+                "model": usage.model,
+                "finish_reason": usage.finish_reason,
+                "request_id": usage.request_id,
+                "waited": usage.waited,
+            }
+            for stage, usage in sorted(run.usages.items(), key=lambda each: (each[0] != TASKS, each[0]))
+        ],
         "judgements": [
             {
                 "evaluator": evaluator,
@@ -237,7 +255,7 @@ def _keys(row: ExperimentRow) -> list[dict[str, Any]]:
     return []
 
 
-def _stage(name: str, stages: Stages, row: ExperimentRow) -> dict[str, Any]:
+def _stage(name: str, stages: Stages, spend: Spend, row: ExperimentRow) -> dict[str, Any]:
     tally = stages.get(name, StageTally())
     asked = row.spec.get("evaluators")
     answered = stages.get(TASKS, StageTally()).counts.get("ok", 0)
@@ -249,6 +267,7 @@ def _stage(name: str, stages: Stages, row: ExperimentRow) -> dict[str, Any]:
         "counts": tally.counts,
         "attempts": tally.attempts,
         "seconds": tally.milliseconds / 1000 / tally.items if tally.items else None,
+        "tokens": token_facts(spend.get(name, TokenTotals())),
         "more_outputs": tally.more_outputs,
         "outputs": [_output(name, output, one) for output, one in sorted(tally.outputs.items())],
         "failures": sorted(

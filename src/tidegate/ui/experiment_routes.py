@@ -74,11 +74,12 @@ class ExperimentView:
         from tidegate.ui import experiment_answers as answers
 
         rows = await store.page(before, PAGE + 1)
-        tallies = await store.tallies([row.id for row in rows[:PAGE]])
+        numbers = [row.id for row in rows[:PAGE]]
+        tallies, spends = await store.tallies(numbers), await store.spends(numbers)
         for row in rows[:PAGE]:
             if row.id not in tallies:
                 self.source.build(store, row.id)
-        found = [answers.summary(row, tallies.get(row.id), self.source) for row in rows[:PAGE]]
+        found = [answers.summary(row, tallies.get(row.id), spends[row.id], self.source) for row in rows[:PAGE]]
         return _json({"experiments": found, "more": len(rows) > PAGE})
 
     async def shown(self, request: Request) -> Response:

@@ -2,7 +2,7 @@
 //
 // The location's fragment names the screen: `/experiments`, `/experiments/12`, `/experiments/12/rows?status=failed`.
 import { html, useEffect, useRef, useState } from "/static/vendor/preact-htm.js";
-import { amount, clock, count as exact, duration, fetchJson, many, time } from "/static/parts.js";
+import { amount, clock, count as exact, dollars, duration, fetchJson, many, time } from "/static/parts.js";
 
 const BASE = "/experiments";
 const ROWS_MS = 5000;
@@ -24,6 +24,11 @@ const share = (part, whole) => (whole > 0 ? Math.min(1, part / whole) : 0);
 const percent = (part) => (part > 0 && part < 0.01 ? "< 1 %" : `${Math.floor(100 * part)} %`);
 const since = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s ago` : `${clock(seconds)} ago`);
 const day = (seconds) => new Date(seconds * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short", hour12: false });
+
+// Tokens and their cost; a cost that only a part of the answers has is a lower bound.
+const cost = (of) => (of.cost !== null ? dollars(of.cost) : "");
+const tokens = (of) => html`<b>${amount(of.input_tokens)}</b> in · <b>${amount(of.output_tokens)}</b> out${of.cached_tokens > 0 && html` <span class="faint">(${amount(of.cached_tokens)} cached)</span>`}`;
+const Spent = ({ of }) => of.metered > 0 && html`<span class="spent">${tokens(of)} tokens${of.cost !== null ? html` · <b>${cost(of)}</b>` : html` · <span class="faint">${of.priced > 0 ? "not all models have a price" : "no price known"}</span>`}</span>`;
 
 // ---------------------------------------------------------------- data
 
@@ -152,9 +157,10 @@ function List({ data }) {
   if (!data.experiments.length) {
     return html`<${Problem} data=${{ missing: true, problem: "The database has no experiment." }} />`;
   }
+  const spends = data.experiments.some((each) => each.tokens.metered > 0);
   return html`
     <div class="scroll"><table class="list">
-      <thead><tr><th scope="col">experiment</th><th scope="col">state</th><th scope="col">tasks, evaluations</th><th scope="col" class="number">failed</th><th scope="col" class="number">parked</th><th scope="col" class="number">ETA</th><th scope="col">means</th><th scope="col">last heard of</th></tr></thead>
+      <thead><tr><th scope="col">experiment</th><th scope="col">state</th><th scope="col">tasks, evaluations</th><th scope="col" class="number">failed</th><th scope="col" class="number">parked</th><th scope="col" class="number">ETA</th>${spends && html`<th scope="col" class="number">tokens</th><th scope="col" class="number">cost</th>`}<th scope="col">means</th><th scope="col">last heard of</th></tr></thead>
       <tbody>${data.experiments.map((each) => html`
         <tr key=${each.id}>
           <th scope="row"><a href=${`#${BASE}/${each.id}`}><bdi>${plain(each.name)}</bdi></a><small class="faint">${exact(each.rows)}${each.rows_complete ? "" : "+"} rows${each.repetitions > 1 ? ` × ${each.repetitions}` : ""}</small></th>
@@ -163,6 +169,8 @@ function List({ data }) {
           <td data-title="failed" class=${`number ${each.failed ? "refused" : ""}`}>${each.tallied ? exact(each.failed) : "–"}</td>
           <td data-title="parked" class="number">${each.tallied ? exact(each.parked) : "–"}</td>
           <td data-title="ETA" class="number">${each.eta ? clock(each.eta) : "–"}</td>
+          ${spends && html`<td data-title="tokens" class="number">${each.tokens.metered ? amount(each.tokens.input_tokens + each.tokens.output_tokens) : "–"}</td>
+          <td data-title="cost" class="number">${cost(each.tokens) || "–"}</td>`}
           <td data-title="means" class="means"><${Means} of=${each} /></td>
           <td data-title="last heard of" class="faint">${each.quiet !== null ? since(each.quiet) : day(each.created)}</td>
         </tr>`)}</tbody>
@@ -231,6 +239,7 @@ function Stage({ of, number }) {
         ${failed.map(([status, count]) => html`<li key=${status} class="refused"><b>${exact(count)}</b> ${status === "error" ? "failed" : status}</li>`)}
         ${of.seconds >= 0.05 && html`<li>mean time <b>${duration(of.seconds)}</b></li>`}
         ${of.attempts > of.done && html`<li><b>${exact(of.attempts)}</b> attempts</li>`}
+        ${of.tokens.metered > 0 && html`<li><${Spent} of=${of.tokens} /></li>`}
       </ul>
       ${of.outputs.map((each) => html`
         <section class="output" key=${each.output}>
@@ -243,6 +252,24 @@ function Stage({ of, number }) {
       ${of.more_outputs && html`<p class="faint">It has more outputs than are counted.</p>`}
       <${Failures} of=${of.failures} number=${number} />
     </article>`;
+}
+
+// The budget of the experiment's own code; one that a command or a variable gave is not in the database.
+function Money({ of }) {
+  const { tokens: spent, budget } = of;
+  if (!spent.metered && !budget) return null;
+  const parts = [];
+  if (budget?.usd) parts.push(["cost", spent.metered && spent.cost === null ? null : spent.cost ?? 0, budget.usd, dollars]);
+  if (budget?.tokens) parts.push(["tokens", spent.input_tokens + spent.output_tokens, budget.tokens, exact]);
+  return html`
+    <section class="money" aria-label="Tokens and cost">
+      <p>spent: ${spent.metered > 0 ? html`<${Spent} of=${spent} />` : "nothing yet"}</p>
+      ${parts.map(([name, part, whole, text]) => html`
+        <div class="bar" key=${name} role="progressbar" aria-label=${`budget: ${name}`} aria-valuenow=${part ?? 0} aria-valuemin="0" aria-valuemax=${Math.max(whole, part ?? 0)}>
+          <svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true"><rect class="track" width="100" height="1" /><rect class="fill" width=${100 * share(part ?? 0, whole)} height="1" /></svg>
+          <span>${part === null ? "–" : html`<b>${text(part)}</b>`} of the budget of ${text(whole)}${name === "tokens" ? " tokens" : ""}${part === null ? "" : html` <span class="faint">${percent(part / whole)}</span>`}</span>
+        </div>`)}
+    </section>`;
 }
 
 function Waits({ of }) {
@@ -307,6 +334,7 @@ function One({ of, refresh }) {
   return html`
     <${Head} of=${of} />
     <p class="about">${exact(of.rows)}${of.rows_complete ? "" : " so far of"} rows of <bdi>${plain(of.source)}</bdi>${of.repetitions > 1 ? ` × ${of.repetitions}` : ""}${of.eta ? html` · ETA <b>${clock(of.eta)}</b>` : ""}${why.map((each) => html` · <span>${plain(each)}</span>`)}</p>
+    <${Money} of=${of} />
     <${Actions} of=${of} refresh=${refresh} />
     <${Waits} of=${of} />
     ${of.tallied ? html`<div class="stages">${of.stages.map((each) => html`<${Stage} key=${each.name} of=${each} number=${of.id} />`)}</div>`
@@ -428,6 +456,13 @@ function Drawer({ number, row, close }) {
             <td class="number">${each.score !== null ? score(each.score) : ""}</td>
             <td class=${each.status === "ok" ? "" : "refused"}><bdi>${plain(each.label ?? each.value?.text ?? each.error ?? each.error_kind ?? "")}</bdi></td></tr>`)}</tbody></table></div></section>`}
         <${Whole} title="Row" of=${found.row} />
+        ${found.usages.length > 0 && html`<section><h3>Tokens and cost</h3>${found.usages.map((each) => html`
+          <dl class="usage" key=${each.stage}>
+            <div><dt>${plain(each.stage)}</dt><dd><${Spent} of=${each} /></dd></div>
+            ${[["model", each.model], ["finish reason", each.finish_reason], ["request id", each.request_id]].map(([name, value]) => value !== null && html`<div key=${name}><dt>${name}</dt><dd><bdi>${plain(value)}</bdi></dd></div>`)}
+            <div><dt>waited for capacity</dt><dd>${duration(each.waited)}</dd></div>
+            ${each.reasoning_tokens > 0 && html`<div><dt>reasoning tokens</dt><dd>${exact(each.reasoning_tokens)}</dd></div>`}
+          </dl>`)}</section>`}
         ${found.kept_attempts.length > 0 && html`<section><h3>Kept attempts</h3><div class="scroll"><table><thead><tr><th scope="col">at</th><th scope="col">stage</th><th scope="col">outcome</th><th scope="col" class="number">waited</th><th scope="col" class="number">latency</th></tr></thead>
           <tbody>${found.kept_attempts.map((each, n) => html`<tr key=${n}><td>${time(each.at)}</td><td>${plain(each.stage)}</td><td>${each.status.replace("_", " ")}${each.cause && each.cause !== "none" ? `, ${each.cause}` : ""}${each.http_status ? `, ${each.http_status}` : ""}</td><td class="number">${duration(each.waited)}</td><td class="number">${duration(each.latency)}</td></tr>`)}</tbody></table></div></section>`}`}
       </div>
