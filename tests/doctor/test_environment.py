@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from tests.doctor.conftest import Install
 from tidegate.doctor import environment
 from tidegate.doctor.environment import PACKAGES, PATCHERS, STACKS, Finding, Installed, Severity, governs
 from tidegate.framework_timeouts.table import TIMEOUTS
+from tidegate.providers._prices import MAX_AGE_DAYS, TABLE_DATE
 from tidegate.transports.table import TRANSPORTS
 
 
@@ -139,6 +141,14 @@ def test_settings_in_force_are_those_that_differ_and_never_show_a_secret() -> No
         "setting set digest_key: set (from TIDEGATE_DIGEST_KEY)",
     ]
     assert lines(environment.in_force(tidegate.Settings())) == []
+
+
+def test_a_table_of_prices_is_reported_when_it_is_older_than_a_year() -> None:
+    last = TABLE_DATE + timedelta(days=MAX_AGE_DAYS)
+    assert list(environment.prices(last)) == []
+    (found,) = environment.prices(last + timedelta(days=1))
+    assert (found.section, found.verdict) == ("price", Severity.TRAP)
+    assert f"from {TABLE_DATE}, {MAX_AGE_DAYS + 1} days ago" in found.text
 
 
 def test_who_else_patches_and_who_comes_first_is_told(install: Install, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -75,6 +76,7 @@ def findings(script: Path | None) -> Iterator[Finding]:
         yield from hosts.in_environment(settings, os.environ)
     else:
         yield from read_script(script, installed, settings, os.environ)
+    yield from environment.prices(datetime.now(UTC).date())
     yield from environment.in_force(settings)
     yield from environment.misspelt(os.environ)
 

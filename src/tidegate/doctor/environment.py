@@ -11,6 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 from tidegate.framework_timeouts import patch
 from tidegate.framework_timeouts.table import TIMEOUTS
 from tidegate.framework_timeouts.timeout import FrameworkTimeout, shown
+from tidegate.providers._prices import MAX_AGE_DAYS, TABLE_DATE
 from tidegate.settings import PREFIX, Settings, unknown_variables
 from tidegate.shared_log.carriers import AUTO, is_server, place_of
 from tidegate.shared_log.errors import Unshared
@@ -40,7 +42,7 @@ class Severity(StrEnum):
 class Finding(NamedTuple):
     """One line of the report.
 
-    `section` is python, stack, sdk, clock, host, setting, trap or script. `place` is FILE:LINE of a finding in a
+    `section` is python, stack, sdk, clock, host, price, setting, trap or script. `place` is FILE:LINE of a finding in a
     script.
     """
 
@@ -364,6 +366,17 @@ def sharing(settings: Settings) -> Finding:
         return Finding("sharing", Severity.NOTE, name, f"shared by all processes with this setting, through {place}")
     text = f"shared by all processes of this user on this machine, through {place}; a container has its own"
     return Finding("sharing", Severity.NOTE, name, text)
+
+
+def prices(today: date) -> Iterator[Finding]:
+    """Yield the age of the price table, where it counts as old at the day `today`."""
+    days = (today - TABLE_DATE).days
+    if days > MAX_AGE_DAYS:
+        text = (
+            f"the table of prices is from {TABLE_DATE}, {days} days ago: costs may be wrong, and newer models have no "
+            "price; a newer tidegate, register_price or TIDEGATE_PRICES corrects it"
+        )
+        yield Finding("price", Severity.TRAP, "table", text)
 
 
 def misspelt(environ: Mapping[str, str]) -> Iterator[Finding]:

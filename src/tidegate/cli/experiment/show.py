@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from tidegate.cli.experiment.display import printer, table
 from tidegate.cli.status import facts as key_facts
 from tidegate.core.display import json_line
 from tidegate.core.snapshot import head_wait
+from tidegate.core.token_totals import TokenTotals, added, dollars, token_facts
 from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown
 from tidegate.launch.totals import KeyTotal
@@ -146,11 +147,15 @@ async def listed(url: str, as_json: bool) -> None:
     async with existing(url, to_read=True) as store:
         summaries = await store.list()
         replicas = {each.experiment.id: await _replicas(store, each.experiment) for each in summaries}
+        spends = await store.spends([each.experiment.id for each in summaries])
+    spent = {number: added(stages.values()) for number, stages in spends.items()}
     if as_json:
         for each in summaries:
-            typer.echo(json_line({**facts(each), "replicas": replicas[each.experiment.id]}))
+            number = each.experiment.id
+            more = {"spend": token_facts(spent[number]), "cost": spent[number].cost}
+            typer.echo(json_line({**facts(each), "replicas": replicas[number], **more}))
     elif summaries:
-        printer().print(_table(summaries, replicas))
+        printer().print(_table(summaries, replicas, spent))
     else:
         typer.echo("no experiments in this database; `tidegate experiment run` adds one")
 
@@ -172,8 +177,11 @@ def facts(each: ExperimentSummary) -> dict[str, Any]:
     }
 
 
-def _table(summaries: list[ExperimentSummary], replicas: dict[int, int]) -> Table:
-    numbers = ("answered", "failed", "parked")
+def _table(
+    summaries: list[ExperimentSummary], replicas: dict[int, int], spent: Mapping[int, TokenTotals]
+) -> Table:
+    costs = any(tokens.cost is not None for tokens in spent.values())
+    numbers = ("answered", "failed", "parked", *(["cost"] if costs else []))
     made = table(
         "experiment", "state", *numbers, "created", "reason", right=numbers, cut=("state", "created", "reason")
     )
@@ -186,10 +194,15 @@ def _table(summaries: list[ExperimentSummary], replicas: dict[int, int]) -> Tabl
             f"{each.runs.get(ResultStatus.OK, 0)}/{row.rows * row.repetitions}",
             str(failed),
             str(each.runs.get(ResultStatus.PARKED, 0)),
+            *([_cost(spent[row.id])] if costs else []),
             f"{row.created_on.astimezone():%Y-%m-%d %H:%M}",
             Text(_why(row, replicas[row.id])),
         )
     return made
+
+
+def _cost(tokens: TokenTotals) -> str:
+    return display.NOTHING if tokens.cost is None else dollars(tokens.cost)
 
 
 def _why(row: ExperimentRow, replicas: int) -> str:
