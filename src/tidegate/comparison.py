@@ -11,6 +11,7 @@ Student's, which differ from the bootstrap's by less than the bootstrap's own ch
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -56,11 +57,13 @@ class Interval(NamedTuple):
 
 
 class RowDifference(NamedTuple):
-    """Mean scores of one row in both experiments."""
+    """Mean scores of one row in both experiments, and its ordinals there."""
 
     name: str
     a: float
     b: float
+    a_ordinal: int
+    b_ordinal: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,7 @@ class _Columns:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.ordinals = array("q", bytes(8 * size))
         self.scores: dict[OutputName, Floats] = {}
         self.labels: dict[OutputName, dict[int, str]] = {}
         self.failed: dict[OutputName, int] = {}
@@ -217,6 +221,8 @@ async def _columns(store: Store, experiment_id: int, rows: _Read, matched: bytea
     async for page in store.score_pages(experiment_id):
         places = {row.ordinal: place for row in page.rows if (place := rows.places.get(row.name)) is not None}
         places = {ordinal: place for ordinal, place in places.items() if matched[place]}
+        for ordinal, place in places.items():
+            found.ordinals[place] = ordinal
         for run in page.runs:
             if run.ordinal in places:
                 found.runs[run.status] = found.runs.get(run.status, 0) + run.results
@@ -291,7 +297,16 @@ def _output(
         other_labels=sum(label != other for label, other in labels),
         a_labels=scores_a[output].labels,
         b_labels=scores_b[output].labels,
-        different=tuple(RowDifference(names[both[place]], float(in_a[place]), float(in_b[place])) for place in listed),
+        different=tuple(
+            RowDifference(
+                names[both[place]],
+                float(in_a[place]),
+                float(in_b[place]),
+                a.ordinals[both[place]],
+                b.ordinals[both[place]],
+            )
+            for place in listed
+        ),
     )
 
 

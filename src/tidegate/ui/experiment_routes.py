@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tidegate.errors import StoreError
+from tidegate.ui.experiment_comparison import ExperimentComparisons
 from tidegate.ui.experiment_source import ExperimentSource, SourceProblem
 from tidegate.ui.route_table import RouteTable
 
@@ -45,11 +46,14 @@ def experiment_routes(url: str, source: ExperimentSource | None = None) -> Route
         try:
             yield
         finally:
+            await view.comparisons.close()
             await view.source.close()
 
     return RouteTable(
         [
             Route("/api/experiments", _guarded(view.listed)),
+            Route("/api/experiments/compare", _guarded(view.compared)),
+            Route("/api/experiments/compare", _guarded(view.compared_again), methods=["POST"]),
             Route(number, _guarded(view.shown)),
             Route(f"{number}/rows", _guarded(view.rows)),
             Route(f"{number}/rows/{{ordinal:int}}/{{repetition:int}}", _guarded(view.row)),
@@ -66,6 +70,7 @@ class ExperimentView:
 
     def __init__(self, source: ExperimentSource) -> None:
         self.source = source
+        self.comparisons = ExperimentComparisons(source.url)
 
     async def listed(self, request: Request) -> Response:
         """Return a page of experiments, the newest first."""
@@ -88,6 +93,34 @@ class ExperimentView:
         from tidegate.ui import experiment_answers as answers
 
         return _json(await answers.details(store, row, await self._stages(store, row), self.source))
+
+    async def compared(self, request: Request) -> Response:
+        """Return the comparison of two experiments, or for how long it has been computed."""
+        a, b = _number(request, "a"), _number(request, "b")
+        if a is None or b is None or a == b:
+            raise Unusable("a and b not usable: they must be the numbers of two experiments")
+        store = await self.source.store()
+        sides = [await self._numbered(store, number) for number in (a, b)]
+        from tidegate.ui import experiment_answers as answers
+
+        tallies, spends = await store.tallies([a, b]), await store.spends([a, b])
+        told = {
+            name: answers.summary(row, tallies.get(row.id), spends[row.id], self.source)
+            for name, row in zip("ab", sides, strict=True)
+        }
+        progress = tuple(
+            (row.id, row.rows, *((name, tally.items) for name, tally in sorted(tallies.get(row.id, {}).items())))
+            for row in sides
+        )
+        names = (sides[0].name, sides[1].name)
+        return _json({**told, **self.comparisons.of((a, b), names, progress)})
+
+    async def compared_again(self, request: Request) -> Response:
+        """Make a comparison again, and return what is known of it."""
+        a, b = _number(request, "a"), _number(request, "b")
+        if a is not None and b is not None:
+            self.comparisons.forget((a, b))
+        return await self.compared(request)
 
     async def rows(self, request: Request) -> Response:
         """Return a page of rows."""
@@ -179,10 +212,13 @@ class ExperimentView:
     async def _found(self, request: Request) -> tuple[Store, ExperimentRow]:
         number = request.path_params["number"]
         store = await self.source.store()
+        return store, await self._numbered(store, number)
+
+    async def _numbered(self, store: Store, number: int) -> ExperimentRow:
         row = await store.find(number) if number < 2**63 else None
         if row is None:
             raise SourceProblem(f"experiment {number} not found: it may have been deleted")
-        return store, row
+        return row
 
     async def _stages(self, store: Store, row: ExperimentRow) -> dict[str, StageTally] | None:
         tallies = await store.tallies([row.id])

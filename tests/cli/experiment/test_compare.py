@@ -86,7 +86,8 @@ def test_rows_are_matched_by_id_and_means_are_over_what_both_scored(place: Place
     assert right["rows"] == 3
     assert (right["a"]["mean"], right["b"]["mean"], right["difference"]) == (0.5, 0.75, 0.25)
     assert (right["wins"], right["losses"], right["ties"]) == (1, 1, 1)
-    assert right["different"] == [{"id": "a", "a": 0.0, "b": 1.0}, {"id": "c", "a": 1.0, "b": 0.75}]
+    told_rows = [(each["id"], each["a"], each["b"]) for each in right["different"]]
+    assert told_rows == [("a", 0.0, 1.0), ("c", 1.0, 0.75)]
     tone = output(told, "tone")
     assert (tone["same_labels"], tone["other_labels"]) == (2, 1)
 

@@ -101,7 +101,10 @@ def _output_facts(output: OutputComparison, rows: int) -> dict[str, Any]:
         "ties": output.ties,
         "same_labels": output.same_labels,
         "other_labels": output.other_labels,
-        "different": [{"id": each.name, "a": each.a, "b": each.b} for each in output.different[:rows]],
+        "different": [
+            {"id": each.name, "a": each.a, "b": each.b, "a_ordinal": each.a_ordinal, "b_ordinal": each.b_ordinal}
+            for each in output.different[:rows]
+        ],
     }
 
 

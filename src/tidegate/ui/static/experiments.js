@@ -35,17 +35,23 @@ const Spent = ({ of }) => of.metered > 0 && html`<span class="spent">${tokens(of
 function parse(path) {
   const [place, query = ""] = path.split("?");
   const [number, part] = place.slice(BASE.length + 1).split("/");
+  if (number === "compare") {
+    const pair = ["a", "b"].map((name) => Number(new URLSearchParams(query).get(name)));
+    return { number: `compare ${pair}`, pair, rows: false, query };
+  }
   return { number: /^\d+$/.test(number ?? "") ? Number(number) : null, rows: part === "rows", query };
 }
 
 async function poll(path) {
   const at = parse(path);
-  const url = at.number === null ? `/api/experiments${at.query ? `?${at.query}` : ""}` : `/api/experiments/${at.number}`;
+  const url = at.pair ? comparePath(at.pair) : at.number === null ? `/api/experiments${at.query ? `?${at.query}` : ""}` : `/api/experiments/${at.number}`;
   const data = await fetchJson(url);
   if (at.rows && !data.problem) await pollRows(at, data.status === "RUNNING");
   Object.assign(state, { data, path });
   return data.as_of;
 }
+
+const comparePath = ([a, b]) => `/api/experiments/compare?${new URLSearchParams({ a, b })}`;
 
 async function pollRows(at, running) {
   const wanted = `${at.number}?${at.query}`;
@@ -154,16 +160,20 @@ function Progress({ of }) {
 const Means = ({ of }) => (of.means ?? []).slice(0, 4).map((each) => html`<span class="mean" key=${each.title}>${plain(each.title)} <b>${score(each.mean)}</b></span>`);
 
 function List({ data }) {
+  const spends = data.experiments.some((each) => each.tokens.metered > 0);
+  // The older one is A.
+  const [chosen, setChosen] = useState([]);
+  const choose = (number) => setChosen(chosen.includes(number) ? chosen.filter((each) => each !== number) : [...chosen.slice(-1), number].sort((one, other) => one - other));
   if (!data.experiments.length) {
     return html`<${Problem} data=${{ missing: true, problem: "The database has no experiment." }} />`;
   }
-  const spends = data.experiments.some((each) => each.tokens.metered > 0);
   return html`
+    ${data.experiments.length > 1 && html`<p class="choice">${chosen.length === 2 ? html`<a href=${`#${BASE}/compare?a=${chosen[0]}&b=${chosen[1]}`}>compare the two chosen experiments</a>` : html`<span class="faint">choose two experiments to compare them</span>`}</p>`}
     <div class="scroll"><table class="list">
       <thead><tr><th scope="col">experiment</th><th scope="col">state</th><th scope="col">tasks, evaluations</th><th scope="col" class="number">failed</th><th scope="col" class="number">parked</th><th scope="col" class="number">ETA</th>${spends && html`<th scope="col" class="number">tokens</th><th scope="col" class="number">cost</th>`}<th scope="col">means</th><th scope="col">last heard of</th></tr></thead>
       <tbody>${data.experiments.map((each) => html`
         <tr key=${each.id}>
-          <th scope="row"><a href=${`#${BASE}/${each.id}`}><bdi>${plain(each.name)}</bdi></a><small class="faint">${exact(each.rows)}${each.rows_complete ? "" : "+"} rows${each.repetitions > 1 ? ` × ${each.repetitions}` : ""}</small></th>
+          <th scope="row"><input type="checkbox" aria-label=${`compare ${each.name}`} checked=${chosen.includes(each.id)} onChange=${() => choose(each.id)} /> <a href=${`#${BASE}/${each.id}`}><bdi>${plain(each.name)}</bdi></a><small class="faint">${exact(each.rows)}${each.rows_complete ? "" : "+"} rows${each.repetitions > 1 ? ` × ${each.repetitions}` : ""}</small></th>
           <td data-title="state"><${State} of=${each} />${each.why && html`<small class="why">${plain(each.why)}</small>`}</td>
           <td data-title="progress" class="progress"><${Progress} of=${each} /></td>
           <td data-title="failed" class=${`number ${each.failed ? "refused" : ""}`}>${each.tallied ? exact(each.failed) : "–"}</td>
@@ -469,6 +479,75 @@ function Drawer({ number, row, close }) {
     </dialog>`;
 }
 
+// ---------------------------------------------------------------- comparison
+
+const signed = (value) => `${value > 0 ? "+" : ""}${score(value)}`;
+const Mean = ({ mean, interval, text }) => mean === null ? "–" : html`<b>${text(mean)}</b>${interval && html` <span class="faint">[${text(interval[0])}, ${text(interval[1])}]</span>`}`;
+
+function Sides({ data, found }) {
+  const statuses = found ? Object.keys(found.a.runs).filter((status) => found.a.runs[status] || found.b.runs[status]) : [];
+  return html`
+    <div class="scroll"><table class="sides">
+      <caption class="faint">${found ? html`results of the ${exact(found.matched)} rows that are in both by their id; tokens and cost of all rows` : "both experiments"}</caption>
+      <thead><tr><th scope="col"></th><th scope="col">experiment</th>${statuses.map((status) => html`<th scope="col" class="number" key=${status}>${status}</th>`)}${found && html`<th scope="col" class="number">untried</th><th scope="col" class="number">time a result</th>`}<th scope="col" class="number">tokens</th><th scope="col" class="number">cost</th></tr></thead>
+      <tbody>${["a", "b"].map((side) => html`
+        <tr key=${side}>
+          <th scope="row">${side.toUpperCase()}</th>
+          <td><a href=${`#${BASE}/${data[side].id}`}><bdi>${plain(data[side].name)}</bdi></a> <${State} of=${data[side]} /></td>
+          ${statuses.map((status) => html`<td class=${`number ${status === "ok" ? "" : "refused"}`} key=${status}>${exact(found[side].runs[status])}</td>`)}
+          ${found && html`<td class="number">${exact(found[side].untried)}</td><td class="number">${found[side].seconds === null ? "–" : `${score(found[side].seconds)} s`}</td>`}
+          <td class="number">${data[side].tokens.metered ? amount(data[side].tokens.input_tokens + data[side].tokens.output_tokens) : "–"}</td>
+          <td class="number">${cost(data[side].tokens) || "–"}</td>
+        </tr>`)}</tbody>
+    </table></div>`;
+}
+
+function ComparedOutput({ of, confidence, pair, open }) {
+  const title = of.output === of.evaluator || !of.output ? of.evaluator : `${of.evaluator}.${of.output}`;
+  const labelled = of.same_labels + of.other_labels;
+  const clear = of.interval && (of.interval[0] > 0 || of.interval[1] < 0);
+  return html`
+    <article class="stage" aria-label=${`comparison of ${title}`}>
+      <h3><bdi>${plain(title)}</bdi> <span class="faint">${many(of.rows, "row")} scored in both</span></h3>
+      ${of.rows > 0 && html`
+        <dl class="means-of-both">
+          <div><dt>mean A</dt><dd><${Mean} mean=${of.a.mean} interval=${of.a.interval} text=${score} /></dd></div>
+          <div><dt>mean B</dt><dd><${Mean} mean=${of.b.mean} interval=${of.b.interval} text=${score} /></dd></div>
+          <div><dt>B − A</dt><dd><${Mean} mean=${of.difference} interval=${of.interval} text=${signed} /></dd></div>
+        </dl>
+        <p class="faint">intervals of ${score(confidence * 100)} %${of.interval ? clear ? "; that of the difference does not hold 0" : "; that of the difference holds 0: no difference is shown" : ""}</p>
+        <ul class="numbers"><li>B higher in <b>${exact(of.wins)}</b></li><li>lower in <b>${exact(of.losses)}</b></li><li>the same in <b>${exact(of.ties)}</b></li>
+          ${["a", "b"].map((side) => of[side].failed > 0 && html`<li class="refused" key=${side}><b>${exact(of[side].failed)}</b> failed in ${side.toUpperCase()}</li>`)}</ul>`}
+      ${labelled > 0 && html`<p>${exact(of.same_labels)} of ${exact(labelled)} rows have the same label in both</p>`}
+      ${of.different.length > 0 && html`
+        <table class="different">
+          <thead><tr><th scope="col">most different rows</th><th scope="col" class="number">A</th><th scope="col" class="number">B</th></tr></thead>
+          <tbody>${of.different.map((row) => html`
+            <tr key=${row.id}><th scope="row"><bdi>${plain(row.id)}</bdi></th>
+              ${["a", "b"].map((side, place) => html`<td class="number" key=${side}><button type="button" class="link" aria-label=${`row ${row.id} in ${side.toUpperCase()}, ${score(row[side])}`} onClick=${() => open({ number: pair[place], row: { name: row.id, ordinal: row[`${side}_ordinal`], repetition: 1 } })}>${score(row[side])}</button></td>`)}</tr>`)}</tbody>
+        </table>`}
+    </article>`;
+}
+
+function Comparison({ data, pair, refresh }) {
+  const [open, setOpen] = useState(null);
+  const [told, setTold] = useState("");
+  const found = data.comparison;
+  const again = () => fetchJson(comparePath(pair), {}).then(() => setTold(""), (error) => setTold(error.message)).then(refresh);
+  return html`
+    <nav class="path" aria-label="Comparison"><a href=${`#${BASE}`}>all experiments</a><h2>comparison</h2><a href=${`#${BASE}/compare?a=${pair[1]}&b=${pair[0]}`}>swap A and B</a></nav>
+    <${Sides} data=${data} found=${found} />
+    <p role="status">${data.computing !== null ? html`computing for ${duration(data.computing)}; 100 000 rows need about ten seconds` : data.queued ? "waiting: another comparison is being computed" : ""}${told}</p>
+    ${data.failure && html`<p class="refused">${plain(data.failure)}</p>`}
+    ${data.made !== null && html`<p class="about">computed at ${day(data.made)}${data.changed ? "; results have been added since" : ""} <button type="button" class="quiet" onClick=${again}>compute again</button></p>`}
+    ${found && html`
+      ${found.changed > 0 && html`<p>${exact(found.changed)} of these rows have the same id and different content</p>`}
+      ${["a", "b"].map((side) => found[`only_${side}`].length > 0 && html`<p key=${side} class="faint">only in ${side.toUpperCase()}: ${plain(found[`only_${side}`].join(", "))}</p>`)}
+      ${found.outputs.length === 0 && html`<p>No output of an evaluator is in both.</p>`}
+      <div class="stages">${found.outputs.map((each) => html`<${ComparedOutput} key=${`${each.evaluator} ${each.output}`} of=${each} confidence=${found.confidence} pair=${pair} open=${setOpen} />`)}</div>`}
+    ${open && html`<${Drawer} key=${`${open.number} ${open.row.ordinal}`} number=${open.number} row=${open.row} close=${() => setOpen(null)} />`}`;
+}
+
 // ---------------------------------------------------------------- tab
 
 function Experiments({ path, refresh }) {
@@ -478,6 +557,7 @@ function Experiments({ path, refresh }) {
   // Until the first answer for this screen, the one before is not shown under its name.
   if (!data || shown.number !== at.number) return html`<p class="faint">loading</p>`;
   if (data.problem) return html`<${Problem} data=${data} />`;
+  if (at.pair) return html`<${Comparison} key=${at.number} data=${data} pair=${at.pair} refresh=${refresh} />`;
   if (at.number === null) return html`<${List} data=${data} />`;
   if (!at.rows) return html`<${One} of=${data} refresh=${refresh} />`;
   const found = state.rowsFor === `${at.number}?${at.query}` ? state.rows : null;
