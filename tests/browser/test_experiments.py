@@ -35,6 +35,7 @@ def finished(work: Coroutine[Any, Any, None]) -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("experiments")
     finished(experiments.made(str(folder / "tidegate.db")))
+    finished(experiments.made_again(str(folder / "tidegate.db")))
     return folder
 
 
@@ -56,10 +57,10 @@ def names(page: Any) -> list[str]:
 
 def test_the_list_leads_to_one_experiment_and_to_its_failed_rows(page: Any, url: tuple[str, str]) -> None:
     opened(page, url, "/experiments", "capitals")
-    row = page.get_by_role("row").filter(has_text="capitals")
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="capitals", exact=True))
     assert "stopped" in row.inner_text()
     assert row.get_by_role("progressbar", name="tasks of capitals").get_attribute("aria-valuenow") == "350"
-    page.get_by_role("link", name="capitals").click()
+    page.get_by_role("link", name="capitals", exact=True).click()
     shown(page, "0.746 mean ± 0.436 of 343")
     assert page.get_by_role("img", name="Scores of judge.score: 336").count() == 1
     page.get_by_role("link", name="error BadRequestError").click()
@@ -70,11 +71,11 @@ def test_the_list_leads_to_one_experiment_and_to_its_failed_rows(page: Any, url:
 
 def test_tokens_and_costs_are_shown(page: Any, url: tuple[str, str]) -> None:
     opened(page, url, "/experiments", "capitals")
-    row = page.get_by_role("row").filter(has_text="capitals")
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="capitals", exact=True))
     assert "720 k" in row.inner_text()
     assert "$0.10" in row.inner_text()
     assert "$" not in page.get_by_role("row").filter(has_text="hostile").inner_text()
-    page.get_by_role("link", name="capitals").click()
+    page.get_by_role("link", name="capitals", exact=True).click()
     money = page.get_by_role("region", name="Tokens and cost")
     money.wait_for()
     assert money.get_by_role("progressbar", name="budget: tokens").get_attribute("aria-valuenow") == "720300"
@@ -87,6 +88,35 @@ def test_tokens_and_costs_are_shown(page: Any, url: tuple[str, str]) -> None:
     drawer.get_by_text("req_judge_8").wait_for()
     for text in ("model-of-task", "stop", "req_task_8", "2.5 s", "$0.00020", "$0.00010"):
         assert text in drawer.inner_text()
+
+
+def test_two_chosen_experiments_are_compared(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments", "capitals-2")
+    page.get_by_label("compare capitals-2", exact=True).check()
+    page.get_by_label("compare capitals", exact=True).check()
+    page.get_by_role("link", name="compare the two chosen experiments").click()
+    output = page.get_by_role("article", name="comparison of correct")
+    output.wait_for(timeout=PATIENCE * 1000)
+    assert page.url.endswith("#/experiments/compare?a=1&b=3")
+    assert "B higher in" in output.inner_text()
+    sides = " ".join(page.locator("table.sides").inner_text().split())
+    assert "A capitals" in sides
+    assert "$0.10" in sides
+    shown(page, "only in A: judge.label, judge.score")
+    output.get_by_role("button", name="row q4 in B, 1").click()
+    drawer = page.get_by_role("dialog")
+    drawer.get_by_text("again 4").wait_for()
+    page.keyboard.press("Escape")
+    drawer.wait_for(state="detached")
+    page.get_by_role("link", name="swap A and B").click()
+    page.get_by_role("article", name="comparison of correct").get_by_role("button", name="row q4 in A, 1").wait_for(
+        timeout=PATIENCE * 1000
+    )
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 700})
+            assert page.evaluate("document.documentElement.scrollWidth") == width, (width, scheme)
 
 
 def test_rows_are_turned_forth_and_back(page: Any, url: tuple[str, str]) -> None:

@@ -26,6 +26,9 @@ ROWS = 350
 """Rows of `capitals`: three full pages of the table and a part of one."""
 
 FAILED, PARKED, INVALID = (7, 107, 207, 307), (20, 21), (33,)
+AGAIN = 40
+"""Rows of `capitals-2`."""
+
 BUDGET = {"usd": 0.25, "tokens": 2_000_000}
 LONG = "x" * 5_000_000
 HOSTILE = (
@@ -61,6 +64,23 @@ async def made(url: str) -> None:
     try:
         await _capitals(store)
         await _hostile(store)
+    finally:
+        await store.close()
+
+
+async def made_again(url: str) -> None:
+    """Make the experiment `capitals-2`: rows of `capitals` that are scored in another way, without tokens."""
+    store = await Store.open(url)
+    try:
+        rows = [NewRow(n, f"q{n}", {"id": f"q{n}", "again": True}) for n in range(AGAIN)]
+        claim = await _claimed(store, "capitals-2", ["correct"], rows)
+        batch: list[Any] = []
+        for n in range(AGAIN):
+            batch.append(RunResult(claim.experiment_id, claim.epoch, n, 1, ResultStatus.OK, encoded(f"again {n}")))
+            scored = (Annotation("correct", score=float(n % 5 > 0)),)
+            batch.append(AnnotationResult(claim.experiment_id, claim.epoch, n, 1, "correct", scored))
+        await store.write(batch)
+        await store.release(claim, Status.COMPLETED)
     finally:
         await store.close()
 
