@@ -14,8 +14,9 @@ from starlette.testclient import TestClient
 
 from tests.ui import experiments
 from tests.ui.experiments import AGAIN, FAILED, INVALID, PARKED
-from tests.ui.test_experiments import CAPITALS, HOSTILES, got, opened, sql
+from tests.ui.test_experiments import CAPITALS, HOSTILES, got, opened
 from tests.ui.test_serve import PATIENCE
+from tidegate.storage import Annotation, AnnotationResult, Claim, Status, Store
 from tidegate.ui import experiment_comparison
 
 AFTER = 3
@@ -73,6 +74,18 @@ def compared(client: TestClient, a: int, b: int) -> Any:
     raise AssertionError("the comparison is not made")
 
 
+async def judged_once_more(database: Path) -> None:
+    """Add a result of a further evaluator to `capitals-2`."""
+    store = await Store.open(str(database))
+    try:
+        claim = await store.resume(AFTER, "elsewhere")
+        assert isinstance(claim, Claim)
+        await store.write([AnnotationResult(AFTER, claim.epoch, 0, 1, "later", (Annotation("later", score=1.0),))])
+        await store.release(claim, Status.COMPLETED)
+    finally:
+        await store.close()
+
+
 def test_comparison_has_what_the_command_prints_and_both_costs(client: TestClient) -> None:
     told = compared(client, CAPITALS, AFTER)
     both = [n for n in range(AGAIN) if n not in (*FAILED, *PARKED, *INVALID)]
@@ -105,7 +118,7 @@ def test_kept_comparison_says_that_results_were_added_and_is_made_again(database
     first = compared(client, CAPITALS, AFTER)
     assert first["changed"] is False
     assert got(client, "/compare", a=CAPITALS, b=AFTER)["made"] == first["made"]
-    sql(database, f"UPDATE tidegate_tallies SET items = items - 1 WHERE experiment_id = {AFTER} AND stage = 'correct'")
+    asyncio.run(judged_once_more(database))
     assert got(client, "/compare", a=CAPITALS, b=AFTER)["changed"] is True
     again = client.post("/api/experiments/compare", params={"a": CAPITALS, "b": AFTER}).json()
     assert (again["comparison"], again["made"]) == (None, None)

@@ -227,7 +227,8 @@ class Progress:
 
     `rows` counts the rows so far, and `all_rows` says whether these are all. `unwritten` counts results that are not
     durable yet; it grows while the database is unavailable. By the limits of the keys, all is done in `rest` seconds
-    (None: they foretell nothing).
+    (None: they foretell nothing). `tokens` are those of all claims so far, with their cost, and `budget` is what they
+    may reach, in words (empty: no budget).
     """
 
     name: str
@@ -237,6 +238,8 @@ class Progress:
     unwritten: int
     stages: tuple[StageProgress, ...]
     rest: float | None = None
+    tokens: TokenTotals = TokenTotals()
+    budget: str = ""
 
 
 class ResultTally:

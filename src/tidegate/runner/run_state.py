@@ -12,6 +12,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from tidegate.core.token_totals import TokenTotals
 from tidegate.runner import results
 from tidegate.runner.audit import RunAudit
 from tidegate.runner.budget import Budget, BudgetLedger
@@ -119,6 +120,7 @@ class RunState:
         self._forecast = RestForecast(shared.registry)
         self.ledger: BudgetLedger | None = None
         self.spread_budget: Budget | None = None
+        self.earlier_tokens = TokenTotals()
 
     @property
     def budget(self) -> Budget | None:
@@ -261,6 +263,8 @@ class RunState:
             self.tracker.unwritten,
             stages,
             self._rest(stages) if tally.all_rows else None,
+            self.earlier_tokens.plus(self.audit.tokens.totals),
+            str(self.ledger.budget if self.ledger is not None else self.spread_budget or ""),
         )
 
     def _rest(self, stages: tuple[StageProgress, ...]) -> float | None:

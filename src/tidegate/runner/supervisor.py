@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import reduce
 
 from tidegate.admission.audit import opened
-from tidegate.core.token_totals import TokenTotals
+from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import StoreError
 from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
 from tidegate.runner.budget import Budget, BudgetLedger
@@ -127,6 +126,8 @@ class RunSupervisor:
             await self._load_counts(run, row)
         if not run.live:
             return
+        if run.claim.epoch > 1:
+            run.earlier_tokens = added((await self._shared.store.spend(row.id)).values())
         await self._set_budget(run, row)
         run.start()
         run.end_if_spent()
@@ -156,7 +157,7 @@ class RunSupervisor:
                 (spent.pop(stage.name, TokenTotals()), sum(done.values()))
                 for stage, done in zip(run.stages, run.tally.done, strict=True)
             ]
-            other = reduce(TokenTotals.plus, spent.values(), TokenTotals())
+            other = added(spent.values())
             run.ledger = BudgetLedger(budget, earlier, run.tally.unjudged, other)
 
     def _report_changes(self, run: ExperimentRun, row: ExperimentRow) -> None:

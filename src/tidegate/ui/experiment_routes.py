@@ -109,7 +109,7 @@ class ExperimentView:
             for name, row in zip("ab", sides, strict=True)
         }
         progress = tuple(
-            (row.id, row.rows, *((name, tally.items) for name, tally in sorted(tallies.get(row.id, {}).items())))
+            (row.id, row.rows, *((name, *sorted(tally.counts.items())) for name, tally in sorted(tallies.get(row.id, {}).items())))
             for row in sides
         )
         names = (sides[0].name, sides[1].name)

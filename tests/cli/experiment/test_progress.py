@@ -11,10 +11,11 @@ from rich.console import Console
 
 import tidegate
 from tidegate.cli.experiment.common import MEANINGS, Code, code_of
-from tidegate.cli.experiment.display import Display, ProgressBoard, ShownCounts, line, refusals, waits
+from tidegate.cli.experiment.display import Display, ProgressBoard, ShownCounts, line, refusals, spent_text, waits
 from tidegate.cli.experiment.run import LastFailures
 from tidegate.core.events import SlotReleased
 from tidegate.core.snapshot import RegistrySnapshot
+from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cause, Key, Kind
 from tidegate.runner import StageProgress, Wait
 from tidegate.runner.progress import Summary
@@ -241,3 +242,17 @@ def test_refusals_are_called_retried_only_where_every_row_was_answered() -> None
     assert refusals(14, summary(Status.COMPLETED, 3)) == "14 refusals retried"
     assert refusals(1, summary(Status.COMPLETED, 2, parked=1)) == "1 refusal for lack of capacity"
     assert refusals(3, summary(Status.STOPPED, 3)) == "3 refusals for lack of capacity"
+
+
+def test_line_and_picture_have_what_is_spent_and_the_budget() -> None:
+    tokens = TokenTotals(2, 1200, 340, priced=2, nanodollars=2_100_000)
+    assert spent_text(TokenTotals(), "") == ""
+    assert spent_text(TokenTotals(), "$5.00") == "nothing yet (budget $5.00)"
+    assert spent_text(tokens, "") == "1200 + 340 tokens, $0.0021"
+    seen = tally(task(4))
+    seen.spent = spent_text(tokens, "$5.00 and 2000000 tokens")
+    said = "1200 + 340 tokens, $0.0021 (budget $5.00 and 2000000 tokens)"
+    assert said in line("x", seen, [], "")
+    file = io.StringIO()
+    Console(file=file, width=120).print(ProgressBoard("x", seen, [], ""))
+    assert f"spent  {said}" in file.getvalue()

@@ -26,7 +26,7 @@ from rich.text import Text
 
 from tidegate.core.display import printable
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
-from tidegate.core.token_totals import token_facts, tokens_text
+from tidegate.core.token_totals import TokenTotals, token_facts, tokens_text
 from tidegate.core.wait_text import clock, wait_text
 from tidegate.runner import StageProgress
 from tidegate.runner.progress import Summary, choice_lines
@@ -71,6 +71,7 @@ class ShownCounts:
         self.tasks, self.evals = ShownRate(), ShownRate()
         self.evaluators = self.failed = self.parked = 0
         self.all_rows = True
+        self.spent = ""
         self._held = False
         self._rest: float | None = None
 
@@ -232,6 +233,14 @@ def spend_lines(summary: Summary) -> Iterator[str]:
                 yield f"  {stage}: {part}"
 
 
+def spent_text(tokens: TokenTotals, budget: str) -> str:
+    """Return what a run has spent so far, and its budget; empty without a metered answer and without a budget."""
+    told = tokens_text(tokens)
+    if not budget:
+        return told
+    return f"{told or 'nothing yet'} (budget {budget})"
+
+
 def refusals(refused: int, summary: Summary) -> str:
     """Return the number of refusals for lack of capacity; they were all retried if every row was answered."""
     text = f"{refused} {'refusal' if refused == 1 else 'refusals'}"
@@ -388,6 +397,8 @@ class ProgressBoard(NamedTuple):
         head = Text(self.name, style="bold", overflow="fold")
         yield Constrain(head.append(f"  {self.note}", style="yellow") if self.note else head, width)
         yield Constrain(self._table(width - BESIDE), width)
+        if self.tally.spent:
+            yield Constrain(Text(f"spent  {self.tally.spent}", style="dim", no_wrap=True, overflow="ellipsis"), width)
         for each in self.waiting:
             yield Constrain(Text(f"waiting  {each}", style="dim", no_wrap=True, overflow="ellipsis"), width)
 
@@ -417,6 +428,7 @@ def line(name: str, tally: ShownCounts, waiting: Sequence[str], note: str) -> st
         parts.append(f"{_part(tally.evals)} evaluations")
     parts += [f"{tally.failed} failed"] if tally.failed else []
     parts += [f"{tally.parked} parked"] if tally.parked else []
+    parts += [tally.spent] if tally.spent else []
     parts += [f"ETA {clock(tally.eta)}"] if tally.eta and not note else []
     parts += [f"waiting: {waiting[0]}"] if waiting else []
     return f"{name}: {', '.join(parts)}" + (f" ({note})" if note else "")

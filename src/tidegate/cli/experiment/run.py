@@ -26,7 +26,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.errors import stop
 from tidegate.cli.experiment import display
 from tidegate.cli.experiment.common import Code, after_cooldown, code_of, command, existing, found, published
-from tidegate.cli.experiment.display import LOOK_EVERY, Display, ShownCounts, printer, waits
+from tidegate.cli.experiment.display import LOOK_EVERY, Display, ShownCounts, printer, spent_text, waits
 from tidegate.core.events import Event, SlotReleased
 from tidegate.core.values import Kind
 from tidegate.core.wait_text import clock, failure_text
@@ -349,6 +349,7 @@ class ExperimentCommand:
             return
         now = time.monotonic()
         self._tally.update(seen.stages, now, seen.all_rows, seen.rest)
+        self._tally.spent = spent_text(seen.tokens, seen.budget)
         if seen.unwritten > LATE_WRITES:
             self._display.note = f"{seen.unwritten} results wait for the database"
         elif not self._interrupts and self._shutdown is None:
