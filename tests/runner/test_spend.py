@@ -13,7 +13,7 @@ import tidegate
 from tests.cli.experiment.commands import Place
 from tests.runner.scene import in_loop, rows, runner_at
 from tidegate.core.token_totals import TokenTotals, dollars, tokens_text
-from tidegate.runner import Experiment
+from tidegate.runner import Budget, Experiment
 
 
 def answering(registry: tidegate.RateLimitRegistry, refused: int = 0) -> httpx.AsyncClient:
@@ -65,6 +65,25 @@ async def test_summary_has_tokens_and_costs_by_stage(tmp_path: Path) -> None:
     assert summary.stats.tokens == summary.tokens
     usage = first.usages["task"]
     assert (usage.model, usage.finish_reason, usage.request_id) == ("gpt-4o-mini", "stop", "r0")
+
+
+@in_loop
+async def test_progress_has_the_tokens_of_all_claims_and_the_budget(tmp_path: Path) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    client = answering(registry)
+    seen: list[tuple[int, str]] = []
+
+    async with client, runner_at(tmp_path, registry=registry, max_concurrency=1) as runner:
+
+        async def task(row: Any) -> str:
+            (progress,) = filter(None, [runner.progress("e")])
+            seen.append((progress.tokens.metered, progress.budget))
+            return await ask(client, row, "gpt-4o-mini")
+
+        experiment = Experiment("e", rows(4), task, budget=Budget(tokens=100_000))
+        await runner.run(experiment, limit=2)
+        await runner.run(experiment)
+    assert seen == [(count, "100000 tokens") for count in range(4)]
 
 
 @in_loop
@@ -130,6 +149,11 @@ def test_export_has_tokens_cost_and_facts_of_each_row(
     shown = place.shown("called")
     assert shown["cost"] == pytest.approx(0.000042)
     assert shown["spend"]["task"]["metered"] == 2
+    listed = place.run("list").out
+    assert "cost" in listed
+    assert "$0.000042" in listed
+    (one,) = map(json.loads, place.run("list", "--json").out.splitlines())
+    assert (one["cost"], one["spend"]["metered"]) == (pytest.approx(0.000042), 2)
     place.run("export", "called", "--output", f"out.{form}")
     if form == "jsonl":
         told = [json.loads(line)["usage"]["task"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
