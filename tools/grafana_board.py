@@ -53,6 +53,11 @@ def _rate(instrument: s.Instrument, *labels: a.Attribute) -> str:
     return f"sum by ({names}) (rate({_chosen(series(instrument))}[$__rate_interval]))"
 
 
+def _rate_of_sum(instrument: s.Instrument, *labels: a.Attribute) -> str:
+    names = ", ".join([MODEL, *map(_label, labels)])
+    return f"sum by ({names}) (rate({_chosen(series(instrument) + '_sum')}[$__rate_interval]))"
+
+
 def _quantile(share: float, instrument: s.Instrument) -> str:
     rate = f"rate({_chosen(series(instrument) + '_bucket')}[$__rate_interval])"
     return f"histogram_quantile({share}, sum by (le, {MODEL}) ({rate}))"
@@ -95,6 +100,11 @@ PANELS = (
         "Retries, and calls given up",
         "reqps",
         ((_rate(s.RETRIES), f"{_by()} retries"), (_rate(s.GIVE_UPS), f"{_by()} given up")),
+    ),
+    Panel(
+        "Tokens (where TIDEGATE_TELEMETRY_TOKENS is on)",
+        "short",
+        ((_rate_of_sum(s.TOKEN_USAGE, a.TOKEN_TYPE), _by(a.TOKEN_TYPE)),),
     ),
     Panel("Changes of keys", "reqps", ((_rate(s.CHANGES, a.CHANGE), _by(a.CHANGE)),)),
 )

@@ -156,6 +156,10 @@ class Settings(BaseModel):
     telemetry: bool = Field(
         True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
     )
+    telemetry_tokens: bool = Field(
+        False,
+        description="Tell it the tokens of each answer too; other instrumentations may do the same (docs: telemetry).",
+    )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 
     @field_validator("*", mode="before")

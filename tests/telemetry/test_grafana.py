@@ -47,7 +47,7 @@ def test_the_committed_board_is_the_one_of_the_metric_table() -> None:
 
 
 def test_each_metric_of_the_board_exists(exported: set[str]) -> None:
-    named = {name for query in queries() for name in re.findall(r"\btidegate_\w+(?=\{)", query)}
+    named = {name for query in queries() for name in re.findall(r"\b(?:tidegate|gen_ai_client)_\w+(?=\{)", query)}
     assert named
     assert named <= exported
 

@@ -7,7 +7,7 @@ import gc
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
 from tests.telemetry.scene import Providers, Scene
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cause, Key, Kind, Outcome
+from tidegate.core.values import Cause, Key, Kind, Outcome, Usage
 
 OUTCOME = ("tidegate.outcome", "http.response.status_code", "error.type")
 REFUSED = refusal(2.0)._replace(status=429)
@@ -46,6 +46,20 @@ def test_each_attempt_adds_its_duration_and_itself_by_what_it_came_to(scene: Sce
     durations = scene.providers.points("tidegate.attempt.duration", *OUTCOME)
     assert durations[("ok", 200, None)] == (2, 3.0)
     assert durations.keys() == counts.keys()
+
+
+def test_tokens_are_measured_where_asked_for_by_kind_and_model() -> None:
+    usage = Usage(input_tokens=1200, output_tokens=0, model="gpt-4o-mini")
+    by = ("gen_ai.token.type", "gen_ai.request.model")
+    for settings, found in (
+        ({}, {}),
+        ({"telemetry_tokens": True}, {("input", "gpt-4o-mini"): (2, 2400), ("output", "gpt-4o-mini"): (2, 0)}),
+    ):
+        scene = Scene(**settings)
+        for outcome in (ANSWERED._replace(usage=usage), ANSWERED._replace(usage=usage), ANSWERED):
+            scene.reply(scene.call(), outcome, 1.0)
+        assert scene.providers.points("gen_ai.client.token.usage", *by) == found
+        assert scene.providers.points("tidegate.attempts") == {(): 3}
 
 
 def test_refusals_are_counted_by_status_cause_and_the_quota_that_explains_them(scene: Scene) -> None:

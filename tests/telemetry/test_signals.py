@@ -46,7 +46,7 @@ def specimen(kind: type[events.Event]) -> events.Event:
 @pytest.mark.parametrize("kind", [each for each in EVENTS if each is not events.AttemptEnded])
 def test_every_event_becomes_a_measurement_an_event_on_the_span_or_a_span(kind: type[events.Event]) -> None:
     assert kind in signals.SIGNALS, f"{kind.__name__} becomes nothing"
-    scene = Scene()
+    scene = Scene(telemetry_tokens=True)
     with scene.providers.span("user"):
         scene.registry.emit(specimen(kind))
     measured = [each for each in signals.INSTRUMENTS if each.kind in FED and scene.providers.points(each.name)]

@@ -64,6 +64,7 @@ class Telemetry:
     ) -> None:
         self._registry = weakref.ref(registry)
         self._most = registry.settings.max_keys
+        self._tokens = registry.settings.telemetry_tokens
         self._providers = tracer_provider, meter_provider
         self._handler: Callable[[events.Event], None] | None = None
         self._metrics: Metrics | None = None
@@ -94,9 +95,13 @@ class Telemetry:
         if registry is not None:
             metrics.show(registry, keys)
 
+        tokens = self._tokens
+
         def handler(event: events.Event) -> None:
             key = keys.of(event.key)
-            metrics.measure(event, key)
+            # The end of an attempt measures nothing but its tokens.
+            if tokens or type(event) is not events.AttemptEnded:
+                metrics.measure(event, key)
             note(tracer, event, key)
 
         return handler

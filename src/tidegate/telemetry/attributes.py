@@ -53,6 +53,7 @@ OWN_NAME = Attribute(
     "tidegate.key.provider", "string", "the provider by tidegate's own name, as in `snapshot()` and `tidegate status`"
 )
 MODEL = Attribute("gen_ai.request.model", "string", "the model or deployment, where the quota is kept by it", "", GENAI)
+TOKEN_TYPE = Attribute("gen_ai.token.type", "string", "`input` or `output`", "", GENAI)
 ADDRESS = Attribute("server.address", "string", "host of the key's base URL", "", GENERAL)
 PORT = Attribute("server.port", "int", "port of the key's base URL", "", GENERAL)
 ERROR = Attribute(

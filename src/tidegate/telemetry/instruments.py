@@ -90,7 +90,7 @@ class Recording(NamedTuple):
         """Record the contribution of an event."""
         read_amount = self.measure.amount
         amount = 1 if read_amount is None else read_amount(event)
-        if amount or self.measure.instrument.kind == "histogram":
+        if amount is not None and (amount or self.measure.instrument.kind == "histogram"):
             self.record(amount, key.also(read(self.measure.facts, event)), self.context)
 
 

@@ -27,6 +27,9 @@ ATTEMPT_BOUNDS = (*(0.01 * 2**doubling for doubling in range(14)), 163.84, 327.6
 """Bounds of the histogram of attempts, in seconds. Raising them makes short attempts indistinct; each costs a series.
 Source: those of `gen_ai.client.inference.duration`, extended past the 600 s that SDKs wait for an answer."""
 
+TOKEN_BOUNDS = tuple(4.0**power for power in range(14))
+"""Bounds of the histogram of tokens. Source: the GenAI conventions, which prescribe them."""
+
 REAL_WAIT = 0.01
 """Seconds above which a wait becomes a span. Raising it hides more short waits from traces. Chosen: a call that passes
 at once also waits for its event loop."""
@@ -49,12 +52,12 @@ class Instrument(NamedTuple):
 class Measure(NamedTuple):
     """Amount that an event adds to an instrument (1 by default; a counter records no zeros), and its facts.
 
-    `apart` states that the current span is unrelated, so that it is no exemplar.
+    An amount of None is not recorded. `apart` states that the current span is unrelated, so that it is no exemplar.
     """
 
     instrument: Instrument
     facts: Facts = ()
-    amount: Callable[[Any], float] | None = None
+    amount: Callable[[Any], float | None] | None = None
     apart: bool = False
 
 
@@ -93,6 +96,10 @@ def _reset_in(event: Any) -> float | None:
     return None if event.until is None else _closed_for(event)
 
 
+def _model(event: Any) -> str | None:
+    return None if event.usage is None else event.usage.model
+
+
 def _always(value: str) -> Callable[[Any], str]:
     return lambda event: value
 
@@ -123,6 +130,10 @@ WAIT = Instrument(
 ATTEMPT = Instrument(
     "tidegate.attempt.duration", "histogram", "s", "time that an attempt held its slot, until the end of a stream",
     bounds=ATTEMPT_BOUNDS,
+)  # fmt: skip
+TOKEN_USAGE = Instrument(
+    "gen_ai.client.token.usage", "histogram", "{token}", "tokens of an answer, with `TIDEGATE_TELEMETRY_TOKENS=on`",
+    bounds=TOKEN_BOUNDS,
 )  # fmt: skip
 ATTEMPTS = Instrument("tidegate.attempts", "counter", "{attempt}", "attempts that ended")
 HITS = Instrument("tidegate.rate_limit.hits", "counter", "{refusal}", "refusals for want of capacity (429, 503, 529)")
@@ -163,7 +174,7 @@ OTHERS_REMAINING = Instrument(
 )  # fmt: skip
 
 INSTRUMENTS = (
-    WAIT, ATTEMPT, ATTEMPTS, HITS, RETRIES, GIVE_UPS, CHANGES,
+    WAIT, ATTEMPT, TOKEN_USAGE, ATTEMPTS, HITS, RETRIES, GIVE_UPS, CHANGES,
     LIMIT, IN_FLIGHT, WAITING, ETA,
     REQUESTS_LIMIT, REQUESTS_REMAINING, TOKENS_LIMIT, TOKENS_REMAINING, OTHERS_LIMIT, OTHERS_REMAINING,
 )  # fmt: skip
@@ -178,7 +189,13 @@ def _changed(what: str, note: Facts | None = None, apart: bool = False) -> Signa
 SIGNALS: dict[type[events.Event], Signals] = {
     events.SlotAcquired: Signals((Measure(WAIT, (), attrgetter("waited"), apart=True),)),
     events.SlotReleased: Signals((Measure(ATTEMPT, ENDED, attrgetter("held")), Measure(ATTEMPTS, ENDED))),
-    events.AttemptEnded: Signals(),  # its facts are those of SlotReleased
+    # Its other facts are those of SlotReleased.
+    events.AttemptEnded: Signals(
+        (
+            Measure(TOKEN_USAGE, ((a.TOKEN_TYPE, _always("input")), (a.MODEL, _model)), attrgetter("input_tokens")),
+            Measure(TOKEN_USAGE, ((a.TOKEN_TYPE, _always("output")), (a.MODEL, _model)), attrgetter("output_tokens")),
+        )
+    ),
     events.RateLimitHit: Signals(
         (Measure(HITS, (*ENDED, (a.QUOTA, attrgetter("gate")))),),
         Note(
