@@ -238,7 +238,7 @@ class Progress:
     unwritten: int
     stages: tuple[StageProgress, ...]
     rest: float | None = None
-    tokens: TokenTotals = TokenTotals()
+    tokens: TokenTotals = field(default_factory=TokenTotals)
     budget: str = ""
 
 

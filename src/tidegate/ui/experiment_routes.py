@@ -7,7 +7,7 @@ import io
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -108,10 +108,7 @@ class ExperimentView:
             name: answers.summary(row, tallies.get(row.id), spends[row.id], self.source)
             for name, row in zip("ab", sides, strict=True)
         }
-        progress = tuple(
-            (row.id, row.rows, *((name, *sorted(tally.counts.items())) for name, tally in sorted(tallies.get(row.id, {}).items())))
-            for row in sides
-        )
+        progress = tuple((row.id, row.rows, _counted(tallies.get(row.id, {}))) for row in sides)
         names = (sides[0].name, sides[1].name)
         return _json({**told, **self.comparisons.of((a, b), names, progress)})
 
@@ -248,6 +245,11 @@ def _json(values: dict[str, Any], status: int = 200) -> Response:
     # Escaped: a lone surrogate of a stored text has no bytes in UTF-8.
     body = json.dumps({**values, "as_of": time.time()}, separators=(",", ":"))
     return Response(body, status, media_type=JSONResponse.media_type)
+
+
+def _counted(stages: Mapping[str, StageTally]) -> Hashable:
+    """Return the counts of results by stage, to compare them with later ones."""
+    return tuple((name, *sorted(tally.counts.items())) for name, tally in sorted(stages.items()))
 
 
 async def _cooling(store: Store, row: ExperimentRow) -> float:

@@ -177,9 +177,7 @@ def facts(each: ExperimentSummary) -> dict[str, Any]:
     }
 
 
-def _table(
-    summaries: list[ExperimentSummary], replicas: dict[int, int], spent: Mapping[int, TokenTotals]
-) -> Table:
+def _table(summaries: list[ExperimentSummary], replicas: dict[int, int], spent: Mapping[int, TokenTotals]) -> Table:
     costs = any(tokens.cost is not None for tokens in spent.values())
     numbers = ("answered", "failed", "parked", *(["cost"] if costs else []))
     made = table(
