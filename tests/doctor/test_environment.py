@@ -16,7 +16,7 @@ from tests.doctor.conftest import Install
 from tidegate.doctor import environment
 from tidegate.doctor.environment import PACKAGES, PATCHERS, STACKS, Finding, Installed, Severity, governs
 from tidegate.framework_timeouts.table import TIMEOUTS
-from tidegate.providers._prices import MAX_AGE_DAYS, TABLE_DATE
+from tidegate.providers import PRICES_DATE, PRICES_MAX_AGE_DAYS
 from tidegate.transports.table import TRANSPORTS
 
 
@@ -144,11 +144,11 @@ def test_settings_in_force_are_those_that_differ_and_never_show_a_secret() -> No
 
 
 def test_a_table_of_prices_is_reported_when_it_is_older_than_a_year() -> None:
-    last = TABLE_DATE + timedelta(days=MAX_AGE_DAYS)
+    last = PRICES_DATE + timedelta(days=PRICES_MAX_AGE_DAYS)
     assert list(environment.prices(last)) == []
     (found,) = environment.prices(last + timedelta(days=1))
     assert (found.section, found.verdict) == ("price", Severity.TRAP)
-    assert f"from {TABLE_DATE}, {MAX_AGE_DAYS + 1} days ago" in found.text
+    assert f"from {PRICES_DATE}, {PRICES_MAX_AGE_DAYS + 1} days ago" in found.text
 
 
 def test_who_else_patches_and_who_comes_first_is_told(install: Install, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.core.values import KEY
 from tests.telemetry.scene import Providers, Scene
 from tidegate.core import events
 from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause, Kind, Usage
 from tidegate.telemetry import attributes, signals
 from tidegate.telemetry.attributes import Attribute
 
@@ -21,6 +21,7 @@ EVENTS = [
     if issubclass(each, events.Event) and each not in (events.Event, events.CallEvent)
 ]  # fmt: skip
 SPECIMENS = {
+    "usage": Usage(1, 2, model="m"),
     "kind": Kind.RATE_LIMIT,
     "cause": Cause.RATE,
     "status": 429,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from tidegate.framework_timeouts import patch
 from tidegate.framework_timeouts.table import TIMEOUTS
 from tidegate.framework_timeouts.timeout import FrameworkTimeout, shown
-from tidegate.providers._prices import MAX_AGE_DAYS, TABLE_DATE
+from tidegate.providers import PRICES_DATE, PRICES_MAX_AGE_DAYS
 from tidegate.settings import PREFIX, Settings, unknown_variables
 from tidegate.shared_log.carriers import AUTO, is_server, place_of
 from tidegate.shared_log.errors import Unshared
@@ -370,10 +370,10 @@ def sharing(settings: Settings) -> Finding:
 
 def prices(today: date) -> Iterator[Finding]:
     """Yield the age of the price table, where it counts as old at the day `today`."""
-    days = (today - TABLE_DATE).days
-    if days > MAX_AGE_DAYS:
+    days = (today - PRICES_DATE).days
+    if days > PRICES_MAX_AGE_DAYS:
         text = (
-            f"the table of prices is from {TABLE_DATE}, {days} days ago: costs may be wrong, and newer models have no "
+            f"the table of prices is from {PRICES_DATE}, {days} days ago: costs may be wrong, and newer models have no "
             "price; a newer tidegate, register_price or TIDEGATE_PRICES corrects it"
         )
         yield Finding("price", Severity.TRAP, "table", text)

@@ -21,10 +21,10 @@ OPENAI_PAGE = "https://platform.openai.com/docs/pricing"
 ANTHROPIC_PAGE = "https://www.anthropic.com/pricing#api"
 GOOGLE_PAGE = "https://ai.google.dev/gemini-api/docs/pricing"
 
-TABLE_DATE = date(2026, 11, 24)
-"""Day on which the rows were read. `tidegate doctor` reports a table that is older than `MAX_AGE_DAYS`."""
+PRICES_DATE = date(2026, 11, 24)
+"""Day on which the rows were read. `tidegate doctor` reports a table that is older than `PRICES_MAX_AGE_DAYS`."""
 
-MAX_AGE_DAYS = 365
+PRICES_MAX_AGE_DAYS = 365
 """Days after which the table counts as old. Raising it reports an outdated table later. Chosen: a provider changes the
 price of a model less than once a year, and adds models more often."""
 
@@ -154,7 +154,7 @@ PRICES: dict[tuple[str, str], ModelPrice] = {
         row.long_input,
         row.long_output,
         page,
-        TABLE_DATE,
+        PRICES_DATE,
     )
     for provider, page, rows in (
         ("openai", OPENAI_PAGE, _OPENAI),

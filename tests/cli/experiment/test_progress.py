@@ -248,10 +248,10 @@ def test_line_and_picture_have_what_is_spent_and_the_budget() -> None:
     tokens = TokenTotals(2, 1200, 340, priced=2, nanodollars=2_100_000)
     assert spent_text(TokenTotals(), "") == ""
     assert spent_text(TokenTotals(), "$5.00") == "nothing yet (budget $5.00)"
-    assert spent_text(tokens, "") == "1200 + 340 tokens, $0.0021"
+    assert spent_text(tokens, "") == "1200 input + 340 output tokens, $0.0021"
     seen = tally(task(4))
     seen.spent = spent_text(tokens, "$5.00 and 2000000 tokens")
-    said = "1200 + 340 tokens, $0.0021 (budget $5.00 and 2000000 tokens)"
+    said = "1200 input + 340 output tokens, $0.0021 (budget $5.00 and 2000000 tokens)"
     assert said in line("x", seen, [], "")
     file = io.StringIO()
     Console(file=file, width=120).print(ProgressBoard("x", seen, [], ""))
