@@ -36,7 +36,14 @@ from tidegate.providers._lookup import (
 from tidegate.providers._lookup import (
     add as add,
 )
-from tidegate.providers._prices import PRICES_DATE, PRICES_MAX_AGE_DAYS, ModelPrice, load_prices, price_of, register_price
+from tidegate.providers._prices import (
+    PRICES_DATE,
+    PRICES_MAX_AGE_DAYS,
+    ModelPrice,
+    load_prices,
+    price_of,
+    register_price,
+)
 from tidegate.providers._request import (
     charged,
     credential_of,
@@ -85,6 +92,8 @@ __all__ = [
     "OLLAMA",
     "OLLAMA_LOCAL",
     "OPENAI",
+    "PRICES_DATE",
+    "PRICES_MAX_AGE_DAYS",
     "REPLICATE",
     "TABLES",
     "UNNAMED",
