@@ -106,7 +106,7 @@ async def claim(
         row = connection.execute(taken).one_or_none()
         return None if row is None else RowChunk(*row)
 
-    return await database.acted(work)
+    return await database.transacted(work)
 
 
 async def of(database: Database, experiment_id: int) -> list[RowChunk]:
