@@ -428,8 +428,8 @@ def line(name: str, tally: ShownCounts, waiting: Sequence[str], note: str) -> st
         parts.append(f"{_part(tally.evals)} evaluations")
     parts += [f"{tally.failed} failed"] if tally.failed else []
     parts += [f"{tally.parked} parked"] if tally.parked else []
-    parts += [tally.spent] if tally.spent else []
     parts += [f"ETA {clock(tally.eta)}"] if tally.eta and not note else []
+    parts += [tally.spent] if tally.spent else []
     parts += [f"waiting: {waiting[0]}"] if waiting else []
     return f"{name}: {', '.join(parts)}" + (f" ({note})" if note else "")
 
