@@ -115,7 +115,8 @@ def all_governed(done: Done, provider: SimulatorProcess) -> None:
     assert done.code == 0, (done.out, done.lines)
     assert truth.answered == ROWS
     said = f"tidegate: {ROWS} calls, {ROWS} answered, 0 given up, {truth.refusals} refusals? retried, "
-    rest = r"\d+% of the limit used \(12 requests/s\), \d+ \+ \d+ tokens(, shared by \d+ processes \(file\))?$"
+    used = r"\d+% of the limit used \(12 requests/s\), \d+ input \+ \d+ output tokens"
+    rest = used + r"(, shared by \d+ processes \(file\))?$"
     assert re.match(said + rest, done.last), done.lines
 
 
@@ -172,7 +173,10 @@ def test_calls_that_were_given_up_are_told_apart(folder: Path) -> None:
         done = run(PYTHON, "-c", code, env=environ(URL=provider.url, TIDEGATE_MAX_WAIT="0"), cwd=folder)
     assert done.code == 1
     assert "429 Too Many Requests" in "\n".join(done.lines)
-    assert done.last == "tidegate: 7 calls, 6 answered, 1 given up, 1 refusal, 0 of them retried, 6 + 18 tokens"
+    assert (
+        done.last
+        == "tidegate: 7 calls, 6 answered, 1 given up, 1 refusal, 0 of them retried, 6 input + 18 output tokens"
+    )
 
 
 def test_a_program_that_governs_itself_is_counted_too(provider: SimulatorProcess, folder: Path) -> None:

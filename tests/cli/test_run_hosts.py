@@ -47,7 +47,7 @@ def test_run_hosts_that_pass_by_are_named_in_the_last_line(tmp_path: Path) -> No
         port = str(urlsplit(provider.url).port)
         done = run(PYTHON, "program.py", env=environ(PORT=port, BARE="1"), cwd=tmp_path)
     assert done.last == (
-        "tidegate: 2 calls, 2 answered, 0 given up, 0 refusals retried, 2 + 6 tokens; "
+        "tidegate: 2 calls, 2 answered, 0 given up, 0 refusals retried, 2 input + 6 output tokens; "
         "6 calls to 3 hosts were not governed: a.example, b.example, c.example "
         "(set TIDEGATE_HOSTS=a.example,b.example,c.example to govern such calls)"
     )
