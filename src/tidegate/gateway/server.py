@@ -17,7 +17,7 @@ from tidegate._install import host_of, named_hosts
 from tidegate.gateway.proxy import GatewayProxy
 from tidegate.gateway.upstreams import Upstreams
 from tidegate.settings import Settings
-from tidegate.ui.server import names_of
+from tidegate.ui.server import CallbackServer, names_of
 
 logger = logging.getLogger("tidegate")
 
@@ -82,9 +82,9 @@ async def _serve(
             timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
-        server = _GatewayServer(config, started)
+        server = CallbackServer(config, started)
         if until is not None:
-            asyncio.get_running_loop().add_reader(until, server.end)
+            asyncio.get_running_loop().add_reader(until, setattr, server, "should_exit", True)
         await server.serve(sockets=[listener])
 
 
@@ -97,24 +97,6 @@ def _allow_more_files() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-class _GatewayServer(uvicorn.Server):
-    """Server that tells when it answers."""
-
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._told = started
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and tell so."""
-        await super().startup(sockets)
-        if self.started:
-            self._told()
-
-    def end(self) -> None:
-        """End soon."""
-        self.should_exit = True
 
 
 def _trusted(environ: Mapping[str, str]) -> ssl.SSLContext:

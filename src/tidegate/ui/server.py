@@ -113,12 +113,12 @@ def serve(app: Starlette, listener: socket.socket, started: Callable[[], None]) 
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
-    server = _Server(config, started)
+    server = CallbackServer(config, started)
     server.run(sockets=[listener])
 
 
-class _Server(uvicorn.Server):
-    """Server that tells when it answers."""
+class CallbackServer(uvicorn.Server):
+    """Server that calls `started` once, when it answers."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
