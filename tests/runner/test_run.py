@@ -325,14 +325,17 @@ async def test_experiments_share_the_slots_by_their_weights(tmp_path: Path) -> N
 
         return task
 
-    gone = asyncio.Event()
+    held, gone = asyncio.Event(), asyncio.Event()
 
     async def first(row: Any) -> None:
+        held.set()
         await gone.wait()
 
     async with runner_at(tmp_path, max_concurrency=1) as runner:
         # One function holds the only slot until both others wait for it.
         await runner.start(Experiment("first", rows(1), first))
+        # `start` returns before the rows are loaded. Without this, another experiment could take the slot first.
+        await held.wait()
         numbers = [
             await runner.start(Experiment(name, rows(80), task_of(name), weight=weight))
             for name, weight in (("light", 0.5), ("heavy", 1.5))
