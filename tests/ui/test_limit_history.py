@@ -224,6 +224,7 @@ def test_damaged_numbers_take_no_other_program_from_the_page(scene: Scene) -> No
 def test_numbers_that_are_none_are_sent_as_unknown(scene: Scene) -> None:
     scene.used, scene.stood = math.nan, math.inf
     scene.step(3)
+    assert scene.used_now() is None
     json.dumps(scene.history.answer(0), allow_nan=False)
 
 

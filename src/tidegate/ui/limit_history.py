@@ -185,11 +185,16 @@ class LimitHistory:
             return None
         back = max(1, round(quota.window / PERIOD))
         if back <= len(key.sums):
-            return max(0.0, quota.used - key.sums[-back].get(name, 0.0))
-        if now - quota.since <= quota.window:
+            used = quota.used - key.sums[-back].get(name, 0.0)
+        elif now - quota.since <= quota.window:
             # Before its first reading, units were used that only the provider counted.
-            return max(0.0, quota.used + quota.limit - quota.stood)
-        return max(0.0, quota.used) if len(key.sums) >= run.elapsed / PERIOD else None
+            used = quota.used + quota.limit - quota.stood
+        elif len(key.sums) >= run.elapsed / PERIOD:
+            used = quota.used
+        else:
+            return None
+        known = finite(used)
+        return None if known is None else max(0.0, known)
 
     def _note_changes(self, key: KeyHistory, rows: Iterable[KeyRow], now: float) -> None:
         # Most rings are as they were a second ago: only the others are read.
