@@ -17,7 +17,8 @@ from tests.storage.places import PATIENCE, PostgreSQL
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Experiment, ExperimentRunner
 from tidegate.runner.chunk_feeder import ChunkFeeder
-from tidegate.storage import ResultStatus, RunResult, Status, Store
+from tidegate.storage import ResultStatus, RunResult, Status, Store, chunk_budget
+from tidegate.storage.records import RowChunk
 
 
 @pytest.fixture(scope="module")
@@ -268,5 +269,58 @@ async def test_results_of_a_chunk_that_another_replica_holds_are_refused(place: 
         place.sql("UPDATE tidegate_chunks SET claimed_at = claimed_at - interval '1 hour' WHERE claimed_by = 'one'")
         assert (await store.claim_chunk(row.id, "two", 30.0)) is not None
         assert await store.write([result("one")]) == {row.id}
+    finally:
+        await store.close()
+
+
+BUDGETED = {"spread": True, "budget": {"usd": 1.0}}
+
+
+@in_loop
+async def test_replicas_that_claim_at_once_divide_a_chunk_one_after_the_other(place: PostgreSQL) -> None:
+    stores = [await Store.open(place.url) for _ in range(4)]
+    try:
+        for round_ in range(8):
+            row = await stores[0].create(f"at once {round_}", BUDGETED, 1, "list")
+            assert await stores[0].claim(row.id, "owner", 30.0) is not None
+            await stores[0].add_chunks(row.id, 4000)
+            taken = await asyncio.gather(
+                *(one.claim_chunk(row.id, f"replica {n}", 30.0) for n, one in enumerate(stores))
+            )
+            claimed = [chunk for chunk in taken if isinstance(chunk, RowChunk)]
+            assert claimed
+            assert len({chunk.first for chunk in claimed}) == len(claimed)
+            stored = await stores[0].chunks(row.id)
+            assert [chunk.first for chunk in stored[1:]] == [chunk.end for chunk in stored[:-1]]
+    finally:
+        for one in stores:
+            await one.close()
+
+
+@in_loop
+async def test_a_chunk_that_becomes_free_meanwhile_is_not_claimed_beyond_the_budget(
+    place: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await Store.open(place.url)
+    try:
+        row = await store.create("freed", BUDGETED, 1, "list")
+        assert await store.claim(row.id, "owner", 30.0) is not None
+        await store.add_chunks(row.id, 4000)
+        place.sql("UPDATE tidegate_chunks SET claimed_by = 'one', done = true WHERE first = 0")
+        whole = (await store.chunks(row.id))[0]
+        fit = chunk_budget.fit
+
+        def freed(*given: Any) -> Any:
+            found = fit(*given)
+            place.sql("UPDATE tidegate_chunks SET claimed_by = NULL, done = false WHERE first = 0")
+            return found
+
+        monkeypatch.setattr(chunk_budget, "fit", freed)
+        taken = await store.claim_chunk(row.id, "two", 30.0)
+        assert whole.end - whole.first > 1
+        assert taken is None or (isinstance(taken, RowChunk) and taken.first != 0)
+        monkeypatch.undo()
+        taken = await store.claim_chunk(row.id, "two", 30.0)
+        assert isinstance(taken, RowChunk)
     finally:
         await store.close()

@@ -32,8 +32,8 @@ def stored(connection: Connection, experiment_id: int) -> Mapping[str, float] | 
 
 def fit(
     connection: Connection, experiment_id: int, budget: Mapping[str, float], free: ColumnElement[bool]
-) -> int | BudgetEnd:
-    """Make the first free chunk as small as the budget asks for, and return its rows; 0 where none fits now.
+) -> int | BudgetEnd | None:
+    """Make the first free chunk as small as the budget asks for, and return its first row; None where none fits now.
 
     Return `BudgetEnd` where none will ever fit: nothing is under way and no answer waits for its judgement. The lock on
     the experiment lasts until the transaction ends.
@@ -48,7 +48,7 @@ def fit(
         select(chunk.first, chunk.end).where(chunk.experiment_id == experiment_id, free).order_by(chunk.first).limit(1)
     ).one_or_none()
     if first is None:
-        return 0
+        return None
     claimed = select(func.coalesce(func.sum(chunk.end - chunk.first), 0)).where(
         chunk.experiment_id == experiment_id, ~chunk.done, ~free
     )
@@ -65,14 +65,14 @@ def fit(
         wanted = rows_within(amount, total, known, wanted)
         if not wanted:
             idle = not any(stage.under_way for stage in known)
-            return BudgetEnd(_sum(spent)) if idle else 0
+            return BudgetEnd(_sum(spent)) if idle else None
     rows = max(1, wanted // repetitions)
     if rows < size:
         middle = first.first + rows
         where = and_(chunk.experiment_id == experiment_id, chunk.first == first.first)
         connection.execute(update(chunks).where(where).values(end=middle))
         connection.execute(insert(chunks).values(experiment_id=experiment_id, first=middle, end=first.end))
-    return rows
+    return int(first.first)
 
 
 def _reserves(

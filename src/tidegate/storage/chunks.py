@@ -98,12 +98,15 @@ async def claim(
     )
 
     def work(connection: Connection) -> RowChunk | BudgetEnd | None:
+        take = taken
         budget = chunk_budget.stored(connection, experiment_id)
         if budget is not None:
             fits = chunk_budget.fit(connection, experiment_id, budget, _free(stale_after))
-            if not isinstance(fits, int) or not fits:
-                return fits if isinstance(fits, BudgetEnd) else None
-        row = connection.execute(taken).one_or_none()
+            if not isinstance(fits, int):
+                return fits
+            # Another chunk may have become free since: only this one is as small as the budget asks for.
+            take = taken.where(chunk.first == fits)
+        row = connection.execute(take).one_or_none()
         return None if row is None else RowChunk(*row)
 
     return await database.transacted(work)
