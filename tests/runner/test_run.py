@@ -12,7 +12,7 @@ import pytest
 
 from tests.runner.scene import QUICK, HeldTask, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.errors import CannotRead
-from tidegate.runner import Evaluator, Experiment, dataset, emit
+from tidegate.runner import Evaluator, Experiment, emit
 from tidegate.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
@@ -204,29 +204,31 @@ class TestRows:
             summary = await runner.run(Experiment("e", source, task))
         assert (summary.answered, summary.complete) == (1001, True)
 
+    @pytest.mark.parametrize("rows_at_once", [1, 3])
     @pytest.mark.parametrize("blocks", [False, True])
     @in_loop
     async def test_the_rows_of_a_slow_source_are_answered_as_they_come(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: bool
+        self, tmp_path: Path, blocks: bool, rows_at_once: int
     ) -> None:
-        monkeypatch.setattr(dataset, "SLOW_BATCH_SECONDS", 0.0)
         task, answered = HeldTask(), threading.Event()
 
         async def awaited() -> Any:
-            yield {"n": 0}
-            await task.until(lambda: len(task.calls) == 1)
-            yield {"n": 1}
+            for number in range(rows_at_once):
+                yield {"n": number}
+            await task.until(lambda: len(task.calls) == rows_at_once)
+            yield {"n": rows_at_once}
 
         def blocking() -> Any:
-            yield {"n": 0}
+            for number in range(rows_at_once):
+                yield {"n": number}
             assert answered.wait(300)
-            yield {"n": 1}
+            yield {"n": rows_at_once}
 
         async with runner_at(tmp_path) as runner:
             number = await runner.start(Experiment("e", blocking if blocks else awaited, task))
-            await task.until(lambda: len(task.calls) == 1)
+            await task.until(lambda: len(task.calls) == rows_at_once)
             answered.set()
-            assert (await runner.wait(number)).answered == 2
+            assert (await runner.wait(number)).answered == rows_at_once + 1
 
 
 class TestTime:

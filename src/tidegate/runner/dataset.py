@@ -1,20 +1,21 @@
 """Datasets as streams of rows: JSONL and CSV files, iterables and asynchronous iterables.
 
-An invalid row is kept as a row with its reason. Memory holds at most one batch. Files and iterables are read in
-threads, one batch at a time, so a slow source delays nothing else. A source that never answers is abandoned when the
+An invalid row is kept as a row with its reason. Memory holds at most two batches: one that is read, and one that is
+stored. Files and iterables are read in threads, and asynchronous sources in a task, so a slow source delays nothing
+else. Rows that are read are passed on while their source is silent. A source that never answers is abandoned when the
 run ends.
 """
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import inspect
 import json
 import sys
-import time
+import threading
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,13 +53,30 @@ async def batches(dataset: Dataset, size: int) -> AsyncIterator[list[NewRow]]:
     """
     if not isinstance(dataset, str | Path) and callable(dataset):
         dataset = dataset()
+    batch, source = _Batch(size), _source(dataset)
+    reader: _TaskReader | _ThreadReader
     if isinstance(dataset, AsyncIterable):
-        async for batch in _awaited(dataset, size):
-            yield batch
-        return
-    rows = _Rows(_opened(dataset), _source(dataset))
-    while batch := await in_thread(partial(rows.batch, size)):
-        yield batch
+        reader = _TaskReader(dataset, batch, source)
+    else:
+        reader = _ThreadReader(_opened(dataset), batch, source)
+    reading: asyncio.Future[bool] | None = None
+    try:
+        more = True
+        while more:
+            reading = asyncio.ensure_future(reader.read())
+            while not (await asyncio.wait({reading}, timeout=SLOW_BATCH_SECONDS))[0]:
+                if rows := batch.take():
+                    yield rows
+            more = reading.result()
+            if rows := batch.take():
+                yield rows
+    finally:
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        await reader.close()
+    if reader.error is not None:
+        raise reader.error
 
 
 def missing(dataset: Dataset) -> None:
@@ -186,58 +204,103 @@ def _csv_row(ordinal: int, header: list[str], fields: list[str], line: int) -> N
     return row_of(ordinal, dict(zip(header, fields, strict=True)), line)
 
 
-class _Rows:
-    """Rows of a blocking source, one batch at a time. A failing source returns its earlier rows, and then raises."""
+class _Batch:
+    """Rows that are read and not taken yet. One thread adds rows, another takes them."""
 
-    def __init__(self, rows: Iterator[NewRow], source: str) -> None:
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._rows: list[NewRow] = []
+        self._held = 0
+
+    def add(self, row: NewRow) -> bool:
+        """Add a row, and return whether the batch is full."""
+        held = weight(row.body)
+        with self._lock:
+            self._rows.append(row)
+            self._held += held
+            return len(self._rows) >= self._size or self._held >= BATCH_BYTES
+
+    def take(self) -> list[NewRow]:
+        """Remove and return the rows."""
+        with self._lock:
+            rows, self._rows, self._held = self._rows, [], 0
+        return rows
+
+
+class _ThreadReader:
+    """Reader of a blocking source, in a thread. A failing source has its error in `error`, after its earlier rows."""
+
+    def __init__(self, rows: Iterator[NewRow], batch: _Batch, source: str) -> None:
         self._rows = rows
+        self._batch = batch
         self._source = source
-        self._error: CannotRead | None = None
+        self.error: CannotRead | None = None
 
-    def batch(self, size: int) -> list[NewRow]:
-        """Return the next rows; fewer than `size` if they are slow or large, none at the end."""
-        batch: list[NewRow] = []
-        held = 0
-        until = time.monotonic() + SLOW_BATCH_SECONDS
+    async def read(self) -> bool:
+        """Fill the batch, and return whether the source may have more rows."""
+        return await in_thread(self._fill)
+
+    async def close(self) -> None:
+        """Do nothing: a thread cannot be cancelled."""
+
+    def _fill(self) -> bool:
         try:
-            while self._error is None and len(batch) < size and (not batch or time.monotonic() < until):
-                batch.append(next(self._rows))
-                held += weight(batch[-1].body)
-                if held >= BATCH_BYTES:
-                    break
-        except StopIteration:
-            pass
+            for row in self._rows:
+                if self._batch.add(row):
+                    return True
         except CannotRead as error:
-            self._error = error
+            self.error = error
         except (Exception, SystemExit) as error:
-            self._error = _broken(self._source, error)
-        if self._error is not None and not batch:
-            raise self._error
-        return batch
+            self.error = _broken(self._source, error)
+        return False
 
 
-async def _awaited(dataset: AsyncIterable[Any], size: int) -> AsyncIterator[list[NewRow]]:
-    """Return batches of an asynchronous source, as `_Rows` does for a blocking one."""
-    batch: list[NewRow] = []
-    ordinal, held, until = 0, 0, time.monotonic() + SLOW_BATCH_SECONDS
-    broken: CannotRead | None = None
-    try:
-        async for body in dataset:
-            batch.append(row_of(ordinal, body))
-            ordinal += 1
-            held += weight(batch[-1].body)
-            if len(batch) >= size or held >= BATCH_BYTES or time.monotonic() >= until:
-                yield batch
-                batch, held, until = [], 0, time.monotonic() + SLOW_BATCH_SECONDS
-    except Exception as error:
-        broken = _broken(_source(dataset), error)
-    finally:
-        if inspect.isasyncgen(dataset):
-            await dataset.aclose()
-    if batch:
-        yield batch
-    if broken is not None:
-        raise broken
+class _TaskReader:
+    """Reader of an asynchronous source, in one task for all of its rows: a source may hold a scope of its task open."""
+
+    def __init__(self, dataset: AsyncIterable[Any], batch: _Batch, source: str) -> None:
+        self._dataset = dataset
+        self._batch = batch
+        self._source = source
+        self._wanted, self._filled = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.error: CannotRead | None = None
+
+    async def read(self) -> bool:
+        """Fill the batch, and return whether the source may have more rows."""
+        self._filled.clear()
+        self._wanted.set()
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._read_all())
+            self._task.add_done_callback(lambda _task: self._filled.set())
+        await self._filled.wait()
+        if not self._task.done():
+            return True
+        await self._task
+        return False
+
+    async def close(self) -> None:
+        """Cancel the source, and wait for its end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _read_all(self) -> None:
+        ordinal = 0
+        try:
+            async for body in self._dataset:
+                full = self._batch.add(row_of(ordinal, body))
+                ordinal += 1
+                if full:
+                    self._wanted.clear()
+                    self._filled.set()
+                    await self._wanted.wait()
+        except Exception as error:
+            self.error = _broken(self._source, error)
+        finally:
+            if inspect.isasyncgen(self._dataset):
+                await self._dataset.aclose()
 
 
 def _broken(source: str, error: BaseException) -> CannotRead:
