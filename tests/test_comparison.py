@@ -48,3 +48,10 @@ def test_equal_scores_give_equal_intervals_and_constant_ones_a_point() -> None:
     assert first == second
     assert first[0] == (1.0, 1.0)
     assert first[1][0] < 4.5 < first[1][1]
+
+
+def test_differences_that_are_rounding_have_a_point_as_interval() -> None:
+    differences = numpy.array([0.1 + 0.2 - 0.1, 0.2, 0.3 - 0.1] * 10)
+    assert numpy.ptp(differences) > 0.0
+    bounds = next(iter(intervals_of_means(differences[None, :], 0.95)))
+    assert bounds == pytest.approx((0.2, 0.2))

@@ -45,6 +45,10 @@ BATCH = 1_000_000
 MAX_DIFFERENT = 100
 """Rows with the largest differences that are kept for an output. Raising it lengthens the report."""
 
+ROUNDING = 1e-12
+"""Part of a score below which a difference is rounding: means of equal scores of a row differ by 1e-16 of them. Raising
+it counts small true differences as ties. Chosen: far above any rounding, far below any score that a person reads."""
+
 OutputName: TypeAlias = tuple[str, str]
 """Evaluator and output."""
 
@@ -270,6 +274,7 @@ def _output(
     both = numpy.flatnonzero(~(numpy.isnan(a.column(output)) | numpy.isnan(b.column(output))))
     in_a, in_b = a.column(output)[both], b.column(output)[both]
     difference = in_b - in_a
+    difference[numpy.abs(difference) <= ROUNDING * numpy.maximum(numpy.abs(in_a), numpy.abs(in_b))] = 0.0
     rows = len(both)
     intervals = list(intervals_of_means(numpy.stack([in_a, in_b, difference]), confidence)) if rows > 1 else [None] * 3
     order = numpy.argsort(-numpy.abs(difference), kind="stable")[:MAX_DIFFERENT]
@@ -316,7 +321,8 @@ def intervals_of_means(samples: Floats, confidence: float) -> Iterator[Interval]
     from scipy import stats
 
     count = samples.shape[1]
-    constant = numpy.ptp(samples, axis=1) == 0.0
+    # Differences that are equal but for rounding: a bootstrap of them has no bounds.
+    constant = numpy.ptp(samples, axis=1) <= ROUNDING * numpy.abs(samples).max(axis=1)
     bounds: dict[int, Interval] = {
         place: Interval(*[float(samples[place, 0])] * 2) for place in map(int, numpy.flatnonzero(constant))
     }
