@@ -103,6 +103,13 @@ def test_comparison_has_what_the_command_prints_and_both_costs(client: TestClien
     assert told["b"]["tokens"]["cost"] is None
 
 
+def test_files_of_the_working_directory_are_no_modules_of_a_comparison(database: Path, client: TestClient) -> None:
+    (database.parent / "json.py").write_text("raise SystemExit('taken from the working directory')\n")
+    told = compared(client, CAPITALS, AFTER)
+    assert told.get("problem") in (None, "")
+    assert told["comparison"]["outputs"]
+
+
 def test_no_other_answer_waits_for_a_comparison_and_one_is_made_at_a_time(client: TestClient, held: None) -> None:
     first = got(client, "/compare", a=CAPITALS, b=AFTER)
     assert (first["comparison"], first["queued"]) == (None, False)

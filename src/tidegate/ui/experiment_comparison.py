@@ -111,6 +111,8 @@ class ExperimentComparisons:
     async def _compared(self, names: tuple[str, str]) -> tuple[dict[str, Any] | None, str]:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
+            # Without it, a file of the current folder could take the place of a module.
+            "-P",
             "-c",
             *COMPARE,
             "--rows",
