@@ -327,3 +327,47 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> No
         summary = await owner.wait(number)
         assert (summary.status, summary.answered) == (Status.COMPLETED, 400)
         assert sorted(n for n in provider.asked if n >= 0) == list(range(400))
+
+
+@pytest.mark.parametrize("slots", [4, 100])
+def test_answers_of_an_earlier_run_are_judged_within_the_budget(slots: int) -> None:
+    # 1,000 rows have cost $0.001 each, and 400 of their judgements 0.0005; $0.15 are left for 600 more.
+    ledger = BudgetLedger(Budget(usd=1.35), [(spent(10**9), 1_000), (spent(2 * 10**8), 400)], [600], TokenTotals())
+    judged = 0
+    while not ledger.stuck:
+        started = 0
+        while started < min(slots, 600 - judged) and ledger.may_judge(1, started):
+            started += 1
+        assert started, "neither stuck nor able to judge"
+        for _ in range(started):
+            ledger.end_judgement(1, spent(500_000))
+            ledger.close_judgement(1)
+        judged += started
+    assert 270 <= judged <= 300 + 0.02 * 1_350 / 0.5
+    assert not ledger.may_start()
+
+
+@in_loop
+async def test_a_judge_that_is_added_later_judges_what_the_budget_has_room_for(tmp_path: Path) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Provider(registry)
+
+    async def answer(row: Any) -> str:
+        return "a"
+
+    async def judge(row: Any, output: str) -> float:
+        await provider.ask({"n": row["n"], "tokens": 1_000})
+        return 1.0
+
+    rows = rows_of(200)
+    async with provider.client:
+        async with runner_at(tmp_path, registry=registry) as runner:
+            assert (await runner.run(Experiment("e", rows, answer, budget=Budget(usd=0.05)))).answered == 200
+        async with runner_at(tmp_path, registry=registry) as runner:
+            summary = await runner.run(Experiment("e", rows, answer, [judge], budget=Budget(usd=0.05)))
+            assert summary.status is Status.STOPPED
+            assert 0.045 <= provider.spent <= 0.0511
+        async with runner_at(tmp_path, registry=registry, budget_usd=1.0) as runner:
+            summary = await runner.run(Experiment("e", rows, answer, [judge], budget=Budget(usd=0.05)))
+            assert (summary.status, summary.scores[0].scored) == (Status.COMPLETED, 200)
+    assert sorted(provider.asked) == list(range(200))

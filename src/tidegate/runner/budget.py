@@ -99,6 +99,7 @@ class BudgetLedger:
     ) -> None:
         self.budget = budget
         self.under_way = [0, *unjudged]
+        self._left_over = any(unjudged)
         self._limits: dict[str, SpendLimit] = {}
         for name, amount in budget.stored().items():
             spent = _amount(name, other) + sum(_amount(name, tokens) for tokens, _ in earlier)
@@ -113,6 +114,27 @@ class BudgetLedger:
         return all(
             rows_within(limit.amount, limit.spent, limit.stages(self.under_way), 1) for limit in self._limits.values()
         )
+
+    def may_judge(self, stage: int, in_flight: int) -> bool:
+        """Return whether an evaluator may judge one more answer, while `in_flight` of its jobs run.
+
+        Answers of earlier claims may be many, and nothing was reserved for them.
+        """
+        if not self._left_over:
+            return True
+        for limit in self._limits.values():
+            costs = limit.costs[stage]
+            if not rows_within(
+                limit.amount, limit.spent, [StageReserve(in_flight, costs.count, costs.mean, costs.deviation)], 1
+            ):
+                return False
+        return True
+
+    @property
+    def stuck(self) -> bool:
+        """Return whether nothing can start while no job runs: the answers that wait for a judgement do not fit."""
+        waiting = [stage for stage, count in enumerate(self.under_way) if count and stage != TASK]
+        return bool(waiting) and not any(self.may_judge(stage, 0) for stage in waiting) and not self.may_start()
 
     @property
     def reached(self) -> bool:

@@ -213,8 +213,9 @@ class ExperimentRun(RunState):
 
     def end_if_spent(self) -> None:
         """End the run if its budget is reached: what it has started is done."""
-        if self.ledger is not None and self.ledger.reached and self.live:
-            self.drain(Status.STOPPED, self.ledger.reason)
+        ledger = self.ledger
+        if ledger is not None and self.live and (ledger.reached or (not self.in_flight and ledger.stuck)):
+            self.drain(Status.STOPPED, ledger.reason)
 
     def full(self, stage: int) -> bool:
         """Return whether a stage has its maximum of jobs in flight, including jobs that wait inside a call.
@@ -225,6 +226,8 @@ class ExperimentRun(RunState):
         More would only have paid for their earlier calls without being nearer to their end.
         """
         if stage == TASK and self.ledger is not None and not self.ledger.may_start():
+            return True
+        if stage != TASK and self.ledger is not None and not self.ledger.may_judge(stage, self._jobs_of[stage]):
             return True
         if self.cap is not None:
             return self._jobs_of[stage] >= self.cap
