@@ -14,11 +14,12 @@ import tidegate
 from tests.postgres import served
 from tests.runner.scene import in_loop, rows, runner_at, settings
 from tests.storage.places import PATIENCE, PostgreSQL
+from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Experiment, ExperimentRunner
 from tidegate.runner.chunk_feeder import ChunkFeeder
-from tidegate.storage import ResultStatus, RunResult, Status, Store, chunk_budget
-from tidegate.storage.records import RowChunk
+from tidegate.storage import ItemAttempts, NewRow, ResultStatus, RunResult, Status, Store, chunk_budget
+from tidegate.storage.records import ItemUsage, RowChunk
 
 
 @pytest.fixture(scope="module")
@@ -322,5 +323,63 @@ async def test_a_chunk_that_becomes_free_meanwhile_is_not_claimed_beyond_the_bud
         monkeypatch.undo()
         taken = await store.claim_chunk(row.id, "two", 30.0)
         assert isinstance(taken, RowChunk)
+    finally:
+        await store.close()
+
+
+def outdated(place: PostgreSQL, experiment_id: int) -> None:
+    """Make the claim of the first chunk as old as that of a dead replica."""
+    place.sql(
+        "UPDATE tidegate_chunks SET claimed_at = claimed_at - interval '1 hour' "
+        f"WHERE first = 0 AND experiment_id = {experiment_id}"
+    )
+
+
+def used(tokens: int) -> ItemUsage:
+    return ItemUsage(TokenTotals(1, tokens, 0, 0, 0, 0, 1, tokens), "m", "stop", "r", 0.0)
+
+
+@in_loop
+async def test_what_a_dead_replica_spent_on_a_row_stays_counted(place: PostgreSQL) -> None:
+    store = await Store.open(place.url)
+    try:
+        row = await store.create("spent twice", {"spread": True}, 1, "list")
+        await store.add_rows(row.dataset_id, [NewRow(n, f"row {n}", "{}") for n in range(4000)])
+        await store.complete_dataset(row.dataset_id, 4000)
+        assert await store.claim(row.id, "owner", 30.0) is not None
+        await store.add_chunks(row.id, 4000)
+        for turn, tokens in enumerate((100, 60, 30), start=1):
+            taken = await store.claim_chunk(row.id, f"replica {turn}", 30.0)
+            assert isinstance(taken, RowChunk)
+            assert (taken.first, taken.epoch) == (0, turn)
+            mine = {"usage": used(tokens), "contributor": f"replica {turn}"}
+            await store.write([ItemAttempts(row.id, 1, 0, 1, (), stage="task", **mine)])
+            if turn < 3:
+                outdated(place, row.id)
+        await store.write([RunResult(row.id, 1, 0, 1, ResultStatus.OK, "1", usage=used(40), contributor="replica 3")])
+        assert (await store.spends([row.id]))[row.id]["task"].input_tokens == 100 + 60 + 40
+    finally:
+        await store.close()
+
+
+@in_loop
+async def test_both_parts_of_a_divided_chunk_know_that_it_was_claimed_before(place: PostgreSQL) -> None:
+    store = await Store.open(place.url)
+    try:
+        row = await store.create("divided", {"spread": True}, 1, "list")
+        assert await store.claim(row.id, "owner", 30.0) is not None
+        await store.add_chunks(row.id, 4000)
+        whole = await store.claim_chunk(row.id, "one", 30.0)
+        assert isinstance(whole, RowChunk)
+        outdated(place, row.id)
+        place.sql(
+            """UPDATE tidegate_experiments SET spec = '{"spread": true, "budget": {"usd": 1.0}}' """
+            f"WHERE id = {row.id}"
+        )
+        part = await store.claim_chunk(row.id, "two", 30.0)
+        assert isinstance(part, RowChunk)
+        assert part.end < whole.end
+        rest = (await store.chunks(row.id))[1]
+        assert (part.epoch, rest.first, rest.epoch) == (2, part.end, 1)
     finally:
         await store.close()

@@ -45,7 +45,10 @@ def fit(
     ).one()
     chunk = chunks.c
     first = connection.execute(
-        select(chunk.first, chunk.end).where(chunk.experiment_id == experiment_id, free).order_by(chunk.first).limit(1)
+        select(chunk.first, chunk.end, chunk.epoch)
+        .where(chunk.experiment_id == experiment_id, free)
+        .order_by(chunk.first)
+        .limit(1)
     ).one_or_none()
     if first is None:
         return None
@@ -71,7 +74,9 @@ def fit(
         middle = first.first + rows
         where = and_(chunk.experiment_id == experiment_id, chunk.first == first.first)
         connection.execute(update(chunks).where(where).values(end=middle))
-        connection.execute(insert(chunks).values(experiment_id=experiment_id, first=middle, end=first.end))
+        connection.execute(
+            insert(chunks).values(experiment_id=experiment_id, first=middle, end=first.end, epoch=first.epoch)
+        )
     return int(first.first)
 
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from tidegate.errors import ClaimLost
-from tidegate.storage import chunk_budget
+from tidegate.storage import chunk_budget, usages
 from tidegate.storage.database import Database
 from tidegate.storage.records import BudgetEnd, Claim, RowChunk
 from tidegate.storage.schema import chunks, execution_configs
@@ -107,7 +107,12 @@ async def claim(
             # Another chunk may have become free since: only this one is as small as the budget asks for.
             take = taken.where(chunk.first == fits)
         row = connection.execute(take).one_or_none()
-        return None if row is None else RowChunk(*row)
+        if row is None:
+            return None
+        taken_over = RowChunk(*row)
+        if taken_over.epoch > 1:
+            usages.keep_those_of_earlier_claim(connection, experiment_id, taken_over)
+        return taken_over
 
     return await database.transacted(work)
 
