@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import subprocess
 import sys
@@ -54,7 +55,16 @@ class Environment:
         return "\n".join((sys.version, *needs, *self.requirements, *self.alone, self.pins.read_text()))
 
     def make(self, seconds: float = MOST_SECONDS) -> None:
-        """Install; nothing if it stands already. Raises CalledProcessError, or TimeoutExpired after so many seconds."""
+        """Install; nothing if it stands already. Raise `CalledProcessError`, or `TimeoutExpired`.
+
+        A second process waits for the first one: two must not make one folder.
+        """
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with self.folder.with_name(f"{self.folder.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._make(seconds)
+
+    def _make(self, seconds: float) -> None:
         if is_made_from(self.folder, self._made_from):
             self._state_entry_points(seconds)
             return
