@@ -142,8 +142,8 @@ $(ENVS)/browser/axe/$(AXE): | $(ENVS)/browser/ready
 
 $(ENVS)/lowest/ready: $(ENVS)/lowest/pip
 	$(ENVS)/lowest/bin/python -m pip install $(PIP_FLAGS) uv
-	$(ENVS)/lowest/bin/uv pip compile --quiet --python $(ENVS)/lowest/bin/python --resolution lowest-direct --extra demo --extra postgres --extra redis --extra ui --output-file $(ENVS)/lowest/lowest.txt pyproject.toml
-	$(ENVS)/lowest/bin/python -m pip install $(PIP_FLAGS) --constraint $(ENVS)/lowest/lowest.txt --editable ".[demo,postgres,redis,ui]" --group test-lowest
+	$(ENVS)/lowest/bin/uv pip compile --quiet --python $(ENVS)/lowest/bin/python --resolution lowest-direct --extra demo --extra postgres --extra redis --extra ui --extra compare --output-file $(ENVS)/lowest/lowest.txt pyproject.toml
+	$(ENVS)/lowest/bin/python -m pip install $(PIP_FLAGS) --constraint $(ENVS)/lowest/lowest.txt --editable ".[demo,postgres,redis,ui,compare]" --group test-lowest
 	touch $@
 
 $(ENVS)/notebook/ready: $(ENVS)/notebook/pip constraints-notebook.txt
