@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.core.values import bucket as reading
 from tidegate.core.token_bucket import (
@@ -20,9 +22,9 @@ def tokens(limit: float | None, remaining: float | None, **facts: float) -> Quot
 
 
 def observe(
-    mirror: TokenBucketMirror, given: QuotaReading, order: int, sent_at: float, now: float | None = None
+    mirror: TokenBucketMirror, seen: QuotaReading, order: int, sent_at: float, now: float | None = None
 ) -> None:
-    mirror.observe(given, order, sent_at, sent_at if now is None else now, None)
+    mirror.observe(seen, order, sent_at, sent_at if now is None else now, None)
 
 
 @pytest.fixture
@@ -280,7 +282,23 @@ def test_an_overtaken_answer_shows_charges_that_the_anchor_had_not_seen() -> Non
     first.answered = second.answered = True
     observe(mirror, reading(60.0, 40.0), 2, 0.05)
     mirror.observe(reading(60.0, 30.0), 1, 0.0, 0.1, first)
-    assert mirror.level(0.1) == pytest.approx(30.1 - 1.0)
+    assert mirror.level(0.1) == pytest.approx(30.0 + 0.05), "it was admitted after the second, which found more"
+
+
+@given(st.permutations(range(1, 31)), st.permutations(range(1, 31)), st.integers(0, 40))
+def test_a_burst_that_is_admitted_and_answered_in_any_order_leaves_the_true_level(
+    admitted: list[int], answered: list[int], others: int
+) -> None:
+    mirror = TokenBucketMirror(reading(120.0), 0.0)
+    observe(mirror, reading(120.0, 110.0), 0, 0.0)
+    sent = {order: mirror.debit(1.0, 0.0, order, order / 1e4) for order in range(1, 31)}
+    left = {order: 110.0 - place for place, order in enumerate(admitted, 1)}
+    for place in range(15, 30):
+        left[admitted[place]] -= others
+    for order in answered:
+        sent[order].answered = True
+        mirror.observe(reading(120.0, left[order]), order, order / 1e4, 0.01, sent[order])
+    assert mirror.level(0.01) == pytest.approx(80.0 - others, abs=1.0)
 
 
 def test_an_overtaken_answer_that_agrees_changes_nothing() -> None:
