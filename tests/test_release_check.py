@@ -32,7 +32,12 @@ def test_a_test_or_a_stray_file_in_a_wheel_is_a_fault() -> None:
 
 
 def test_vendored_code_needs_a_licence_in_its_folder() -> None:
-    right = ["a/vendor/x.mjs", "a/vendor/x.LICENSE.txt", "t-1.dist-info/licenses/src/a/vendor/x.LICENSE.txt", "a/own.js"]
+    right = [
+        "a/vendor/x.mjs",
+        "a/vendor/x.LICENSE.txt",
+        "t-1.dist-info/licenses/src/a/vendor/x.LICENSE.txt",
+        "a/own.js",
+    ]
     assert release_check.vendored_faults(right) == []
     faults = release_check.vendored_faults(["a/vendor/x.mjs", "b/vendor/LICENSE"])
     assert faults[0].startswith("a/vendor/x.mjs unlicensed")

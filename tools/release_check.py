@@ -79,7 +79,9 @@ def vendored_faults(names: list[str]) -> list[str]:
     vendored = [name for name in names if "/vendor/" in name]
     licensed = {name.rpartition("/")[0] for name in vendored if "licen" in name.rpartition("/")[2].lower()}
     code = [name for name in vendored if name.endswith((".js", ".mjs", ".css"))]
-    faults = [f"{name} unlicensed: its folder has no licence" for name in code if name.rpartition("/")[0] not in licensed]
+    faults = [
+        f"{name} unlicensed: its folder has no licence" for name in code if name.rpartition("/")[0] not in licensed
+    ]
     licences = [name for name in vendored if "licen" in name.rpartition("/")[2].lower() and ".dist-info/" not in name]
     unnamed = [name for name in licences if not any(each.endswith(f".dist-info/licenses/src/{name}") for each in names)]
     return faults + [f"{name} not in the metadata: `license-files` of pyproject.toml lacks it" for name in unnamed]

@@ -22,7 +22,7 @@ from tidegate.redaction import clean_arguments
 
 
 def typed(arguments: Sequence[str]) -> Sequence[str]:
-    """Return the command as a user types it: an installed script, such as pytest, without its interpreter and folder."""
+    """Return the command as a user types it: an installed script, such as pytest, without interpreter and folder."""
     interpreter, script = (Path(each) for each in (*arguments, "", "")[:2])
     if script.is_absolute() and script.parent == interpreter.parent:
         return [script.name, *arguments[2:]]

@@ -288,7 +288,7 @@ function Waits({ of }) {
     <section aria-label="Waits">
       <h2>Waits</h2>
       ${of.keys.length ? html`<ul class="waits">${of.keys.map((key) => html`
-        <li key=${key.key}><a href="#/limits">${key.key}</a> <span>${amount(key.in_flight)} of at most ${amount(key.slots)} in flight, ${amount(key.waiting)} waiting</span> ${key.blocked && html`<span class="blocked">${key.blocked}</span>`}</li>`)}</ul>`
+        <li key=${key.key}><a href="#/limits">${key.key}</a> <span>${amount(key.in_flight)} of at most ${amount(key.slots)} in flight${key.waiting > 0 && `, ${amount(key.waiting)} waiting`}</span> ${key.blocked && html`<span class="blocked">${key.blocked}</span>`}</li>`)}</ul>`
       : html`<p class="faint">Its limits are seen where it runs: on another machine, or before its first call.</p>`}
     </section>`;
 }
