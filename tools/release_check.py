@@ -137,7 +137,8 @@ def main() -> int:
         print(f"files right: {len(names)} in {wheel.name}; licences there")
         _run(sys.executable, "-m", "twine", "check", "--strict", str(wheel), str(sdist))
         print("metadata right: twine check --strict passed")
-        print(_run(_tool("check-wheel-contents"), str(wheel)).strip())
+        # W002 forbids equal files: a vendored licence is in the metadata and beside its file.
+        print(_run(_tool("check-wheel-contents"), "--ignore", "W002", str(wheel)).strip())
         workflows = str(ROOT / ".github" / "workflows")
         _run(_tool("zizmor"), "--offline", "--quiet", workflows)
         print("workflows right: zizmor found nothing")
