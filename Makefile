@@ -9,7 +9,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites docs test-notebook test-inspect test-lowest api-check api-update release-check clean
+.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -18,7 +18,7 @@ test: $(ENVS)/test/ready test-openai2 test-aiobotocore
 	$(ENVS)/test/bin/python -m pytest -n 4 --dist worksteal
 
 # With servers that are no Python packages. The tests start and stop them on ports of their own.
-test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready test-notebook test-inspect
+test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready test-notebook test-inspect test-clients
 	command -v redis-server >/dev/null || (apt-get update -qq && apt-get install -qq -y redis-server)
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium)
 	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
@@ -54,6 +54,10 @@ test-notebook: $(ENVS)/notebook/ready
 # The hook in Inspect AI, which has an environment of its own. The first run installs it.
 test-inspect: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/integrations/test_inspect_hook.py
+
+# The lines of docs/frameworks.md that give a framework a wrapped client. The first run installs five frameworks.
+test-clients: $(ENVS)/test/ready
+	$(ENVS)/test/bin/python -m pytest -m real tests/integrations/test_wrapped_clients.py
 
 # Ray, Dask, Celery, gunicorn, pytest-xdist: their own processes at one key. It needs redis-server, as test-real does.
 engines: $(ENVS)/engines/ready

@@ -32,9 +32,16 @@ def test_a_test_or_a_stray_file_in_a_wheel_is_a_fault() -> None:
 
 
 def test_vendored_code_needs_a_licence_in_its_folder() -> None:
-    assert release_check.vendored_faults(["a/vendor/x.mjs", "a/vendor/x.LICENSE.txt", "a/own.js"]) == []
-    [fault] = release_check.vendored_faults(["a/vendor/x.mjs", "b/vendor/LICENSE"])
-    assert fault.startswith("a/vendor/x.mjs unlicensed")
+    right = [
+        "a/vendor/x.mjs",
+        "a/vendor/x.LICENSE.txt",
+        "t-1.dist-info/licenses/src/a/vendor/x.LICENSE.txt",
+        "a/own.js",
+    ]
+    assert release_check.vendored_faults(right) == []
+    faults = release_check.vendored_faults(["a/vendor/x.mjs", "b/vendor/LICENSE"])
+    assert faults[0].startswith("a/vendor/x.mjs unlicensed")
+    assert faults[1].startswith("b/vendor/LICENSE not in the metadata")
 
 
 def test_a_missing_file_of_an_sdist_is_a_fault() -> None:

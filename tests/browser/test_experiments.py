@@ -198,6 +198,24 @@ def test_an_export_is_downloaded(page: Any, url: tuple[str, str], tmp_path: Path
     assert len((tmp_path / "out.csv").read_text().splitlines()) == experiments.ROWS + 1
 
 
+def test_a_refused_export_is_told_and_is_no_file(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1", "capitals")
+    downloads: list[Any] = []
+    page.on("download", lambda each: downloads.append(each))
+    page.route("**/export?*", lambda route: route.fulfill(status=401, content_type="text/plain", body="refused"))
+    page.get_by_role("button", name="csv").click()
+    shown(page, "token not valid")
+    page.unroute("**/export?*")
+    page.route("**/export?*", lambda route: route.fulfill(status=500, content_type="text/plain", body="failed"))
+    page.get_by_role("button", name="jsonl").click()
+    shown(page, "export failed: the server answered 500")
+    assert downloads == []
+
+
+def test_a_filter_that_cannot_be_used_is_told(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1/rows?evaluator=judge&output=score&low=x", "low not usable: it must be a number")
+
+
 def test_no_screen_is_wider_than_the_window(page: Any, url: tuple[str, str]) -> None:
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)

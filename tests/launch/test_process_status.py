@@ -48,7 +48,22 @@ def test_program_is_seen_from_its_first_key_on(temporary: Path) -> None:
     assert registry.try_admit(KEY)
     (told,) = seen()
     assert (told["pid"], told["key"], told["in_flight"]) == (os.getpid(), str(KEY), 1)
-    assert Path(sys.orig_argv[0]).name in str(told["command"])
+    assert Path(process_status.typed(sys.orig_argv)[0]).name in str(told["command"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed"),
+    [
+        (["/env/bin/python", "/env/bin/pytest", "-n", "4"], ["pytest", "-n", "4"]),
+        (["/env/bin/python3.12", "/home/me/evals.py"], ["/env/bin/python3.12", "/home/me/evals.py"]),
+        (["python", "evals.py"], ["python", "evals.py"]),
+        (["python", "-m", "pytest"], ["python", "-m", "pytest"]),
+        (["python"], ["python"]),
+        ([], []),
+    ],
+)
+def test_an_installed_script_is_shown_as_a_user_types_it(arguments: list[str], typed: list[str]) -> None:
+    assert process_status.typed(arguments) == typed
 
 
 def test_registry_without_install_is_seen_while_it_makes_a_call() -> None:

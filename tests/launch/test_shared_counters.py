@@ -17,7 +17,7 @@ from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.status_text import end_line
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
-from tidegate.core.snapshot import HeadWait, estimate_eta, head_wait
+from tidegate.core.snapshot import HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading, Usage
 from tidegate.launch import counter_row, shared_counters
@@ -374,3 +374,15 @@ def test_a_row_has_the_tokens_and_the_cost_of_its_key(tmp_path: Path, monkeypatc
         end_line(Folder(tmp_path).totals())
         == "3 calls, 3 answered, 0 given up, 0 refusals retried, 150 input + 11 output tokens, $0.00017"
     )
+
+
+def test_a_shared_quota_is_used_up_while_a_few_units_are_left_for_the_calls_of_others() -> None:
+    def told(level: float, waiting: int, members: int) -> HeadWait:
+        key = KeyTotal("k", waiting=waiting, members=members)
+        quota = QuotaForecast("requests", level, 120.0, 60.0, None, 1.0)
+        return key.head_wait(QueueForecast(waiting, slots=99, quotas=(quota,)))
+
+    assert told(1.5, 300, 2) == HeadWait("quota requests", 0.25)
+    assert told(3.5, 300, 2) == HeadWait("quota requests", 0.0)
+    free = HeadWait("", 0.0)
+    assert [told(3.5, 300, 1), told(3.5, 3, 2), told(90.0, 300, 2), told(3.5, 0, 2)] == [free] * 4

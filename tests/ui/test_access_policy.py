@@ -151,6 +151,21 @@ def test_every_answer_has_the_headers(client: TestClient, path: str) -> None:
         assert {name: answer.headers.get(name) for name in ANSWER_HEADERS} == dict(ANSWER_HEADERS)
 
 
+async def broken(request: Request) -> JSONResponse:
+    """Fail as code with a fault does."""
+    raise RuntimeError("a fault")
+
+
+def test_an_answer_to_a_fault_has_the_headers_too() -> None:
+    table = RouteTable([Route("/api/broken", broken)])
+    faulty = create_app(hosts=(HOST,), token=TOKEN, runs=lambda: (), tables=[table])
+    with TestClient(faulty, raise_server_exceptions=False) as client:
+        answer = asked(client, "GET", "/api/broken", {})
+    assert answer.status_code == 500
+    assert "a fault" not in answer.text
+    assert {name: answer.headers.get(name) for name in ANSWER_HEADERS} == dict(ANSWER_HEADERS)
+
+
 def test_no_path_leaves_the_folder(client: TestClient) -> None:
     for path in ("/static/../server.py", "/static/%2e%2e/server.py", "/static//etc/passwd"):
         assert asked(client, "GET", path, {}).status_code in (404, 405)

@@ -21,6 +21,10 @@ from tests.ui import experiments
 from tests.ui.experiments import BUDGET, FAILED, HOSTILE, INVALID, PARKED, ROWS
 from tests.ui.test_access_policy import HOST, OWN, TOKEN
 from tests.ui.test_serve import PATIENCE
+from tidegate.launch.counter_row import INTEGERS, KeyRow, QuotaRow
+from tidegate.launch.runs import ProgramRun
+from tidegate.launch.totals import KeyTotal, Totals
+from tidegate.runner.replica import replica_tag
 from tidegate.storage import Store, claims
 from tidegate.storage.row_pages import CELL
 from tidegate.ui.experiment_answers import WHOLE, readable
@@ -267,6 +271,28 @@ def test_experiment_of_an_older_version_is_counted_once(database: Path) -> None:
         while not all(each["tallied"] for each in got(client, "")["experiments"]):
             assert time.monotonic() < end
         assert got(client, f"/{CAPITALS}")["stages"][0]["done"] == ROWS
+
+
+def test_what_the_rows_of_a_run_wait_for_is_told(
+    database: Path, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = "here"
+    sql(
+        database,
+        f"UPDATE tidegate_execution_configs SET status = 'RUNNING', claimed_by = '{replica}', "
+        "claimed_at = strftime('%Y-%m-%d %H:%M:%f', 'now') WHERE experiment_id = 1",
+    )
+    now = time.monotonic()
+    # The runner keeps its rows back: no call is in the queue of the key.
+    quota = QuotaRow("requests", 120.0, 60.0, 120.0, now, 120.0, level=-2000.0, amount=1.0)
+    row = KeyRow("k", dict.fromkeys(INTEGERS, 0) | {"slots": 8, "members": 1}, now, (quota,), looked_at=now)
+    total = KeyTotal("k")
+    total.add(row, running=True)
+    run = ProgramRun(7, f"tidegate experiment run {replica_tag(replica)}", Totals({"k": total}, True), 1.0)
+    monkeypatch.setattr("tidegate.ui.experiment_answers.live_runs", lambda: [run])
+    (key,) = got(client, f"/{CAPITALS}")["keys"]
+    assert key["waiting"] == 0
+    assert key["blocked"].startswith("quota requests used up: next call in 16:")
 
 
 def test_stop_writes_the_database_and_keeps_the_cool_down(database: Path, client: TestClient) -> None:

@@ -25,7 +25,7 @@ from tests.cli.running import TIDEGATE, environ
 from tidegate.admission import key_hook
 from tidegate.cli.main import app
 from tidegate.testing import Limit, Scenario, Simulator
-from tidegate.ui.server import bind
+from tidegate.ui.server import bind, names_of
 
 PATIENCE = 120.0
 """Seconds after which a server that does not answer fails the test; no test is near it."""
@@ -93,6 +93,24 @@ def test_a_missing_extra_names_the_command(tmp_path: Path) -> None:
     done = subprocess.run([*TIDEGATE, "serve"], env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
     assert done.stderr == ("tidegate: page not available: uvicorn is not installed; run: pip install 'tidegate[ui]'\n")
+
+
+@pytest.mark.parametrize(
+    ("port", "host", "names"),
+    [
+        (4780, "127.0.0.1", {"127.0.0.1:4780", "localhost:4780", "[::1]:4780"}),
+        (80, "::1", {f"{name}{end}" for name in ("127.0.0.1", "localhost", "[::1]") for end in ("", ":80")}),
+        (4780, "192.0.2.7", {"192.0.2.7:4780"}),
+    ],
+)
+def test_a_server_has_its_exact_names(port: int, host: str, names: set[str]) -> None:
+    class Listener:
+        def getsockname(self) -> tuple[str, int]:
+            return host, port
+
+    found = names_of(Listener(), host)  # type: ignore[arg-type]
+    assert set(found) == names
+    assert found[0].startswith(f"[{host}]" if ":" in host else host)
 
 
 def test_pieces_of_an_answer_are_sent_at_once() -> None:

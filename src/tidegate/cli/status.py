@@ -12,7 +12,7 @@ import typer
 from tidegate.cli.errors import stop
 from tidegate.cli.status_text import shared_by
 from tidegate.core.display import json_line, printable
-from tidegate.core.snapshot import estimate_eta, head_wait
+from tidegate.core.snapshot import estimate_eta
 from tidegate.core.token_totals import token_facts, tokens_text
 from tidegate.core.wait_text import CLOSED, amount, clock, duration, sized, wait_text
 from tidegate.launch.totals import KeyTotal
@@ -84,7 +84,7 @@ def facts(key: KeyTotal, now: float) -> dict[str, Any]:
     followed by another.
     """
     seen = key.outlook(now)
-    head, ahead = head_wait(seen), estimate_eta(seen)
+    head, ahead = key.head_wait(seen), estimate_eta(seen)
     return {
         "key": key.key,
         "in_flight": key.in_flight,
@@ -119,7 +119,7 @@ def lines(key: KeyTotal, now: float) -> Iterator[str]:
 def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
     """Yield the lines of a key without its quotas."""
     seen = key.outlook(now)
-    head, ahead = head_wait(seen), estimate_eta(seen)
+    head, ahead = key.head_wait(seen), estimate_eta(seen)
     yield f"  {key.key}"
     if key.waiting or head.gate in CLOSED:
         yield f"    {wait_text(*head)}"

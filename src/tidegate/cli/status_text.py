@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from tidegate.core.snapshot import estimate_eta, head_wait
+from tidegate.core.snapshot import estimate_eta
 from tidegate.core.token_totals import tokens_text
 from tidegate.core.wait_text import CLOSED, amount, awaited, clock, sized, wait_text
 from tidegate.launch.totals import KeyTotal, Totals
@@ -66,7 +66,7 @@ class StatusText:
 
     def _parts(self, key: KeyTotal, now: float) -> Iterator[Part]:
         outlook = key.outlook(now)
-        head, ahead = head_wait(outlook), estimate_eta(outlook)
+        head, ahead = key.head_wait(outlook), estimate_eta(outlook)
         closed = head.gate in CLOSED
         if closed:
             yield Part(0, wait_text(*head))

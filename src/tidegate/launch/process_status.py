@@ -10,6 +10,7 @@ import atexit
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,14 @@ from tidegate.admission import fork
 from tidegate.launch.runs import hold, new_folder, remove, write_command
 from tidegate.launch.shared_counters import CounterFile
 from tidegate.redaction import clean_arguments
+
+
+def typed(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the command as a user types it: an installed script, such as pytest, without interpreter and folder."""
+    interpreter, script = (Path(each) for each in (*arguments, "", "")[:2])
+    if script.is_absolute() and script.parent == interpreter.parent:
+        return [script.name, *arguments[2:]]
+    return arguments
 
 
 class ProcessStatus:
@@ -47,7 +56,7 @@ class ProcessStatus:
             if multiprocessing is not None:
                 # A worker of multiprocessing ends without `atexit`.
                 multiprocessing.Finalize(None, self._lock.release, exitpriority=0)
-            write_command(Path(folder), shlex.join(clean_arguments(sys.orig_argv)))
+            write_command(Path(folder), shlex.join(clean_arguments(typed(sys.orig_argv))))
         except OSError:
             return
         self._counters = CounterFile(folder)

@@ -9,12 +9,16 @@ from functools import reduce
 from pathlib import Path
 
 from tidegate.core.rejection import DAY
-from tidegate.core.snapshot import QueueForecast, QuotaForecast
+from tidegate.core.snapshot import HeadWait, QueueForecast, QuotaForecast, head_wait
 from tidegate.core.token_totals import TokenTotals
 from tidegate.launch import counter_row
 from tidegate.launch.counter_row import KeyRow, QuotaRow
 from tidegate.launch.shared_counters import SUFFIX, runs
 from tidegate.launch.shared_file import UnreadableFile, unpacked
+
+ROOM = 2.0
+"""Calls of each process that still fit while a shared quota is used up. Raising it calls a fuller quota used up.
+Measured: two processes at 120 requests a minute leave 2.0 to 4.0 requests."""
 
 
 @dataclass(slots=True)
@@ -126,6 +130,22 @@ class KeyTotal:
             tried_in=tried,
             stated=stated if by == "pause" else 0.0,
         )
+
+    def head_wait(self, seen: QueueForecast) -> HeadWait:
+        """Return what holds back the next call, given the present outlook.
+
+        A call of a shared key needs room for the next call of each process. So a few units are left at any time while
+        the processes use all that is refilled.
+        """
+        head = head_wait(seen)
+        if head.gate or self.members < 2:
+            return head
+        for quota in seen.quotas:
+            room = min(quota.limit, quota.amount * self.members * ROOM)
+            if quota.boundary_in is None and quota.level <= room and quota.amount * seen.waiting > room:
+                needed = min(quota.limit, quota.amount * self.members)
+                return HeadWait(f"quota {quota.name}", max(0.0, needed - quota.level) * quota.window / quota.limit)
+        return head
 
     def _ahead(self, name: str, now: float) -> QuotaForecast:
         seen = [(row, quota) for row in self.here for quota in row.quotas if quota.name == name]

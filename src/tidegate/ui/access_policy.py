@@ -93,8 +93,12 @@ class AccessPolicy:
             await send({"type": "websocket.close", "code": 1008})
             return
 
+        began = False
+
         async def send_guarded(message: Message) -> None:
+            nonlocal began
             if message["type"] == "http.response.start":
+                began = True
                 headers = MutableHeaders(scope=message)
                 for name, value in ANSWER_HEADERS.items():
                     headers[name] = value
@@ -102,7 +106,13 @@ class AccessPolicy:
 
         refusal = self.refusal_of(scope["method"], scope["path"], Headers(scope=scope))
         if refusal is None:
-            await self._app(scope, receive, send_guarded)
+            try:
+                await self._app(scope, receive, send_guarded)
+            except Exception:
+                # The answer to an error of the code would be made outside of this middleware, without the headers.
+                if not began:
+                    await PlainTextResponse("request failed: the server logs why", 500)(scope, receive, send_guarded)
+                raise
         else:
             status, reason = refusal
             await PlainTextResponse(reason, status)(scope, receive, send_guarded)

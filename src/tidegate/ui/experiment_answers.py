@@ -11,6 +11,7 @@ from typing import Any
 
 from tidegate.core.display import printable
 from tidegate.core.token_totals import TokenTotals, added, token_facts
+from tidegate.core.wait_text import wait_text
 from tidegate.launch.runs import live_runs
 from tidegate.runner.replica import is_dead, owner, replica_tag, stopper
 from tidegate.runner.stats import added_up
@@ -251,8 +252,19 @@ def _keys(row: ExperimentRow) -> list[dict[str, Any]]:
     now, tag = time.monotonic(), replica_tag(row.claimed_by)
     for run in live_runs():
         if run.command.endswith(tag):
-            return [facts_of(key, now) for key in sorted(run.totals.keys.values(), key=lambda each: each.key)]
+            keys = sorted(run.totals.keys.values(), key=lambda each: each.key)
+            return [_held(facts_of(key, now)) for key in keys]
     return []
+
+
+def _held(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a key with the reason of a wait, also where no call is in its queue.
+
+    The runner keeps rows back until a call of theirs can go, so they wait outside of the queue.
+    """
+    gate = facts["gate"]
+    blocked = facts["blocked"] or (wait_text(gate, facts["next_in"], facts["stated_wait"]) if gate else "")
+    return {**facts, "blocked": blocked}
 
 
 def _stage(name: str, stages: Stages, spend: Spend, row: ExperimentRow) -> dict[str, Any]:

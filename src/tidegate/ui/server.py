@@ -30,6 +30,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TRIED_PORTS = 20
 """Ports above a busy one that are tried. Raising it ends later where all are busy."""
 
+HTTP_PORT = 80
+"""Port of HTTP, which no URL needs to name."""
+
 SHUTDOWN_SECONDS = 2
 """Seconds that open requests get at the end; the browser asks again after a second at most."""
 
@@ -100,7 +103,9 @@ def names_of(listener: socket.socket, host: str) -> tuple[str, ...]:
     port = listener.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
     names = [shown] if host not in LOOPBACK else [shown, "127.0.0.1", "localhost", "[::1]"]
-    return tuple(dict.fromkeys(f"{name}:{port}" for name in names))
+    # A client leaves the port out where it is that of the scheme.
+    ends = ("", f":{port}") if port == HTTP_PORT else (f":{port}",)
+    return tuple(dict.fromkeys(f"{name}{end}" for name in names for end in ends))
 
 
 def serve(app: Starlette, listener: socket.socket, started: Callable[[], None]) -> None:

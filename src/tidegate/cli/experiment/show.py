@@ -17,7 +17,6 @@ from tidegate.cli.experiment.common import Code, after_cooldown, command, existi
 from tidegate.cli.experiment.display import printer, table
 from tidegate.cli.status import facts as key_facts
 from tidegate.core.display import json_line
-from tidegate.core.snapshot import head_wait
 from tidegate.core.token_totals import TokenTotals, added, dollars, token_facts
 from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown
@@ -117,7 +116,7 @@ def _keys(summary: Summary) -> list[KeyTotal]:
 def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
     for key in keys:
         # Items for this key may wait outside its queue: state when the next one goes.
-        head = head_wait(key.outlook(now))
+        head = key.head_wait(key.outlook(now))
         when = wait_text(*head) if head.gate else "next call now"
         yield f"{key.key}: {key.in_flight} of at most {key.slots} in flight, {when}"
 

@@ -2,7 +2,7 @@
 //
 // The location's fragment names the screen: `/experiments`, `/experiments/12`, `/experiments/12/rows?status=failed`.
 import { html, useEffect, useRef, useState } from "/static/vendor/preact-htm.js";
-import { amount, clock, count as exact, dollars, duration, fetchJson, many, time } from "/static/parts.js";
+import { amount, clock, count as exact, dollars, duration, fetchJson, isJson, many, send, time } from "/static/parts.js";
 
 const BASE = "/experiments";
 const ROWS_MS = 5000;
@@ -288,7 +288,7 @@ function Waits({ of }) {
     <section aria-label="Waits">
       <h2>Waits</h2>
       ${of.keys.length ? html`<ul class="waits">${of.keys.map((key) => html`
-        <li key=${key.key}><a href="#/limits">${key.key}</a> <span>${amount(key.in_flight)} of at most ${amount(key.slots)} in flight, ${amount(key.waiting)} waiting</span> ${key.blocked && html`<span class="blocked">${key.blocked}</span>`}</li>`)}</ul>`
+        <li key=${key.key}><a href="#/limits">${key.key}</a> <span>${amount(key.in_flight)} of at most ${amount(key.slots)} in flight${key.waiting > 0 && `, ${amount(key.waiting)} waiting`}</span> ${key.blocked && html`<span class="blocked">${key.blocked}</span>`}</li>`)}</ul>`
       : html`<p class="faint">Its limits are seen where it runs: on another machine, or before its first call.</p>`}
     </section>`;
 }
@@ -303,12 +303,10 @@ function Log({ lines }) {
 }
 
 async function download(of, format) {
-  const answer = await fetch(`/api/experiments/${of.id}/export?format=${format}`, {
-    headers: { authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` },
-  });
-  if (answer.headers.get("content-type")?.includes("json;") || answer.headers.get("content-type") === "application/json") {
-    throw new Error((await answer.json()).problem);
-  }
+  const answer = await send(`/api/experiments/${of.id}/export?format=${format}`);
+  // A JSON object is no export: it says why there is none.
+  if (isJson(answer)) throw new Error((await answer.json()).problem);
+  if (!answer.ok) throw new Error(`export failed: the server answered ${answer.status}; its terminal says why`);
   const link = document.createElement("a");
   link.href = URL.createObjectURL(await answer.blob());
   link.download = `${of.name.replace(/[^\w.-]+/g, "_")}.${format}`;

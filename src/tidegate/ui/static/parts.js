@@ -12,18 +12,28 @@ export function takeToken() {
 // An answer that takes longer does not come: the server runs on this machine.
 const PATIENCE_MS = 15000;
 
-// Send a request with the token, and return the answer's JSON. `body` makes it a POST.
-export async function fetchJson(path, body) {
-  const headers = { authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` };
-  const options = body === undefined
-    ? { headers }
-    : { method: "POST", headers: { ...headers, "content-type": "application/json" }, body: JSON.stringify(body) };
-  const answer = await fetch(path, { ...options, signal: AbortSignal.timeout(PATIENCE_MS) }).catch(() => {
+// Send a request with the token, and return the answer.
+export async function send(path, { headers, ...options } = {}) {
+  const authorization = `Bearer ${sessionStorage.getItem("token") ?? ""}`;
+  const answer = await fetch(path, { ...options, headers: { ...headers, authorization } }).catch(() => {
     throw new Error("server not reached: it is asked again each second");
   });
   if (answer.status === 401) throw new Error("token not valid: the server has restarted; open the URL that it printed");
-  if (!answer.ok) throw new Error(`page not updated: the server answered ${answer.status}; it is asked again`);
-  return answer.json();
+  return answer;
+}
+
+export const isJson = (answer) => answer.headers.get("content-type") === "application/json";
+
+// Send a request, and return the answer's JSON. It has a `problem` where a sentence says why there is nothing else.
+// `body` makes it a POST.
+export async function fetchJson(path, body) {
+  const options = body === undefined
+    ? {}
+    : { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+  const answer = await send(path, { ...options, signal: AbortSignal.timeout(PATIENCE_MS) });
+  const given = isJson(answer) ? await answer.json() : null;
+  if (given && (answer.ok || given.problem)) return given;
+  throw new Error(`page not updated: the server answered ${answer.status}; it is asked again`);
 }
 
 // ---------------------------------------------------------------- texts
