@@ -528,7 +528,8 @@ class QuotaSet:
                 if reading.refill == "continuous":
                     # A first round is made while a program starts: when its requests left is unknown.
                     counted_at = now
-            self.provenance[reading.name].record_reading(reading, now)
+            provenance = self.provenance[reading.name]
+            provenance.record_reading(reading, now)
             mine = None
             for charged, debit, _ in charges:
                 if charged.ledger is mirror.ledger:
@@ -538,7 +539,8 @@ class QuotaSet:
             if mirror.turned is not None:
                 mirror = self._turn(mirror, mirror.turned, reading, sent_at, now)
                 mirror.observe(reading, order, sent_at, now, mine)
-            self.provenance[mirror.name].note_window(mirror.window, sent_at, now)
+            if mirror.window != provenance.reported_window:
+                provenance.note_window(mirror.window, sent_at, now)
             if reading.reset_after is not None:
                 mirror.state(order, now + reading.reset_after + reading.resolution)
             if reading.remaining is not None and not mirror.is_predictable:

@@ -160,7 +160,9 @@ class SafetyMargin:
             if took < self._quickest:
                 self._quickest = took
             longest = UNSURE_SECONDS if window <= LONG_WINDOW else INFINITY
-            self._unsure = min(UNSURE_MOST, rate * min(longest, took - self._quickest))
+            late = took - self._quickest
+            unsure = rate * (late if late < longest else longest)
+            self._unsure = unsure if unsure < UNSURE_MOST else UNSURE_MOST
 
 
 BRIM_SECONDS = 0.005
@@ -394,7 +396,10 @@ class TokenBucketMirror(QuotaMirror):
         if reading.remaining is None:
             return
         self._observe_size(reading, sent_at, now, debit is None or debit.amount > 0.0)
-        level = max(-self.limit, min(reading.remaining, self.limit))
+        # Written out: `min` and `max` take longer than all else here, and every answer that is read comes here.
+        level = self.limit if self.limit < reading.remaining else reading.remaining
+        if not level > -self.limit:
+            level = -self.limit
         if self.limit <= FEW and self.unit == "requests":
             level = self.period.whole_level(reading, level)
         least = most = level
@@ -421,8 +426,11 @@ class TokenBucketMirror(QuotaMirror):
             return
         first, changed = self._anchor_order < 0, False
         low, _ = REORDER_BOUNDS
-        self._reorder = max(low, self._reorder * REORDER_DECAY)
-        seen = max(0.0, self._anchor_level + self.rate * (sent_at - self._anchor_at) - level)
+        reorder = self._reorder * REORDER_DECAY
+        self._reorder = reorder if reorder > low else low
+        seen = self._anchor_level + self.rate * (sent_at - self._anchor_at) - level
+        if not seen > 0.0:
+            seen = 0.0
         if self.unit != "requests":
             # What is charged is an estimate here, and may be worth no more than half.
             model = self.charging
@@ -477,8 +485,10 @@ class TokenBucketMirror(QuotaMirror):
         if changed or departs:
             self.take_rule()
         self._advance(now)
-        seen_level = min(self._brim, level + self.rate * (now - sent_at)) - self.ledger.total
-        self._ceiling = seen_level if first else max(self._ceiling, seen_level)
+        refilled = level + self.rate * (now - sent_at)
+        seen_level = (refilled if refilled < self._brim else self._brim) - self.ledger.total
+        if first or seen_level > self._ceiling:
+            self._ceiling = seen_level
 
     def _leave_out_returns(self, sent_at: float) -> None:
         """Take the anchor to have seen what came back within a round trip of its request: that is not counted again."""
@@ -606,9 +616,17 @@ class TokenBucketMirror(QuotaMirror):
 
     def _see_others(self, taken: float, since: float) -> None:
         # What others took, in units a second, shows as less left than came back; one answer alone proves nothing.
-        taken = max(-self.rate, min(self.rate, taken))
-        self._drag_seen += min(DRAG_NOISE, since / (since + DRAG_MEMORY)) * (taken - self._drag_seen)
-        self._drag = min(DRAG_MOST * self.rate, max(0.0, self._drag_seen - DRAG_NOISE * self.rate))
+        rate = self.rate
+        if not taken < rate:
+            taken = rate
+        elif not taken > -rate:
+            taken = -rate
+        weight = since / (since + DRAG_MEMORY)
+        self._drag_seen += (weight if weight < DRAG_NOISE else DRAG_NOISE) * (taken - self._drag_seen)
+        drag, most = self._drag_seen - DRAG_NOISE * rate, DRAG_MOST * rate
+        if not drag > 0.0:
+            drag = 0.0
+        self._drag = drag if drag < most else most
 
     def _advance(self, now: float) -> None:
         if now > self._ceiling_at:

@@ -91,7 +91,10 @@ class RecentService:
     def note_admitted(self, member: int, at: float) -> None:
         """Count a call of a member, in the order of the log."""
         self._admitted += 1
-        self._members[member] = self.calls(member, at) + 1.0, at, self._admitted
+        found = self._members.get(member)
+        # As `calls`, written out because every call runs this.
+        faded = found[0] * math.exp(min(0.0, found[1] - at) / FADE) if found is not None else 0.0
+        self._members[member] = faded + 1.0, at, self._admitted
 
     def note_returned(self, member: int, at: float) -> None:
         """Count no longer a call that was refused or withdrawn: its member did not get what it took a turn for."""

@@ -165,7 +165,7 @@ _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARR
     CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL, SUSPENDED_UNTIL,
     LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
 ) = DOUBLE_PLACES.values()  # fmt: skip
-_TOKENS = [(PLACES[name], name) for name in TOKENS]
+_METERED, _INPUT, _OUTPUT, _CACHED, _CACHE_WRITE, _REASONING, _PRICED, _NANODOLLARS = (PLACES[name] for name in TOKENS)
 _LEVEL, _ORIGIN = QUOTA_PLACES["level"], QUOTA_PLACES["origin"]
 
 
@@ -476,8 +476,17 @@ class SharedTokenCounter(TokenCounter):
         """Count one answer, whose end has written the row before."""
         super().add(usage, nanodollars)
         numbers = self._counts.integers
-        for place, name in _TOKENS:
-            numbers[place] = getattr(self, name)
+        numbers[_METERED] = self.metered
+        numbers[_INPUT] = self.input_tokens
+        numbers[_OUTPUT] = self.output_tokens
+        # What the answer did not change is in the row already.
+        if usage.cached_tokens or usage.cache_write_tokens or usage.reasoning_tokens:
+            numbers[_CACHED] = self.cached_tokens
+            numbers[_CACHE_WRITE] = self.cache_write_tokens
+            numbers[_REASONING] = self.reasoning_tokens
+        if nanodollars is not None:
+            numbers[_PRICED] = self.priced
+            numbers[_NANODOLLARS] = self.nanodollars
 
 
 def _known(provenance: Provenance) -> tuple[float, float]:

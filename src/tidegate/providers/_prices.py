@@ -183,12 +183,19 @@ def price_of(provider: str, model: str) -> ModelPrice | None:
 
     A name with a date or `-latest` at its end has the price of the name without it.
     """
-    model = model.removeprefix("models/")
-    for name in dict.fromkeys((model, VERSION.sub("", model) if VERSION.search(model) else model)):
-        for found in (_added.get((provider, name)), _added.get((None, name)), PRICES.get((provider, name))):
+    name = model.removeprefix("models/")
+    found = _price_named(provider, name)
+    if found is None and VERSION.search(name) is not None:
+        found = _price_named(provider, VERSION.sub("", name))
+    return found
+
+
+def _price_named(provider: str, name: str) -> ModelPrice | None:
+    if _added:
+        for found in (_added.get((provider, name)), _added.get((None, name))):
             if found is not None:
                 return found
-    return None
+    return PRICES.get((provider, name))
 
 
 def load_prices(path: Path) -> None:

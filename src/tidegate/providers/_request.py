@@ -83,8 +83,6 @@ _READ = {
 }
 """Use of each request field that is read; other fields are ignored."""
 
-_KNOWN = _READ.keys()
-
 _OPAQUE = frozenset(
     {
         "image_url",
@@ -143,8 +141,10 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
     texts: list[object] = []
     schemas: list[object] = []
     bound = None
-    for key in request.keys() & _KNOWN:
-        what = _READ[key]
+    for key in request:
+        what = _READ.get(key)
+        if what is None:
+            continue
         if what is _TEXT:
             texts.append(request[key])
         elif what is _SCHEMA:
