@@ -7,6 +7,7 @@ import gc
 import gzip
 import pickle
 import random
+import sys
 import weakref
 from types import ModuleType
 from typing import Any
@@ -104,6 +105,38 @@ def test_a_stream_that_has_ended_keeps_neither_its_client_nor_its_request(module
     gc.collect()
     assert response.content
     assert gone() is None
+
+
+def test_a_stream_leaves_the_loop_no_generator_to_close(module: ModuleType, registry: Any) -> None:
+    class Pieces(module.AsyncByteStream):  # type: ignore[misc, name-defined]
+        async def __aiter__(self) -> Any:
+            for piece in (b"data: 1\n\n", b"data: [DONE]\n\n"):
+                yield piece
+
+    async def read(client: Any) -> list[str]:
+        left: list[str] = []
+        kept = sys.get_asyncgen_hooks()
+
+        def finalize(each: Any) -> None:
+            left.append(each.ag_code.co_qualname)
+            kept.finalizer(each)
+
+        sys.set_asyncgen_hooks(kept.firstiter, finalize)
+        async with client, client.stream("POST", CHAT, json=BODY) as response:
+            async for _ in response.aiter_raw():
+                break
+            await response.aclose()
+        for _ in range(10):
+            await asyncio.sleep(0)
+            gc.collect()
+        sys.set_asyncgen_hooks(*kept)
+        return left
+
+    def made() -> Any:
+        return module.AsyncClient(transport=module.MockTransport(lambda request: module.Response(200, stream=Pieces())))
+
+    governed, plain = asyncio.run(read(registry.wrap(made()))), asyncio.run(read(made()))
+    assert len(governed) <= len(plain), governed
 
 
 def test_a_stream_that_breaks_gives_its_slot_back(module: ModuleType, registry: Any) -> None:

@@ -461,8 +461,9 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
     class AsyncStream(Watched, module.AsyncByteStream):  # type: ignore[name-defined, misc]
         async def __aiter__(self) -> AsyncIterator[bytes]:
             seen, trim = self._watch.keeping()
+            chunks = aiter(self._stream)
             try:
-                async for chunk in self._stream:
+                async for chunk in chunks:
                     seen += chunk
                     if len(seen) > MAX_SEEN_BYTES:
                         trim()
@@ -470,6 +471,10 @@ def _stream_types(module: ModuleType) -> tuple[type, type]:
             except Exception as error:
                 self._watch.finish(error)
                 raise
+            finally:
+                # A generator that is left open costs the loop a task that closes it.
+                if (close := getattr(chunks, "aclose", None)) is not None:
+                    await close()
 
         async def aclose(self) -> None:
             try:
