@@ -32,6 +32,9 @@ MOST_WALL = 1.05
 MOST_ALONE = 5.0
 """Microseconds a call that sharing may cost a process that is alone at its key."""
 
+MOST_SHARED, MOST_FOREIGN = 40.0, 30.0
+"""Microseconds that a call may cost more where other processes have the key, and that a call of another one costs."""
+
 MOST_GROWTH = 1.25
 """What an admission may cost with 1,000 waiting, times what it does with 10."""
 
@@ -175,9 +178,15 @@ def judged(
     by_depth: dict[int, list[float]],
     wall: list[float],
     alone: list[float],
+    shared: tuple[list[float], list[float]],
 ) -> list[Check]:
     """What is asked."""
-    checks = [Check("sharing, alone at the key: us", statistics.median(alone), MOST_ALONE)]
+    own, foreign = map(statistics.median, shared)
+    checks = [
+        Check("sharing, alone at the key: us", statistics.median(alone), MOST_ALONE),
+        Check("sharing, own call: us", own, MOST_SHARED),
+        Check("sharing, call of another process: us", foreign, MOST_FOREIGN),
+    ]
     checks += [Check("unknown host: us", statistics.median(pairs["unknown host, installed"].added), MOST_UNKNOWN_HOST)]
     for name, each in pairs.items():
         if name.startswith("AsyncOpenAI"):
@@ -200,17 +209,22 @@ def main() -> int:
     arguments.add_argument("--calls", type=int, default=50, help="calls of a block (default 50)")
     given = arguments.parse_args()
     by_row, by_depth, alone = rates.rates(7), rates.admissions(7), rates.alone(80)
+    shared = rates.shared(80)
     pairs, wall = asyncio.run(measure(max(8, given.rounds), max(1, given.calls)))
     table("CPU per call: median [quartiles]", PAIR_HEADER, [each.row(name) for name, each in pairs.items()])
     rows = [[name, *(f"{each:,.0f}" for each in (s.low, s.median, s.high))] for name, s in _spreads(by_row)]
     table("registry.try_admit + settle, per CPU second", ("", "low", "median", "high"), rows)
     rows = [[f"{waiting:,} waiting", str(spread(figures))] for waiting, figures in by_depth.items()]
     table("CPU us an admission from the line", ("", "median [quartiles]"), rows)
-    table("CPU us a call that sharing adds, alone", ("", "median [quartiles]"), [["two quotas", str(spread(alone))]])
-    checks = judged(pairs, by_row, by_depth, wall, alone)
+    names = ("alone at the key", "own call, two processes", "call of another process")
+    rows = [[name, str(spread(each))] for name, each in zip(names, (alone, *shared), strict=True)]
+    table("CPU us a call that sharing adds", ("", "median [quartiles]"), rows)
+    checks = judged(pairs, by_row, by_depth, wall, alone, shared)
     figures: dict[str, object] = {name: each.figures() for name, each in pairs.items()}
     figures |= {
         "us_of_sharing_alone": alone,
+        "us_of_sharing_own": shared[0],
+        "us_of_sharing_foreign": shared[1],
         "registry_per_second": by_row,
         "us_an_admission": by_depth,
         "wall_times_plain": wall,

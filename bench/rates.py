@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
+from pathlib import Path
 
 from bench.common import MICRO
 from tidegate.admission.registry import RateLimitRegistry
@@ -12,6 +15,7 @@ from tidegate.admission.wait_queue import Waiter
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key, Kind, Outcome, QuotaReading
 from tidegate.settings import Settings
+from tidegate.shared_log.host import HostCarrier
 
 KEY = Key("openai", "https://api.openai.com", "0", "m")
 SLOTS = 64
@@ -66,6 +70,52 @@ def alone(repetitions: int) -> list[float]:
         if number:
             found.append(spent[1] - spent[0])
     return found
+
+
+def shared(repetitions: int) -> tuple[list[float], list[float]]:
+    """Return the CPU microseconds that sharing adds to an own call, and those of a call of another process.
+
+    Two registries of one process are two processes to each other. One makes a block of calls; then the other one makes
+    a call, before which it replays the block. The cost of that own call is taken off.
+    """
+    key = KEY._replace(credential="shared")
+    own, foreign = [], []
+    with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+        unshared = RateLimitRegistry(Settings(share="off"))
+        carriers = [HostCarrier.at(Path(folder) / "logs") for _ in range(2)]
+        speaker, listener = (RateLimitRegistry(carrier=carrier) for carrier in carriers)
+        for registry in (speaker, listener, speaker, listener):
+            _call(registry, key)
+        members = speaker.snapshot().keys[key].members
+        if members != 2:
+            raise RuntimeError(f"{members} members share the key, not 2")
+        for number in range(repetitions + 1):
+            plain = _spent(lambda: block(unshared, key, TOLD, ANSWERED))
+            said = _spent(lambda: block(speaker, key, TOLD, ANSWERED))
+            heard = _spent(lambda: _call(listener, key))
+            # The first step replays what the other one said; the next one has nothing to replay.
+            single = _spent(lambda: _call(listener, key))
+            _call(speaker, key)
+            if number:
+                own.append((said - plain) / BLOCK)
+                foreign.append((heard - single) / BLOCK)
+        for carrier in carriers:
+            carrier.close()
+    return own, foreign
+
+
+def _spent(work: Callable[[], object]) -> float:
+    """Return the CPU microseconds of some work."""
+    began = time.process_time()
+    work()
+    return (time.process_time() - began) * MICRO
+
+
+def _call(registry: RateLimitRegistry, key: Key) -> None:
+    """Make one call, where the log is free and has a state."""
+    while not isinstance(permit := registry.try_admit(key, Cost(tokens=100.0)), Permit):
+        time.sleep(0.001)
+    registry.settle(permit, ANSWERED)
 
 
 def rates(repetitions: int) -> dict[str, list[float]]:

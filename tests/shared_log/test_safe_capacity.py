@@ -118,6 +118,20 @@ def test_attempts_in_flight_are_told_again_at_the_return() -> None:
     assert played.members() == [2, 2]
 
 
+def test_a_process_that_never_reached_the_log_says_so_and_only_later_names_the_minute() -> None:
+    clock, store = VirtualClock(), MemoryStore()
+    store.set_away(True)
+    registry = RateLimitRegistry(Settings(telemetry=False, status=False), clock=clock, carrier=MemoryCarrier(store))
+    seen = []
+    for seconds in (0.0, 5.0, 60.0):
+        clock.advance(seconds)
+        permit = registry.try_admit(KEY)
+        assert isinstance(permit, Permit)
+        registry.settle(permit, Outcome(Kind.OK))
+        seen.append(registry.snapshot().keys[KEY].share_lost)
+    assert seen == [*["it is out of reach, so this process decides alone"] * 2, "it has been out of reach for a minute"]
+
+
 def test_after_a_minute_a_member_decides_as_if_unshared_and_says_so() -> None:
     played = Several(2)
     one, two = played.registries

@@ -67,6 +67,7 @@ BRIEF = 1.0
 the limits for longer beside a stopped process; lowering it loses readings. Chosen: the first wait for a server."""
 
 AWAY = "it is out of reach, so a part of the limits is used"
+AWAY_ALONE = "it is out of reach, so this process decides alone"
 OUT_OF_REACH = "it has been out of reach for a minute"
 
 MAX_UNSAID = 4_096
@@ -139,7 +140,9 @@ class LogSession:
         """Return why the log is not shared at all, or not now; empty while it is."""
         if self.reason or not self._is_lost:
             return self.reason
-        return AWAY if self.replica.safe.members else OUT_OF_REACH
+        if self.replica.safe.members:
+            return AWAY
+        return OUT_OF_REACH if self._clock() >= self._away_since + SAFE_SECONDS else AWAY_ALONE
 
     @property
     def waits(self) -> bool:
