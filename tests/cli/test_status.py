@@ -94,8 +94,8 @@ def test_it_tells_the_gate_the_level_and_the_end_of_each_key(of_a_run: OfARun) -
     said = status().splitlines()
     assert said[0] in {f"python (pid {os.getpid()}, running for 3:{second})" for second in (12, 13, 14)}
     assert said[1] == f"  {KEY}"
-    assert said[2] in {f"    quota requests used up: next call in {end}" for end in ("1:40", "1:39")}
-    assert said[3] in {f"    0 of at most 4 in flight · 6 waiting · ETA {end}" for end in ("10:00", "9:59")}
+    assert said[2] in {f"    quota requests used up: next call in {end}" for end in ("2:30", "2:29")}
+    assert said[3] in {f"    0 of at most 4 in flight · 6 waiting · ETA {end}" for end in ("10:50", "10:49")}
     assert said[4] == "    0 of 60 requests/6000 s left"
 
 
@@ -153,7 +153,7 @@ def test_programs_read_it_as_json(of_a_run: OfARun) -> None:
         1, 0, 0, 0, 0, 0,
     ]  # fmt: skip
     assert (told["pid"], told["command"], told["key"]) == (os.getpid(), "my eval.py", str(KEY))
-    assert (told["waiting"], told["gate"], round(told["eta"], -1)) == (6, "quota requests", 600.0)
+    assert (told["waiting"], told["gate"], round(told["eta"], -1)) == (6, "quota requests", 650.0)
     assert [quota["limit"] for quota in told["quotas"]] == [60.0]
 
 

@@ -242,6 +242,11 @@ class QuotaMirror(ABC):
         return True
 
     @property
+    def margin(self) -> float:
+        """Return the units that are kept in hand: a call goes when the level exceeds its charge by as much."""
+        return 0.0
+
+    @property
     def exact(self) -> bool:
         """Return whether a charge is mostly the request's bound of the output, which is no estimate."""
         return False

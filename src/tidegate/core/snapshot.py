@@ -31,7 +31,7 @@ class QuotaForecast(NamedTuple):
     """Quota of which `level` of `limit` units are left, and which refills the limit per `window` seconds.
 
     `boundary_in` is the seconds until it refills all at once; None where it refills continuously. `amount` is the
-    charge of one waiting call.
+    charge of one waiting call. A call goes when the level exceeds its charge by `margin`.
     """
 
     name: str
@@ -41,6 +41,7 @@ class QuotaForecast(NamedTuple):
     boundary_in: float | None
     amount: float
     elsewhere: int = 0
+    margin: float = 0.0
 
     def drained_in(self, calls: int, start: float) -> float:
         """Return the seconds until this quota has admitted `calls`, of which none goes before `start`.
@@ -55,7 +56,8 @@ class QuotaForecast(NamedTuple):
             return self._drained_by_windows(calls, amount, self.boundary_in, start)
         rate = self.limit / self.window
         level = min(self.limit, self.level + rate * start)
-        return start + max(0.0, calls * amount - level) / rate
+        needed = calls * amount + min(self.margin, self.limit - amount)
+        return start + max(0.0, needed - level) / rate
 
     def _drained_by_windows(self, calls: int, amount: float, boundary: float, start: float) -> float:
         level = self.level
@@ -109,6 +111,10 @@ def head_wait(queue_forecast: QueueForecast) -> HeadWait:
     seconds, gate = estimate_eta(queue_forecast._replace(waiting=1))
     if not gate and queue_forecast.pace > 0.0 and queue_forecast.waiting:
         return HeadWait("pace", 1.0 / queue_forecast.pace)
+    if not gate:
+        # The next call is due. The quota that holds back those behind it tells more than no gate.
+        behind = estimate_eta(queue_forecast).gate
+        gate = behind if behind.startswith("quota ") else ""
     return HeadWait(gate, seconds)
 
 
@@ -539,6 +545,7 @@ def _quota_outlook(admission: AdmissionController, mirror: QuotaMirror, mean: Co
         boundary,
         amount,
         admission.waiting_with(mirror.name),
+        mirror.margin,
     )
 
 

@@ -289,13 +289,7 @@ class TokenBucketMirror(QuotaMirror):
         """Return the earliest instant at which `amount` and `reserve` fit; more than the limit fits a full bucket."""
         if amount + reserve <= 0.0:
             return now
-        noise = 0.0
-        if self.unit != "requests" and not self._held:  # what is charged as it is produced is no estimate
-            noise = self._worth.noise(self.ledger.total, self.limit)
-            if noise and self.charging is not None:
-                # Requests that overtake each other look like noise; the charges of single calls do not.
-                noise = min(noise, self.charging.deviation * self.ledger.total)
-        margin = self._margin.kept(self.limit, self.rate, self.window, noise)
+        margin = self.margin
         need = min(amount * self.scale + reserve + margin, self._brim)
         missing = need - self.level(now)
         if missing <= 1e-9 * self.limit:
@@ -305,6 +299,17 @@ class TokenBucketMirror(QuotaMirror):
         if slow <= 0.0 or net <= 0.0:
             return now + missing / self.rate
         return now + (missing / net if missing <= net * slow else slow + (missing - net * slow) / self.rate)
+
+    @property
+    def margin(self) -> float:
+        """Return the units that are kept in hand, so that inexact knowledge does not overdraw the bucket."""
+        noise = 0.0
+        if self.unit != "requests" and not self._held:  # what is charged as it is produced is no estimate
+            noise = self._worth.noise(self.ledger.total, self.limit)
+            if noise and self.charging is not None:
+                # Requests that overtake each other look like noise; the charges of single calls do not.
+                noise = min(noise, self.charging.deviation * self.ledger.total)
+        return self._margin.kept(self.limit, self.rate, self.window, noise)
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""

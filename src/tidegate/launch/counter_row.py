@@ -92,6 +92,7 @@ QUOTA_DOUBLES = (
     "origin",
     "known_at",
     "window_origin",
+    "margin",
 )
 """Doubles of a quota in a row, as `QuotaRow` names them."""
 
@@ -107,7 +108,7 @@ KEY_CELLS = 24
 """Doubles of 8 bytes for a key. Raising it makes every file larger. Chosen: eight are spare, for costs and rates."""
 
 QUOTA_CELLS = 12
-"""Doubles of 8 bytes for each quota. Raising it makes every file larger. Chosen: one is spare."""
+"""Doubles of 8 bytes for each quota. Raising it makes every file larger. Chosen: none is spare."""
 
 QUOTAS = 4
 """Quotas of one key that are kept; further ones are not. Raising it makes every file larger. Chosen: providers announce
@@ -139,8 +140,9 @@ class QuotaRow(NamedTuple):
     """One quota as a process sees it: `used` units since `since` (monotonic seconds), when `stood` were left.
 
     At the last observation `level` units were left and the next boundary was at `back_at` (`CONTINUOUS`: none). A
-    waiting call was then charged `amount` on average. The limit is known from `origin`, last confirmed at `known_at`
-    (0: never), its window from `window_origin`; both are places in `change_ring.SOURCES`.
+    waiting call was then charged `amount` on average, and went when `margin` more were left. The limit is known from
+    `origin`, last confirmed at `known_at` (0: never), its window from `window_origin`; both are places in
+    `change_ring.SOURCES`.
     """
 
     name: str
@@ -155,6 +157,7 @@ class QuotaRow(NamedTuple):
     origin: float = 0.0
     known_at: float = 0.0
     window_origin: float = 0.0
+    margin: float = 0.0
 
 
 class KeyRow(NamedTuple):

@@ -166,7 +166,7 @@ _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARR
     LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
 ) = DOUBLE_PLACES.values()  # fmt: skip
 _METERED, _INPUT, _OUTPUT, _CACHED, _CACHE_WRITE, _REASONING, _PRICED, _NANODOLLARS = (PLACES[name] for name in TOKENS)
-_LEVEL, _ORIGIN = QUOTA_PLACES["level"], QUOTA_PLACES["origin"]
+_LEVEL, _ORIGIN, _MARGIN = (QUOTA_PLACES[name] for name in ("level", "origin", "margin"))
 
 
 def _kept(name: str, looks: bool = False) -> Any:
@@ -441,6 +441,7 @@ class SharedKeyCounts(KeyCounts):
             at = quota_at(number)
             for place, fact in enumerate(facts, at + _LEVEL):
                 seconds[place] = fact
+            seconds[at + _MARGIN] = quota.margin if quota is not None else 0.0
             origin = origins.get(name)
             if origin is not None:
                 seconds[at + _ORIGIN], seconds[at + _ORIGIN + 1] = _known(origin)

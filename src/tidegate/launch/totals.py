@@ -155,7 +155,7 @@ class KeyTotal:
         rate = quota.limit / quota.window
         if quota.back_at == counter_row.CONTINUOUS:
             level = min(quota.limit, quota.level + rate * max(0.0, now - row.looked_at))
-            return QuotaForecast(name, level, quota.limit, quota.window, None, amount)
+            return QuotaForecast(name, level, quota.limit, quota.window, None, amount, margin=quota.margin)
         passed = max(0.0, (now - quota.back_at) // quota.window + 1)
         level = quota.limit if passed else quota.level
         return QuotaForecast(
