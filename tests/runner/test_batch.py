@@ -1,0 +1,446 @@
+"""Experiments that a provider's Batch API answers: real SDK clients, and the simulator's files and batches."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.runner.scene import TOO_LONG, runner_at, stored
+from tidegate.core.values import Usage
+from tidegate.errors import ConfigurationError
+from tidegate.providers import price_of
+from tidegate.runner import BatchTask, Budget, Experiment, Summary
+from tidegate.runner.batch.task import ItemSet
+from tidegate.runner.item import Place
+from tidegate.storage import BatchRecord, ResultStatus, Status, StoredRun, claims
+from tidegate.testing import Scenario, Simulator
+from tidegate.testing.batches import Answer, BatchApi
+from tidegate.testing.wire import Request
+
+POLL = {"batch_poll": 0.02, "backoff_base": 0.01, "backoff_cap": 0.05}
+"""Settings that look at batches often."""
+
+
+@pytest.fixture
+def provider() -> Iterator[Simulator]:
+    """A provider whose batches take a moment."""
+    with Simulator(Scenario(batch_seconds=0.1)) as simulator:
+        yield simulator
+
+
+class Faults:
+    """Faults of the provider's batch endpoints: `before` may answer a request, `after` may change an answer."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[Request], Answer | None] = lambda request: None
+        self.after: Callable[[Request, Answer], Answer] = lambda request, answer: answer
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    """A provider without faults, until a test adds some."""
+    made, handle = Faults(), BatchApi.handle
+
+    def faulty(self: BatchApi, request: Request) -> Answer | None:
+        answer = made.before(request)
+        if answer is not None:
+            return answer
+        answer = handle(self, request)
+        return None if answer is None else made.after(request, answer)
+
+    monkeypatch.setattr(BatchApi, "handle", faulty)
+    return made
+
+
+def refusal(status: int, message: str) -> Answer:
+    return status, json.dumps({"error": {"message": message, "type": "t", "code": None}}).encode(), "application/json"
+
+
+def changed(answer: Answer, **changes: Any) -> Answer:
+    """An answer whose object has other values."""
+    return answer[0], json.dumps({**json.loads(answer[1]), **changes}).encode(), answer[2]
+
+
+def is_status(request: Request) -> bool:
+    return request.method == "GET" and request.path.startswith("/v1/batches/")
+
+
+def has_ended(request: Request, answer: Answer) -> bool:
+    """Whether this is the status of a batch that is complete."""
+    return is_status(request) and json.loads(answer[1])["status"] == "completed"
+
+
+def openai_of(provider: Simulator) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=provider.openai_url, api_key="any")
+
+
+def anthropic_of(provider: Simulator) -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(base_url=provider.url, api_key="any")
+
+
+def body(row: Any) -> dict[str, Any]:
+    return {
+        "model": row.get("model", "gpt-4o-mini"),
+        "max_tokens": 9,
+        "messages": [{"role": "user", "content": f"q{row['n']}"}],
+    }
+
+
+def said(answer: Any) -> str:
+    """The text of an answer of either provider."""
+    return str(answer["choices"][0]["message"]["content"] if "choices" in answer else answer["content"][0]["text"])
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    return [{"n": number} for number in range(count)]
+
+
+def right(row: Any, output: Any) -> bool:
+    return bool(output == f"You said: q{row['n']}")
+
+
+def experiment(client: Any, count: int = 5, **given: Any) -> Experiment:
+    task = BatchTask(
+        given.pop("build", body), given.pop("parse", said), client=client, max_requests=given.pop("most", None)
+    )
+    return Experiment(given.pop("name", "e"), given.pop("dataset", rows(count)), task, [right], batch=True, **given)
+
+
+def custom_ids(provider: Simulator, kind: str = "openai") -> Counter[str]:
+    """How often each id is in a batch at the provider."""
+    if kind == "anthropic":
+        with anthropic.Anthropic(base_url=provider.url, api_key="any") as client:
+            batches = [client.messages.batches.results(each.id) for each in client.messages.batches.list()]
+            return Counter(line.custom_id for batch in batches for line in batch)
+    with openai.OpenAI(base_url=provider.openai_url, api_key="any") as client:
+        files = [client.files.content(each.input_file_id).text for each in client.batches.list()]
+        return Counter(json.loads(line)["custom_id"] for text in files for line in text.splitlines())
+
+
+SDKS = pytest.mark.parametrize(
+    ("client_of", "kind"),
+    [(openai_of, "openai"), (anthropic_of, "anthropic"),
+     (lambda p: openai.OpenAI(base_url=p.openai_url, api_key="any"), "openai"),
+     (lambda p: anthropic.Anthropic(base_url=p.url, api_key="any"), "anthropic")],
+    ids=["openai", "anthropic", "openai-sync", "anthropic-sync"],
+)  # fmt: skip
+
+
+class Ended:
+    """An experiment after a run: its summary, its batches, its runs."""
+
+    def __init__(self, summary: Summary, batches: list[BatchRecord], runs: list[StoredRun], spend: Any) -> None:
+        self.summary = summary
+        self.batches = batches
+        self.runs = runs
+        self.spend = spend
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {str(status): count for status, count in self.summary.counts.runs.items() if count}
+
+
+def ran(path: Path, client: Any, *args: Any, resume: bool = False, during: Any = None, **given: Any) -> Ended:
+    """Run an experiment to its end in a loop of its own."""
+
+    async def run() -> Ended:
+        made = experiment(client, *args, **given)
+        async with runner_at(path, restore=lambda spec: made, **POLL) as runner:
+            if resume:
+                await runner.resume("e")
+            else:
+                await runner.start(made)
+            beside = asyncio.create_task(during(runner)) if during else None
+            summary = await runner.wait("e")
+            if beside is not None:
+                await beside
+            number = summary.experiment.id
+            ended = Ended(
+                summary, await runner.store.batches(number), await stored(runner.store, number),
+                await runner.store.spend(number),
+            )  # fmt: skip
+        closed = client.close()
+        if inspect.isawaitable(closed):
+            await closed
+        return ended
+
+    return asyncio.run(asyncio.wait_for(run(), TOO_LONG))
+
+
+@pytest.fixture(autouse=True)
+def no_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+
+
+@SDKS
+def test_rows_are_answered_in_files_of_the_limit_and_judged(
+    tmp_path: Path, provider: Simulator, client_of: Any, kind: str
+) -> None:
+    ended = ran(tmp_path, client_of(provider), 7, most=3, repetitions=2)
+    assert ended.summary.status is Status.COMPLETED
+    assert ended.counts == {"ok": 14}
+    assert [(one.evaluator, one.mean) for one in ended.summary.scores] == [("right", 1.0)]
+    assert [(each.count, each.state) for each in ended.batches] == [(3, "fetched")] * 4 + [(2, "fetched")]
+    ids = custom_ids(provider, kind)
+    assert (len(ids), set(ids.values())) == (14, {1})
+    assert all(re.fullmatch(r"tg-[0-9a-f]{32}", name) for name in ids)
+    totals = ended.spend["task"]
+    assert (totals.metered, totals.priced) == (14, 14 if kind == "openai" else 0)
+    full = price_of("openai", "gpt-4o-mini")
+    assert full is not None
+    if kind == "openai":
+        usage = Usage(totals.input_tokens, totals.output_tokens)
+        assert totals.nanodollars == pytest.approx(full.nanodollars(usage) / 2, abs=14)
+
+
+def test_files_have_one_model_each(tmp_path: Path, provider: Simulator) -> None:
+    dataset = [{"n": n, "model": f"m{n % 2}"} for n in range(6)]
+    ended = ran(tmp_path, openai_of(provider), dataset=dataset)
+    assert [each.items for each in ended.batches] == [
+        tuple((1, n, n + 1) for n in range(first, 6, 2)) for first in (0, 1)
+    ]
+    assert ended.counts == {"ok": 6}
+
+
+def test_row_that_the_provider_refuses_ends_with_its_reason(tmp_path: Path, provider: Simulator) -> None:
+    def build(row: Any) -> dict[str, Any]:
+        return body(row) if row["n"] != 2 else {"model": "gpt-4o-mini"}
+
+    ended = ran(tmp_path, openai_of(provider), build=build)
+    assert ended.counts == {"ok": 4, "error": 1}
+    (bad,) = [each for each in ended.runs if each.status is ResultStatus.ERROR]
+    assert (bad.ordinal, bad.error_kind, bool(bad.error)) == (2, "status 400", True)
+    assert ended.summary.status is Status.COMPLETED
+
+
+def test_row_that_is_not_built_fails_and_the_others_are_sent(tmp_path: Path, provider: Simulator) -> None:
+    ended = ran(tmp_path, openai_of(provider), build=lambda row: body(row) if row["n"] else row["missing"])
+    assert ended.counts == {"ok": 4, "error": 1}
+    assert sum(custom_ids(provider).values()) == 4
+
+
+def test_rows_of_an_expired_batch_go_back(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    def half(request: Request, answer: Answer) -> Answer:
+        if has_ended(request, answer) and not ended_early:
+            return changed(answer, status="expired")
+        if request.path.endswith("/content") and not ended_early:
+            ended_early.append(request.path)
+            return answer[0], b"".join(answer[1].splitlines(keepends=True)[:3]), answer[2]
+        return answer
+
+    ended_early: list[str] = []
+    faults.after = half
+    ended = ran(tmp_path, openai_of(provider))
+    assert ended.counts == {"ok": 5}
+    assert [(each.count, each.detail) for each in ended.batches] == [(5, "expired"), (2, "completed")]
+    assert Counter(each.attempts for each in ended.runs) == {1: 3, 2: 2}
+
+
+def test_row_that_expires_each_time_ends_as_an_error(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    def expired(request: Request, answer: Answer) -> Answer:
+        if has_ended(request, answer):
+            return changed(answer, status="expired", output_file_id=None)
+        return answer
+
+    faults.after = expired
+    ended = ran(tmp_path, openai_of(provider), 2)
+    assert ended.counts == {"error": 2}
+    assert {(each.error_kind, each.attempts) for each in ended.runs} == {("expired", 3)}
+    assert len(ended.batches) == 3
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_rows_of_a_batch_that_is_cancelled_elsewhere_go_back(tmp_path: Path, kind: str) -> None:
+    with Simulator(Scenario(batch_seconds=1e6)) as provider:
+
+        async def cancel(runner: Any) -> None:
+            while not any(each.provider_id for each in await runner.store.batches(1)):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            provider.configure(batch_seconds=0.05)
+            (record,) = await runner.store.batches(1)
+            client: Any = openai_of(provider) if kind == "openai" else anthropic_of(provider)
+            async with client:
+                await (client if kind == "openai" else client.messages).batches.cancel(record.provider_id)
+
+        client = openai_of(provider) if kind == "openai" else anthropic_of(provider)
+        ended = ran(tmp_path, client, during=cancel)
+        assert ended.counts == {"ok": 5}
+        assert [each.state for each in ended.batches] == ["fetched", "fetched"]
+        assert {each.attempts for each in ended.runs} == {1}
+
+
+def test_unknown_status_ends_the_run_and_nothing_is_sent_again(
+    tmp_path: Path, provider: Simulator, faults: Faults
+) -> None:
+    faults.after = lambda request, answer: changed(answer, status="paused") if is_status(request) else answer
+    ended = ran(tmp_path, openai_of(provider))
+    assert ended.summary.status is Status.ERROR
+    assert ended.summary.experiment.last_error is not None
+    assert "unknown status 'paused'" in ended.summary.experiment.last_error
+    assert [(each.state, "paused" in (each.detail or "")) for each in ended.batches] == [("submitted", True)]
+    faults.after = lambda request, answer: answer
+    ended = ran(tmp_path, openai_of(provider), resume=True)
+    assert (ended.counts, len(ended.batches)) == ({"ok": 5}, 1)
+    assert set(custom_ids(provider).values()) == {1}
+
+
+def test_results_that_are_cut_or_of_others(
+    tmp_path: Path, provider: Simulator, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[str] = []
+
+    def cut(request: Request, answer: Answer) -> Answer:
+        if request.path.endswith("/content") and not done:
+            done.append(request.path)
+            return answer[0], b'{"custom_id": "not-mine"}\n' + answer[1][: len(answer[1]) // 2], answer[2]
+        return answer
+
+    faults.after = cut
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        ended = ran(tmp_path, openai_of(provider), 6)
+    assert ended.counts == {"ok": 6}
+    assert [each.count for each in ended.batches] in ([6, 3], [6, 4])
+    assert [each.message for each in caplog.records if "not-mine" in each.message] == [
+        "experiment e: its batches: 1 results of batch 1 ignored: their ids are not its own, such as not-mine"
+    ]
+
+
+def test_rate_limits_of_the_batch_endpoints_are_waited_for(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+
+    def limited(request: Request) -> Answer | None:
+        seen[request.method, request.path] += 1
+        return refusal(429, "slow down") if seen[request.method, request.path] == 1 else None
+
+    faults.before = limited
+    client = openai.AsyncOpenAI(base_url=provider.openai_url, api_key="any", max_retries=0)
+    ended = ran(tmp_path, client, 4, most=2)
+    assert ended.counts == {"ok": 4}
+    assert set(custom_ids(provider).values()) == {1}
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_batch_whose_creation_was_not_answered_is_found(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    lost: list[str] = []
+
+    def unanswered(request: Request, answer: Answer) -> Answer:
+        if request.method == "POST" and request.path.endswith("/batches") and len(lost) < 2:
+            lost.append(request.path)
+            return refusal(500, "lost")
+        return answer
+
+    faults.after = unanswered
+    client: Any = openai_of(provider) if kind == "openai" else anthropic_of(provider)
+    ended = ran(tmp_path, client, 4, most=2)
+    assert (ended.counts, len(lost)) == ({"ok": 4}, 2)
+    assert set(custom_ids(provider, kind).values()) == {1}
+    assert len({each.provider_id for each in ended.batches}) == 2
+
+
+def test_queue_of_the_provider_that_is_full_is_waited_for(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    def full(request: Request, answer: Answer) -> Answer:
+        if is_status(request) and json.loads(answer[1])["request_counts"]["total"] > 3:
+            error = {
+                "code": "token_limit_exceeded",
+                "message": "Enqueued token limit reached",
+                "line": None,
+                "param": None,
+            }
+            return changed(answer, status="failed", output_file_id=None, errors={"object": "list", "data": [error]})
+        return answer
+
+    faults.after = full
+    ended = ran(tmp_path, openai_of(provider), 8)
+    assert (ended.counts, ended.summary.status) == ({"ok": 8}, Status.COMPLETED)
+    assert sorted(each.count for each in ended.batches if each.detail == "completed") in ([2, 2, 2, 2], [2, 3, 3])
+    assert {each.attempts for each in ended.runs} == {1}
+
+
+def test_batch_that_the_provider_rejects_ends_the_run_with_its_reason(
+    tmp_path: Path, provider: Simulator, faults: Faults
+) -> None:
+    error = {"code": "model_not_found", "message": "The model m has no batches", "line": 1, "param": None}
+    failed = {"status": "failed", "errors": {"object": "list", "data": [error]}, "output_file_id": None}
+    faults.after = lambda request, answer: changed(answer, **failed) if is_status(request) else answer
+    ended = ran(tmp_path, openai_of(provider))
+    assert (ended.summary.status, ended.counts, len(ended.batches)) == (Status.ERROR, {}, 1)
+    assert "The model m has no batches" in str(ended.summary.experiment.last_error)
+    faults.after = lambda request, answer: answer
+    assert ran(tmp_path, openai_of(provider), resume=True).counts == {"ok": 5}
+
+
+def test_answers_stay_at_the_provider_while_parse_is_wrong(tmp_path: Path, provider: Simulator) -> None:
+    ended = ran(tmp_path, openai_of(provider), 8, parse=lambda answer: answer["no such key"])
+    assert ended.summary.status is Status.ERROR
+    assert [each.state for each in ended.batches] == ["ended"]
+    ended = ran(tmp_path, openai_of(provider), 8, resume=True)
+    assert (ended.counts, len(ended.batches)) == ({"ok": 8}, 1)
+    assert set(custom_ids(provider).values()) == {1}
+
+
+def test_rows_in_batches_are_not_called_one_by_one(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    faults.after = lambda request, answer: changed(answer, status="paused") if is_status(request) else answer
+    ran(tmp_path, openai_of(provider))
+
+    async def again() -> Summary:
+        made = Experiment("e", rows(5), lambda row: "called")
+        async with runner_at(tmp_path, restore=lambda spec: made) as runner:
+            await runner.resume("e")
+            return await runner.wait("e")
+
+    summary = asyncio.run(again())
+    assert summary.status is Status.ERROR
+    assert "1 of its batches are not fetched" in str(summary.experiment.last_error)
+    assert not summary.counts.runs.get(ResultStatus.OK)
+
+
+@SDKS
+def test_task_runs_row_by_row_without_batch(tmp_path: Path, provider: Simulator, client_of: Any, kind: str) -> None:
+    client = client_of(provider)
+
+    async def run() -> Summary:
+        made = Experiment("e", rows(3), BatchTask(body, said, client=client), [right])
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(made)
+        closed = client.close()
+        if inspect.isawaitable(closed):
+            await closed
+        return summary
+
+    assert dict(asyncio.run(run()).counts.runs) == {ResultStatus.OK: 3}
+    assert custom_ids(provider, kind) == {}
+
+
+def test_other_functions_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="BatchTask"):
+        Experiment("e", rows(1), lambda row: row, batch=True)
+    task = BatchTask(body, said, client=object())
+    with pytest.raises(ConfigurationError, match="without spread"):
+        Experiment("e", rows(1), task, batch=True, spread=True)
+    with pytest.raises(ConfigurationError, match="without a budget"):
+        Experiment("e", rows(1), task, batch=True, budget=Budget(tokens=1))
+
+
+def test_items_of_a_batch_are_kept_as_ranges() -> None:
+    items = ItemSet()
+    places = [Place(ordinal, repetition) for ordinal in (0, 1, 2, 5, 6) for repetition in (1, 2)]
+    for place in places:
+        items.add(place)
+    assert items.ranges == ((1, 0, 3), (1, 5, 7), (2, 0, 3), (2, 5, 7))
+    again = ItemSet(items.ranges)
+    assert (sorted(again), len(again), again.first, again.end) == (places, 10, 0, 7)
+    assert [Place(n, 1) in again for n in range(8)] == [True, True, True, False, False, True, True, False]
+    assert Place(0, 3) not in again
