@@ -15,13 +15,16 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from typer.testing import CliRunner
 
 from tests.runner.scene import TOO_LONG, runner_at, stored
+from tidegate.cli.main import app
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError
 from tidegate.providers import price_of
 from tidegate.runner import BatchTask, Budget, Experiment, Summary
 from tidegate.runner.batch.task import ItemSet
+from tidegate.runner.declared.build import from_file
 from tidegate.runner.item import Place
 from tidegate.storage import BatchRecord, ResultStatus, Status, StoredRun, claims
 from tidegate.testing import Scenario, Simulator
@@ -293,6 +296,77 @@ def test_unknown_status_ends_the_run_and_nothing_is_sent_again(
     ended = ran(tmp_path, openai_of(provider), resume=True)
     assert (ended.counts, len(ended.batches)) == ({"ok": 5}, 1)
     assert set(custom_ids(provider).values()) == {1}
+
+
+def test_batches_are_shown_and_listed_with_their_state(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    faults.after = lambda request, answer: changed(answer, status="paused") if is_status(request) else answer
+    (record,) = ran(tmp_path, openai_of(provider)).batches
+    place = ["--db", str(tmp_path / "runs.db")]
+    said = CliRunner().invoke(app, ["experiment", "show", "e", *place]).output
+    assert f"batches: 1 submitted\n  1: submitted, 5 rows, openai {record.provider_id}: batch 1 failed: " in said
+    facts = json.loads(CliRunner().invoke(app, ["experiment", "show", "e", *place, "--json"]).output)
+    assert facts["batches"] == [
+        {"batch": 1, "provider": "openai", "id": record.provider_id, "state": "submitted", "rows": 5,
+         "detail": record.detail}
+    ]  # fmt: skip
+    listed = json.loads(CliRunner().invoke(app, ["experiment", "list", *place, "--json"]).output)
+    assert listed["batches"] == {"submitted": 1}
+    faults.after = lambda request, answer: answer
+    ran(tmp_path, openai_of(provider), resume=True)
+    assert "batches: 1 fetched\n" in CliRunner().invoke(app, ["experiment", "show", "e", *place]).output
+
+
+YAML = """
+name: e
+dataset: rows.jsonl
+task: {{provider: {kind}, model: gpt-4o-mini, base_url: "{url}", system: Be short., prompt: "q{{n}}"}}
+batch: {batch}
+{more}
+"""
+
+
+def declared(
+    path: Path, provider: Simulator, kind: str, batch: str = "{max_requests: 3}", more: str = ""
+) -> Experiment:
+    """The experiment of a file."""
+    (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(5)))
+    url = provider.openai_url if kind == "openai" else provider.url
+    (path / "experiment.yaml").write_text(YAML.format(kind=kind, url=url, batch=batch, more=more))
+    return from_file(path / "experiment.yaml")
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_declared_experiment_is_answered_in_batches(
+    tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+
+    async def run() -> tuple[Summary, list[StoredRun]]:
+        async with runner_at(tmp_path, **POLL) as runner:
+            summary = await runner.run(declared(tmp_path, provider, kind))
+            return summary, await stored(runner.store, summary.experiment.id)
+
+    summary, runs = asyncio.run(run())
+    assert [each.count for each in summary.batches] == [3, 2]
+    assert [each.output for each in runs] == [f"You said: q{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "more", "told"),
+    [
+        ("google", "{}", "", "line 5, batch.*only openai, anthropic"),
+        ("openai", "{}", "spread: true", "spread.*no spread beside `batch`"),
+        ("openai", "{}", "budget: {tokens: 5}", "budget.*no budget beside `batch`"),
+        ("openai", "{max_requests: 0}", "", "batch.max_requests"),
+        ("openai", "true", "", "line 5, batch"),
+    ],
+)
+def test_wrong_declaration_is_refused(
+    tmp_path: Path, provider: Simulator, kind: str, batch: str, more: str, told: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        declared(tmp_path, provider, kind, batch, more)
 
 
 def test_results_that_are_cut_or_of_others(

@@ -38,6 +38,7 @@ async def test_batches_are_numbered_and_changed_by_number(store: Store) -> None:
     ]
     assert await store.batch_ids("openai") == {"batch_1"}
     assert await store.batch_ids("anthropic") == frozenset()
+    assert await store.batch_counts() == {claim.experiment_id: {"intent": 1, "submitted": 1}}
 
 
 async def test_batch_of_an_older_claim_is_not_written(store: Store, place: Place) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, func, select
 
 from tidegate.errors import ClaimLost
 from tidegate.storage.bulk import insert_into
@@ -62,6 +62,16 @@ async def of(database: Database, experiment_id: int) -> list[BatchRecord]:
         return [_record(row) for row in await connection.execute(query)]
 
 
+async def counts(database: Database) -> dict[int, dict[str, int]]:
+    """Return the number of batches by experiment and state; experiments without any are left out."""
+    query = select(batch.experiment_id, batch.state, func.count()).group_by(batch.experiment_id, batch.state)
+    found: dict[int, dict[str, int]] = {}
+    async with database.reading() as connection:
+        for number, state, count in await connection.execute(query.order_by(batch.experiment_id, batch.state)):
+            found.setdefault(number, {})[state] = count
+    return found
+
+
 async def provider_ids(database: Database, provider: str) -> frozenset[str]:
     """Return the provider's names of all batches that are known here."""
     query = select(batch.provider_id).where(batch.provider == provider, batch.provider_id.is_not(None))
@@ -69,7 +79,7 @@ async def provider_ids(database: Database, provider: str) -> frozenset[str]:
         return frozenset((await connection.execute(query)).scalars())
 
 
-def _record(row: Row[Any]) -> BatchRecord:
+def _record(row: Any) -> BatchRecord:
     number, provider, state, tag, items, *others = row
     return BatchRecord(
         number, provider, BatchState(state), tag, tuple((one, first, end) for one, first, end in json.loads(items)),

@@ -305,6 +305,10 @@ class Store:
         """Return the batches of an experiment, by their number."""
         return await batches.of(self._database, experiment_id)
 
+    async def batch_counts(self) -> dict[int, dict[str, int]]:
+        """Return the number of batches by experiment and state; experiments without any are left out."""
+        return await batches.counts(self._database)
+
     async def batch_ids(self, provider: str) -> frozenset[str]:
         """Return the provider's names of all batches that are known in this database."""
         return await batches.provider_ids(self._database, provider)

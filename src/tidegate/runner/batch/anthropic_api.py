@@ -123,7 +123,8 @@ class AnthropicBatchApi:
             name = "expired" if kind == "expired" else "cancelled"
             return ItemAnswer(None, kind=name, reason=f"the batch was {name}", again=True, free=kind == "canceled")
         outer = result.get("error") or {}
-        told = outer.get("error") if isinstance(outer.get("error"), dict) else outer
+        inner = outer.get("error")
+        told = inner if isinstance(inner, dict) else outer
         code = str(told.get("type") or kind or "invalid")
         again = code in ("api_error", "overloaded_error", "rate_limit_error", "timeout_error")
         return ItemAnswer(None, kind=code, reason=str(told.get("message") or code), again=again)

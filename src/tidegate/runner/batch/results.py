@@ -6,10 +6,12 @@ import json
 from typing import Any
 
 from tidegate.core.token_totals import TokenTotals, totals_of
+from tidegate.errors import UnusableAnswer
 from tidegate.providers import COMPATIBLE, named, price_of, usage_of
 from tidegate.runner.batch.api import BatchApi, ItemAnswer
 from tidegate.runner.batch.task import BatchTask
 from tidegate.runner.item import Item, Place
+from tidegate.runner.redaction import redacted
 from tidegate.runner.result_handler import ResultHandler
 from tidegate.runner.run import ExperimentRun
 from tidegate.storage import ItemUsage, ResultStatus
@@ -49,6 +51,10 @@ class BatchResults:
         item.usage = self._usage(answer)
         try:
             output = self._task.parse(answer.body)
+        except UnusableAnswer as error:
+            # The model's answer is the cause, not `parse`; another attempt would be paid for.
+            item.attempts += 1
+            run.write_failure(item, ResultStatus.ERROR, type(error).__name__, redacted(error))
         except Exception as error:
             self._handler.fail(item, error)
         else:
