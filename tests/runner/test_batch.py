@@ -6,7 +6,10 @@ import asyncio
 import inspect
 import json
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -205,6 +208,25 @@ def test_rows_are_answered_in_files_of_the_limit_and_judged(
     if kind == "openai":
         usage = Usage(totals.input_tokens, totals.output_tokens)
         assert totals.nanodollars == pytest.approx(full.nanodollars(usage) / 2, abs=14)
+
+
+def test_azure_batches_have_its_paths(tmp_path: Path, provider: Simulator) -> None:
+    client = openai.AsyncAzureOpenAI(azure_endpoint=provider.url, api_key="any", api_version="2024-10-21")
+    ended = ran(tmp_path, client, 4, most=2)
+    assert ended.counts == {"ok": 4}
+    assert {each.provider for each in ended.batches} == {"azure"}
+    with openai.OpenAI(base_url=provider.openai_url, api_key="any") as plain:
+        assert {each.endpoint for each in plain.batches.list()} == {"/chat/completions"}
+
+
+def test_example_of_the_docs_runs(tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "batch.md").read_text()
+    (tmp_path / "example.py").write_text(page.split("```python\n")[1].split("```")[0])
+    (tmp_path / "questions.jsonl").write_text('{"question": "Paris?", "answer": "Paris"}\n')
+    env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "TIDEGATE_LOG": "off"}
+    command = [sys.executable, "example.py"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["capitals: COMPLETED: 1 row, 1 answered", "correct: 1.000 of 1"]
 
 
 def test_files_have_one_model_each(tmp_path: Path, provider: Simulator) -> None:

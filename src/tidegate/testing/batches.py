@@ -85,6 +85,9 @@ class BatchApi:
     def handle(self, request: Request) -> Answer | None:
         """Return the answer to a request of these interfaces, None for any other path."""
         path = request.path.removeprefix("/openai")
+        if path != request.path and not path.startswith("/v1/"):
+            # Azure's paths have no version.
+            path = f"/v1{path}"
         for prefix, serve in (
             ("/v1/files", self._file),
             ("/v1/batches", self._batch),
@@ -186,7 +189,9 @@ class BatchApi:
 
     def _result(self, batch: Batch, line: Body) -> dict[str, Any]:
         path, body = batch.facts.get("endpoint", "/v1/messages"), line.get("body", line.get("params"))
-        status, answer = self._answer(str(line.get("url") or path), body if isinstance(body, dict) else {})
+        url = str(line.get("url") or path)
+        url = url if url.startswith("/v1/") else f"/v1{url}"
+        status, answer = self._answer(url, body if isinstance(body, dict) else {})
         return {"custom_id": line.get("custom_id"), "status": status, "body": answer, "number": next(self._numbers)}
 
     def _openai_facts(self, batch: Batch, cancelling: bool = False) -> dict[str, Any]:

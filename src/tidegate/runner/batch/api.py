@@ -68,7 +68,7 @@ UNDECIDED = ""
 """Result of a search that must be repeated: a batch that may be the wanted one has not ended."""
 
 
-class BatchApi(Protocol):
+class ProviderBatchApi(Protocol):
     """Batch API of a provider. Its methods raise the errors of the SDK.
 
     `provider` is the provider's name. A batch has at most `max_requests` and `max_bytes`.

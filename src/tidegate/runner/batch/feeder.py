@@ -26,7 +26,7 @@ from tidegate.core.backoff import half_jitter
 from tidegate.errors import ClaimLost, ConfigurationError, Error
 from tidegate.redaction import clean
 from tidegate.runner.background import retry_while_unavailable
-from tidegate.runner.batch.api import UNDECIDED, BatchApi, BatchStatus, ItemAnswer, Phase, Search
+from tidegate.runner.batch.api import UNDECIDED, BatchStatus, ItemAnswer, Phase, ProviderBatchApi, Search
 from tidegate.runner.batch.results import BatchResults
 from tidegate.runner.batch.task import BatchTask, ItemSet, custom_id
 from tidegate.runner.feeder import Feeder
@@ -84,7 +84,7 @@ class BatchFeeder(Feeder):
     """Feeder of one run whose tasks a Batch API answers; evaluations are fed as in any other run."""
 
     def __init__(
-        self, run: ExperimentRun, handler: ResultHandler, api: BatchApi, task: BatchTask, *, complete: bool
+        self, run: ExperimentRun, handler: ResultHandler, api: ProviderBatchApi, task: BatchTask, *, complete: bool
     ) -> None:
         super().__init__(run, complete=complete)
         self._api = api
@@ -313,7 +313,7 @@ class BatchFeeder(Feeder):
 
     async def _submit(self, record: BatchRecord, fresh: bool) -> BatchRecord:
         """Return a batch that is at the provider, or that needs no request any more."""
-        search, failures = not fresh, 0
+        search, failures, began = not fresh, 0, self._run.shared.loop.time()
         while True:
             if search:
                 found = await self._search(record)
@@ -331,7 +331,7 @@ class BatchFeeder(Feeder):
                     made = await self._api.create(record, self._name, lines)
                 except Exception as error:
                     failures += 1
-                    wait = self._wait_after(record, error, failures, None)
+                    wait = self._wait_after(record, error, failures, began)
                     status = getattr(error, "status_code", None)
                     search = not (isinstance(status, int) and 400 <= status < 500 and status not in (408, 409))
                 else:
@@ -470,13 +470,13 @@ class BatchFeeder(Feeder):
                 failures += 1
                 await asyncio.sleep(self._wait_after(record, error, failures, began))
 
-    def _wait_after(self, record: BatchRecord, error: Exception, failures: int, began: float | None) -> float:
+    def _wait_after(self, record: BatchRecord, error: Exception, failures: int, began: float) -> float:
         """Return the seconds before the next try of a request; raise `BatchError` if there is none."""
         settings, shared = self._run.shared.settings, self._run.shared
         found = classify(error, None, None, False)
         if isinstance(error, ConfigurationError) or found.next_step is NextStep.PERMANENT:
             raise BatchError(record.number, redacted(error) or type(error).__name__) from error
-        if began is not None and settings.max_outage is not None and shared.loop.time() - began > settings.max_outage:
+        if settings.max_outage is not None and shared.loop.time() - began > settings.max_outage:
             reason = f"no answer for {settings.max_outage:g} s: {redacted(error)}"
             raise BatchError(record.number, reason) from error
         if failures == 1:
@@ -495,7 +495,7 @@ def _missing(status: BatchStatus) -> ItemAnswer:
     return ItemAnswer(None, kind=kind, reason=f"batch {word}: no result for this row", again=True, free=cancelled)
 
 
-def api_of(task: BatchTask) -> BatchApi:
+def api_of(task: BatchTask) -> ProviderBatchApi:
     """Return the Batch API behind a task's client. Raise `ConfigurationError` if it has none."""
     from tidegate.providers import recognise
     from tidegate.runner.batch.anthropic_api import AnthropicBatchApi

@@ -8,7 +8,7 @@ from typing import Any
 from tidegate.core.token_totals import TokenTotals, totals_of
 from tidegate.errors import UnusableAnswer
 from tidegate.providers import COMPATIBLE, named, price_of, usage_of
-from tidegate.runner.batch.api import BatchApi, ItemAnswer
+from tidegate.runner.batch.api import ItemAnswer, ProviderBatchApi
 from tidegate.runner.batch.task import BatchTask
 from tidegate.runner.item import Item, Place
 from tidegate.runner.redaction import redacted
@@ -20,7 +20,7 @@ from tidegate.storage import ItemUsage, ResultStatus
 class BatchResults:
     """Receiver of the answers of batches; it counts the attempts at rows without one."""
 
-    def __init__(self, run: ExperimentRun, handler: ResultHandler, api: BatchApi, task: BatchTask) -> None:
+    def __init__(self, run: ExperimentRun, handler: ResultHandler, api: ProviderBatchApi, task: BatchTask) -> None:
         self._run = run
         self._handler = handler
         self._task = task
