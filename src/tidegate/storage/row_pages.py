@@ -123,7 +123,9 @@ async def row_page(
             bounds = None
         found = await _items(connection, experiment_id, wanted, after, before, bounds, limit + 1)
         items = found[:limit]
-        rows = await _rows(connection, database.sqlite, experiment_id, extent.dataset_id, items[::-1] if back else items)
+        rows = await _rows(
+            connection, database.sqlite, experiment_id, extent.dataset_id, items[::-1] if back else items
+        )
         searched = None
         if bounds is not None and len(found) <= limit:
             searched = (bounds[0], 1) if back and bounds[0] > 0 else None
@@ -196,7 +198,9 @@ async def _rows(
     judged: dict[TaskCursor, list[ShownJudgement]] = {}
     for one in await connection.execute(_judgements(sqlite), given):
         judged.setdefault((one.ordinal, one.repetition), []).append(
-            ShownJudgement(one.evaluator, one.output, ResultStatus(one.status), one.score, one.label, one.value, one.error)
+            ShownJudgement(
+                one.evaluator, one.output, ResultStatus(one.status), one.score, one.label, one.value, one.error
+            )
         )
     found = {
         (row.ordinal, row.repetition): row
