@@ -9,7 +9,7 @@ import pytest
 from tests.storage.places import Place
 from tidegate.errors import ClaimLost, SchemaMismatch
 from tidegate.storage import BatchRecord, BatchState, Claim, Status, Store
-from tidegate.storage.migrate import VERSION_TABLE
+from tidegate.storage.migrate import HEAD, VERSION_TABLE
 
 pytestmark = pytest.mark.anyio
 
@@ -55,8 +55,12 @@ async def test_batch_of_an_older_claim_is_not_written(store: Store, place: Place
 async def test_batch_is_not_written_into_another_schema(store: Store, place: Place) -> None:
     claim = await claimed(store)
     place.sql(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
-    with pytest.raises(SchemaMismatch):
-        await store.save_batch(claim, INTENT)
+    try:
+        with pytest.raises(SchemaMismatch):
+            await store.save_batch(claim, INTENT)
+    finally:
+        # The tests of a process share one database of PostgreSQL.
+        place.sql(f"UPDATE {VERSION_TABLE} SET version_num = '{HEAD}'")
 
 
 async def test_batches_are_deleted_with_their_experiment(store: Store) -> None:
