@@ -147,10 +147,11 @@ class BatchState(StrEnum):
 class BatchRecord:
     """Batch of an experiment at a provider's Batch API.
 
-    `number` counts an experiment's batches from 1. `tag` is random and identifies it at the provider. `items` are its
-    rows as (repetition, first ordinal, end ordinal), `count` is their number. `epoch` is that of the claim which has
-    written it last. `file_id` and `provider_id` are the provider's names of its input file and of itself. `detail` is
-    the reason of an end without all answers, or of an error. `created_at` is by the database's clock.
+    `number` counts an experiment's batches from 1. `tag` is random and identifies it at the provider. `items` are
+    its rows as (repetition, first ordinal, end ordinal), `count` is their number. `epoch` is that of the claim
+    which has written it last. `file_id` and `provider_id` are the provider's names of its input file and of itself;
+    the first is stored directly before the request that creates it. `detail` is the reason of an end without all
+    answers, or of an error. `created_at` is by the database's clock.
     """
 
     number: int

@@ -14,7 +14,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from tidegate.runner.batch.api import UNDECIDED, BatchStatus, ItemAnswer, Phase, Search, by_id, compact, seconds_of
+from tidegate.runner.batch.api import (
+    INLINE,
+    UNDECIDED,
+    BatchStatus,
+    ItemAnswer,
+    Phase,
+    Search,
+    by_id,
+    compact,
+    seconds_of,
+)
 from tidegate.runner.batch.task import called
 from tidegate.storage import BatchRecord
 
@@ -47,9 +57,9 @@ class AnthropicBatchApi:
         """Return one of the requests of the batch's body."""
         return compact({"custom_id": identity, "params": body}) + b"\n"
 
-    async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
+    async def upload(self, name: str, lines: Sequence[bytes]) -> str:
         """Do nothing: the requests are in the body of the batch."""
-        return None
+        return INLINE
 
     async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:
         """Create a batch. The SDK must not repeat the request: the first one may have created it."""

@@ -64,6 +64,9 @@ class Search(NamedTuple):
     expects: Callable[[str], bool]
 
 
+INLINE = "-"
+"""Name in place of a file's where the requests are sent with the batch itself."""
+
 UNDECIDED = ""
 """Result of a search that must be repeated: a batch that may be the wanted one has not ended."""
 
@@ -86,8 +89,8 @@ class ProviderBatchApi(Protocol):
         """Return a request as it is sent."""
         ...
 
-    async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
-        """Upload the requests; return the provider's name of the file, None where none is needed."""
+    async def upload(self, name: str, lines: Sequence[bytes]) -> str:
+        """Upload the requests; return the provider's name of the file, `INLINE` where none is needed."""
         ...
 
     async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:

@@ -5,8 +5,9 @@ as an intent before the provider gets it. Then one task follows it: it submits t
 queues its results as those of any other row. The batch is stored as fetched when all its results are durable. Rows that
 lack an answer then go back into the plan.
 
-After a crash, a follower goes on from the stored state. An intent of an earlier process may be at the provider. So it
-is searched there before its rows are submitted, and also after a request without a clear answer. Results that are
+After a crash, a follower goes on from the stored state. The name of a batch's file is stored directly before the
+request that creates it. So an intent with one may be at the provider, and is searched there before its rows are
+submitted, as after a request without a clear answer. An intent without one was never sent. Results that are
 durable already are no longer pending, so a second fetch of a batch skips them. Rows of a batch that is not fetched are
 in no other batch. The plan and the end of a batch exclude each other (`_planning`), so no page mixes both states.
 """
@@ -121,7 +122,7 @@ class BatchFeeder(Feeder):
         try:
             for record in await self._try(partial(self._store.batches, run.id)):
                 if record.state is not BatchState.FETCHED:
-                    self._follow(record, fresh=False)
+                    self._follow(record)
             while run.live:
                 self._moved.clear()
                 if not self._errors:
@@ -239,7 +240,7 @@ class BatchFeeder(Feeder):
         record = BatchRecord(
             0, self._api.provider, BatchState.INTENT, secrets.token_hex(16), draft.items.ranges, draft.count
         )
-        self._follow(await self._save(record), fresh=True)
+        self._follow(await self._save(record))
 
     async def _save(self, record: BatchRecord) -> BatchRecord:
         saved = await self._try(partial(self._store.save_batch, self._run.claim, record))
@@ -269,10 +270,10 @@ class BatchFeeder(Feeder):
 
     # One batch, from its intent to its results.
 
-    def _follow(self, record: BatchRecord, fresh: bool) -> None:
+    def _follow(self, record: BatchRecord) -> None:
         self._open[record.number] = record, ItemSet(record.items)
         self._run.batched += record.count
-        task = self._run.shared.loop.create_task(self._followed(record, fresh))
+        task = self._run.shared.loop.create_task(self._followed(record))
         self._followers.add(task)
         task.add_done_callback(self._on_followed)
 
@@ -280,13 +281,13 @@ class BatchFeeder(Feeder):
         self._followers.discard(task)
         self._moved.set()
 
-    async def _followed(self, record: BatchRecord, fresh: bool) -> None:
+    async def _followed(self, record: BatchRecord) -> None:
         run, number = self._run, record.number
         try:
             if record.provider != self._api.provider:
                 raise BatchError(number, f"it is at {record.provider}, and the client asks {self._api.provider}")
             if record.state is BatchState.INTENT:
-                record = await self._submit(record, fresh)
+                record = await self._submit(record)
             if record.state is BatchState.SUBMITTED:
                 record = await self._watch(record)
             if record.state is BatchState.ENDED:
@@ -311,9 +312,9 @@ class BatchFeeder(Feeder):
             except Exception as worse:
                 self._end_with(worse)
 
-    async def _submit(self, record: BatchRecord, fresh: bool) -> BatchRecord:
+    async def _submit(self, record: BatchRecord) -> BatchRecord:
         """Return a batch that is at the provider, or that needs no request any more."""
-        search, failures, began = not fresh, 0, self._run.shared.loop.time()
+        search, failures, began = record.file_id is not None, 0, self._run.shared.loop.time()
         while True:
             if search:
                 found = await self._search(record)
@@ -325,7 +326,7 @@ class BatchFeeder(Feeder):
                     return await self._finish(record, [], "no row of it is open")
                 name = f"tidegate-{record.tag}"
                 file_id = await self._asked(record, partial(self._api.upload, name, lines))
-                # The claim is checked again directly before the request that is paid for.
+                # This checks the claim again, and marks the intent, directly before the request that is paid for.
                 record = await self._save(replace(record, file_id=file_id, count=len(lines)))
                 try:
                     made = await self._api.create(record, self._name, lines)

@@ -67,7 +67,7 @@ class OpenAIBatchApi:
         """Return a line of the input file."""
         return compact({"custom_id": identity, "method": "POST", "url": self._endpoint, "body": body}) + b"\n"
 
-    async def upload(self, name: str, lines: Sequence[bytes]) -> str | None:
+    async def upload(self, name: str, lines: Sequence[bytes]) -> str:
         """Upload an input file, and wait until the provider has read it."""
         files = self._client.files
         stored = await called(files.create, file=(f"{name}.jsonl", b"".join(lines)), purpose="batch")
