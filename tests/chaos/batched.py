@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import anthropic
-import openai
-
 from tidegate.runner import BatchTask, Experiment
 
 URL = os.environ["PROVIDER"]
-client: Any = (
-    openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key="any")
-    if os.environ["SDK"] == "openai"
-    else anthropic.AsyncAnthropic(base_url=URL, api_key="any")
-)
+client: Any
+# Only the one that is used, as each of fifty processes imports it.
+if os.environ["SDK"] == "openai":
+    import openai
+
+    client = openai.AsyncOpenAI(base_url=f"{URL}/v1", api_key="any")
+else:
+    import anthropic
+
+    client = anthropic.AsyncAnthropic(base_url=URL, api_key="any")
 
 
 def build(row: Any) -> dict[str, Any]:

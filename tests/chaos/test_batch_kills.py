@@ -136,13 +136,13 @@ def run(path: Path, place: Place, killer: Killer, env: dict[str, str]) -> int:
 @pytest.mark.parametrize(
     ("place", "sdk", "kills", "rows"),
     [
-        ("sqlite", "openai", 4, 16),
-        pytest.param("sqlite", "anthropic", 4, 16, marks=pytest.mark.chaos),
-        pytest.param("postgresql", "openai", 4, 16, marks=pytest.mark.chaos),
-        pytest.param("sqlite", "openai", 50, 400, marks=pytest.mark.chaos),
-        pytest.param("postgresql", "openai", 50, 400, marks=pytest.mark.chaos),
-        pytest.param("sqlite", "anthropic", 50, 400, marks=pytest.mark.chaos),
-        pytest.param("postgresql", "anthropic", 50, 400, marks=pytest.mark.chaos),
+        ("sqlite", "openai", 4, 12),
+        pytest.param("sqlite", "anthropic", 4, 12, marks=pytest.mark.chaos),
+        pytest.param("postgresql", "openai", 4, 12, marks=pytest.mark.chaos),
+        pytest.param("sqlite", "openai", 50, 200, marks=pytest.mark.chaos),
+        pytest.param("postgresql", "openai", 50, 200, marks=pytest.mark.chaos),
+        pytest.param("sqlite", "anthropic", 50, 200, marks=pytest.mark.chaos),
+        pytest.param("postgresql", "anthropic", 50, 200, marks=pytest.mark.chaos),
     ],
     indirect=["place"],
 )
@@ -151,7 +151,7 @@ def test_batches_of_a_run_that_is_killed_are_neither_lost_nor_sent_again(
 ) -> None:
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"n": number}) + "\n" for number in range(rows)))
     env: dict[str, Any] = {
-        "PROVIDER": provider.url, "SDK": sdk, "MOST": "4", "ROWS": str(tmp_path / "rows.jsonl"),
+        "PROVIDER": provider.url, "SDK": sdk, "MOST": "2", "ROWS": str(tmp_path / "rows.jsonl"),
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TIDEGATE_LOG": "off", "TIDEGATE_RUNNER_BATCH_POLL": "0.1",
     }  # fmt: skip
     drawn = random.Random(f"{kills} kills with {sdk}")
@@ -162,7 +162,9 @@ def test_batches_of_a_run_that_is_killed_are_neither_lost_nor_sent_again(
     for number in range(kills):
         # Rows that are at the provider are not uploaded again, so these kills come first.
         step, at = first[number % len(first)] if number < kills // 2 else then[number % len(then)]
-        killer.arm(step, at, drawn.randrange(2) if number else 0, late=drawn.random() < 0.5)
+        # At most one request of a dead process is unanswered, so a process searches once.
+        skipped = drawn.randrange(2) if number and step != "search" else 0
+        killer.arm(step, at, skipped, late=drawn.random() < 0.5)
         code = run(tmp_path, place, killer, env)
         killer.disarm()
         assert code == -signal.SIGKILL, (step, dict(killer.kills), (tmp_path / "said").read_text()[-4000:])
