@@ -44,6 +44,11 @@ STEPS = {
 """Requests during which a process is killed, by SDK."""
 
 
+PATIENCE = 900.0
+"""Seconds for which a process is waited for. Raising it reports one that hangs later. Chosen: the last process answers
+most of the batches, in 40 s on an idle machine, and in minutes beside other work."""
+
+
 class Killer:
     """Kill of a process at a request to the provider: before the provider acts on it, or before it answers."""
 
@@ -128,7 +133,7 @@ def run(path: Path, place: Place, killer: Killer, env: dict[str, str]) -> int:
             stderr=said, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     try:
-        return killer.process.wait(240)
+        return killer.process.wait(PATIENCE)
     finally:
         end(killer.process)
 

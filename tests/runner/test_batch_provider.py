@@ -33,6 +33,7 @@ from tidegate.core.values import Usage
 from tidegate.providers import price_of
 from tidegate.runner import BatchTask, Experiment, RunnerSettings
 from tidegate.runner.batch.anthropic_api import AnthropicBatchApi
+from tidegate.runner.batch.api import seconds_of
 from tidegate.runner.batch.openai_api import OpenAIBatchApi
 from tidegate.storage import ResultStatus, Status, claims
 from tidegate.testing import Scenario, Simulator
@@ -345,3 +346,21 @@ def test_bytes_of_a_file_are_limited_too(tmp_path: Path, provider: Simulator, mo
     assert (bad.ordinal, bad.error_kind) == (3, "never_fits")
     with openai.OpenAI(base_url=provider.openai_url, api_key="any") as client:
         assert max(each.bytes for each in client.files.list() if each.purpose == "batch") <= 700
+
+
+def test_client_without_batches_is_refused_before_a_call(tmp_path: Path) -> None:
+    made = Experiment("e", rows(2), BatchTask(body, said, client=object()), batch=True)
+
+    async def run() -> Any:
+        async with runner_at(tmp_path) as runner:
+            return await runner.run(made)
+
+    summary = asyncio.run(run())
+    assert summary.status is Status.ERROR
+    assert "client: 'object' is not usable" in str(summary.experiment.last_error)
+
+
+def test_times_of_a_retry_after_header_are_seconds_and_bounded() -> None:
+    texts = {"7": 7.0, "0.25": 0.25, "-3": 0.0, "99999": 3600.0, "Wed, 21 Oct 2026 07:28:00 GMT": 0.0, "nan": 0.0}
+    assert {text: seconds_of({"retry-after": text}) for text in texts} == texts
+    assert seconds_of({}) == 0.0
