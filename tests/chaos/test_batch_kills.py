@@ -20,7 +20,7 @@ from tests.chaos.processes import end, known, status
 from tests.cli.running import TIDEGATE, environ
 from tests.storage.places import Place
 from tidegate.testing import Scenario, Simulator
-from tidegate.testing.batches import Answer, BatchApi
+from tidegate.testing.batches import BatchAnswer, BatchApi
 from tidegate.testing.wire import Request
 
 SOURCE = Path(__file__).with_name("batched.py")
@@ -91,7 +91,7 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
     """A killer that sees every request to the batch endpoints."""
     made, handle = Killer(), BatchApi.handle
 
-    def seen(self: BatchApi, request: Request) -> Answer | None:
+    def seen(self: BatchApi, request: Request) -> BatchAnswer | None:
         made.at(request, late=False)
         answer = handle(self, request)
         made.at(request, late=True)

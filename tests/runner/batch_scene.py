@@ -19,7 +19,7 @@ from tests.runner.scene import TOO_LONG, runner_at, stored
 from tidegate.runner import BatchTask, Experiment, Summary
 from tidegate.storage import BatchRecord, StoredRun
 from tidegate.testing import Simulator
-from tidegate.testing.batches import Answer, BatchApi
+from tidegate.testing.batches import BatchAnswer, BatchApi
 from tidegate.testing.wire import Request
 
 POLL = {"batch_poll": 0.02, "backoff_base": 0.01, "backoff_cap": 0.05}
@@ -34,16 +34,16 @@ class Faults:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
-        self.send: Callable[[Request], Answer | None]
-        self.before: Callable[[Request], Answer | None] = lambda request: None
-        self.after: Callable[[Request, Answer], Answer] = lambda request, answer: answer
+        self.send: Callable[[Request], BatchAnswer | None]
+        self.before: Callable[[Request], BatchAnswer | None] = lambda request: None
+        self.after: Callable[[Request, BatchAnswer], BatchAnswer] = lambda request, answer: answer
 
 
 def faulty_endpoints(monkeypatch: pytest.MonkeyPatch) -> Faults:
     """A provider without faults, until a test adds some."""
     made, handle = Faults(), BatchApi.handle
 
-    def faulty(self: BatchApi, request: Request) -> Answer | None:
+    def faulty(self: BatchApi, request: Request) -> BatchAnswer | None:
         made.asked.append((request.method, request.path))
         made.send = partial(handle, self)
         answer = made.before(request)
@@ -56,12 +56,12 @@ def faulty_endpoints(monkeypatch: pytest.MonkeyPatch) -> Faults:
     return made
 
 
-def refusal(status: int, message: str) -> Answer:
+def refusal(status: int, message: str) -> BatchAnswer:
     content = json.dumps({"error": {"message": message, "type": "t", "code": None}}).encode()
-    return Answer(status, content, "application/json")
+    return BatchAnswer(status, content, "application/json")
 
 
-def changed(answer: Answer, **changes: Any) -> Answer:
+def changed(answer: BatchAnswer, **changes: Any) -> BatchAnswer:
     """An answer whose object has other values."""
     return answer._replace(content=json.dumps({**json.loads(answer.content), **changes}).encode())
 
@@ -70,7 +70,7 @@ def is_status(request: Request) -> bool:
     return request.method == "GET" and request.path.startswith("/v1/batches/")
 
 
-def has_ended(request: Request, answer: Answer) -> bool:
+def has_ended(request: Request, answer: BatchAnswer) -> bool:
     """Whether this is the status of a batch that is complete."""
     return is_status(request) and json.loads(answer.content)["status"] == "completed"
 

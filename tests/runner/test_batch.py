@@ -48,7 +48,7 @@ from tidegate.runner.declared.build import from_file
 from tidegate.runner.item import Place
 from tidegate.storage import ResultStatus, Status, StoredRun, claims
 from tidegate.testing import Scenario, Simulator
-from tidegate.testing.batches import Answer
+from tidegate.testing.batches import BatchAnswer
 from tidegate.testing.wire import Request
 
 
@@ -137,7 +137,7 @@ def test_row_that_is_not_built_fails_and_the_others_are_sent(tmp_path: Path, pro
 
 
 def test_rows_of_an_expired_batch_go_back(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
-    def half(request: Request, answer: Answer) -> Answer:
+    def half(request: Request, answer: BatchAnswer) -> BatchAnswer:
         if has_ended(request, answer) and not ended_early:
             return changed(answer, status="expired")
         if request.path.endswith("/content") and not ended_early:
@@ -154,7 +154,7 @@ def test_rows_of_an_expired_batch_go_back(tmp_path: Path, provider: Simulator, f
 
 
 def test_row_that_expires_each_time_ends_as_an_error(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
-    def expired(request: Request, answer: Answer) -> Answer:
+    def expired(request: Request, answer: BatchAnswer) -> BatchAnswer:
         if has_ended(request, answer):
             return changed(answer, status="expired", output_file_id=None)
         return answer
@@ -277,7 +277,7 @@ def test_results_that_are_cut_or_of_others(
 ) -> None:
     done: list[str] = []
 
-    def cut(request: Request, answer: Answer) -> Answer:
+    def cut(request: Request, answer: BatchAnswer) -> BatchAnswer:
         if request.path.endswith("/content") and not done:
             done.append(request.path)
             half = answer.content[: len(answer.content) // 2]
@@ -297,7 +297,7 @@ def test_results_that_are_cut_or_of_others(
 def test_rate_limits_of_the_batch_endpoints_are_waited_for(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
     seen: Counter[tuple[str, str]] = Counter()
 
-    def limited(request: Request) -> Answer | None:
+    def limited(request: Request) -> BatchAnswer | None:
         seen[request.method, request.path] += 1
         return refusal(429, "slow down") if seen[request.method, request.path] == 1 else None
 
@@ -314,7 +314,7 @@ def test_batch_whose_creation_was_not_answered_is_found(
 ) -> None:
     lost: list[str] = []
 
-    def unanswered(request: Request, answer: Answer) -> Answer:
+    def unanswered(request: Request, answer: BatchAnswer) -> BatchAnswer:
         if request.method == "POST" and request.path.endswith("/batches") and len(lost) < 2:
             lost.append(request.path)
             return refusal(500, "lost")
@@ -329,7 +329,7 @@ def test_batch_whose_creation_was_not_answered_is_found(
 
 
 def test_queue_of_the_provider_that_is_full_is_waited_for(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
-    def full(request: Request, answer: Answer) -> Answer:
+    def full(request: Request, answer: BatchAnswer) -> BatchAnswer:
         if is_status(request) and json.loads(answer.content)["request_counts"]["total"] > 3:
             error = {
                 "code": "token_limit_exceeded",

@@ -40,8 +40,8 @@ AnswerOne = Callable[[str, Body], tuple[int, dict[str, Any]]]
 """Function that answers one request of a batch, by path and body, with a status and a body."""
 
 
-class Answer(NamedTuple):
-    """Answer to a request: status, body, content type and further headers."""
+class BatchAnswer(NamedTuple):
+    """BatchAnswer to a request: status, body, content type and further headers."""
 
     status: int
     content: bytes
@@ -105,7 +105,7 @@ class BatchApi:
         self._batches: dict[str, Batch] = {}
         self._message_batches: dict[str, Batch] = {}
 
-    def handle(self, request: Request) -> Answer | None:
+    def handle(self, request: Request) -> BatchAnswer | None:
         """Return the answer to a request of these interfaces, None for any other path."""
         path = request.path.removeprefix("/openai")
         if path != request.path and not path.startswith("/v1/"):
@@ -127,7 +127,7 @@ class BatchApi:
                 return found or _error(404, f"No such object: {request.method} {path}")
         return None
 
-    def _refused(self) -> Answer | None:
+    def _refused(self) -> BatchAnswer | None:
         """Return a 429 for a request that comes sooner than the rate of these endpoints allows."""
         rate, now = self._scenario().batch_rate, self._clock()
         if rate is None:
@@ -141,7 +141,7 @@ class BatchApi:
         self._free_at = now + 1 / rate
         return None
 
-    def _file(self, request: Request, name: str, action: str) -> Answer | None:
+    def _file(self, request: Request, name: str, action: str) -> BatchAnswer | None:
         match request.method, bool(name), action:
             case "POST", False, "":
                 stored = self._upload(request)
@@ -155,7 +155,7 @@ class BatchApi:
             case "GET", "":
                 return _json(found.facts())
             case "GET", "content":
-                return Answer(200, found.content, "application/octet-stream")
+                return BatchAnswer(200, found.content, "application/octet-stream")
             case "DELETE", "":
                 del self._files[name]
                 return _json({"id": name, "object": "file", "deleted": True})
@@ -179,7 +179,7 @@ class BatchApi:
         self._files[stored.id] = stored
         return stored
 
-    def _batch(self, request: Request, name: str, action: str) -> Answer | None:
+    def _batch(self, request: Request, name: str, action: str) -> BatchAnswer | None:
         match request.method, bool(name), action:
             case "POST", False, "":
                 return _json(self._openai_facts(self._create(request)))
@@ -276,7 +276,7 @@ class BatchApi:
             "request_counts": {"total": len(batch.lines), "completed": len(good), "failed": len(bad)},
         }  # fmt: skip
 
-    def _message_batch(self, request: Request, name: str, action: str) -> Answer | None:
+    def _message_batch(self, request: Request, name: str, action: str) -> BatchAnswer | None:
         kept = self._message_batches
         match request.method, bool(name), action:
             case "POST", False, "":
@@ -297,7 +297,7 @@ class BatchApi:
             case "GET", "results":
                 if not self._has_ended(found):
                     return _error(404, f"{found.id} has no results yet", "not_found_error")
-                return Answer(200, b"".join(dumps(each) + b"\n" for each in _message_results(found)), LINES)
+                return BatchAnswer(200, b"".join(dumps(each) + b"\n" for each in _message_results(found)), LINES)
             case "POST", "cancel":
                 self._cancel(found)
                 return _json(self._message_facts(found, request, canceling=True))
@@ -405,10 +405,10 @@ def _instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _json(value: object) -> Answer:
-    return Answer(200, dumps(value), JSON)
+def _json(value: object) -> BatchAnswer:
+    return BatchAnswer(200, dumps(value), JSON)
 
 
-def _error(status: int, message: str, kind: str = "invalid_request_error") -> Answer:
+def _error(status: int, message: str, kind: str = "invalid_request_error") -> BatchAnswer:
     error = {"message": message, "type": kind, "param": None, "code": None}
-    return Answer(status, dumps({"type": "error", "error": error}), JSON)
+    return BatchAnswer(status, dumps({"type": "error", "error": error}), JSON)

@@ -343,11 +343,12 @@ class BatchFeeder(Feeder):
         """Return the provider's name of a batch that a request without an answer may have created."""
         settings = self._run.shared.settings
         await asyncio.sleep(min(SETTLE_SECONDS, settings.batch_poll))
-        known = await self._try(partial(self._store.batch_ids, record.provider))
         expected = {custom_id(self._name, record.tag, place) for place in ItemSet(record.items)}
         since = record.created_at or datetime.now(UTC)
-        search = Search(record, self._name, since, known, expected.__contains__)
         while True:
+            # Read each time: this run goes on to create batches, and waits for none of them here.
+            known = await self._try(partial(self._store.batch_ids, record.provider))
+            search = Search(record, self._name, since, known, expected.__contains__)
             found = await self._asked(record, partial(self._api.find, search))
             if found != UNDECIDED:
                 return found
