@@ -28,6 +28,7 @@ TABLES = {
     "usages": "Tokens and costs of items, one row for each claim.",
     "spend": "Sums of tokens and costs by stage.",
     "tallies": "Counts, sums and histograms of each stage, which the page reads.",
+    "batches": "Batches at a provider's Batch API, and their state.",
     "chunks": "Ranges of rows that the replicas of a spread experiment claim.",
     "deleted": "Numbers of deleted experiments, which are not used again.",
 }

@@ -188,6 +188,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
             "classification",
             "admission.audit",
             "admission.token_costs",
+            "providers",
             "scheduling",
             "admission.handoff",
             "admission.key_table",

@@ -90,6 +90,18 @@ def test_tokens_and_costs_are_shown(page: Any, url: tuple[str, str]) -> None:
         assert text in drawer.inner_text()
 
 
+def test_batches_are_shown_with_their_state(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1", "0.746 mean")
+    assert page.get_by_role("region", name="Batches").count() == 0
+    opened(page, url, "/experiments/2", "batches that are not fetched")
+    batches = page.get_by_role("region", name="Batches")
+    said = " ".join(batches.inner_text().split())
+    assert "1 intent 1 submitted 1 fetched" in said
+    row = batches.get_by_role("row").filter(has_text="batch_2").inner_text()
+    assert "<b>paused</b>" in row
+    assert "\u202e" not in row
+
+
 def test_two_chosen_experiments_are_compared(page: Any, url: tuple[str, str]) -> None:
     opened(page, url, "/experiments", "capitals-2")
     page.get_by_label("compare capitals-2", exact=True).check()

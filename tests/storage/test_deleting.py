@@ -14,6 +14,8 @@ from tests.storage.values import STALE, claimed, experiment, judged, rows, run
 from tidegate.errors import StoreError
 from tidegate.storage import (
     AttemptRecord,
+    BatchRecord,
+    BatchState,
     Category,
     ClaimStats,
     ItemAttempts,
@@ -45,6 +47,7 @@ async def filled(store: Store, name: str = "capitals", count: int = 3) -> int:
     made = await experiment(store, count, name=name)
     claim = await claimed(store, made.id)
     await store.add_chunks(made.id, count)
+    await store.save_batch(claim, BatchRecord(0, "openai", BatchState.FETCHED, "5f", ((1, 0, count),), count))
     await store.write(
         [
             *(run(claim, ordinal) for ordinal in range(count)),

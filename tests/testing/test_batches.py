@@ -95,7 +95,7 @@ def test_openai_batch_is_cancelled_before_its_end(endless: Simulator) -> None:
 
 def test_openai_batch_ends_after_its_time() -> None:
     now = 0.0
-    api = BatchApi(lambda path, body: (200, {}), lambda: 60.0, lambda: now)
+    api = BatchApi(lambda path, body: (200, {}), lambda: Scenario(batch_seconds=60.0), lambda: now)
 
     def ask(method: str, path: str, body: bytes = b"", kind: str = "application/json") -> Any:
         answer = api.handle(Request(method, path, {"content-type": kind}, body))

@@ -9,6 +9,8 @@ from tidegate.core.token_totals import TokenTotals
 from tidegate.storage import (
     Annotation,
     AnnotationResult,
+    BatchRecord,
+    BatchState,
     Category,
     Claim,
     LogLevel,
@@ -38,6 +40,13 @@ HOSTILE = (
     "half \ud800 a pair, \u0000 and \u001b[31mred",
     "[link](javascript:alert(1)) {{constructor.constructor('alert(1)')()}}",
 )
+
+BATCHES = (
+    BatchRecord(0, "openai", BatchState.FETCHED, "5f", ((1, 0, 3),), 3, "file-1", "batch_1", "completed"),
+    BatchRecord(0, "openai", BatchState.SUBMITTED, "60", ((1, 3, 5),), 2, "file-2", "batch_2", "<b>paused</b>\u202e"),
+    BatchRecord(0, "openai", BatchState.INTENT, "61", ((1, 2, 3),), 1),
+)
+"""Batches of `hostile`."""
 
 CODE = """
 import os, time
@@ -151,6 +160,8 @@ async def _hostile(store: Store) -> None:
             )
         )  # fmt: skip
     await store.write(batch)
+    for record in BATCHES:
+        await store.save_batch(claim, record)
     await store.release(claim, Status.COMPLETED)
 
 

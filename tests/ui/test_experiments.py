@@ -135,6 +135,20 @@ def test_tokens_and_costs_of_the_list_the_stages_and_a_row(client: TestClient) -
     assert got(client, f"/{CAPITALS}/rows/7/1")["usages"] == []
 
 
+def test_batches_are_told_with_their_state(client: TestClient) -> None:
+    assert got(client, f"/{CAPITALS}")["batches"] is None
+    hostile = got(client, "")["experiments"][0]["id"]
+    assert got(client, f"/{hostile}")["batches"] == {
+        "counts": {"intent": 1, "submitted": 1, "fetched": 1},
+        "left": [
+            {"batch": 2, "state": "submitted", "rows": 2, "provider": "openai", "id": "batch_2",
+             "detail": "<b>paused</b>\u202e"},
+            {"batch": 3, "state": "intent", "rows": 1, "provider": "openai", "id": None, "detail": ""},
+        ],
+        "more": False,
+    }  # fmt: skip
+
+
 def test_pages_of_rows_go_forth_and_back(client: TestClient) -> None:
     seen: list[int] = []
     query: dict[str, object] = {}

@@ -10,6 +10,7 @@ The names below are the public interface.
 from __future__ import annotations
 
 from tidegate.errors import UnusableAnswer
+from tidegate.runner.batch.task import BatchTask
 from tidegate.runner.budget import Budget
 from tidegate.runner.events import Chunk, Event, Retrying, StateChanged, Subscription
 from tidegate.runner.experiment import Evaluator, Experiment
@@ -22,6 +23,7 @@ from tidegate.storage import AnnotationResult, ResultStatus, RunResult, Status, 
 
 __all__ = [
     "AnnotationResult",
+    "BatchTask",
     "Budget",
     "Chunk",
     "Evaluator",

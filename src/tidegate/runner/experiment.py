@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tidegate.errors import ConfigurationError, require
+from tidegate.runner.batch.task import BatchTask
 from tidegate.runner.budget import Budget
 from tidegate.runner.fingerprint import fingerprint
 from tidegate.runner.item import TASK_STAGE
@@ -71,7 +72,8 @@ class Experiment:
     gets a share in proportion to its `weight`, from 0.01 to 100. `task_timeout` is in seconds. `credentials` names the
     environment variables without which the experiment cannot run. A replica that recovers it and lacks one reports that
     instead of trying. With `spread`, several replicas run its rows at once; this needs PostgreSQL. A row starts only
-    while its expected cost fits the `budget`. `source` is the place of the experiment's code, `file.py:attribute` or
+    while its expected cost fits the `budget`. With `batch`, a provider's Batch API answers the rows of a `BatchTask`.
+    `source` is the place of the experiment's code, `file.py:attribute` or
     `module:attribute`; `load` sets it. `declared` is the declaration of a YAML experiment. An invalid argument raises
     `ConfigurationError`.
     """
@@ -92,6 +94,7 @@ class Experiment:
         declared: Mapping[str, Any] | None = None,
         spread: bool = False,
         budget: Budget | None = None,
+        batch: bool = False,
     ) -> None:
         require(callable(task), "task", task, "a function of a row")
         _takes("task", task, "row")
@@ -122,6 +125,12 @@ class Experiment:
         self.spread = spread
         require(budget is None or isinstance(budget, Budget), "budget", budget, "a tidegate.runner.Budget")
         self.budget = budget
+        require(isinstance(batch, bool), "batch", batch, "True or False")
+        if batch:
+            require(isinstance(task, BatchTask), "batch", batch, "a task that is a tidegate.runner.BatchTask")
+            require(not spread, "batch", batch, "an experiment without spread: one replica follows its batches")
+            require(budget is None, "batch", batch, "an experiment without a budget: a whole file is paid for at once")
+        self.batch = batch
         self.source = source
         self.declared = declared
         self.original: str | None = None
@@ -150,10 +159,11 @@ class Experiment:
         They are computed at the first use, when the module of the functions is loaded.
         """
         if self._code is None:
-            functions: dict[str, Callable[..., Any]] = {} if self.declared is not None else {TASK_STAGE: self.task}
-            if functions:
-                functions |= {each.name: each.function for each in self.evaluators}
-            self._code = {stage: fingerprint(each) for stage, each in functions.items()}
+            self._code = {}
+            if self.declared is None:
+                task = self.task
+                self._code = {TASK_STAGE: task.fingerprint if isinstance(task, BatchTask) else fingerprint(task)}
+                self._code |= {each.name: fingerprint(each.function) for each in self.evaluators}
         return self._code
 
     def spec(self) -> dict[str, Any]:
@@ -170,6 +180,7 @@ class Experiment:
         }
         # A key that most lack: another text would restart the search for work of every stored experiment.
         kept |= {"spread": True} if self.spread else {}
+        kept |= {"batch": True} if self.batch else {}
         kept |= {} if self.budget is None else {"budget": self.budget.stored()}
         kept |= {} if self.original is None else {"original": self.original}
         return {**kept, "code": self.code} if self.declared is None else {**kept, "declared": dict(self.declared)}

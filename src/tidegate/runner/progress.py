@@ -12,6 +12,7 @@ from tidegate.runner.item import TASK, TASK_STAGE
 from tidegate.runner.stats import RunStats, added_up
 from tidegate.storage import (
     AnnotationResult,
+    BatchRecord,
     ChoiceCount,
     ExperimentRow,
     ResultCounts,
@@ -32,7 +33,8 @@ class Summary:
 
     `stats` are those of its claims that have ended, added up. `attempts` counts the kept attempts by status, `choices`
     the answered items by the choices of fallbacks that answered them. `spend` has the tokens and costs of all claims by
-    stage. Its text is the headline, the mean of every output, and the warnings; a notebook shows it.
+    stage, `batches` those at a provider's Batch API. Its text is the headline, the mean of every output, and the
+    warnings; a notebook shows it.
     """
 
     experiment: ExperimentRow
@@ -42,6 +44,7 @@ class Summary:
     attempts: Mapping[str, int] = field(default_factory=dict)
     choices: tuple[ChoiceCount, ...] = ()
     spend: Mapping[str, TokenTotals] = field(default_factory=dict)
+    batches: tuple[BatchRecord, ...] = ()
 
     @classmethod
     async def read(cls, store: Store, row: ExperimentRow) -> Summary:
@@ -49,7 +52,8 @@ class Summary:
         counts, scores = await store.counts(row.id), tuple(await store.scores(row.id))
         stats = added_up(await store.claim_stats(row.id))
         attempts, choices = await store.attempt_counts(row.id), tuple(await store.choices(row.id))
-        return cls(row, counts, scores, stats, attempts, choices, await store.spend(row.id))
+        spend, batches = await store.spend(row.id), tuple(await store.batches(row.id))
+        return cls(row, counts, scores, stats, attempts, choices, spend, batches)
 
     @property
     def tokens(self) -> TokenTotals:

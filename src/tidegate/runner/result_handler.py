@@ -65,6 +65,20 @@ class ResultHandler:
             item.attempts += 1
             self._failed(item, failure_class.kind, _text(job))
 
+    def answer(self, item: Item, value: Any) -> None:
+        """Store the answer of an item that no job has run, and queue its judgements."""
+        self._answered(item, value, ())
+
+    def fail(self, item: Item, error: Exception) -> None:
+        """Record that code of the user failed for an item that no job has run; enough of these in a row end the run."""
+        found = classify(error, None, None, False)
+        self.refuse(item, found.kind or type(error).__name__, redacted(error))
+
+    def refuse(self, item: Item, kind: str, text: str | None) -> None:
+        """Record that an item which no job has run cannot be answered; enough of these in a row end the run."""
+        item.attempts += 1
+        self._failed(item, kind, text)
+
     def _answered(self, item: Item, value: Any, answered_by: tuple[AnsweredBy, ...]) -> bool:
         """Store an answer, and queue its judgements; return whether it could be stored."""
         run = self._run

@@ -73,6 +73,7 @@ class RunState:
     the user gave (None: none). `outages` maps each stage whose key is down for longer than `max_outage` to the reason.
     `context` is the context in which the run was created. Each function runs in a copy of it, so no function sees a
     variable that another one sets. Only rows below `limit` are tried (None: all); `limited` means that others are left.
+    `batched` items are in batches of a provider.
     A run that `contributes` has only chunks of an experiment that another replica owns, and the epoch of its claim.
     """
 
@@ -110,6 +111,7 @@ class RunState:
         self.page_wanted = asyncio.Event()
         self.limit: int | None = None
         self.limited = False
+        self.batched = 0
         self.outages: dict[int, str] = {}
         self.reason: str | None = None
         self.final: Status | None = None
@@ -239,6 +241,7 @@ class RunState:
         """Return a snapshot of the run's progress."""
         tally = self.tally
         in_flight = [0] * len(self.stages)
+        in_flight[TASK] = self.batched
         for job in self.in_flight:
             in_flight[job.item.stage] += 1
         tasks = tally.rows * self.experiment.repetitions

@@ -75,6 +75,12 @@ class RunnerSettings(BaseModel):
     )
     batch: int = Field(100, ge=1, le=10_000, description="Results at which a batch is written at once (Phoenix: 100).")
     batch_seconds: float = Field(0.1, ge=0, le=60, description="Seconds a result waits for its batch to fill at most.")
+    batch_poll: float = Field(
+        60.0,
+        gt=0,
+        le=3600,
+        description="Longest seconds between two looks at a batch (`tidegate docs batch`).",
+    )
     unwritten: int = Field(
         1000, ge=1, le=1_000_000, description="Results held for a database that is away before dispatch stops."
     )

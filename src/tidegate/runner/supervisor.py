@@ -12,8 +12,10 @@ import logging
 
 from tidegate.admission.audit import opened
 from tidegate.core.token_totals import TokenTotals, added
-from tidegate.errors import StoreError
+from tidegate.errors import StoreError, require
 from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
+from tidegate.runner.batch.feeder import BatchFeeder, api_of
+from tidegate.runner.batch.task import BatchTask
 from tidegate.runner.budget import Budget, BudgetLedger
 from tidegate.runner.changes import advice, changed_parts
 from tidegate.runner.chunk_feeder import ChunkFeeder
@@ -27,12 +29,16 @@ from tidegate.runner.lost_file import LostFile
 from tidegate.runner.result_handler import ResultHandler
 from tidegate.runner.run import ExperimentRun
 from tidegate.runner.run_state import RunPhase
-from tidegate.storage import Category, Claim, ExperimentRow, LogLevel, ResultStatus, Status
+from tidegate.storage import BatchState, Category, Claim, ExperimentRow, LogLevel, ResultStatus, Status
 
 logger = logging.getLogger("tidegate")
 
 ENDS = "the run ends with ERROR"
 """What a log line says of a call of `ExperimentRun.fail`."""
+
+
+AT_ONCE = "none for an experiment with batch=True: a whole file is paid for at once"
+"""Bound of a budget with `batch`."""
 
 
 class RunSupervisor:
@@ -126,14 +132,18 @@ class RunSupervisor:
             await self._load_counts(run, row)
         if not run.live:
             return
+        await self._require_no_batches(run)
         if run.claim.epoch > 1:
             run.earlier_tokens = added((await self._shared.store.spend(row.id)).values())
         await self._set_budget(run, row)
         run.start()
         run.end_if_spent()
         self._report_changes(run, row)
-        if run.experiment.spread:
-            feeder: Feeder = ChunkFeeder(run, complete=row.complete, rows=row.rows)
+        feeder: Feeder
+        if run.experiment.batch:
+            feeder = self._batch_feeder(run, row, background)
+        elif run.experiment.spread:
+            feeder = ChunkFeeder(run, complete=row.complete, rows=row.rows)
         else:
             feeder = Feeder(run, complete=row.complete)
         background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeder", run.fail, ENDS))
@@ -145,6 +155,7 @@ class RunSupervisor:
     async def _set_budget(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Begin to count what the run spends; several replicas keep their budget in the database."""
         budget = run.budget
+        require(budget is None or not run.experiment.batch, "budget", str(budget), AT_ONCE)
         if run.experiment.spread:
             given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
             run.spread_budget = Budget(**given) if isinstance(given, dict) else None
@@ -159,6 +170,22 @@ class RunSupervisor:
             ]
             other = added(spent.values())
             run.ledger = BudgetLedger(budget, earlier, run.tally.unjudged, other)
+
+    def _batch_feeder(self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> BatchFeeder:
+        task = run.experiment.task
+        assert isinstance(task, BatchTask), "the experiment has checked it"
+        feeder = BatchFeeder(run, ResultHandler(run), api_of(task), task, complete=row.complete)
+        what = f"experiment {row.name}: its batches"
+        background.append(BackgroundTask(self._shared.loop, feeder.run_batches(), what, run.fail, ENDS))
+        return feeder
+
+    async def _require_no_batches(self, run: ExperimentRun) -> None:
+        """Raise `ConfigurationError` if rows are in batches of a provider: calls would pay for them a second time."""
+        if run.experiment.batch or run.claim.epoch == 1 or run.contributes:
+            return
+        records = await self._shared.store.batches(run.id)
+        count = sum(each.state is not BatchState.FETCHED for each in records)
+        require(not count, "batch", False, f"True: {count} of its batches are not fetched, and their rows are paid for")
 
     def _report_changes(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Report parts that have changed since the last run, if that has left answers."""

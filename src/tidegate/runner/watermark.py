@@ -151,6 +151,10 @@ class CompletionTracker:
         if item.stage == TASK:
             self.tasks.opened(item.place.ordinal)
 
+    def is_live(self, item: Item) -> bool:
+        """Return whether an item is open: its result is not durable yet."""
+        return item.identity in self._live
+
     def defer(self, place: Place, stage: int) -> None:
         """Record an evaluation that did not fit into memory; the database can return it once its answer is durable."""
         self._deferred.setdefault(place, []).append(stage)

@@ -25,6 +25,7 @@ from tidegate.storage.schema import (
     PREFIX,
     annotation_rows,
     attempts,
+    batches,
     chunks,
     contents,
     dataset_rows,
@@ -44,7 +45,9 @@ from tidegate.storage.sql_clock import ago, now
 DELETION_LOCK = 0x7469_6465_6465_6C65
 """The letters "tidedele" as a number: PostgreSQL's advisory lock, under which one deletion runs at a time."""
 
-OF_EXPERIMENT = (usages, spend, tallies, chunks, attempts, run_stats, logs, annotation_rows, runs, execution_configs)
+OF_EXPERIMENT = (
+    usages, spend, tallies, chunks, batches, attempts, run_stats, logs, annotation_rows, runs, execution_configs
+)  # fmt: skip
 """Tables with the number of the experiment, in an order in which their rows can be deleted."""
 
 UNUSED, LOCKED, SHARED = (f"{PREFIX}{name}" for name in ("unused", "locked", "shared"))

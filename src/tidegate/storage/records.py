@@ -134,6 +134,39 @@ class Claim:
     task_water: int = 0
 
 
+class BatchState(StrEnum):
+    """State of a batch: to be submitted, at the provider, ended there, or all its results are durable."""
+
+    INTENT = "intent"
+    SUBMITTED = "submitted"
+    ENDED = "ended"
+    FETCHED = "fetched"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """Batch of an experiment at a provider's Batch API.
+
+    `number` counts an experiment's batches from 1. `tag` is random and identifies it at the provider. `items` are
+    its rows as (repetition, first ordinal, end ordinal), `count` is their number. `epoch` is that of the claim
+    which has written it last. `file_id` and `provider_id` are the provider's names of its input file and of itself;
+    the first is stored directly before the request that creates it. `detail` is the reason of an end without all
+    answers, or of an error. `created_at` is by the database's clock.
+    """
+
+    number: int
+    provider: str
+    state: BatchState
+    tag: str
+    items: tuple[tuple[int, int, int], ...]
+    count: int
+    file_id: str | None = None
+    provider_id: str | None = None
+    detail: str | None = None
+    epoch: int = 0
+    created_at: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class RowChunk:
     """Rows of an experiment from the ordinal `first` to below `end`, which one replica claims at a time.

@@ -71,7 +71,7 @@ async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
 def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> frozenset[int]:
     # Before the claims, so that no batch holds up a heartbeat while it waits for another one.
     tally_table.lock(connection, {one.experiment_id for one in batch if isinstance(one, RunResult | AnnotationResult)})
-    state = _state(connection, {result.experiment_id for result in batch})
+    state = write_state(connection, {result.experiment_id for result in batch})
     lost = frozenset(
         one.experiment_id
         for one in batch
@@ -137,7 +137,7 @@ def _chunks_held() -> Select[Any]:
     )
 
 
-def _state(connection: Connection, experiment_ids: Iterable[int]) -> WriteState:
+def write_state(connection: Connection, experiment_ids: Iterable[int]) -> WriteState:
     """Return the newest epochs, which cannot change until the transaction ends; raise `SchemaMismatch`."""
     rows = connection.execute(_newest(), {"experiments": sorted(experiment_ids)}).all()
     for row in rows:

@@ -5,6 +5,7 @@ is never stored: it is whatever `runs` and `annotations` lack. Most of their row
 partial index. `attempts` has what audits keep, `run_stats` the sums of each claim. `usages` has the
 tokens and costs of items, `spend` their sums by stage. `answered_by` has the choices of
 fallbacks, and is empty for most. `chunks` has the ranges of rows of an experiment that several replicas run at once.
+`batches` has the rows that a provider's Batch API answers.
 `tallies` has the counts of each stage, which every batch of results changes (`tally_table`).
 `deleted` keeps numbers from a second use. The two watermarks of an
 experiment state from which row on results may be missing. The owner and the epoch of an experiment are one row of
@@ -311,6 +312,24 @@ chunks = Table(
     Column("claimed_at", Instant),
     Column("done", Boolean, nullable=False, default=False),
     CheckConstraint('"first" < "end"', name="end"),
+)
+
+batches = Table(
+    f"{PREFIX}batches",
+    metadata,
+    Column("experiment_id", ForeignKey(experiments.c.id, ondelete="CASCADE"), primary_key=True),
+    Column("number", Number, primary_key=True, autoincrement=False),
+    Column("provider", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("tag", Text, nullable=False),
+    Column("items", Text, nullable=False),
+    Column("count", Number, nullable=False),
+    Column("epoch", Number, nullable=False),
+    Column("created_at", Instant, nullable=False),
+    Column("file_id", Text),
+    Column("provider_id", Text),
+    Column("detail", Text),
+    CheckConstraint("state IN ('intent', 'submitted', 'ended', 'fetched')", name="state"),
 )
 
 tallies = Table(

@@ -14,6 +14,7 @@ from typing import Any
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import DatabaseFileLost
 from tidegate.storage import (
+    batches,
     chunks,
     claims,
     datasets,
@@ -36,6 +37,7 @@ from tidegate.storage.records import (
     JSON,
     AnnotationResult,
     AttemptCursor,
+    BatchRecord,
     BudgetEnd,
     ChoiceCount,
     Claim,
@@ -291,6 +293,25 @@ class Store:
     async def workers(self, experiment_id: int, stale_after: float) -> int:
         """Return the number of live replicas that hold a chunk of an experiment."""
         return await chunks.workers(self._database, experiment_id, stale_after)
+
+    async def save_batch(self, claim: Claim, record: BatchRecord) -> BatchRecord:
+        """Write a batch over the one with its number, or as a new one where that is 0; return it as it is stored.
+
+        Raise `ClaimLost` where the claim is not the newest.
+        """
+        return await batches.save(self._database, claim, record)
+
+    async def batches(self, experiment_id: int) -> builtins.list[BatchRecord]:
+        """Return the batches of an experiment, by their number."""
+        return await batches.of(self._database, experiment_id)
+
+    async def batch_counts(self) -> dict[int, dict[str, int]]:
+        """Return the number of batches by experiment and state; experiments without any are left out."""
+        return await batches.counts(self._database)
+
+    async def batch_ids(self, provider: str) -> frozenset[str]:
+        """Return the provider's names of all batches that are known in this database."""
+        return await batches.provider_ids(self._database, provider)
 
     async def delete(self, experiment_id: int) -> bool:
         """Delete an experiment with its rows, results, attempts and log; contents that others have stay.

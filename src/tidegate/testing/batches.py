@@ -1,7 +1,8 @@
 """Files and batches of OpenAI, and message batches of Anthropic, as their SDKs read them. No limiter counts them.
 
 A batch ends `Scenario.batch_seconds` after its creation. Its requests are answered as single calls are, without their
-latency. Until then it can be cancelled, and its results are not there.
+latency. Until then it can be cancelled, and its results are not there. `batch_failures` and `batch_expired` are the
+shares of requests without an answer, `batch_rate` limits the endpoints, `batch_tokens` the queue.
 
 Sources: openai-python 3.54, types/batch.py, types/file_object.py and resources/batches.py; the input and output lines
 of https://platform.openai.com/docs/guides/batch. anthropic-sdk-python 2.12, types/messages/message_batch.py; the
@@ -12,18 +13,25 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.parser import BytesParser
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
 from tidegate.testing.formats.base import Body, dumps
+from tidegate.testing.scenario import Scenario
 from tidegate.testing.wire import Request
 
 DAY = 86400
 """Seconds after which a batch expires at both providers."""
+
+PAGE = 20
+"""Objects in a page of a list that names no other limit, as at both providers."""
 
 JSON = "application/json"
 LINES = "application/x-jsonl"
@@ -31,8 +39,14 @@ LINES = "application/x-jsonl"
 AnswerOne = Callable[[str, Body], tuple[int, dict[str, Any]]]
 """Function that answers one request of a batch, by path and body, with a status and a body."""
 
-Answer = tuple[int, bytes, str]
-"""Status, body and content type of an answer."""
+
+class BatchAnswer(NamedTuple):
+    """BatchAnswer to a request: status, body, content type and further headers."""
+
+    status: int
+    content: bytes
+    kind: str
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -68,23 +82,35 @@ class Batch:
     results: list[dict[str, Any]] = field(default_factory=list)
     output: StoredFile | None = None
     errors: StoredFile | None = None
+    failed: bool = False
+    expired: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Return the tokens of its requests, by the size of their bodies."""
+        return sum(len(dumps(each)) // 4 for each in self.lines)
 
 
 class BatchApi:
     """Files and batches of one simulated provider."""
 
-    def __init__(self, answer: AnswerOne, batch_seconds: Callable[[], float], clock: Callable[[], float]) -> None:
+    def __init__(self, answer: AnswerOne, scenario: Callable[[], Scenario], clock: Callable[[], float]) -> None:
         self._answer = answer
-        self._batch_seconds = batch_seconds
+        self._scenario = scenario
         self._clock = clock
+        self._random = random.Random(f"batches of {scenario().seed}")
+        self._free_at = -math.inf
         self._numbers = itertools.count(1)
         self._files: dict[str, StoredFile] = {}
         self._batches: dict[str, Batch] = {}
         self._message_batches: dict[str, Batch] = {}
 
-    def handle(self, request: Request) -> Answer | None:
+    def handle(self, request: Request) -> BatchAnswer | None:
         """Return the answer to a request of these interfaces, None for any other path."""
         path = request.path.removeprefix("/openai")
+        if path != request.path and not path.startswith("/v1/"):
+            # Azure's paths have no version.
+            path = f"/v1{path}"
         for prefix, serve in (
             ("/v1/files", self._file),
             ("/v1/batches", self._batch),
@@ -92,6 +118,8 @@ class BatchApi:
         ):
             if path == prefix or path.startswith(f"{prefix}/"):
                 name, _, action = path[len(prefix) + 1 :].partition("/")
+                if (refused := self._refused()) is not None:
+                    return refused
                 try:
                     found = serve(request, name, action)
                 except (ValueError, AttributeError, TypeError, KeyError) as error:
@@ -99,13 +127,27 @@ class BatchApi:
                 return found or _error(404, f"No such object: {request.method} {path}")
         return None
 
-    def _file(self, request: Request, name: str, action: str) -> Answer | None:
+    def _refused(self) -> BatchAnswer | None:
+        """Return a 429 for a request that comes sooner than the rate of these endpoints allows."""
+        rate, now = self._scenario().batch_rate, self._clock()
+        if rate is None:
+            return None
+        if now < self._free_at:
+            wait = math.ceil((self._free_at - now) * 1000) / 1000
+            headers = (("retry-after", f"{wait:.3f}"),)
+            return _error(429, "Rate limit of the batch endpoints reached", "rate_limit_error")._replace(
+                headers=headers
+            )
+        self._free_at = now + 1 / rate
+        return None
+
+    def _file(self, request: Request, name: str, action: str) -> BatchAnswer | None:
         match request.method, bool(name), action:
             case "POST", False, "":
                 stored = self._upload(request)
                 return _json(stored.facts())
             case "GET", False, "":
-                return _json(_openai_page([each.facts() for each in self._files.values()]))
+                return _json(_openai_page([each.facts() for each in self._files.values()], request))
         found = self._files.get(name)
         if found is None:
             return None
@@ -113,7 +155,7 @@ class BatchApi:
             case "GET", "":
                 return _json(found.facts())
             case "GET", "content":
-                return 200, found.content, "application/octet-stream"
+                return BatchAnswer(200, found.content, "application/octet-stream")
             case "DELETE", "":
                 del self._files[name]
                 return _json({"id": name, "object": "file", "deleted": True})
@@ -137,12 +179,13 @@ class BatchApi:
         self._files[stored.id] = stored
         return stored
 
-    def _batch(self, request: Request, name: str, action: str) -> Answer | None:
+    def _batch(self, request: Request, name: str, action: str) -> BatchAnswer | None:
         match request.method, bool(name), action:
             case "POST", False, "":
                 return _json(self._openai_facts(self._create(request)))
             case "GET", False, "":
-                return _json(_openai_page([self._openai_facts(each) for each in reversed(self._batches.values())]))
+                rows = [self._openai_facts(each) for each in reversed(self._batches.values())]
+                return _json(_openai_page(rows, request))
         found = self._batches.get(name)
         if found is None:
             return None
@@ -166,10 +209,17 @@ class BatchApi:
             "completion_window": str(body.get("completion_window", "24h")),
             "metadata": body.get("metadata"),
         }
-        return self._begin(self._batches, f"batch_{next(self._numbers):024d}", lines, facts)
+        made = self._begin(self._batches, f"batch_{next(self._numbers):024d}", lines, facts)
+        most = self._scenario().batch_tokens
+        if most is not None:
+            models = {_model(each) for each in lines}
+            queued = (each for each in self._batches.values() if not self._has_ended(each))
+            if sum(each.tokens for each in queued if models & {_model(line) for line in each.lines}) > most:
+                made.failed, made.ended = True, time.time()
+        return made
 
     def _begin(self, kept: dict[str, Batch], name: str, lines: list[Body], facts: dict[str, Any]) -> Batch:
-        made = kept[name] = Batch(name, lines, time.time(), self._clock() + self._batch_seconds(), facts)
+        made = kept[name] = Batch(name, lines, time.time(), self._clock() + self._scenario().batch_seconds, facts)
         return made
 
     def _cancel(self, batch: Batch) -> None:
@@ -180,13 +230,23 @@ class BatchApi:
         """Return whether a batch has ended, and answer its requests if it ends now."""
         if batch.ended is None and self._clock() >= batch.ends_at:
             batch.ended = time.time()
-            for line in batch.lines:
-                batch.results.append(self._result(batch, line))
+            answered = len(batch.lines) - int(len(batch.lines) * self._scenario().batch_expired)
+            batch.expired = answered < len(batch.lines)
+            for number, line in enumerate(batch.lines):
+                batch.results.append(self._result(batch, line) if number < answered else self._unanswered(line))
         return batch.ended is not None
 
+    def _unanswered(self, line: Body) -> dict[str, Any]:
+        return {"custom_id": line.get("custom_id"), "status": 0, "body": None, "number": next(self._numbers)}
+
     def _result(self, batch: Batch, line: Body) -> dict[str, Any]:
+        if self._random.random() < self._scenario().batch_failures:
+            error = {"type": "api_error", "message": "Internal server error", "param": None, "code": None}
+            return {**self._unanswered(line), "status": 500, "body": {"type": "error", "error": error}}
         path, body = batch.facts.get("endpoint", "/v1/messages"), line.get("body", line.get("params"))
-        status, answer = self._answer(str(line.get("url") or path), body if isinstance(body, dict) else {})
+        url = str(line.get("url") or path)
+        url = url if url.startswith("/v1/") else f"/v1{url}"
+        status, answer = self._answer(url, body if isinstance(body, dict) else {})
         return {"custom_id": line.get("custom_id"), "status": status, "body": answer, "number": next(self._numbers)}
 
     def _openai_facts(self, batch: Batch, cancelling: bool = False) -> dict[str, Any]:
@@ -198,21 +258,25 @@ class BatchApi:
         if bad and batch.errors is None:
             batch.errors = self._store(f"{batch.id}_error.jsonl", "batch_output", _openai_lines(bad))
         is_cancelled = batch.cancelled is not None
-        status = "in_progress" if not ended else "cancelled" if is_cancelled else "completed"
+        is_over = batch.failed or is_cancelled or batch.expired
+        word = (
+            "failed" if batch.failed else "cancelled" if is_cancelled else "expired" if batch.expired else "completed"
+        )
+        status = word if ended else "in_progress"
         created, end = int(batch.created), int(batch.ended) if batch.ended is not None else None
         return {
-            "id": batch.id, "object": "batch", **batch.facts, "errors": None,
+            "id": batch.id, "object": "batch", **batch.facts, "errors": _queue_full(batch) if batch.failed else None,
             "status": "cancelling" if cancelling and is_cancelled else status,
             "output_file_id": batch.output.id if batch.output is not None else None,
             "error_file_id": batch.errors.id if batch.errors is not None else None,
             "created_at": created, "in_progress_at": created, "expires_at": created + DAY,
-            "finalizing_at": None if is_cancelled else end, "completed_at": None if is_cancelled else end,
-            "failed_at": None, "expired_at": None,
+            "finalizing_at": None if is_over else end, "completed_at": None if is_over else end,
+            "failed_at": end if batch.failed else None, "expired_at": end if batch.expired else None,
             "cancelling_at": end if is_cancelled else None, "cancelled_at": end if is_cancelled else None,
             "request_counts": {"total": len(batch.lines), "completed": len(good), "failed": len(bad)},
         }  # fmt: skip
 
-    def _message_batch(self, request: Request, name: str, action: str) -> Answer | None:
+    def _message_batch(self, request: Request, name: str, action: str) -> BatchAnswer | None:
         kept = self._message_batches
         match request.method, bool(name), action:
             case "POST", False, "":
@@ -223,7 +287,7 @@ class BatchApi:
                 return _json(self._message_facts(made, request))
             case "GET", False, "":
                 rows = [self._message_facts(each, request) for each in reversed(kept.values())]
-                return _json(_page(rows))
+                return _json(_page(rows, request, "after_id"))
         found = kept.get(name)
         if found is None:
             return None
@@ -233,7 +297,7 @@ class BatchApi:
             case "GET", "results":
                 if not self._has_ended(found):
                     return _error(404, f"{found.id} has no results yet", "not_found_error")
-                return 200, b"".join(dumps(each) + b"\n" for each in _message_results(found)), LINES
+                return BatchAnswer(200, b"".join(dumps(each) + b"\n" for each in _message_results(found)), LINES)
             case "POST", "cancel":
                 self._cancel(found)
                 return _json(self._message_facts(found, request, canceling=True))
@@ -247,7 +311,8 @@ class BatchApi:
     def _message_facts(self, batch: Batch, request: Request, canceling: bool = False) -> dict[str, Any]:
         ended = self._has_ended(batch) and not (canceling and batch.cancelled is not None)
         good = sum(each["status"] == 200 for each in batch.results)
-        total, bad = len(batch.lines), len(batch.results) - good
+        expired = sum(each["status"] == 0 for each in batch.results)
+        total, bad = len(batch.lines), len(batch.results) - good - expired
         is_cancelled = batch.cancelled is not None
         url = f"http://{request.headers.get('host', '127.0.0.1')}/v1/messages/batches/{batch.id}/results"
         return {
@@ -255,7 +320,7 @@ class BatchApi:
             "processing_status": "ended" if ended else "canceling" if is_cancelled else "in_progress",
             "request_counts": {
                 "processing": 0 if ended else total, "succeeded": good, "errored": bad,
-                "canceled": total if ended and is_cancelled else 0, "expired": 0,
+                "canceled": total if ended and is_cancelled else 0, "expired": expired,
             },
             "created_at": _instant(batch.created), "expires_at": _instant(batch.created + DAY),
             "ended_at": _instant(batch.ended) if ended and batch.ended is not None else None,
@@ -272,10 +337,33 @@ def _message_results(batch: Batch) -> list[dict[str, Any]]:
             "custom_id": each["custom_id"],
             "result": {"type": "succeeded", "message": each["body"]}
             if each["status"] == 200
+            else {"type": "expired"}
+            if each["status"] == 0
             else {"type": "errored", "error": each["body"]},
         }
         for each in batch.results
     ]
+
+
+EXPIRED = {
+    "code": "batch_expired",
+    "message": "This request could not be executed before the completion window expired.",
+}
+"""Error of a request that an expired batch has not answered, as in the guide."""
+
+
+def _model(line: Body) -> str:
+    body = line.get("body")
+    return str(body.get("model")) if isinstance(body, dict) else ""
+
+
+def _queue_full(batch: Batch) -> dict[str, Any]:
+    """Return the errors of a batch for which the queue of its model has no room."""
+    message = f"Enqueued token limit reached: {batch.tokens} more tokens do not fit"
+    return {
+        "object": "list",
+        "data": [{"code": "token_limit_exceeded", "message": message, "line": None, "param": None}],
+    }
 
 
 def _openai_lines(results: list[dict[str, Any]]) -> bytes:
@@ -288,8 +376,10 @@ def _openai_lines(results: list[dict[str, Any]]) -> bytes:
                     "status_code": each["status"],
                     "request_id": f"req_{each['number']:08d}",
                     "body": each["body"],
-                },
-                "error": None,
+                }
+                if each["status"]
+                else None,
+                "error": None if each["status"] else EXPIRED,
             }
         )
         + b"\n"
@@ -297,23 +387,28 @@ def _openai_lines(results: list[dict[str, Any]]) -> bytes:
     )
 
 
-def _page(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    first, last = (rows[0]["id"], rows[-1]["id"]) if rows else (None, None)
-    return {"data": rows, "has_more": False, "first_id": first, "last_id": last}
+def _page(rows: list[dict[str, Any]], request: Request, after: str) -> dict[str, Any]:
+    """Return the page of a list behind the object that the query names by `after`."""
+    asked = parse_qs(request.query)
+    limit, (name,) = int(asked.get("limit", [str(PAGE)])[0]), asked.get(after, [""])
+    start = next((number + 1 for number, each in enumerate(rows) if each["id"] == name), 0)
+    page = rows[start : start + limit]
+    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    return {"data": page, "has_more": start + limit < len(rows), "first_id": first, "last_id": last}
 
 
-def _openai_page(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"object": "list", **_page(rows)}
+def _openai_page(rows: list[dict[str, Any]], request: Request) -> dict[str, Any]:
+    return {"object": "list", **_page(rows, request, "after")}
 
 
 def _instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-def _json(value: object) -> Answer:
-    return 200, dumps(value), JSON
+def _json(value: object) -> BatchAnswer:
+    return BatchAnswer(200, dumps(value), JSON)
 
 
-def _error(status: int, message: str, kind: str = "invalid_request_error") -> Answer:
+def _error(status: int, message: str, kind: str = "invalid_request_error") -> BatchAnswer:
     error = {"message": message, "type": kind, "param": None, "code": None}
-    return status, dumps({"type": "error", "error": error}), JSON
+    return BatchAnswer(status, dumps({"type": "error", "error": error}), JSON)

@@ -132,6 +132,10 @@ class Scenario:
     - `faults`: calls and streams that break
     - `answers`: question to answer: the longest question found in the prompt decides
     - `batch_seconds`: seconds from the creation of a batch to its end
+    - `batch_failures`: share of a batch's requests that fail with a server error
+    - `batch_expired`: share of a batch's requests, rounded down, that have no answer when it expires
+    - `batch_rate`: requests a second to the file and batch endpoints, evenly spaced; others get a 429 (None: any)
+    - `batch_tokens`: tokens in unfinished batches of one model, beyond which an OpenAI batch fails (None: any)
     - `seed`: seed of everything random
     """
 
@@ -149,6 +153,10 @@ class Scenario:
     latency: Distribution = AT_ONCE
     token_pace: float = 0.0
     batch_seconds: float = 1.0
+    batch_failures: float = 0.0
+    batch_expired: float = 0.0
+    batch_rate: float | None = None
+    batch_tokens: int | None = None
     knee: int | None = None
     output_tokens: Distribution | None = None
     retry_after: RetryAfter = "exact"
@@ -175,6 +183,14 @@ class Scenario:
         at_least("least_tokens", self.least_tokens, 0)
         at_least("token_pace", self.token_pace, 0)
         at_least("batch_seconds", self.batch_seconds, 0)
+        for name in ("batch_failures", "batch_expired"):
+            at_least(name, getattr(self, name), 0)
+            if getattr(self, name) > 1:
+                raise ConfigurationError(name, getattr(self, name), "at most 1")
+        if self.batch_rate is not None:
+            positive("batch_rate", self.batch_rate)
+        if self.batch_tokens is not None:
+            at_least("batch_tokens", self.batch_tokens, 1)
         if self.knee is not None:
             at_least("knee", self.knee, 1)
         for name, part in _LISTS.items():

@@ -220,7 +220,7 @@ class SimulatedProvider:
         self._numbers = itertools.count(1)
         self._log = log
         self._clock, self._began = clock, clock()
-        self._batches = BatchApi(self._answer_one, lambda: self.accounts.scenario.batch_seconds, clock)
+        self._batches = BatchApi(self._answer_one, lambda: self.accounts.scenario, clock)
 
     def on_request(self, request: Request, connection: Connection) -> None:
         """Answer a request, at once or by timers."""
@@ -234,8 +234,7 @@ class SimulatedProvider:
         elif request.path == "/v1/messages/count_tokens" and request.method == "POST":
             self._count_messages(request, connection)
         elif (found := self._batches.handle(request)) is not None:
-            status, content, kind = found
-            connection.reply(status, (), content, kind)
+            connection.reply(found.status, found.headers, found.content, found.kind)
         elif request.path == "/v1/models" and request.method == "GET":
             _send(connection, 200, _models())
         elif request.path.startswith("/_tidegate/"):

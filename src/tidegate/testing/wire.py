@@ -28,19 +28,21 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Overl
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request; header names are lower case, `path` is without the query."""
+    """One request; header names are lower case, `path` is without the `query`."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
+    query: str = ""
 
 
-def _path(target: str) -> str:
-    """Return the path of a request target, without the query; a server accepts the absolute form (RFC 9112, 3.2.2)."""
+def _path(target: str) -> tuple[str, str]:
+    """Return path and query of a request target; a server accepts the absolute form (RFC 9112, 3.2.2)."""
     if not target.startswith("/"):
         target = "/" + target.partition("://")[2].partition("/")[2]
-    return target.partition("?")[0]
+    path, _, query = target.partition("?")
+    return path, query
 
 
 class MalformedError(Exception):
@@ -80,7 +82,8 @@ def take_request(buffer: bytearray) -> Request | None:
             return None
         body = bytes(buffer[body_start:end])
     del buffer[:end]
-    return Request(parts[0], _path(parts[1]), headers, body)
+    path, query = _path(parts[1])
+    return Request(parts[0], path, headers, body, query)
 
 
 def _length(headers: dict[str, str]) -> int:

@@ -6,7 +6,8 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tidegate.core.display import printable
@@ -15,7 +16,17 @@ from tidegate.core.wait_text import wait_text
 from tidegate.launch.runs import live_runs
 from tidegate.runner.replica import is_dead, owner, replica_tag, stopper
 from tidegate.runner.stats import added_up
-from tidegate.storage import ExperimentRow, LoggedLine, ResultStatus, Score, Status, Store, StoredRun
+from tidegate.storage import (
+    BatchRecord,
+    BatchState,
+    ExperimentRow,
+    LoggedLine,
+    ResultStatus,
+    Score,
+    Status,
+    Store,
+    StoredRun,
+)
 from tidegate.storage.engines import has_secret, parsed
 from tidegate.storage.row_pages import CELL, RowPage, ShownResult
 from tidegate.storage.tally import OutputTally, StageTally
@@ -35,6 +46,10 @@ person reads less, and a browser lays it out at once; the export has the whole."
 
 ATTEMPTS = 100
 """Kept attempts that are shown of one row."""
+
+BATCHES = 50
+"""Batches that are shown one by one, of those that are not fetched. Raising it makes each answer larger. Chosen: a
+million rows are 20 full batches."""
 
 Stages = Mapping[str, StageTally]
 
@@ -76,12 +91,36 @@ async def details(store: Store, row: ExperimentRow, stages: Stages | None, sourc
         "stopped_by": stopper(row, log),
         "keys": _keys(row),
         "stages": [] if stages is None else [_stage(name, stages, spend, row) for name in _names(row, stages)],
+        "batches": _batches(await store.batches(row.id)),
         "log": [_line(each) for each in reversed(log[-LINES:])],
         "calls": stats.to_json() if stats.calls else None,
         "commands": {verb: command(verb, row.name, source.url) for verb in ("resume", "stop", "show", "export")},
         "started": None
         if started is None
         else {"pid": started.process.pid, "code": started.code, "said": printable(started.said)},
+    }
+
+
+def _batches(records: Sequence[BatchRecord]) -> dict[str, Any] | None:
+    """Return the batches at a provider's Batch API by state, and those that are not fetched; None without any."""
+    if not records:
+        return None
+    counts = Counter(each.state for each in records)
+    left = [each for each in records if each.state is not BatchState.FETCHED]
+    return {
+        "counts": {state.value: counts[state] for state in BatchState if counts[state]},
+        "left": [
+            {
+                "batch": each.number,
+                "state": each.state.value,
+                "rows": each.count,
+                "provider": each.provider,
+                "id": each.provider_id,
+                "detail": each.detail or "",
+            }
+            for each in left[:BATCHES]
+        ],
+        "more": len(left) > BATCHES,
     }
 
 

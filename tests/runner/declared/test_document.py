@@ -48,7 +48,7 @@ def test_a_whole_declaration_is_read() -> None:
             "name: capitals",
             "nmae: capitals",
             "line 1, nmae",
-            "there is no such field; the fields are budget, dataset, evaluators",
+            "there is no such field; the fields are batch, budget, dataset, evaluators",
         ),
         (
             "  model: gpt-5-mini",

@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from tidegate.core.token_totals import TokenTotals, token_facts, tokens_text
 from tidegate.core.wait_text import clock, wait_text
 from tidegate.runner import StageProgress
 from tidegate.runner.progress import Summary, choice_lines
-from tidegate.storage import Failure, ResultStatus, Score
+from tidegate.storage import BatchRecord, BatchState, Failure, ResultStatus, Score
 
 SPAN = 60.0
 """Seconds over which the rate for an ETA is measured. Raising it makes the ETA steadier and slower to follow a change.
@@ -207,6 +207,17 @@ def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
         "failures": [_failure_facts(each) for each in failures],
         "spend": {stage: token_facts(tokens) for stage, tokens in summary.spend.items()},
         "cost": summary.tokens.cost,
+        "batches": [
+            {
+                "batch": each.number,
+                "provider": each.provider,
+                "id": each.provider_id,
+                "state": each.state.value,
+                "rows": each.count,
+                "detail": each.detail,
+            }
+            for each in summary.batches
+        ],
     }
 
 
@@ -218,8 +229,22 @@ def calls(summary: Summary) -> Iterator[str]:
         kept = ", ".join(f"{count} {status}" for status, count in summary.attempts.items())
         yield f"attempts kept: {kept}"
     yield from spend_lines(summary)
+    yield from batch_lines(summary.batches)
     yield from choice_lines(summary.choices)
     yield from (f"warning: {each}" for each in summary.warnings)
+
+
+def batch_lines(batches: Sequence[BatchRecord]) -> Iterator[str]:
+    """Yield the number of batches by state, and below it each batch that is not fetched."""
+    if not batches:
+        return
+    counts = Counter(each.state.value for each in batches)
+    yield "batches: " + ", ".join(f"{counts[state.value]} {state.value}" for state in BatchState if counts[state.value])
+    for each in batches:
+        if each.state is not BatchState.FETCHED:
+            name = each.provider_id or "not submitted"
+            detail = f": {each.detail}" if each.detail else ""
+            yield f"  {each.number}: {each.state.value}, {each.count} rows, {each.provider} {name}{detail}"
 
 
 def spend_lines(summary: Summary) -> Iterator[str]:

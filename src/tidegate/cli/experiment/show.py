@@ -24,7 +24,17 @@ from tidegate.launch.totals import KeyTotal
 from tidegate.runner import RunnerSettings
 from tidegate.runner.progress import Summary
 from tidegate.runner.replica import actor, is_dead, owner, stopper
-from tidegate.storage import ExperimentRow, ExperimentSummary, Failure, LoggedLine, ResultStatus, Status, Store, Toggle
+from tidegate.storage import (
+    BatchState,
+    ExperimentRow,
+    ExperimentSummary,
+    Failure,
+    LoggedLine,
+    ResultStatus,
+    Status,
+    Store,
+    Toggle,
+)
 from tidegate.storage.results import KEPT_LINES
 from tidegate.storage.tally_table import TASKS
 
@@ -147,14 +157,17 @@ async def listed(url: str, as_json: bool) -> None:
         summaries = await store.list()
         replicas = {each.experiment.id: await _replicas(store, each.experiment) for each in summaries}
         spends = await store.spends([each.experiment.id for each in summaries])
+        batches = await store.batch_counts()
     spent = {number: added(stages.values()) for number, stages in spends.items()}
     if as_json:
         for each in summaries:
             number = each.experiment.id
-            more = {"spend": token_facts(spent[number]), "cost": spent[number].cost}
+            more: dict[str, Any] = {"spend": token_facts(spent[number]), "cost": spent[number].cost}
+            if number in batches:
+                more["batches"] = batches[number]
             typer.echo(json_line({**facts(each), "replicas": replicas[number], **more}))
     elif summaries:
-        printer().print(_table(summaries, replicas, spent))
+        printer().print(_table(summaries, replicas, spent, batches))
     else:
         typer.echo("no experiments in this database; `tidegate experiment run` adds one")
 
@@ -176,7 +189,12 @@ def facts(each: ExperimentSummary) -> dict[str, Any]:
     }
 
 
-def _table(summaries: list[ExperimentSummary], replicas: dict[int, int], spent: Mapping[int, TokenTotals]) -> Table:
+def _table(
+    summaries: list[ExperimentSummary],
+    replicas: dict[int, int],
+    spent: Mapping[int, TokenTotals],
+    batches: dict[int, dict[str, int]],
+) -> Table:
     costs = any(tokens.cost is not None for tokens in spent.values())
     numbers = ("answered", "failed", "parked", *(["cost"] if costs else []))
     made = table(
@@ -193,7 +211,7 @@ def _table(summaries: list[ExperimentSummary], replicas: dict[int, int], spent: 
             str(each.runs.get(ResultStatus.PARKED, 0)),
             *([_cost(spent[row.id])] if costs else []),
             f"{row.created_on.astimezone():%Y-%m-%d %H:%M}",
-            Text(_why(row, replicas[row.id])),
+            Text(_why(row, replicas[row.id], batches.get(row.id, {}))),
         )
     return made
 
@@ -202,10 +220,13 @@ def _cost(tokens: TokenTotals) -> str:
     return display.NOTHING if tokens.cost is None else dollars(tokens.cost)
 
 
-def _why(row: ExperimentRow, replicas: int) -> str:
+def _why(row: ExperimentRow, replicas: int, batches: dict[str, int]) -> str:
     if row.status is Status.RUNNING and is_dead(row.claimed_by):
         return "its process has ended: resume continues it"
-    return _others(replicas) if replicas > 1 else row.last_error or ""
+    if replicas > 1:
+        return _others(replicas)
+    left = sum(count for state, count in batches.items() if state != BatchState.FETCHED)
+    return row.last_error or (f"{left} {'batch' if left == 1 else 'batches'} not fetched" if left else "")
 
 
 async def recounted(name: str, url: str) -> int:

@@ -34,6 +34,24 @@ class Anthropic:
             raise NoText(prompt.model, answer.stop_reason)
         return text
 
+    def body(self, prompt: Prompt) -> dict[str, Any]:
+        """Return the body of the request, as a Batch API takes it."""
+        system = {} if prompt.system is None else {"system": prompt.system}
+        return {"model": prompt.model, "messages": list(prompt.messages), "max_tokens": MAX_TOKENS, **system,
+                **prompt.parameters}  # fmt: skip
+
+    def text(self, model: str, body: Any) -> str:
+        """Return the joined text blocks of an answer's body."""
+        text = "".join(block.get("text", "") for block in body.get("content") or [] if block.get("type") == "text")
+        if not text:
+            raise NoText(model, body.get("stop_reason"))
+        return text
+
+    @property
+    def sdk(self) -> Any:
+        """Return the client of the SDK."""
+        return self._client
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import UnusableAnswer
+from tidegate.runner.batch.task import BatchTask
 from tidegate.runner.budget import Budget
 from tidegate.runner.declared.clients import LazyClient
-from tidegate.runner.declared.schema import Declaration, Document, JudgeSpec, declared, stored, values_of
+from tidegate.runner.declared.schema import BatchSpec, Declaration, Document, JudgeSpec, declared, stored, values_of
 from tidegate.runner.experiment import Evaluator, Experiment
 
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?![\w]|\.\d)%?")
@@ -130,7 +131,7 @@ class Declared(Experiment):
         super().__init__(
             declaration.name,
             declaration.dataset,
-            _task(task),
+            _task(task) if declaration.batch is None else _batch_task(task, declaration.batch),
             [_evaluator(judge, asked) for judge, asked in zip(declaration.evaluators, judges, strict=True)],
             repetitions=declaration.repetitions,
             max_concurrency=declaration.max_concurrency,
@@ -140,6 +141,7 @@ class Declared(Experiment):
             credentials=declaration.credentials,
             source=source,
             declared=declaration.model_dump(mode="json", exclude_defaults=True),
+            batch=declaration.batch is not None,
             budget=Budget(**declaration.budget.model_dump()) if declaration.budget is not None else None,
         )
 
@@ -154,6 +156,13 @@ def _task(asked: LazyClient) -> Callable[[Any], Awaitable[str]]:
         return await asked(values_of(row))
 
     return answer
+
+
+def _batch_task(asked: LazyClient, batch: BatchSpec) -> BatchTask:
+    def build(row: Any) -> dict[str, Any]:
+        return asked.body(values_of(row))
+
+    return BatchTask(build, asked.text, client=asked.sdk, max_requests=batch.max_requests)
 
 
 def _evaluator(judge: JudgeSpec, asked: LazyClient) -> Evaluator:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tidegate.errors import CannotLoad
-from tidegate.runner.declared.prompt import ModelClient, Prompt
+from tidegate.runner.declared.prompt import BatchModelClient, ModelClient, Prompt
 from tidegate.runner.declared.schema import QuestionSpec, Template
 
 
@@ -55,14 +55,33 @@ class LazyClient:
 
     async def __call__(self, values: Mapping[str, Any]) -> str:
         """Return the answer to the question with these values. Raise `MissingField`, `NoText`, and the SDK's errors."""
+        return await self._get_client()(self._prompt(values))
+
+    def body(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the body of the request with these values. Raise `MissingField`."""
+        return self._batch_client().body(self._prompt(values))
+
+    def text(self, body: Any) -> str:
+        """Return the text of an answer's body. Raise `NoText`."""
+        return self._batch_client().text(self._spec.model, body)
+
+    def sdk(self) -> Any:
+        """Return the client of the SDK in this event loop."""
+        return self._batch_client().sdk
+
+    def _batch_client(self) -> BatchModelClient:
+        client = self._get_client()
+        assert isinstance(client, BatchModelClient), "a declaration of batches names no other provider"
+        return client
+
+    def _prompt(self, values: Mapping[str, Any]) -> Prompt:
         question = self._spec
-        prompt = Prompt(
+        return Prompt(
             question.model,
             self._system.filled(values) if self._system is not None else None,
             [{"role": role, "content": content.filled(values)} for role, content in self._messages],
             question.parameters,
         )
-        return await self._get_client()(prompt)
 
     async def close(self) -> None:
         """Close the client's connections."""

@@ -33,6 +33,25 @@ class OpenAI:
             raise NoText(prompt.model, choice.finish_reason if choice is not None else None)
         return str(choice.message.content)
 
+    def body(self, prompt: Prompt) -> dict[str, Any]:
+        """Return the body of the request, as a Batch API takes it."""
+        system = [{"role": "system", "content": prompt.system}] if prompt.system is not None else []
+        return {"model": prompt.model, "messages": [*system, *prompt.messages], **prompt.parameters}
+
+    def text(self, model: str, body: Any) -> str:
+        """Return the text of the first choice of an answer's body."""
+        choices = body.get("choices")
+        choice = choices[0] if choices else {}
+        text = (choice.get("message") or {}).get("content")
+        if not text:
+            raise NoText(model, choice.get("finish_reason"))
+        return str(text)
+
+    @property
+    def sdk(self) -> Any:
+        """Return the client of the SDK."""
+        return self._client
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tidegate.errors import UnusableAnswer
 
@@ -33,3 +33,21 @@ class ModelClient(Protocol):
 
     async def close(self) -> None:
         """Close the connections."""
+
+
+@runtime_checkable
+class BatchModelClient(ModelClient, Protocol):
+    """Client of a provider with a Batch API."""
+
+    def body(self, prompt: Prompt) -> dict[str, Any]:
+        """Return the body of the request, as a Batch API takes it."""
+        ...
+
+    def text(self, model: str, body: Any) -> str:
+        """Return the text of an answer's body. Raise `NoText`."""
+        ...
+
+    @property
+    def sdk(self) -> Any:
+        """Return the client of the SDK."""
+        ...

@@ -369,6 +369,12 @@ class BudgetSpec(_Part):
         return self
 
 
+class BatchSpec(_Part):
+    """Rows are answered by the provider's Batch API, in batches of at most `max_requests`."""
+
+    max_requests: int | None = Field(None, ge=1)
+
+
 class Declaration(_Part):
     """Complete experiment."""
 
@@ -379,6 +385,7 @@ class Declaration(_Part):
     weight: float = Field(1.0, ge=WEIGHTS[0], le=WEIGHTS[1])
     spread: bool = False
     budget: BudgetSpec | None = None
+    batch: BatchSpec | None = None
     task: QuestionSpec
     evaluators: list[JudgeSpec] = Field(default_factory=list)
 
@@ -390,6 +397,16 @@ class Declaration(_Part):
             raise _At(("evaluators", twice, "name"), "another evaluator has this name")
         if TASK_STAGE in names:
             raise _At(("evaluators", names.index(TASK_STAGE), "name"), "the stage of tasks has this name")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_in_batches(self) -> Self:
+        if self.batch is not None:
+            if self.task.provider == "google":
+                raise _At(("batch",), "no batch: only openai, anthropic and compatible providers have them here")
+            if self.spread or self.budget is not None:
+                other = "spread" if self.spread else "budget"
+                raise _At((other,), f"no {other} beside `batch`")
         return self
 
     @property

@@ -282,6 +282,27 @@ function Money({ of }) {
     </section>`;
 }
 
+function Batches({ of }) {
+  if (!of) return null;
+  return html`
+    <section aria-label="Batches">
+      <h2>Batches</h2>
+      <p>${Object.entries(of.counts).map(([state, count]) => html`<span key=${state}><b>${exact(count)}</b> ${state} </span>`)}</p>
+      ${of.left.length > 0 && html`<div class="scroll"><table class="failures">
+        <caption class="faint">batches that are not fetched${of.more ? ": the first ones" : ""}</caption>
+        <thead><tr><th scope="col" class="number">batch</th><th scope="col">state</th><th scope="col" class="number">rows</th><th scope="col">at the provider</th><th scope="col">its word</th></tr></thead>
+        <tbody>${of.left.map((each) => html`
+          <tr key=${each.batch}>
+            <td class="number">${each.batch}</td>
+            <td>${each.state}</td>
+            <td class="number">${exact(each.rows)}</td>
+            <td class="cell"><bdi>${plain(`${each.provider} ${each.id ?? ""}`)}</bdi></td>
+            <td class="cell"><bdi>${plain(each.detail)}</bdi></td>
+          </tr>`)}</tbody>
+      </table></div>`}
+    </section>`;
+}
+
 function Waits({ of }) {
   if (of.status !== "RUNNING") return null;
   return html`
@@ -345,6 +366,7 @@ function One({ of, refresh }) {
     <${Money} of=${of} />
     <${Actions} of=${of} refresh=${refresh} />
     <${Waits} of=${of} />
+    <${Batches} of=${of.batches} />
     ${of.tallied ? html`<div class="stages">${of.stages.map((each) => html`<${Stage} key=${each.name} of=${each} number=${of.id} />`)}</div>`
       : html`<p class="faint">Its results are being counted, once: an older version of tidegate made it.</p>`}
     ${of.calls && html`<p class="about">ended runs: ${many(of.calls.calls, "function call")} in ${duration(of.calls.wall_seconds)} · ${exact(of.calls.capacity_retries)} refused · throttled for ${duration(of.calls.throttled_for)} · ${exact(of.calls.input_tokens)} input + ${exact(of.calls.output_tokens)} output tokens${of.calls.latency_p50 !== null ? ` · latency ${duration(of.calls.latency_p50)}, p99 ${duration(of.calls.latency_p99)}` : ""}</p>`}

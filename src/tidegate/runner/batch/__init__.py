@@ -1,0 +1,1 @@
+"""Experiments whose rows a provider's Batch API answers."""

@@ -1,0 +1,144 @@
+"""Message batches of Anthropic through its SDK.
+
+A message batch has no metadata. So a batch that a dead process may have created is found among those of the same
+number of requests since then, by the ids in its results.
+
+Source: https://platform.claude.com/docs/en/build-with-claude/batch-processing (100,000 requests or 256 MB, statuses,
+result types); anthropic-sdk-python 2.11, types/messages/message_batch.py. Read 2026-11-24.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from tidegate.runner.batch.api import (
+    INLINE,
+    UNDECIDED,
+    BatchStatus,
+    ItemAnswer,
+    Phase,
+    Search,
+    by_id,
+    compact,
+    seconds_of,
+)
+from tidegate.runner.batch.task import called
+from tidegate.storage import BatchRecord
+
+MAX_REQUESTS, MAX_BYTES = 100_000, 256_000_000
+"""Requests and bytes of a batch. Raising one lets the provider reject it. Source: the guide above."""
+
+PHASES = {"in_progress": Phase.RUNNING, "canceling": Phase.RUNNING, "ended": Phase.ENDED}
+"""Phase of each processing status."""
+
+CLOCK_SKEW = timedelta(minutes=10)
+"""Time by which the provider's clock may be behind the database's. Raising it looks at more batches in a search.
+Chosen: clocks of servers differ by less."""
+
+
+class AnthropicBatchApi:
+    """Batch API behind an `anthropic` client, synchronous or asynchronous."""
+
+    max_requests = MAX_REQUESTS
+    max_bytes = MAX_BYTES
+
+    def __init__(self, client: Any, provider: str) -> None:
+        self.provider = provider
+        self._client = client
+
+    def group(self, body: Mapping[str, Any]) -> str:
+        """Return one group for all: a batch may have several models."""
+        return ""
+
+    def line(self, identity: str, body: Mapping[str, Any]) -> bytes:
+        """Return one of the requests of the batch's body."""
+        return compact({"custom_id": identity, "params": body}) + b"\n"
+
+    async def upload(self, name: str, lines: Sequence[bytes]) -> str:
+        """Do nothing: the requests are in the body of the batch."""
+        return INLINE
+
+    async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:
+        """Create a batch. The SDK must not repeat the request: the first one may have created it."""
+        batches = self._client.with_options(max_retries=0).messages.batches
+        return str((await called(batches.create, requests=[json.loads(line) for line in lines])).id)
+
+    async def find(self, search: Search) -> str | None:
+        """Find a batch of the same size since the record, by the ids in its results once it has ended."""
+        found: str | None = None
+        for each in await self._candidates(search):
+            if each.processing_status != "ended":
+                found = UNDECIDED
+            elif each.results_url and any(
+                map(search.expects, await self.results(each.id, BatchStatus(Phase.ENDED, "")))
+            ):
+                return str(each.id)
+        return found
+
+    async def _candidates(self, search: Search) -> list[Any]:
+        oldest, found = search.since - CLOCK_SKEW, []
+        after: dict[str, str] = {}
+        while True:
+            page = await called(self._listed, after)
+            for each in page.data:
+                counts = each.request_counts
+                total = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
+                fits = total == search.record.count and _instant(each.created_at) >= oldest
+                if fits and each.id not in search.known:
+                    found.append(each)
+            if not page.data or not page.has_more or all(_instant(each.created_at) < oldest for each in page.data):
+                return found
+            after = {"after_id": page.data[-1].id}
+
+    def _listed(self, after: Mapping[str, str]) -> Any:
+        """Return a page of batches; that of an asynchronous client is awaited."""
+        return self._client.messages.batches.list(limit=100, **after)
+
+    async def status(self, provider_id: str) -> BatchStatus:
+        """Return the status of a batch."""
+        raw = await called(self._client.messages.batches.with_raw_response.retrieve, provider_id)
+        batch = await called(raw.parse)
+        phase = PHASES.get(batch.processing_status, Phase.UNKNOWN)
+        if phase is Phase.ENDED and batch.cancel_initiated_at is not None:
+            phase = Phase.CANCELLED
+        return BatchStatus(phase, str(batch.processing_status), (), seconds_of(raw.headers))
+
+    async def results(self, provider_id: str, status: BatchStatus) -> dict[str, bytes]:
+        """Return the lines of the results; those behind a broken one are left out."""
+        batches = self._client.messages.batches
+        lines: list[bytes] = []
+        try:
+            decoded = await called(batches.results, provider_id)
+            if hasattr(decoded, "__aiter__"):
+                async for each in decoded:
+                    lines.append(compact(each.to_dict(mode="json")))
+            else:
+                await called(lambda: lines.extend(compact(each.to_dict(mode="json")) for each in decoded))
+        except ValueError:
+            # The file was cut: its last line is no JSON.
+            pass
+        return by_id(lines)
+
+    def read(self, line: bytes) -> ItemAnswer:
+        """Return the answer in a line of the results."""
+        result = json.loads(line).get("result") or {}
+        kind = str(result.get("type") or "")
+        if kind == "succeeded" and isinstance(result.get("message"), dict):
+            message = result["message"]
+            return ItemAnswer(message, message.get("id"), message.get("stop_reason"))
+        if kind in ("expired", "canceled"):
+            name = "expired" if kind == "expired" else "cancelled"
+            return ItemAnswer(None, kind=name, reason=f"the batch was {name}", again=True, free=kind == "canceled")
+        outer = result.get("error") or {}
+        inner = outer.get("error")
+        told = inner if isinstance(inner, dict) else outer
+        code = str(told.get("type") or kind or "invalid")
+        again = code in ("api_error", "overloaded_error", "rate_limit_error", "timeout_error")
+        return ItemAnswer(None, kind=code, reason=str(told.get("message") or code), again=again)
+
+
+def _instant(value: Any) -> datetime:
+    return value if isinstance(value, datetime) else datetime.fromisoformat(str(value))

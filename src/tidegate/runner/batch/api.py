@@ -1,0 +1,140 @@
+"""Batch API of a provider, as the runner uses it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from tidegate.storage import BatchRecord
+
+
+class Phase(StrEnum):
+    """Phase of a batch at its provider; a `FAILED` one has run no request."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    QUEUE_FULL = "queue_full"
+    UNKNOWN = "unknown"
+
+
+class BatchStatus(NamedTuple):
+    """Status of a batch. `text` is the provider's word for it, with its reasons.
+
+    `files` are the provider's names of its result files. `retry_after` is the time in seconds that the provider asks
+    for before the next look.
+    """
+
+    phase: Phase
+    text: str
+    files: tuple[str, ...] = ()
+    retry_after: float = 0.0
+
+
+class ItemAnswer(NamedTuple):
+    """Answer to one request of a batch: its body, or the reason why there is none.
+
+    `again` means that another attempt may succeed, and `free` that it spends none.
+    """
+
+    body: Any
+    request_id: str | None = None
+    finish_reason: str | None = None
+    kind: str = ""
+    reason: str = ""
+    again: bool = False
+    free: bool = False
+
+
+class Search(NamedTuple):
+    """Search for the batch of a record that a process may have submitted before its death.
+
+    `expects` says whether an id is one of its requests. `known` has the provider's names of other records' batches.
+    `since` is the time of the record by the database's clock.
+    """
+
+    record: BatchRecord
+    name: str
+    since: datetime
+    known: frozenset[str]
+    expects: Callable[[str], bool]
+
+
+INLINE = "-"
+"""Name in place of a file's where the requests are sent with the batch itself."""
+
+UNDECIDED = ""
+"""Result of a search that must be repeated: a batch that may be the wanted one has not ended."""
+
+
+class ProviderBatchApi(Protocol):
+    """Batch API of a provider. Its methods raise the errors of the SDK.
+
+    `provider` is the provider's name. A batch has at most `max_requests` and `max_bytes`.
+    """
+
+    provider: str
+    max_requests: int
+    max_bytes: int
+
+    def group(self, body: Mapping[str, Any]) -> str:
+        """Return the group of a request; only those of one group may be in one batch."""
+        ...
+
+    def line(self, identity: str, body: Mapping[str, Any]) -> bytes:
+        """Return a request as it is sent."""
+        ...
+
+    async def upload(self, name: str, lines: Sequence[bytes]) -> str:
+        """Upload the requests; return the provider's name of the file, `INLINE` where none is needed."""
+        ...
+
+    async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:
+        """Create the batch with one request, which is never repeated here; return the provider's name of it."""
+        ...
+
+    async def find(self, search: Search) -> str | None:
+        """Return the provider's name of a batch that was created for a record, None without one, or `UNDECIDED`."""
+        ...
+
+    async def status(self, provider_id: str) -> BatchStatus:
+        """Return the status of a batch."""
+        ...
+
+    async def results(self, provider_id: str, status: BatchStatus) -> dict[str, bytes]:
+        """Return the lines of the results by the ids of their requests; a line that is not whole is left out."""
+        ...
+
+    def read(self, line: bytes) -> ItemAnswer:
+        """Return the answer in a line of the results."""
+        ...
+
+
+def by_id(lines: Iterable[bytes]) -> dict[str, bytes]:
+    """Return lines by their `custom_id`; lines that are no JSON object with one are left out."""
+    found: dict[str, bytes] = {}
+    for line in lines:
+        try:
+            identity = json.loads(line).get("custom_id")
+        except (ValueError, AttributeError):
+            continue
+        if isinstance(identity, str):
+            found[identity] = line
+    return found
+
+
+def compact(value: object) -> bytes:
+    """Return JSON without spaces. Raise `TypeError` or `ValueError` for a value that is none."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def seconds_of(headers: Mapping[str, str]) -> float:
+    """Return the seconds of a `retry-after` header; 0 without one, or for a date."""
+    try:
+        return min(max(0.0, float(headers.get("retry-after", "0"))), 3600.0)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,80 @@
+"""Results of the rows of a batch: answers, failures, and rows that get another attempt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tidegate.core.token_totals import TokenTotals, totals_of
+from tidegate.errors import UnusableAnswer
+from tidegate.providers import COMPATIBLE, named, price_of, usage_of
+from tidegate.runner.batch.api import ItemAnswer, ProviderBatchApi
+from tidegate.runner.batch.task import BatchTask
+from tidegate.runner.item import Item, Place
+from tidegate.runner.redaction import redacted
+from tidegate.runner.result_handler import ResultHandler
+from tidegate.runner.run import ExperimentRun
+from tidegate.storage import ItemUsage, ResultStatus
+
+
+class BatchResults:
+    """Receiver of the answers of batches; it counts the attempts at rows without one."""
+
+    def __init__(self, run: ExperimentRun, handler: ResultHandler, api: ProviderBatchApi, task: BatchTask) -> None:
+        self._run = run
+        self._handler = handler
+        self._task = task
+        self._provider = api.provider
+        self._attempts: dict[Place, int] = {}
+
+    def take(self, item: Item, answer: ItemAnswer) -> bool:
+        """Queue the result of a row; return False if it gets another attempt.
+
+        The provider has answered or refused every row by now, so failures of some do not stop the run. Errors of
+        `parse` do: it is repaired, and the answers are still at the provider.
+        """
+        run = self._run
+        item.attempts = self._attempts.get(item.place, 0)
+        if answer.body is None and answer.again:
+            if not answer.free:
+                item.attempts += 1
+            if answer.free or item.attempts < run.shared.settings.attempts:
+                self._attempts[item.place] = item.attempts
+                return False
+            item.attempts -= 1
+        self._attempts.pop(item.place, None)
+        run.tracker.open(item)
+        if answer.body is None:
+            item.attempts += 1
+            run.write_failure(item, ResultStatus.ERROR, answer.kind, answer.reason)
+            return True
+        item.usage = self._usage(answer)
+        try:
+            output = self._task.parse(answer.body)
+        except UnusableAnswer as error:
+            # The model's answer is the cause, not `parse`; another attempt would be paid for.
+            item.attempts += 1
+            run.write_failure(item, ResultStatus.ERROR, type(error).__name__, redacted(error))
+        except Exception as error:
+            self._handler.fail(item, error)
+        else:
+            self._handler.answer(item, output)
+        return True
+
+    def end(self) -> None:
+        """End a batch: let its results be written without waiting for more."""
+        self._run.shared.writer.flush()
+        self._run.offer()
+
+    def _usage(self, answer: ItemAnswer) -> ItemUsage:
+        """Return the usage that a body states, at the price of the Batch API."""
+        body: Any = answer.body
+        stated = usage_of(named(self._provider) or COMPATIBLE, json.dumps({"usage": body.get("usage")}).encode())
+        model = str(body.get("model") or "")
+        if stated is None:
+            return ItemUsage(TokenTotals(), model or None, answer.finish_reason, answer.request_id)
+        usage = stated._replace(model=model)
+        price = price_of(self._provider, model)
+        spent = None if price is None else price.nanodollars(usage, batch=True)
+        self._run.audit.tokens.add(usage, spent)
+        return ItemUsage(totals_of(usage, spent), model or None, answer.finish_reason, answer.request_id)

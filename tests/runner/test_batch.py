@@ -1,0 +1,424 @@
+"""Experiments that a provider's Batch API answers: real SDK clients, and the simulator's files and batches."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+from typer.testing import CliRunner
+
+from tests.runner.batch_scene import (
+    POLL,
+    SDKS,
+    Faults,
+    anthropic_of,
+    body,
+    changed,
+    custom_ids,
+    faulty_endpoints,
+    has_ended,
+    is_status,
+    openai_of,
+    ran,
+    refusal,
+    right,
+    rows,
+    said,
+)
+from tests.runner.scene import runner_at, stored
+from tidegate.cli.main import app
+from tidegate.core.values import Usage
+from tidegate.errors import ConfigurationError
+from tidegate.providers import price_of
+from tidegate.runner import BatchTask, Budget, Experiment, Summary
+from tidegate.runner.batch.task import ItemSet
+from tidegate.runner.declared.build import from_file
+from tidegate.runner.item import Place
+from tidegate.storage import ResultStatus, Status, StoredRun, claims
+from tidegate.testing import Scenario, Simulator
+from tidegate.testing.batches import BatchAnswer
+from tidegate.testing.wire import Request
+
+
+@pytest.fixture
+def provider() -> Iterator[Simulator]:
+    """A provider whose batches take a moment."""
+    with Simulator(Scenario(batch_seconds=0.1)) as simulator:
+        yield simulator
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    """A provider without faults, until a test adds some."""
+    return faulty_endpoints(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def no_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+
+
+@SDKS
+def test_rows_are_answered_in_files_of_the_limit_and_judged(
+    tmp_path: Path, provider: Simulator, client_of: Any, kind: str
+) -> None:
+    ended = ran(tmp_path, client_of(provider), 7, most=3, repetitions=2)
+    assert ended.summary.status is Status.COMPLETED
+    assert ended.counts == {"ok": 14}
+    assert [(one.evaluator, one.mean) for one in ended.summary.scores] == [("right", 1.0)]
+    assert [(each.count, each.state) for each in ended.batches] == [(3, "fetched")] * 4 + [(2, "fetched")]
+    ids = custom_ids(provider, kind)
+    assert (len(ids), set(ids.values())) == (14, {1})
+    assert all(re.fullmatch(r"tg-[0-9a-f]{32}", name) for name in ids)
+    totals = ended.spend["task"]
+    assert (totals.metered, totals.priced) == (14, 14 if kind == "openai" else 0)
+    full = price_of("openai", "gpt-4o-mini")
+    assert full is not None
+    if kind == "openai":
+        usage = Usage(totals.input_tokens, totals.output_tokens)
+        assert totals.nanodollars == pytest.approx(full.nanodollars(usage) / 2, abs=14)
+
+
+def test_azure_batches_have_its_paths(tmp_path: Path, provider: Simulator) -> None:
+    client = openai.AsyncAzureOpenAI(azure_endpoint=provider.url, api_key="any", api_version="2024-10-21")
+    ended = ran(tmp_path, client, 4, most=2)
+    assert ended.counts == {"ok": 4}
+    assert {each.provider for each in ended.batches} == {"azure"}
+    with openai.OpenAI(base_url=provider.openai_url, api_key="any") as plain:
+        assert {each.endpoint for each in plain.batches.list()} == {"/chat/completions"}
+
+
+def test_example_of_the_docs_runs(tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "batch.md").read_text()
+    (tmp_path / "example.py").write_text(page.split("```python\n")[1].split("```")[0])
+    (tmp_path / "questions.jsonl").write_text('{"question": "Paris?", "answer": "Paris"}\n')
+    env = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any", "TIDEGATE_LOG": "off"}
+    command = [sys.executable, "example.py"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, **env}, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["capitals: COMPLETED: 1 row, 1 answered", "correct: 1.000 of 1"]
+
+
+def test_files_have_one_model_each(tmp_path: Path, provider: Simulator) -> None:
+    dataset = [{"n": n, "model": f"m{n % 2}"} for n in range(6)]
+    ended = ran(tmp_path, openai_of(provider), dataset=dataset)
+    assert [each.items for each in ended.batches] == [
+        tuple((1, n, n + 1) for n in range(first, 6, 2)) for first in (0, 1)
+    ]
+    assert ended.counts == {"ok": 6}
+
+
+def test_row_that_the_provider_refuses_ends_with_its_reason(tmp_path: Path, provider: Simulator) -> None:
+    def build(row: Any) -> dict[str, Any]:
+        return body(row) if row["n"] != 2 else {"model": "gpt-4o-mini"}
+
+    ended = ran(tmp_path, openai_of(provider), build=build)
+    assert ended.counts == {"ok": 4, "error": 1}
+    (bad,) = [each for each in ended.runs if each.status is ResultStatus.ERROR]
+    assert (bad.ordinal, bad.error_kind, bool(bad.error)) == (2, "status 400", True)
+    assert ended.summary.status is Status.COMPLETED
+
+
+def test_row_that_is_not_built_fails_and_the_others_are_sent(tmp_path: Path, provider: Simulator) -> None:
+    ended = ran(tmp_path, openai_of(provider), build=lambda row: body(row) if row["n"] else row["missing"])
+    assert ended.counts == {"ok": 4, "error": 1}
+    assert sum(custom_ids(provider).values()) == 4
+
+
+def test_rows_of_an_expired_batch_go_back(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    def half(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if has_ended(request, answer) and not ended_early:
+            return changed(answer, status="expired")
+        if request.path.endswith("/content") and not ended_early:
+            ended_early.append(request.path)
+            return answer._replace(content=b"".join(answer.content.splitlines(keepends=True)[:3]))
+        return answer
+
+    ended_early: list[str] = []
+    faults.after = half
+    ended = ran(tmp_path, openai_of(provider))
+    assert ended.counts == {"ok": 5}
+    assert [(each.count, each.detail) for each in ended.batches] == [(5, "expired"), (2, "completed")]
+    assert Counter(each.attempts for each in ended.runs) == {1: 3, 2: 2}
+
+
+def test_row_that_expires_each_time_ends_as_an_error(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    def expired(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if has_ended(request, answer):
+            return changed(answer, status="expired", output_file_id=None)
+        return answer
+
+    faults.after = expired
+    ended = ran(tmp_path, openai_of(provider), 2)
+    assert ended.counts == {"error": 2}
+    assert {(each.error_kind, each.attempts) for each in ended.runs} == {("expired", 3)}
+    assert len(ended.batches) == 3
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_rows_of_a_batch_that_is_cancelled_elsewhere_go_back(tmp_path: Path, kind: str) -> None:
+    with Simulator(Scenario(batch_seconds=1e6)) as provider:
+
+        async def cancel(runner: Any) -> None:
+            while not any(each.provider_id for each in await runner.store.batches(1)):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            provider.configure(batch_seconds=0.05)
+            (record,) = await runner.store.batches(1)
+            client: Any = openai_of(provider) if kind == "openai" else anthropic_of(provider)
+            async with client:
+                await (client if kind == "openai" else client.messages).batches.cancel(record.provider_id)
+
+        client = openai_of(provider) if kind == "openai" else anthropic_of(provider)
+        ended = ran(tmp_path, client, during=cancel)
+        assert ended.counts == {"ok": 5}
+        assert [each.state for each in ended.batches] == ["fetched", "fetched"]
+        assert {each.attempts for each in ended.runs} == {1}
+
+
+def test_unknown_status_ends_the_run_and_nothing_is_sent_again(
+    tmp_path: Path, provider: Simulator, faults: Faults
+) -> None:
+    faults.after = lambda request, answer: changed(answer, status="paused") if is_status(request) else answer
+    ended = ran(tmp_path, openai_of(provider))
+    assert ended.summary.status is Status.ERROR
+    assert ended.summary.experiment.last_error is not None
+    assert "unknown status 'paused'" in ended.summary.experiment.last_error
+    assert [(each.state, "paused" in (each.detail or "")) for each in ended.batches] == [("submitted", True)]
+    faults.after = lambda request, answer: answer
+    ended = ran(tmp_path, openai_of(provider), resume=True)
+    assert (ended.counts, len(ended.batches)) == ({"ok": 5}, 1)
+    assert set(custom_ids(provider).values()) == {1}
+
+
+def test_batches_are_shown_and_listed_with_their_state(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    faults.after = lambda request, answer: changed(answer, status="paused") if is_status(request) else answer
+    (record,) = ran(tmp_path, openai_of(provider)).batches
+    place = ["--db", str(tmp_path / "runs.db")]
+    said = CliRunner().invoke(app, ["experiment", "show", "e", *place]).output
+    assert f"batches: 1 submitted\n  1: submitted, 5 rows, openai {record.provider_id}: batch 1 failed: " in said
+    facts = json.loads(CliRunner().invoke(app, ["experiment", "show", "e", *place, "--json"]).output)
+    assert facts["batches"] == [
+        {"batch": 1, "provider": "openai", "id": record.provider_id, "state": "submitted", "rows": 5,
+         "detail": record.detail}
+    ]  # fmt: skip
+    listed = json.loads(CliRunner().invoke(app, ["experiment", "list", *place, "--json"]).output)
+    assert listed["batches"] == {"submitted": 1}
+    faults.after = lambda request, answer: answer
+    ran(tmp_path, openai_of(provider), resume=True)
+    assert "batches: 1 fetched\n" in CliRunner().invoke(app, ["experiment", "show", "e", *place]).output
+
+
+YAML = """
+name: e
+dataset: rows.jsonl
+task: {{provider: {kind}, model: gpt-4o-mini, base_url: "{url}", system: Be short., prompt: "q{{n}}"}}
+batch: {batch}
+{more}
+"""
+
+
+def declared(
+    path: Path, provider: Simulator, kind: str, batch: str = "{max_requests: 3}", more: str = ""
+) -> Experiment:
+    """The experiment of a file."""
+    (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(5)))
+    url = provider.openai_url if kind == "openai" else provider.url
+    (path / "experiment.yaml").write_text(YAML.format(kind=kind, url=url, batch=batch, more=more))
+    return from_file(path / "experiment.yaml")
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_declared_experiment_is_answered_in_batches(
+    tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+
+    async def run() -> tuple[Summary, list[StoredRun]]:
+        async with runner_at(tmp_path, **POLL) as runner:
+            summary = await runner.run(declared(tmp_path, provider, kind))
+            return summary, await stored(runner.store, summary.experiment.id)
+
+    summary, runs = asyncio.run(run())
+    assert [each.count for each in summary.batches] == [3, 2]
+    assert [each.output for each in runs] == [f"You said: q{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch", "more", "told"),
+    [
+        ("google", "{}", "", "line 5, batch.*only openai, anthropic"),
+        ("openai", "{}", "spread: true", "spread.*no spread beside `batch`"),
+        ("openai", "{}", "budget: {tokens: 5}", "budget.*no budget beside `batch`"),
+        ("openai", "{max_requests: 0}", "", "batch.max_requests"),
+        ("openai", "true", "", "line 5, batch"),
+    ],
+)
+def test_wrong_declaration_is_refused(
+    tmp_path: Path, provider: Simulator, kind: str, batch: str, more: str, told: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        declared(tmp_path, provider, kind, batch, more)
+
+
+def test_results_that_are_cut_or_of_others(
+    tmp_path: Path, provider: Simulator, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    done: list[str] = []
+
+    def cut(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if request.path.endswith("/content") and not done:
+            done.append(request.path)
+            half = answer.content[: len(answer.content) // 2]
+            return answer._replace(content=b'{"custom_id": "not-mine"}\n' + half)
+        return answer
+
+    faults.after = cut
+    with caplog.at_level(logging.WARNING, "tidegate"):
+        ended = ran(tmp_path, openai_of(provider), 6)
+    assert ended.counts == {"ok": 6}
+    assert [each.count for each in ended.batches] in ([6, 3], [6, 4])
+    assert [each.message for each in caplog.records if "not-mine" in each.message] == [
+        "experiment e: its batches: 1 results of batch 1 ignored: their ids are not its own, such as not-mine"
+    ]
+
+
+def test_rate_limits_of_the_batch_endpoints_are_waited_for(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+
+    def limited(request: Request) -> BatchAnswer | None:
+        seen[request.method, request.path] += 1
+        return refusal(429, "slow down") if seen[request.method, request.path] == 1 else None
+
+    faults.before = limited
+    client = openai.AsyncOpenAI(base_url=provider.openai_url, api_key="any", max_retries=0)
+    ended = ran(tmp_path, client, 4, most=2)
+    assert ended.counts == {"ok": 4}
+    assert set(custom_ids(provider).values()) == {1}
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+def test_batch_whose_creation_was_not_answered_is_found(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    lost: list[str] = []
+
+    def unanswered(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if request.method == "POST" and request.path.endswith("/batches") and len(lost) < 2:
+            lost.append(request.path)
+            return refusal(500, "lost")
+        return answer
+
+    faults.after = unanswered
+    client: Any = openai_of(provider) if kind == "openai" else anthropic_of(provider)
+    ended = ran(tmp_path, client, 4, most=2)
+    assert (ended.counts, len(lost)) == ({"ok": 4}, 2)
+    assert set(custom_ids(provider, kind).values()) == {1}
+    assert len({each.provider_id for each in ended.batches}) == 2
+
+
+def test_queue_of_the_provider_that_is_full_is_waited_for(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    def full(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if is_status(request) and json.loads(answer.content)["request_counts"]["total"] > 3:
+            error = {
+                "code": "token_limit_exceeded",
+                "message": "Enqueued token limit reached",
+                "line": None,
+                "param": None,
+            }
+            return changed(answer, status="failed", output_file_id=None, errors={"object": "list", "data": [error]})
+        return answer
+
+    faults.after = full
+    ended = ran(tmp_path, openai_of(provider), 8)
+    assert (ended.counts, ended.summary.status) == ({"ok": 8}, Status.COMPLETED)
+    assert sorted(each.count for each in ended.batches if each.detail == "completed") in ([2, 2, 2, 2], [2, 3, 3])
+    assert {each.attempts for each in ended.runs} == {1}
+
+
+def test_batch_that_the_provider_rejects_ends_the_run_with_its_reason(
+    tmp_path: Path, provider: Simulator, faults: Faults
+) -> None:
+    error = {"code": "model_not_found", "message": "The model m has no batches", "line": 1, "param": None}
+    failed = {"status": "failed", "errors": {"object": "list", "data": [error]}, "output_file_id": None}
+    faults.after = lambda request, answer: changed(answer, **failed) if is_status(request) else answer
+    ended = ran(tmp_path, openai_of(provider))
+    assert (ended.summary.status, ended.counts, len(ended.batches)) == (Status.ERROR, {}, 1)
+    assert "The model m has no batches" in str(ended.summary.experiment.last_error)
+    faults.after = lambda request, answer: answer
+    assert ran(tmp_path, openai_of(provider), resume=True).counts == {"ok": 5}
+
+
+def test_answers_stay_at_the_provider_while_parse_is_wrong(tmp_path: Path, provider: Simulator) -> None:
+    ended = ran(tmp_path, openai_of(provider), 8, parse=lambda answer: answer["no such key"])
+    assert ended.summary.status is Status.ERROR
+    assert [each.state for each in ended.batches] == ["ended"]
+    ended = ran(tmp_path, openai_of(provider), 8, resume=True)
+    assert (ended.counts, len(ended.batches)) == ({"ok": 8}, 1)
+    assert set(custom_ids(provider).values()) == {1}
+
+
+def test_rows_in_batches_are_not_called_one_by_one(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    faults.after = lambda request, answer: changed(answer, status="paused") if is_status(request) else answer
+    ran(tmp_path, openai_of(provider))
+
+    async def again() -> Summary:
+        made = Experiment("e", rows(5), lambda row: "called")
+        async with runner_at(tmp_path, restore=lambda spec: made) as runner:
+            await runner.resume("e")
+            return await runner.wait("e")
+
+    summary = asyncio.run(again())
+    assert summary.status is Status.ERROR
+    assert "1 of its batches are not fetched" in str(summary.experiment.last_error)
+    assert not summary.counts.runs.get(ResultStatus.OK)
+
+
+@SDKS
+def test_task_runs_row_by_row_without_batch(tmp_path: Path, provider: Simulator, client_of: Any, kind: str) -> None:
+    client = client_of(provider)
+
+    async def run() -> Summary:
+        made = Experiment("e", rows(3), BatchTask(body, said, client=client), [right])
+        async with runner_at(tmp_path) as runner:
+            summary = await runner.run(made)
+        closed = client.close()
+        if inspect.isawaitable(closed):
+            await closed
+        return summary
+
+    assert dict(asyncio.run(run()).counts.runs) == {ResultStatus.OK: 3}
+    assert custom_ids(provider, kind) == {}
+
+
+def test_other_functions_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="BatchTask"):
+        Experiment("e", rows(1), lambda row: row, batch=True)
+    task = BatchTask(body, said, client=object())
+    with pytest.raises(ConfigurationError, match="without spread"):
+        Experiment("e", rows(1), task, batch=True, spread=True)
+    with pytest.raises(ConfigurationError, match="without a budget"):
+        Experiment("e", rows(1), task, batch=True, budget=Budget(tokens=1))
+
+
+def test_items_of_a_batch_are_kept_as_ranges() -> None:
+    items = ItemSet()
+    places = [Place(ordinal, repetition) for ordinal in (0, 1, 2, 5, 6) for repetition in (1, 2)]
+    for place in places:
+        items.add(place)
+    assert items.ranges == ((1, 0, 3), (1, 5, 7), (2, 0, 3), (2, 5, 7))
+    again = ItemSet(items.ranges)
+    assert (sorted(again), len(again), again.first, again.end) == (places, 10, 0, 7)
+    assert [Place(n, 1) in again for n in range(8)] == [True, True, True, False, False, True, True, False]
+    assert Place(0, 3) not in again

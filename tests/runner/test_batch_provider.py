@@ -1,0 +1,394 @@
+"""Batches at a provider that is slow, limited, or fails in part: what is stored when, and what is paid for once."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.runner.batch_scene import (
+    Faults,
+    anthropic_of,
+    body,
+    changed,
+    custom_ids,
+    faulty_endpoints,
+    is_status,
+    openai_of,
+    ran,
+    refusal,
+    right,
+    rows,
+    said,
+)
+from tests.runner.scene import runner_at
+from tidegate.core.values import Usage
+from tidegate.providers import price_of
+from tidegate.runner import BatchTask, Experiment, RunnerSettings
+from tidegate.runner.batch.anthropic_api import AnthropicBatchApi
+from tidegate.runner.batch.api import seconds_of
+from tidegate.runner.batch.openai_api import OpenAIBatchApi
+from tidegate.storage import ResultStatus, Status, claims
+from tidegate.testing import Scenario, Simulator
+from tidegate.testing.batches import BatchAnswer
+from tidegate.testing.wire import Request
+
+KINDS = pytest.mark.parametrize("kind", ["openai", "anthropic"])
+POSTS = {"openai": "/v1/batches", "anthropic": "/v1/messages/batches"}
+
+
+@pytest.fixture
+def provider() -> Iterator[Simulator]:
+    """A provider whose batches take a moment."""
+    with Simulator(Scenario(batch_seconds=0.1)) as simulator:
+        yield simulator
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+    """A provider without faults, until a test adds some."""
+    return faulty_endpoints(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def no_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
+
+
+def client_of(kind: str, provider: Simulator) -> Any:
+    """A client that leaves every refusal to the runner."""
+    return (openai_of if kind == "openai" else anthropic_of)(provider).with_options(max_retries=0)
+
+
+def is_creation(request: Request) -> bool:
+    return request.method == "POST" and request.path in POSTS.values()
+
+
+@KINDS
+def test_intent_is_stored_before_the_request_and_the_id_directly_after(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    seen: list[tuple[str, list[tuple[Any, ...]]]] = []
+
+    def read() -> list[tuple[Any, ...]]:
+        with sqlite3.connect(tmp_path / "runs.db") as database:
+            query = 'SELECT state, "items", "count", provider_id FROM tidegate_batches ORDER BY number'
+            return database.execute(query).fetchall()
+
+    def before(request: Request) -> BatchAnswer | None:
+        if is_creation(request):
+            seen.append(("create", read()))
+        elif request.method == "GET" and request.path.startswith(POSTS[kind] + "/"):
+            seen.append(("look", read()))
+        return None
+
+    faults.before = before
+    ended = ran(tmp_path, client_of(kind, provider), 3)
+    name = ended.batches[0].provider_id
+    assert seen[0] == ("create", [("intent", "[[1,0,3]]", 3, None)])
+    assert seen[1] == ("look", [("submitted", "[[1,0,3]]", 3, name)])
+    assert [what for what, _ in seen].count("create") == 1
+
+
+@KINDS
+def test_requests_that_expire_go_back_and_end_with_the_reason_of_the_provider(tmp_path: Path, kind: str) -> None:
+    with Simulator(Scenario(batch_seconds=0.05, batch_expired=0.5)) as provider:
+        ended = ran(tmp_path, client_of(kind, provider), 8)
+    assert [each.count for each in ended.batches] == [8, 4, 2]
+    assert (ended.summary.status, ended.counts) == (Status.COMPLETED, {"ok": 7, "error": 1})
+    (bad,) = [each for each in ended.runs if each.status is ResultStatus.ERROR]
+    assert (bad.ordinal, bad.error_kind, bad.attempts) == (7, "expired", 3)
+    assert "expired" in str(bad.error)
+
+
+@KINDS
+def test_requests_that_fail_go_back_and_end_with_the_reason_of_the_provider(tmp_path: Path, kind: str) -> None:
+    with Simulator(Scenario(batch_seconds=0.05, batch_failures=0.6, seed=1)) as provider:
+        ended = ran(tmp_path, client_of(kind, provider), 20)
+    good, bad = ended.counts["ok"], ended.counts["error"]
+    assert (good + bad, ended.summary.status) == (20, Status.COMPLETED)
+    kinds = {"openai": "status 500", "anthropic": "api_error"}
+    errors = {(each.error_kind, each.error, each.attempts) for each in ended.runs if each.status is ResultStatus.ERROR}
+    assert errors == {(kinds[kind], "Internal server error", 3)}
+    assert {each.attempts for each in ended.runs if each.status is ResultStatus.OK} >= {1, 2}
+
+
+@KINDS
+def test_no_request_is_repeated_before_its_retry_after(tmp_path: Path, faults: Faults, kind: str) -> None:
+    refused: list[bool] = []
+
+    def noted(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        refused.append(answer.status == 429)
+        return answer
+
+    faults.after = noted
+    with Simulator(Scenario(batch_seconds=0.3, batch_rate=10.0)) as provider:
+        ended = ran(tmp_path, client_of(kind, provider), 4)
+    assert (ended.counts, len(ended.batches)) == ({"ok": 4}, 1)
+    # One batch makes one request at a time: each refusal is followed by a request that the rate lets in.
+    assert sum(refused) > 0
+    assert not any(first and second for first, second in itertools.pairwise(refused))
+
+
+def test_next_look_waits_for_the_retry_after_of_a_status(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    waits: list[float] = []
+
+    def later(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if is_status(request) and json.loads(answer.content)["status"] == "in_progress":
+            return answer._replace(headers=(("retry-after", "0.25"),))
+        return answer
+
+    faults.after = later
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float, *more: Any) -> Any:
+        waits.append(seconds)
+        return await sleep(seconds, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tidegate.runner.batch.feeder.asyncio.sleep", noted)
+        assert ran(tmp_path, openai_of(provider)).counts == {"ok": 5}
+    assert 0.25 in waits
+
+
+def test_batches_that_the_queue_of_tokens_has_no_room_for_become_smaller(tmp_path: Path) -> None:
+    with Simulator(Scenario(batch_seconds=0.1, batch_tokens=200)) as provider:
+        ended = ran(tmp_path, openai_of(provider), 16)
+        counts = custom_ids(provider)
+    assert (ended.counts, ended.summary.status) == ({"ok": 16}, Status.COMPLETED)
+    assert {each.attempts for each in ended.runs} == {1}
+    full = [each for each in ended.batches if "Enqueued token limit" in str(each.detail)]
+    good = [each for each in ended.batches if each.detail == "completed"]
+    assert full
+    assert sum(each.count for each in good) == 16
+    assert len(counts) == sum(each.count for each in full + good)
+
+
+@KINDS
+def test_orphan_is_found_behind_a_page_of_other_batches(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    def of_another(request: Request) -> Request:
+        """The same requests of someone else: as many, under other ids and without metadata."""
+        told = json.loads(request.body)
+        told.pop("metadata", None)
+        for number, each in enumerate(told.get("requests", ())):
+            each["custom_id"] = f"other-{number}"
+        return Request(request.method, request.path, request.headers, json.dumps(told).encode())
+
+    lost: list[str] = []
+
+    def unanswered(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if is_creation(request) and not lost:
+            lost.append(json.loads(answer.content)["id"])
+            for _ in range(101):
+                assert (made := faults.send(of_another(request))) is not None
+                assert made.status == 200
+            return refusal(500, "lost")
+        return answer
+
+    faults.after = unanswered
+    ended = ran(tmp_path, client_of(kind, provider), 4)
+    assert ended.counts == {"ok": 4}
+    assert [each.provider_id for each in ended.batches] == lost
+    assert faults.asked.count(("POST", POSTS[kind])) == 1
+
+
+def test_nothing_is_submitted_while_a_batch_that_may_be_the_orphan_runs(tmp_path: Path, faults: Faults) -> None:
+    with Simulator(Scenario(batch_seconds=1e6)) as provider:
+        lost: list[str] = []
+
+        def unanswered(request: Request, answer: BatchAnswer) -> BatchAnswer:
+            if is_creation(request) and not lost:
+                lost.append(json.loads(answer.content)["id"])
+                return refusal(500, "lost")
+            return answer
+
+        async def cancel(runner: Any) -> None:
+            listed, created = ("GET", POSTS["anthropic"]), ("POST", POSTS["anthropic"])
+            while faults.asked.count(listed) < 5:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            assert faults.asked.count(created) == 1
+            assert [str(each.state) for each in await runner.store.batches(1)] == ["intent"]
+            provider.configure(batch_seconds=0.05)
+            async with anthropic_of(provider) as client:
+                await client.messages.batches.cancel(lost[0])
+
+        faults.after = unanswered
+        ended = ran(tmp_path, client_of("anthropic", provider), during=cancel)
+        assert ended.counts == {"ok": 5}
+        assert [(each.detail, each.provider_id == lost[0]) for each in ended.batches] == [
+            ("ended", True),
+            ("ended", False),
+        ]
+
+
+@KINDS
+def test_intent_of_a_dead_process_that_has_sent_nothing_is_submitted_without_a_search(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    faults.before = lambda request: refusal(400, "wrong") if request.method == "POST" else None
+    ended = ran(tmp_path, client_of(kind, provider), 4, most=2)
+    assert ended.summary.status is Status.ERROR
+    with sqlite3.connect(tmp_path / "runs.db") as database:
+        # A process that dies before the request has stored no name of a file.
+        database.execute("UPDATE tidegate_batches SET file_id = NULL")
+    faults.before = lambda request: None
+    faults.asked.clear()
+    ended = ran(tmp_path, client_of(kind, provider), 4, most=2, resume=True)
+    assert (ended.counts, len(ended.batches)) == ({"ok": 4}, 2)
+    assert faults.asked.count(("GET", POSTS[kind])) == 0
+    assert set(custom_ids(provider, kind).values()) == {1}
+
+
+def test_search_does_not_wait_for_other_batches_of_the_run(tmp_path: Path, faults: Faults) -> None:
+    path = POSTS["anthropic"]
+    created = ("POST", path)
+    with Simulator(Scenario(batch_seconds=1e6)) as provider:
+        faults.before = lambda request: refusal(400, "wrong") if request.method == "POST" else None
+        assert ran(tmp_path, client_of("anthropic", provider), 4, most=2).summary.status is Status.ERROR
+        with sqlite3.connect(tmp_path / "runs.db") as database:
+            database.execute("UPDATE tidegate_batches SET file_id = NULL WHERE number = 2")
+        faults.asked.clear()
+
+        def late(request: Request) -> BatchAnswer | None:
+            # The search for batch 1 is answered once batch 2, of the same size, runs.
+            is_list = (request.method, request.path) == ("GET", path)
+            return refusal(500, "later") if is_list and created not in faults.asked else None
+
+        async def end(runner: Any) -> None:
+            while sum(each.provider_id is not None for each in await runner.store.batches(1)) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            provider.configure(batch_seconds=0.05)
+            async with anthropic_of(provider) as client:
+                for each in await runner.store.batches(1):
+                    await client.messages.batches.cancel(each.provider_id)
+
+        faults.before = late
+        ended = ran(tmp_path, client_of("anthropic", provider), 4, most=2, resume=True, during=end)
+        assert ended.counts == {"ok": 4}
+
+
+@KINDS
+def test_evaluators_judge_results_while_other_batches_run(tmp_path: Path, faults: Faults, kind: str) -> None:
+    """The last batch ends only after every row of the others is judged."""
+    judged: set[int] = set()
+    with Simulator(Scenario(batch_seconds=0.05)) as provider:
+        created: list[str] = []
+
+        def held(request: Request, answer: BatchAnswer) -> BatchAnswer:
+            if is_creation(request):
+                created.append(json.loads(answer.content)["id"])
+            last = request.method == "GET" and request.path == f"{POSTS[kind]}/{created[-1]}" and len(created) == 3
+            if last and not judged >= {0, 1, 2, 3}:
+                word = "status" if kind == "openai" else "processing_status"
+                return changed(answer, **{word: "in_progress"})
+            return answer
+
+        def judge(row: Any, output: Any) -> bool:
+            judged.add(row["n"])
+            return right(row, output)
+
+        faults.after = held
+        client = client_of(kind, provider)
+        task = BatchTask(body, said, client=client, max_requests=2)
+        made = Experiment("e", rows(6), task, [judge], batch=True)
+
+        async def run() -> Any:
+            async with client, runner_at(tmp_path, batch_poll=0.02) as runner:
+                return await runner.run(made)
+
+        summary = asyncio.run(asyncio.wait_for(run(), 120))
+    assert [one.mean for one in summary.scores] == [1.0]
+    assert judged == set(range(6))
+
+
+def test_cost_of_anthropic_batches_is_half(tmp_path: Path, provider: Simulator) -> None:
+    dataset = [{"n": n, "model": "claude-haiku-4-5"} for n in range(4)]
+    ended = ran(tmp_path, anthropic_of(provider), dataset=dataset)
+    totals, full = ended.spend["task"], price_of("anthropic", "claude-haiku-4-5")
+    assert full is not None
+    usage = Usage(totals.input_tokens, totals.output_tokens)
+    assert (totals.metered, totals.priced) == (4, 4)
+    assert totals.nanodollars == pytest.approx(full.nanodollars(usage) / 2, abs=4)
+    assert ended.summary.tokens.cost == pytest.approx(totals.nanodollars / 1e9)
+
+
+@KINDS
+def test_unknown_status_of_either_provider_is_named(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    word = "status" if kind == "openai" else "processing_status"
+
+    def paused(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        looked = request.method == "GET" and request.path.startswith(f"{POSTS[kind]}/")
+        return changed(answer, **{word: "paused"}) if looked else answer
+
+    faults.after = paused
+    ended = ran(tmp_path, client_of(kind, provider))
+    assert "unknown status 'paused'" in str(ended.summary.experiment.last_error)
+    faults.after = lambda request, answer: answer
+    ended = ran(tmp_path, client_of(kind, provider), resume=True)
+    assert (ended.counts, faults.asked.count(("POST", POSTS[kind]))) == ({"ok": 5}, 1)
+
+
+def test_anthropic_results_that_are_cut_or_of_others(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    done: list[str] = []
+
+    def cut(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if request.path.endswith("/results") and not done:
+            done.append(request.path)
+            other = b'{"custom_id":"not-mine","result":{"type":"expired"}}\n'
+            return answer._replace(content=other + answer.content[: len(answer.content) // 2])
+        return answer
+
+    faults.after = cut
+    ended = ran(tmp_path, client_of("anthropic", provider), 6)
+    assert ended.counts == {"ok": 6}
+    assert [each.count for each in ended.batches] in ([6, 3], [6, 4])
+
+
+def test_limits_of_a_batch_are_those_of_the_providers() -> None:
+    assert (OpenAIBatchApi.max_requests, OpenAIBatchApi.max_bytes) == (50_000, 200_000_000)
+    assert (AnthropicBatchApi.max_requests, AnthropicBatchApi.max_bytes) == (100_000, 256_000_000)
+    assert RunnerSettings().batch_poll == 60.0
+
+
+def test_bytes_of_a_file_are_limited_too(tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OpenAIBatchApi, "max_bytes", 700)
+
+    def build(row: Any) -> dict[str, Any]:
+        return body(row) if row["n"] != 3 else {**body(row), "user": "u" * 700}
+
+    ended = ran(tmp_path, openai_of(provider), 6, build=build)
+    assert ended.counts == {"ok": 5, "error": 1}
+    assert max(each.count for each in ended.batches) < 5
+    (bad,) = [each for each in ended.runs if each.status is ResultStatus.ERROR]
+    assert (bad.ordinal, bad.error_kind) == (3, "never_fits")
+    with openai.OpenAI(base_url=provider.openai_url, api_key="any") as client:
+        assert max(each.bytes for each in client.files.list() if each.purpose == "batch") <= 700
+
+
+def test_client_without_batches_is_refused_before_a_call(tmp_path: Path) -> None:
+    made = Experiment("e", rows(2), BatchTask(body, said, client=object()), batch=True)
+
+    async def run() -> Any:
+        async with runner_at(tmp_path) as runner:
+            return await runner.run(made)
+
+    summary = asyncio.run(run())
+    assert summary.status is Status.ERROR
+    assert "client: 'object' is not usable" in str(summary.experiment.last_error)
+
+
+def test_times_of_a_retry_after_header_are_seconds_and_bounded() -> None:
+    texts = {"7": 7.0, "0.25": 0.25, "-3": 0.0, "99999": 3600.0, "Wed, 21 Oct 2026 07:28:00 GMT": 0.0, "nan": 0.0}
+    assert {text: seconds_of({"retry-after": text}) for text in texts} == texts
+    assert seconds_of({}) == 0.0
