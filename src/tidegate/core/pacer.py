@@ -56,6 +56,7 @@ from tidegate.core.pacer_phases import (
     StartupPhase,
     cruise_seconds,
     first_wait,
+    kept_seconds,
     next_wait,
 )
 from tidegate.core.ramp_phase import RampPhase
@@ -530,7 +531,7 @@ class Pacer:
         elif seconds <= 0.0:
             # Members that hear each other late may settle a call that was sent before the zero: it measures no rate.
             pass
-        elif cruising and (count / seconds > TRUE_SHARE * rate or self._dropped(rate)) and self._broken < DOUBTS:
+        elif cruising and self._dropped(rate, count / seconds):
             self._former = rate
             self._patience = PATIENCE_SECONDS
             if rate < self._floor.pace:
@@ -546,8 +547,10 @@ class Pacer:
         if self.phase is PacerPhase.CRUISE:
             self._drain_delay.refused(self.spacing.wait, now)
 
-    def _dropped(self, rate: float) -> bool:
-        return self.gauge.informed and self._highest < rate
+    def _dropped(self, rate: float, admitted: float) -> bool:
+        if not self._changed or self._broken >= DOUBTS:
+            return False
+        return admitted > TRUE_SHARE * rate or (self.gauge.informed and self._highest < rate)
 
     def _wait(self, cause: Cause, sent_at: float, now: float) -> None:
         """Nothing, or next to nothing, was admitted since the last refusal: the next one goes alone, and later."""
@@ -617,9 +620,11 @@ class Pacer:
         if gauge.content < SMALL or overflown:
             # Half a call is much of such a bucket: what it is known to admit is held.
             sure = min(ANNOUNCED_SHARE * self._most, gauge.low)
-        elif gauge.informed and (precise or self._again):
+        elif gauge.informed and (precise or self._again or self.named):
             # The admitted calls prove this much, and the rate has not just changed.
             sure = min(ANNOUNCED_SHARE * self._most, max(sure, gauge.low))
+        if self.named and gauge.informed and (self.timed or not self.hint):
+            self._patience = max(self._patience, kept_seconds(gauge, sure))
         self._cruise(sure, now)
         if probed_up or started_up:
             self.spacing.hold_off(self._drain_delay.seconds(gauge.burst, self.rate))

@@ -106,6 +106,11 @@ def cruise_seconds(
     return max(patience, ANNOUNCED_PATIENCE) if rate > TOP * most else patience
 
 
+def kept_seconds(gauge: RateMeter, pace: float) -> float:
+    """Return the seconds for which a bucket surely keeps what `pace` leaves unused of the highest rate it may have."""
+    return KEPT_SHARE * gauge.content / (gauge.high - pace) if gauge.high > pace else 0.0
+
+
 SLOWEST = 1.0 / 60.0
 """Calls a second that are tried at least (C-17: growing to 60 s)."""
 
