@@ -102,7 +102,7 @@ def turned_into(
                 # No charge of this process is back yet, so all of them are taken, whichever answers have found them.
                 missing = max(missing, own - mirror.ledger.total - known)
             if missing > 0.0:
-                taken.append((sent_at, missing))
+                taken += mirror.period.date(known, known + missing, now)
         turned = RollingWindowMirror(reading, now, mirror.period.returns_after, taken)
     else:
         turned = TokenBucketMirror(reading, now, default_window)
