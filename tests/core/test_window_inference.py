@@ -217,6 +217,14 @@ def test_what_was_taken_when_is_read_off_the_order_of_use() -> None:
     assert period.taken_before(10.0) == [(0.0, 10.0), (0.2, 10.0), (0.3, 10.0), (0.3, 10.0)]
 
 
+def test_units_are_dated_by_the_answers_that_found_them() -> None:
+    """A call may arrive long after it was sent; the quickest answer says how long an answer takes at least."""
+    period = WindowInference(60.0)
+    for used, took in ((10.0, 0.5), (20.0, 0.75), (30.0, 1.5), (40.0, 1.0)):
+        period.window(bucket(300.0, 300.0 - used, reset_after=6.0, window=None), 0.0, 60.0, took)
+    assert period.date(10.0, 50.0, 3.0) == [(0.25, 10.0), (0.5, 10.0), (0.5, 10.0), (2.5, 10.0)]
+
+
 def test_the_reading_of_a_refusal_says_nothing_of_a_rolling_windows_length() -> None:
     """A refused call took nothing, so its reset is that of the call before it."""
     period = WindowInference(60.0)

@@ -28,7 +28,7 @@ from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import Source
-from tidegate.core.quota import expected_charge
+from tidegate.core.quota import charge_of, expected_charge
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
@@ -178,6 +178,8 @@ def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Ou
         quantum = next(reading.quantum for reading in outcome.readings if reading.name == mirror.name)
         place = PLACES[mirror.unit]
         mirror.begin_charging(permit.cost, [each.cost for each in others], place, quantum, now)
+        if outcome.kind not in REFUSED:
+            mirror.found = expected_charge(mirror, permit.cost)
         # A refusal for lack of this quota has seen all calls admitted before it, and there is no room for later ones.
         lacks = outcome.kind in REFUSED and mirror.dearest(permit.cost, place) > mirror.stood
         if lacks and mirror.charging is None:
@@ -188,6 +190,8 @@ def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Ou
             known = lacks or flying is permit or flying.order < seen
             late = gates.quotas.debit_late(mirror, flying.cost, order, flying.sent_at, known)
             flying.charges.append(late)
+            if known and not lacks and flying is not permit:
+                mirror.found += charge_of(mirror, flying.cost, place, reserves=False)[0]
     _hint_headroom(gates, mirror, now)
 
 

@@ -95,9 +95,14 @@ def turned_into(
         if reading.limit is not None and reading.remaining is not None:
             # Charges that answers have confirmed, but that no earlier answer has found.
             logged = sum(debit.amount for debit in mirror.ledger.entries if debit.charged_at <= sent_at + SENT_TOGETHER)
-            missing = reading.limit - reading.remaining - logged - sum(amount for _, amount in taken)
+            known = sum(amount for _, amount in taken)
+            missing = reading.limit - reading.remaining - logged - known
+            own = mirror.found + mirror.used
+            if own <= reading.limit and now < mirror.since + mirror.period.returns_after:
+                # No charge of this process is back yet, so all of them are taken, whichever answers have found them.
+                missing = max(missing, own - mirror.ledger.total - known)
             if missing > 0.0:
-                taken.append((sent_at, missing))
+                taken += mirror.period.date(known, known + missing, now)
         turned = RollingWindowMirror(reading, now, mirror.period.returns_after, taken)
     else:
         turned = TokenBucketMirror(reading, now, default_window)
@@ -106,7 +111,7 @@ def turned_into(
         turned.spread()
         # Answers do not set its level again, so a wrong charge stays in it for a window.
         turned.charging = mirror.charging
-    turned.used, turned.since, turned.stood = mirror.used, mirror.since, mirror.stood
+    turned.used, turned.since, turned.stood, turned.found = mirror.used, mirror.since, mirror.stood, mirror.found
     return turned
 
 

@@ -186,15 +186,16 @@ class QuotaMirror(ABC):
 
     `reserved` is held for what is charged when its answer ends, and `scale` is what an estimated unit is worth. `room`
     says how many units may be charged before less than half of the limit is left. `used` were charged by this process
-    from `since` on (monotonic seconds), when `stood` were left. By its newest reset or refusal, the provider states
-    that it is full again, or that the next call fits, at `stated_at`; infinity where it states nothing. `charging` is
-    the model of its charging rule, None where there is only one.
+    from `since` on (monotonic seconds), when `stood` were left; the first reading had seen `found` of its charges. By
+    its newest reset or refusal, the provider states that it is full again, or that the next call fits, at `stated_at`;
+    infinity where it states nothing. `charging` is the model of its charging rule, None where there is only one.
     """
 
     __slots__ = (
         "_anchor_order",
         "_stated_order",
         "charging",
+        "found",
         "ledger",
         "limit",
         "name",
@@ -215,6 +216,7 @@ class QuotaMirror(ABC):
         self.scale = 1.0
         self.room = 0.0
         self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
+        self.found = 0.0
         self.ledger = ChargeLog()
         self.reserved = 0.0
         self._anchor_order = self._stated_order = -1

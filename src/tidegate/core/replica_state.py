@@ -170,7 +170,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
         "_passes": AT,
         "_soonest": BEFORE,
         "_stood": (None, AT),
-        "_taken": [(None, AT)],
+        "_taken": [(None, AT, AT)],
     },
 }
 """Fields that hold instants, by class; a subclass names those of its bases too."""

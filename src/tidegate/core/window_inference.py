@@ -199,6 +199,7 @@ class WindowInference:
         "_natural",
         "_only_reset",
         "_passes",
+        "_quickest",
         "_reset",
         "_returns",
         "_risen",
@@ -310,13 +311,31 @@ class WindowInference:
         found = list(self._taken)
         if found:
             # The first one counts from its answer: its request was sent no later than those after it.
-            found[0] = found[0][0], min(at for _, at in found)
-        for used, at in sorted(found):
+            used, _, received = found[0]
+            found[0] = used, min(at for _, at, _ in found), received
+        for used, at, _ in sorted(found):
             latest = max(latest, at)
             if used > before and latest < sent_at - JITTER:
                 charges.append((latest, used - before))
                 before = used
         return charges
+
+    def date(self, before: float, used: float, now: float) -> list[tuple[float, float]]:
+        """Return when the units were taken (instant, units) that raised the use from `before` to `used` until `now`.
+
+        Each is dated at the latest instant that the answers allow.
+        """
+        quickest = self._quickest if self._quickest < INFINITY else 0.0
+        charges: list[tuple[float, float]] = []
+        latest = now
+        for level, _, received in sorted(self._taken, reverse=True):
+            if before < level < used:
+                charges.append((latest - quickest, used - level))
+                used = level
+            if level >= used:
+                latest = min(latest, received)
+        charges.append((latest - quickest, used - before))
+        return charges[::-1]
 
     def forget(self) -> None:
         """Begins again: the limit has changed."""
@@ -333,7 +352,8 @@ class WindowInference:
         self._instant, self._passes = (-INFINITY, INFINITY), -INFINITY
         self._little, self._falls = (INFINITY, 0.0), False
         self._least, self._most = INFINITY, 0.0
-        self._taken: list[tuple[float, float]] = []
+        self._taken: list[tuple[float, float, float]] = []
+        self._quickest = INFINITY
 
     def window(self, reading: QuotaReading, sent_at: float, so_far: float, took: float, charged: bool = True) -> float:
         """Return the window in seconds by one more answer, which took `took` seconds, to the request of `sent_at`.
@@ -371,7 +391,7 @@ class WindowInference:
         of_values = rounding if reading.from_receipt else exact
         self._compare_instants(reading, sent_at, took, limit - remaining, reset, of_values, charged)
         if charged:
-            self._compare(sent_at, limit - remaining, reset + transit, exact + transit)
+            self._compare(sent_at, took, limit - remaining, reset + transit, exact + transit)
         if reading.instant is not None and not self._same_time and self._stands(limit, widest[0], reading.instant):
             self.turned = "fixed"
             return so_far
@@ -481,9 +501,11 @@ class WindowInference:
         self.capacity = min(limit, max(self.capacity, remaining + reset * limit / window))
         return window
 
-    def _compare(self, sent_at: float, used: float, reset: float, resolution: float) -> None:
+    def _compare(self, sent_at: float, took: float, used: float, reset: float, resolution: float) -> None:
         if self._same_time and len(self._taken) < MOST_TAKEN:
-            self._taken.append((used, sent_at))
+            self._taken.append((used, sent_at, sent_at + took))
+            if took > 0.0:  # when the request of the first answer was sent is not known
+                self._quickest = min(self._quickest, took)
         self._least, self._most = min(self._least, used), max(self._most, used)
         if self._first is None:
             self._first = sent_at, reset
