@@ -259,43 +259,6 @@ def test_a_refusal_too_soon_for_the_held_pace_is_a_drop_after_a_few_calls(pacer:
     assert (pacer.phase, pacer.rate) == (PacerPhase.STARTUP, pytest.approx(DROP * pace))
 
 
-def test_a_refusal_that_the_bounds_of_a_named_rate_explain_is_no_drop() -> None:
-    """Five calls in a second measure the rate roughly: 4 to 6 calls a second."""
-    pacer = Pacer()
-    pacer.begin(Burst(4, 0.0, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
-    pacer.named = True
-    send(pacer, 0.2, 0.4, 0.6, 0.8, 0.99)
-    refuse(pacer, 1.0, *send(pacer, 1.0))
-    pace, now, mark = pacer.rate, 1.0 + TRIP, 0
-    assert pace > pacer.gauge.low
-    while (following := pacer.spacing.opens_at(now)) < 1.0 + PATIENCE_KNOWN:
-        (mark,), now = send(pacer, following), following
-    refuse(pacer, now, mark)
-    assert pacer.phase is PacerPhase.CRUISE
-    assert 0.9 * pace < pacer.rate < pace
-
-
-def test_a_named_rate_is_held_while_its_bucket_keeps_what_is_left_unused(pacer: Pacer) -> None:
-    pacer.named = True
-    at = held(pacer, 2.0)
-    unused, now = pacer.gauge.high - pacer.rate, at + TRIP
-    while pacer.phase is PacerPhase.CRUISE:
-        now = pacer.spacing.opens_at(now)
-        pacer.sent(now)
-    assert 0.4 < unused * (now - at) / pacer.gauge.content < 0.6
-    assert now - at > 2.0 * PATIENCE_KNOWN
-
-
-@pytest.mark.parametrize(("rate", "size"), [(0.5, 3), (0.55, 7), (0.8, 8), (1.2, 5), (1.5, 5), (2.0, 4)])
-def test_a_bucket_behind_hints_that_cannot_be_believed_is_found_in_few_refusals(rate: float, size: int) -> None:
-    provider = Provider(rate, float(size))
-    provider.pacer.named = True
-    provider.begin(size + 1, 0.1)
-    provider.run(60.0)
-    assert provider.refused <= 6
-    assert provider.let_in >= 0.92 * 60.0 * rate
-
-
 def test_an_idle_key_raises_no_pace_and_saves_no_burst(pacer: Pacer) -> None:
     at = held(pacer)
     pace = pacer.rate

@@ -19,19 +19,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from tidegate.core.backoff import PROGRESS
 from tidegate.core.pacer_phases import PATIENCE_CALLS
 from tidegate.core.values import INFINITY
-
-WINDOW_WAITS = 2
-WINDOW_CALLS = PROGRESS
-WINDOW_AGAIN = 50
-"""Lone attempts refused in a row after which a window may have been used up (a time that refusals name counts as one),
-the fewest calls of one, and calls before a window is suspected again. Raising them finds fewer windows; lowering them
-costs slow buckets refusals."""
-
-SHORTEST_RUN = 0.05
-"""Least seconds in which the calls of a window are sent. Raising it begins windows more gently."""
 
 REMEMBERED = 12
 """Boundaries that are kept. Raising it narrows the period of a fixed window further."""

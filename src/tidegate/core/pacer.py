@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from math import sqrt
 
 from tidegate.core.backoff import PROGRESS
-from tidegate.core.hidden_window import SHORTEST_RUN, WINDOW_AGAIN, WINDOW_CALLS, WINDOW_WAITS, HiddenWindow
+from tidegate.core.hidden_window import HiddenWindow
 from tidegate.core.pacer_phases import (
     ANNOUNCED_PATIENCE,
     FEW,
@@ -56,7 +56,6 @@ from tidegate.core.pacer_phases import (
     StartupPhase,
     cruise_seconds,
     first_wait,
-    kept_seconds,
     next_wait,
 )
 from tidegate.core.ramp_phase import RampPhase
@@ -85,6 +84,15 @@ they do not show that the rate is below that share of the pace."""
 
 NARROWEST = 1.02
 """Least first step of a rise, where a bucket of one or two calls is known well."""
+
+WINDOW_WAITS = 2
+WINDOW_CALLS = PROGRESS
+WINDOW_AGAIN = 50
+"""Lone attempts refused in a row after which a window may have been used up, the fewest calls of one, and calls before
+a window is suspected again. Raising them finds fewer windows; lowering them costs slow buckets refusals."""
+
+SHORTEST_RUN = 0.05
+"""Least seconds in which the calls of a window are sent. Raising it begins windows more gently."""
 
 WIDE = 2.5
 """Ratio of the highest to the least rate that explain the calls between two refusals, from which on they measure none.
@@ -208,7 +216,7 @@ class Pacer:
         if ramping and self._ramp.sent(spacing, gauge.sent - 1, gauge.burst, proven, now):
             return
         suspicious = self.phase is PacerPhase.STARTUP or self._window_size or spacing.waits >= OUTAGE_WAITS
-        if proven and spacing.waits + self.named >= WINDOW_WAITS and suspicious and not ramping:
+        if proven and spacing.waits >= WINDOW_WAITS and suspicious and not ramping:
             self._suspect_window(now)
             return
         alone, unused = spacing.sent(gauge.burst, now, waited)
@@ -243,8 +251,6 @@ class Pacer:
         """
         self._floor.know(latency)
         self._floor.trying = False
-        if self.named:
-            self._floor.postpone(self.gauge.let_in)
         self.active, self._seeded = True, False
         self._most = run.most
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
@@ -253,7 +259,7 @@ class Pacer:
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
         self.spacing.reset_backoff()
-        wait = first_wait(run, cause, grace, self.named and not self.hint)
+        wait = first_wait(run, cause, grace)
         if cause is Cause.SLOPE:
             self.phase = PacerPhase.RAMP
             self.spacing.rate = self._ramp.first(run, sent_at)
@@ -300,9 +306,7 @@ class Pacer:
                 self._window.late()
             return
         if self.phase is PacerPhase.WINDOWED and self._refuse_windowed(alone, let_in, sent_at, now):
-            if not self.named or self.phase is not PacerPhase.WINDOWED or self._window.waiting:
-                # A window on trial may be a bucket, whose rate the calls since the silence show.
-                self.gauge.zero(let_in, sent_at)
+            self.gauge.zero(let_in, sent_at)
             return
         count, seconds = self.gauge.since_zero(let_in, sent_at)
         if cause is Cause.RATE and self._states_window(count, seconds, sent_at):
@@ -526,7 +530,7 @@ class Pacer:
         elif seconds <= 0.0:
             # Members that hear each other late may settle a call that was sent before the zero: it measures no rate.
             pass
-        elif cruising and self._dropped(rate, count / seconds):
+        elif cruising and (count / seconds > TRUE_SHARE * rate or self._dropped(rate)) and self._broken < DOUBTS:
             self._former = rate
             self._patience = PATIENCE_SECONDS
             if rate < self._floor.pace:
@@ -542,10 +546,8 @@ class Pacer:
         if self.phase is PacerPhase.CRUISE:
             self._drain_delay.refused(self.spacing.wait, now)
 
-    def _dropped(self, rate: float, admitted: float) -> bool:
-        if not self._changed or self._broken >= DOUBTS:
-            return False
-        return admitted > TRUE_SHARE * rate or (self.gauge.informed and self._highest < rate)
+    def _dropped(self, rate: float) -> bool:
+        return self.gauge.informed and self._highest < rate
 
     def _wait(self, cause: Cause, sent_at: float, now: float) -> None:
         """Nothing, or next to nothing, was admitted since the last refusal: the next one goes alone, and later."""
@@ -571,9 +573,7 @@ class Pacer:
     def _try_floor(self, now: float) -> None:
         """Go on at the floor where it is due; what is done now is done again if that fails."""
         gauge, floor = self.gauge, self._floor
-        # Where a rate was measured again, its rises were trials of a faster pace, and one rate explains their refusals.
-        known = self.timed or (self.named and self._again > 0 and gauge.informed)
-        if self.phase is PacerPhase.RAMP or known or not floor.due(self.rate, gauge.let_in):
+        if self.phase is PacerPhase.RAMP or self.timed or not floor.due(self.rate, gauge.let_in):
             return
         self._instead = (self.phase, self.rate, self._next, self._next_count)
         self.phase = PacerPhase.STARTUP
@@ -617,11 +617,9 @@ class Pacer:
         if gauge.content < SMALL or overflown:
             # Half a call is much of such a bucket: what it is known to admit is held.
             sure = min(ANNOUNCED_SHARE * self._most, gauge.low)
-        elif gauge.informed and (precise or self._again or self.named):
+        elif gauge.informed and (precise or self._again):
             # The admitted calls prove this much, and the rate has not just changed.
             sure = min(ANNOUNCED_SHARE * self._most, max(sure, gauge.low))
-        if self.named and gauge.informed and (self.timed or not self.hint):
-            self._patience = max(self._patience, kept_seconds(gauge, sure))
         self._cruise(sure, now)
         if probed_up or started_up:
             self.spacing.hold_off(self._drain_delay.seconds(gauge.burst, self.rate))

@@ -106,11 +106,6 @@ def cruise_seconds(
     return max(patience, ANNOUNCED_PATIENCE) if rate > TOP * most else patience
 
 
-def kept_seconds(gauge: RateMeter, pace: float) -> float:
-    """Return the seconds for which a bucket surely keeps what `pace` leaves unused of the highest rate it may have."""
-    return KEPT_SHARE * gauge.content / (gauge.high - pace) if gauge.high > pace else 0.0
-
-
 SLOWEST = 1.0 / 60.0
 """Calls a second that are tried at least (C-17: growing to 60 s)."""
 
@@ -135,16 +130,12 @@ CLIMB_WAIT_GROWTH = 1.5
 """Under a slope limit: the first wait, how many are as long, and how they grow then."""
 
 
-def first_wait(run: Burst, cause: Cause, grace: float, long: bool = False) -> float:
-    """Seconds that everybody waits after the first refusal, which came after `run`; at least `grace`.
-
-    It is as `long` as possible where a refusal names a time that cannot be believed: its limit ends with time, so it is
-    a rate or a window, and sooner attempts are refused.
-    """
+def first_wait(run: Burst, cause: Cause, grace: float) -> float:
+    """Seconds that everybody waits after the first refusal, which came after `run`; at least `grace`."""
     if cause is Cause.SLOPE:
         return CLIMB_WAIT
     most = OUTAGE_SECONDS if cause is Cause.OVERLOAD else FIRST_WAIT_MOST
-    return most if long else min(most, max(grace, FIRST_WAIT_SHARE * run.seconds))
+    return min(most, max(grace, FIRST_WAIT_SHARE * run.seconds))
 
 
 def next_wait(spacing: PacingBucket, cause: Cause) -> float:
@@ -314,15 +305,6 @@ class PaceFloor:
         """Set the floor by the mean `latency` of answers in seconds; infinity where none came yet."""
         self.pace = 1.0 / max(SHORTEST_CALL, min(latency, LONGEST_CALL))
 
-    def postpone(self, let_in: int) -> None:
-        """Put the first trial off, after `let_in` calls: refusals name a time, so a rate or a window is likely."""
-        self._failed = NAMED_PROOFS
-        self._next = let_in + self._apart(NAMED_PROOFS + 1)
-
-    @staticmethod
-    def _apart(failed: int) -> int:
-        return max(1, min(TRIALS_APART, 1 << max(0, failed - PROOFS)))
-
     def due(self, pace: float, let_in: int) -> bool:
         """Return whether the floor is to be tried instead of `pace`, after `let_in` calls."""
         return pace < self.pace and let_in >= self._next and not self.trying
@@ -363,7 +345,7 @@ class PaceFloor:
             self._failed, self._next = 0, let_in
             return False
         self._failed = 1 + max(self._failed, self.proofs)
-        self._next = let_in + self._apart(self._failed)
+        self._next = let_in + max(1, min(TRIALS_APART, 1 << max(0, self._failed - PROOFS)))
         return True
 
     def doubt(self) -> None:
