@@ -18,7 +18,7 @@ test: $(ENVS)/test/ready test-openai2 test-aiobotocore
 	$(ENVS)/test/bin/python -m pytest -n 4 --dist worksteal
 
 # With servers that are no Python packages. The tests start and stop them on ports of their own.
-test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready test-notebook test-inspect test-clients
+test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready test-notebook test-inspect
 	command -v redis-server >/dev/null || (apt-get update -qq && apt-get install -qq -y redis-server)
 	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -qq -y chromium)
 	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log

@@ -131,19 +131,6 @@ def test_a_lock_that_moved_between_two_rare_looks_was_not_taken_for_long(tmp_pat
         one.log.leave([], None)
 
 
-def test_a_member_waits_no_longer_for_a_lock_that_others_take_in_turns(tmp_path: Path) -> None:
-    with peers(tmp_path, 2) as (one, two):
-        for look in range(6):
-            one.enter(START + 0.01 * look)
-            assert two.step(now=START + 0.01 * look + 0.001) is None or look == 5
-            if look < 5:
-                one.log.leave([Record(START, b"a")], None)
-        assert shared(two.step(b"kept", now=START + 0.052)).away
-        one.log.leave([], None)
-        two.step(now=START + 0.2)
-        assert payloads(one.step(now=START + 0.2)) == [b"kept"]
-
-
 def test_a_dead_member_is_told_once_to_each_at_one_place(tmp_path: Path) -> None:
     with peers(tmp_path, 4) as (one, two, three, four):
         number = four.log.member

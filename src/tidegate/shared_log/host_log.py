@@ -44,7 +44,11 @@ from tidegate.shared_log.lives import Lives
 
 PATIENCE = 0.05
 """Seconds for which a member waits for the lock or for a first checkpoint. Raising it delays calls while a member is
-stopped inside its step, or while many take the lock in turns. Chosen: 500 times the longest step."""
+stopped inside its step. Chosen: 500 times the longest step."""
+
+MOST_PATIENCE = 1.0
+"""Seconds for which a member waits for a lock that others take in turns. Raising it delays calls where it always loses.
+Chosen: at a free lock in half of the looks, a thousand looks fail never."""
 
 AWAY = 1.0
 """Seconds at most after which a member that found the lock taken looks again; it begins with `PATIENCE`, as the holder
@@ -103,7 +107,7 @@ class HostLog:
         self._joined_at = 0.0
         self._awaited = 0
         self._adopted = 0
-        self._busy_since = self._busy_last = float("-inf")
+        self._busy_from = self._busy_since = self._busy_last = float("-inf")
         self._away_for = PATIENCE
         self._busy_steps = -1
         self._away_until = float("-inf")
@@ -229,14 +233,17 @@ class HostLog:
         steps = self._words[STEPS]
         moved = steps != self._busy_steps
         if (
-            not self._busy_since <= now
+            not self._busy_from <= now
             or self._busy_last == float("-inf")
             or (moved and now > self._busy_last + PATIENCE)
         ):
-            # A lock that was free between two rare looks was not taken for long.
+            # A lock that was free between two rare looks was not taken for long. One whose holder ended no step was.
+            self._busy_from = self._busy_since = now
+        elif moved:
+            # Another member ends its steps: the lock is taken often, but not by a member that stands still.
             self._busy_since = now
         self._busy_last, self._busy_steps = now, steps
-        if now - self._busy_since < PATIENCE:
+        if now - self._busy_since < PATIENCE and now - self._busy_from < MOST_PATIENCE:
             return None
         self._away, self._away_until = True, now + self._away_for
         self._away_for = min(AWAY, 2.0 * self._away_for)
