@@ -213,7 +213,6 @@ class TokenBucketMirror(QuotaMirror):
     """The mirror of one continuously refilled quota of one key; `rate` is in units that come back per second."""
 
     __slots__ = (
-        "_anchor_answered_at",
         "_anchor_at",
         "_anchor_level",
         "_anchor_remaining",
@@ -244,7 +243,7 @@ class TokenBucketMirror(QuotaMirror):
         self.rate = self.limit / self.window
         self.period = WindowInference(self.window)
         self._brim, self._spilt = self.limit, 0.0
-        self._anchor_at = self._anchor_answered_at = now
+        self._anchor_at = now
         self._anchor_level = self.limit
         self._ceiling = self.limit
         self._ceiling_at = now
@@ -426,9 +425,6 @@ class TokenBucketMirror(QuotaMirror):
                 self.take_rule()
             self._overtaken(level, sent_at, now, debit)
             return
-        if debit is not None and debit.live and self._precedes_anchor(level, sent_at, now):
-            self.ledger.amend(debit, 0.0)
-            return
         first, changed = self._anchor_order < 0, False
         low, _ = REORDER_BOUNDS
         reorder = self._reorder * REORDER_DECAY
@@ -485,7 +481,6 @@ class TokenBucketMirror(QuotaMirror):
             self._anchor_stated, self._hidden = level, level <= 0.0
         self._margin.anchored(self.rate, self.window, since, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
-        self._anchor_answered_at = now
         self._anchor_remaining = level
         if changed or departs:
             self.take_rule()
@@ -575,28 +570,19 @@ class TokenBucketMirror(QuotaMirror):
             return
         if self.unit != "requests":
             return
-        # Admitted after the anchor, so not before the anchor was sent. Of the charges known here it has seen all that
-        # are answered: their answers found more. The others stay in doubt until theirs tell.
-        admitted_at = max(sent_at, self._anchor_at)
+        # It was admitted after the anchor, and has seen all charges that are answered: their answers found more. The
+        # others stay in doubt until theirs tell.
         pending = sum(each.amount for each in self.ledger.entries if not each.answered)
-        theirs = level + self.rate * (now - admitted_at) - pending
+        theirs = level + self.rate * (now - sent_at) - pending
         ours = self._anchor_level + self.rate * (now - self._anchor_at) - self.ledger.total
         if theirs < ours - 0.5:
             for each in self.ledger.entries:
                 if each.answered:
                     self.ledger.amend(each, 0.0)
-            self._anchor_level = self._anchor_remaining = level
-            self._anchor_at, self._anchor_answered_at = admitted_at, now
             low, high = REORDER_BOUNDS
             self._reorder = min(high, max(self._reorder, self._anchor_at - sent_at + low))
-
-    def _precedes_anchor(self, level: float, sent_at: float, now: float) -> bool:
-        """Return whether a request was sent after the anchor, but admitted before it: it found more than came back."""
-        if self.unit != "requests" or self._anchor_order < 0 or sent_at >= self._anchor_answered_at:
-            return False
-        _, high = REORDER_BOUNDS
-        most = self._anchor_remaining + self.rate * (now - self._anchor_at)
-        return sent_at - self._anchor_at <= high and level > most + 0.5
+            self._anchor_remaining = level
+            self._anchor_level = level + self.rate * (self._anchor_at - sent_at)
 
     def _observe_size(self, reading: QuotaReading, sent_at: float, now: float, charged: bool) -> None:
         if reading.limit is not None and reading.limit != self.limit:

@@ -179,6 +179,17 @@ def reached(budget: Budget, spent: Mapping[str, float]) -> str:
     return f"budget of {budget} reached: {' and '.join(parts)} spent; a larger budget continues it"
 
 
+def budget_options(reason: str) -> list[str]:
+    """Return the options of a command that continues a run, if the `reason` of its stop is a spent budget."""
+    named, found, _ = reason.removeprefix("budget of ").partition(" reached: ")
+    if not found or named == reason:
+        return []
+    return [
+        *(["--budget-usd", "USD"] if "$" in named else []),
+        *(["--budget-tokens", "N"] if "tokens" in named else []),
+    ]
+
+
 def amounts(budget: Budget, tokens: TokenTotals) -> dict[str, float]:
     """Return what was spent of each amount that the budget names."""
     return {name: _amount(name, tokens) for name in budget.stored()}

@@ -32,6 +32,7 @@ from tidegate.core.values import Kind
 from tidegate.core.wait_text import clock, failure_text
 from tidegate.errors import CannotLoad, StoppedElsewhere, UnknownExperiment
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, StateChanged, Subscription, load
+from tidegate.runner.budget import budget_options
 from tidegate.runner.changes import advice, changed_parts
 from tidegate.runner.loader import lacking, restored
 from tidegate.runner.progress import WORDS, Summary
@@ -390,7 +391,11 @@ class ExperimentCommand:
             return f"experiment taken over: replica {summary.experiment.claimed_by} runs it now"
         parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
         if summary.status is Status.STOPPED:
-            return f"{self._command('resume')} continues it" + (f", and tries {parked} parked again" if parked else "")
+            # The budget of the spec, or of this command's options, is spent: only a larger one continues the run.
+            larger = budget_options(summary.last_error or "")
+            return f"{self._command('resume', *larger)} continues it" + (
+                f", and tries {parked} parked again" if parked else ""
+            )
         if self._runner.saved is not None:
             return f"{self._command('resume')} continues it from the copy"
         if parked and not any(each.status is ResultStatus.ERROR for each in failures):
@@ -401,9 +406,9 @@ class ExperimentCommand:
             return f"once the cause is corrected, {self._command('resume')} continues it"
         return f"{self._command('export')} writes every answer" if summary.answered else ""
 
-    def _command(self, verb: str) -> str:
+    def _command(self, verb: str, *more: str) -> str:
         saved = self._runner.saved
-        return command(verb, self._experiment.name, self._runner.url if saved is None else str(saved))
+        return command(verb, self._experiment.name, self._runner.url if saved is None else str(saved), *more)
 
 
 class ContributorCommand(ExperimentCommand):
