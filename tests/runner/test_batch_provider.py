@@ -352,7 +352,78 @@ def test_anthropic_results_that_are_cut_or_of_others(tmp_path: Path, provider: S
     faults.after = cut
     ended = ran(tmp_path, client_of("anthropic", provider), 6)
     assert ended.counts == {"ok": 6}
-    assert [each.count for each in ended.batches] in ([6, 3], [6, 4])
+    assert [each.count for each in ended.batches] == [6]
+
+
+RESULTS = {"openai": "/content", "anthropic": "/results"}
+
+
+@KINDS
+def test_results_that_stay_cut_end_the_run_and_are_read_by_a_resume(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    def cut(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        is_results = request.path.endswith(RESULTS[kind])
+        return answer._replace(content=answer.content[: len(answer.content) // 2 - 5]) if is_results else answer
+
+    faults.after = cut
+    ended = ran(tmp_path, client_of(kind, provider), 6)
+    assert ended.summary.status is Status.ERROR
+    assert "1 lines of its results are cut" in str(ended.summary.experiment.last_error)
+    assert 0 < ended.counts["ok"] < 6
+    assert "error" not in ended.counts
+    faults.after = lambda request, answer: answer
+    ended = ran(tmp_path, client_of(kind, provider), 6, resume=True)
+    assert (ended.counts, {each.attempts for each in ended.runs}) == ({"ok": 6}, {1})
+    assert faults.asked.count(("POST", POSTS[kind])) == 1
+
+
+@KINDS
+def test_row_that_the_results_leave_out_is_not_paid_for_again(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    def shorter(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        lines = answer.content.splitlines(keepends=True)
+        return answer._replace(content=b"".join(lines[1:])) if request.path.endswith(RESULTS[kind]) else answer
+
+    faults.after = shorter
+    ended = ran(tmp_path, client_of(kind, provider), 6)
+    assert ended.counts == {"ok": 5, "error": 1}
+    (bad,) = [each for each in ended.runs if each.status is ResultStatus.ERROR]
+    assert (bad.error_kind, bad.attempts) == ("no_result", 1)
+    assert sum(path.endswith(RESULTS[kind]) for _, path in faults.asked) == RunnerSettings().attempts
+    assert faults.asked.count(("POST", POSTS[kind])) == 1
+
+
+@KINDS
+def test_refused_creation_is_repeated_without_another_upload(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    def refused(request: Request) -> BatchAnswer | None:
+        return refusal(429, "slow down") if is_creation(request) and len(faults.asked) < 5 else None
+
+    faults.before = refused
+    assert ran(tmp_path, client_of(kind, provider), 4).counts == {"ok": 4}
+    posts = [path for method, path in faults.asked if method == "POST"]
+    assert posts.count(POSTS[kind]) > 2
+    assert posts.count("/v1/files") == (kind == "openai")
+
+
+def test_batch_waits_until_the_provider_has_read_its_file(
+    tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.runner.batch.feeder.FILE_SECONDS", 0.01)
+    looks: list[str] = []
+
+    def slow(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if not request.path.startswith("/v1/files") or request.path.endswith("/content"):
+            return answer
+        looks.append(request.method)
+        return changed(answer, status="processed" if len(looks) > 3 else "pending")
+
+    faults.after = slow
+    assert ran(tmp_path, openai_of(provider), 4).counts == {"ok": 4}
+    assert looks == ["POST", "GET", "GET", "GET"]
 
 
 def test_limits_of_a_batch_are_those_of_the_providers() -> None:

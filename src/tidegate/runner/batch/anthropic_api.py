@@ -38,6 +38,9 @@ CLOCK_SKEW = timedelta(minutes=10)
 """Time by which the provider's clock may be behind the database's. Raising it looks at more batches in a search.
 Chosen: clocks of servers differ by less."""
 
+RAW = {"headers": {"Accept": "application/binary"}}
+"""Options of a request for results, as the SDK makes it."""
+
 
 class AnthropicBatchApi:
     """Batch API behind an `anthropic` client, synchronous or asynchronous."""
@@ -57,9 +60,13 @@ class AnthropicBatchApi:
         """Return one of the requests of the batch's body."""
         return compact({"custom_id": identity, "params": body}) + b"\n"
 
-    async def upload(self, name: str, lines: Sequence[bytes]) -> str:
+    async def upload(self, name: str, lines: Sequence[bytes]) -> tuple[str, bool]:
         """Do nothing: the requests are in the body of the batch."""
-        return INLINE
+        return INLINE, True
+
+    async def has_read(self, file_id: str) -> bool:
+        """Return True: there is no file."""
+        return True
 
     async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:
         """Create a batch. The SDK must not repeat the request: the first one may have created it."""
@@ -72,9 +79,7 @@ class AnthropicBatchApi:
         for each in await self._candidates(search):
             if each.processing_status != "ended":
                 found = UNDECIDED
-            elif each.results_url and any(
-                map(search.expects, await self.results(each.id, BatchStatus(Phase.ENDED, "")))
-            ):
+            elif each.results_url and any(map(search.expects, by_id(await self.lines(each.results_url))[0])):
                 return str(each.id)
         return found
 
@@ -104,23 +109,15 @@ class AnthropicBatchApi:
         phase = PHASES.get(batch.processing_status, Phase.UNKNOWN)
         if phase is Phase.ENDED and batch.cancel_initiated_at is not None:
             phase = Phase.CANCELLED
-        return BatchStatus(phase, str(batch.processing_status), (), seconds_of(raw.headers))
+        files = (batch.results_url,) if batch.results_url else ()
+        return BatchStatus(phase, str(batch.processing_status), files, seconds_of(raw.headers))
 
-    async def results(self, provider_id: str, status: BatchStatus) -> dict[str, bytes]:
-        """Return the lines of the results; those behind a broken one are left out."""
-        batches = self._client.messages.batches
-        lines: list[bytes] = []
-        try:
-            decoded = await called(batches.results, provider_id)
-            if hasattr(decoded, "__aiter__"):
-                async for each in decoded:
-                    lines.append(compact(each.to_dict(mode="json")))
-            else:
-                await called(lambda: lines.extend(compact(each.to_dict(mode="json")) for each in decoded))
-        except ValueError:
-            # The file was cut: its last line is no JSON.
-            pass
-        return by_id(lines)
+    async def lines(self, name: str) -> list[bytes]:
+        """Return the lines behind the address of results.
+
+        `batches.results` would ask for the batch first, and the two requests could not be repeated one by one.
+        """
+        return bytes(await called(self._client.get, name, cast_to=bytes, options=RAW)).split(b"\n")
 
     def read(self, line: bytes) -> ItemAnswer:
         """Return the answer in a line of the results."""

@@ -89,8 +89,15 @@ class ProviderBatchApi(Protocol):
         """Return a request as it is sent."""
         ...
 
-    async def upload(self, name: str, lines: Sequence[bytes]) -> str:
-        """Upload the requests; return the provider's name of the file, `INLINE` where none is needed."""
+    async def upload(self, name: str, lines: Sequence[bytes]) -> tuple[str, bool]:
+        """Upload the requests; return the provider's name of the file, and True if the provider has read it.
+
+        The name is `INLINE` where no file is needed.
+        """
+        ...
+
+    async def has_read(self, file_id: str) -> bool:
+        """Return True if the provider has read an uploaded file."""
         ...
 
     async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:
@@ -105,8 +112,8 @@ class ProviderBatchApi(Protocol):
         """Return the status of a batch."""
         ...
 
-    async def results(self, provider_id: str, status: BatchStatus) -> dict[str, bytes]:
-        """Return the lines of the results by the ids of their requests; a line that is not whole is left out."""
+    async def lines(self, name: str) -> list[bytes]:
+        """Return the lines of one of the result files that a status names. It makes one request."""
         ...
 
     def read(self, line: bytes) -> ItemAnswer:
@@ -114,17 +121,20 @@ class ProviderBatchApi(Protocol):
         ...
 
 
-def by_id(lines: Iterable[bytes]) -> dict[str, bytes]:
-    """Return lines by their `custom_id`; lines that are no JSON object with one are left out."""
+def by_id(lines: Iterable[bytes]) -> tuple[dict[str, bytes], int]:
+    """Return lines by their `custom_id`, and the number of lines that are no JSON object with one."""
     found: dict[str, bytes] = {}
-    for line in lines:
+    broken = 0
+    for line in filter(None, map(bytes.strip, lines)):
         try:
             identity = json.loads(line).get("custom_id")
         except (ValueError, AttributeError):
-            continue
+            identity = None
         if isinstance(identity, str):
             found[identity] = line
-    return found
+        else:
+            broken += 1
+    return found, broken
 
 
 def compact(value: object) -> bytes:

@@ -27,7 +27,7 @@ from tidegate.core.backoff import half_jitter
 from tidegate.errors import ClaimLost, ConfigurationError, Error
 from tidegate.redaction import clean
 from tidegate.runner.background import retry_while_unavailable
-from tidegate.runner.batch.api import UNDECIDED, BatchStatus, ItemAnswer, Phase, ProviderBatchApi, Search
+from tidegate.runner.batch.api import UNDECIDED, BatchStatus, ItemAnswer, Phase, ProviderBatchApi, Search, by_id
 from tidegate.runner.batch.results import BatchResults
 from tidegate.runner.batch.task import BatchTask, ItemSet, custom_id
 from tidegate.runner.feeder import Feeder
@@ -53,6 +53,10 @@ within a tenth of the time that the batch took."""
 LEAST_POLL = 1.0
 """Minimum seconds between two looks, where `batch_poll` is not less. Raising it notices the end of a small batch later.
 Chosen: batches take minutes."""
+
+FILE_SECONDS = 0.5
+"""Seconds between two looks at a file that the provider has not read yet. Raising it submits later. Chosen: Azure takes
+some seconds for a file."""
 
 TURN = 50
 """Results that are processed before other work of the loop gets a turn. Raising it saves turns and blocks the loop for
@@ -315,17 +319,19 @@ class BatchFeeder(Feeder):
     async def _submit(self, record: BatchRecord) -> BatchRecord:
         """Return a batch that is at the provider, or that needs no request any more."""
         search, failures, began = record.file_id is not None, 0, self._run.shared.loop.time()
+        lines: list[bytes] = []
+        file_id = None
         while True:
             if search:
                 found = await self._search(record)
                 if found is not None:
                     return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=found, detail=None))
             async with self._sending:
-                lines = await self._lines(record)
-                if not lines:
-                    return await self._finish(record, [], "no row of it is open")
-                name = f"tidegate-{record.tag}"
-                file_id = await self._asked(record, partial(self._api.upload, name, lines))
+                if file_id is None or search:
+                    lines = await self._lines(record)
+                    if not lines:
+                        return await self._finish(record, [], "no row of it is open")
+                    file_id = await self._uploaded(record, lines)
                 # This checks the claim again, and marks the intent, directly before the request that is paid for.
                 record = await self._save(replace(record, file_id=file_id, count=len(lines)))
                 try:
@@ -338,6 +344,14 @@ class BatchFeeder(Feeder):
                 else:
                     return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=made, detail=None))
             await asyncio.sleep(wait)
+
+    async def _uploaded(self, record: BatchRecord, lines: list[bytes]) -> str:
+        """Return the provider's name of a batch's requests, which it has read."""
+        file_id, read = await self._asked(record, partial(self._api.upload, f"tidegate-{record.tag}", lines))
+        while not read:
+            await asyncio.sleep(FILE_SECONDS)
+            read = await self._asked(record, partial(self._api.has_read, file_id))
+        return file_id
 
     async def _search(self, record: BatchRecord) -> str | None:
         """Return the provider's name of a batch that a request without an answer may have created."""
@@ -395,9 +409,9 @@ class BatchFeeder(Feeder):
         if status.phase is Phase.QUEUE_FULL:
             return await self._delay(record, status)
         async with self._fetching:
-            found = await self._asked(record, partial(self._api.results, record.provider_id or "", status))
             items = ItemSet(record.items)
             ids = {custom_id(self._name, record.tag, place) for place in items}
+            found, broken = await self._found(record, status, ids)
             unknown = found.keys() - ids
             if unknown:
                 text = "%s: %d results of batch %d ignored: their ids are not its own, such as %s"
@@ -408,6 +422,9 @@ class BatchFeeder(Feeder):
                 place = Place(task.ordinal, task.repetition)
                 item = Item(TASK, place, task.row, size=task.size)
                 line = found.get(custom_id(self._name, record.tag, place))
+                if line is None and broken:
+                    # It may be in the part that is cut off, and is paid for.
+                    continue
                 answer = self._api.read(line) if line is not None else _missing(status)
                 if self._results.take(item, answer):
                     queued.append(item)
@@ -419,7 +436,27 @@ class BatchFeeder(Feeder):
                     return record
             self._results.end()
             await self._durable(queued)
+            if broken and ids - found.keys():
+                raise BatchError(record.number, f"{broken} lines of its results are cut or no JSON")
         return await self._finish(record, back, status.text)
+
+    async def _found(self, record: BatchRecord, status: BatchStatus, ids: set[str]) -> tuple[dict[str, bytes], int]:
+        """Return the lines of the results by their ids, and the number of broken ones.
+
+        Results that lack lines are fetched again: another batch for these rows would be paid for.
+        """
+        settings, shared = self._run.shared.settings, self._run.shared
+        for attempt in range(1, settings.attempts + 1):
+            lines = []
+            for name in status.files:
+                lines += await self._asked(record, partial(self._api.lines, name))
+            found, broken = by_id(lines)
+            if not (broken or _is_complete(status)) or not ids - found.keys() or attempt == settings.attempts:
+                break
+            text = "%s: results of batch %d lack %d rows: they are fetched again"
+            logger.warning(text, self._what, record.number, len(ids - found.keys()))
+            await asyncio.sleep(half_jitter(attempt, settings.backoff_base, settings.backoff_cap, shared.draw()))
+        return found, broken
 
     async def _turn(self, count: int) -> None:
         """Let other work go on, and wait while results cannot be queued."""
@@ -489,12 +526,29 @@ class BatchFeeder(Feeder):
         return max(wait, found.retry_after or 0.0)
 
 
+def _is_complete(status: BatchStatus) -> bool:
+    """Return True if the provider has ended a batch by itself, so that each request has a line."""
+    return status.phase is Phase.ENDED and _word(status) != "expired"
+
+
+def _word(status: BatchStatus) -> str:
+    return status.text.partition(":")[0]
+
+
 def _missing(status: BatchStatus) -> ItemAnswer:
-    """Return the answer of a request without a line in the results."""
+    """Return the answer of a request without a line in the results.
+
+    One of a complete batch may have been answered and paid for, so it gets no other attempt.
+    """
+    if _is_complete(status):
+        return ItemAnswer(
+            None, kind="no_result", reason=f"batch {_word(status)}: its results have no line for this row"
+        )
     cancelled = status.phase is Phase.CANCELLED
-    word = status.text.partition(":")[0]
-    kind = "cancelled" if cancelled else "expired" if word == "expired" else "no_result"
-    return ItemAnswer(None, kind=kind, reason=f"batch {word}: no result for this row", again=True, free=cancelled)
+    kind = "cancelled" if cancelled else "expired"
+    return ItemAnswer(
+        None, kind=kind, reason=f"batch {_word(status)}: no result for this row", again=True, free=cancelled
+    )
 
 
 def api_of(task: BatchTask) -> ProviderBatchApi:

@@ -7,13 +7,12 @@ how-to/batch.md. Read 2026-11-24.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from tidegate.runner.batch.api import BatchStatus, ItemAnswer, Phase, Search, by_id, compact, seconds_of
+from tidegate.runner.batch.api import BatchStatus, ItemAnswer, Phase, Search, compact, seconds_of
 from tidegate.runner.batch.task import called
 from tidegate.storage import BatchRecord
 
@@ -42,9 +41,8 @@ CLOCK_SKEW = timedelta(hours=1)
 """Time by which the provider's clock may be behind the database's. Raising it reads older batches in a search. Chosen:
 clocks of servers differ by less."""
 
-FILE_SECONDS = 0.5
-"""Seconds between two looks at a file that the provider has not read yet. Raising it submits later. Chosen: Azure takes
-some seconds for a file."""
+READ = ("processed", "error")
+"""States of a file that the provider has read, or has refused to."""
 
 
 class OpenAIBatchApi:
@@ -67,14 +65,15 @@ class OpenAIBatchApi:
         """Return a line of the input file."""
         return compact({"custom_id": identity, "method": "POST", "url": self._endpoint, "body": body}) + b"\n"
 
-    async def upload(self, name: str, lines: Sequence[bytes]) -> str:
-        """Upload an input file, and wait until the provider has read it."""
-        files = self._client.files
-        stored = await called(files.create, file=(f"{name}.jsonl", b"".join(lines)), purpose="batch")
-        while stored.status not in ("processed", "error"):
-            await asyncio.sleep(FILE_SECONDS)
-            stored = await called(files.retrieve, stored.id)
-        return str(stored.id)
+    async def upload(self, name: str, lines: Sequence[bytes]) -> tuple[str, bool]:
+        """Upload an input file."""
+        content = (f"{name}.jsonl", b"".join(lines))
+        stored = await called(self._client.files.create, file=content, purpose="batch")
+        return str(stored.id), stored.status in READ
+
+    async def has_read(self, file_id: str) -> bool:
+        """Return True if the provider has read an input file, or has refused to."""
+        return (await called(self._client.files.retrieve, file_id)).status in READ
 
     async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:
         """Create a batch. The SDK must not repeat the request: the first one may have created it."""
@@ -117,12 +116,9 @@ class OpenAIBatchApi:
         files = tuple(each for each in (batch.output_file_id, batch.error_file_id) if each)
         return BatchStatus(phase, text, files, seconds_of(raw.headers))
 
-    async def results(self, provider_id: str, status: BatchStatus) -> dict[str, bytes]:
-        """Return the lines of both files."""
-        found: dict[str, bytes] = {}
-        for name in status.files:
-            found |= by_id((await called(self._client.files.content, name)).content.splitlines())
-        return found
+    async def lines(self, name: str) -> list[bytes]:
+        """Return the lines of an output or error file."""
+        return bytes((await called(self._client.files.content, name)).content).split(b"\n")
 
     def read(self, line: bytes) -> ItemAnswer:
         """Return the answer in a line of an output or error file."""
