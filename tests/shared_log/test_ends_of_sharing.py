@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from tidegate import RateLimitRegistry, Settings
 from tidegate.core.events import Event, ShareLost
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
-from tidegate.shared_log.host_file import PROTOCOL
+from tidegate.shared_log import host
+from tidegate.shared_log.host_file import PROTOCOL, LogFile
 from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import VirtualClock
 
@@ -65,6 +68,32 @@ def test_a_corrupt_log_ends_with_the_attempts_of_the_others(tmp_path: Path, memb
     assert own._shared is not None
     (session,) = own._shared.sessions.values()
     assert not session.replica.flights, "an attempt of another process would hold a slot for ever"
+
+
+def no_space(log: LogFile) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("full", ["budget", "file system"])
+def test_a_log_that_cannot_be_joined_is_told_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o700)
+    settings = Settings(share=str(folder), telemetry=False, status=False)
+    first, second = RateLimitRegistry(settings), RateLimitRegistry(settings)
+    told: list[Event] = []
+    second.subscribe(told.append)
+    call(first)
+    if full == "budget":
+        monkeypatch.setattr(host, "BUDGET", 0)
+    else:
+        monkeypatch.setattr(LogFile, "grow", no_space)
+    call(second, second)
+    reason = second.snapshot().keys[KEY].share_lost
+    assert ("budget" if full == "budget" else "No space left") in reason
+    assert [each.reason for each in told if isinstance(each, ShareLost)] == [reason]
+    assert first.snapshot().keys[KEY].share_lost == ""
 
 
 def test_keys_that_are_forgotten_leave_nothing_behind() -> None:

@@ -63,6 +63,7 @@ class KeyQueue:
         "pools",
         "ready_callbacks",
         "tokens",
+        "unshared_reason",
         "wait_log",
         "waiting",
     )
@@ -88,6 +89,7 @@ class KeyQueue:
         self._monitor = LoopMonitor(admission, self.executors)
         self.wait_log: WaitLog | None = None
         self.tokens = TokenCounter()
+        self.unshared_reason = ""
         # Calls at other keys that are ahead since an executor was passed over.
         self._ahead_elsewhere: list[Waiter] = []
 
@@ -98,8 +100,8 @@ class KeyQueue:
 
     @property
     def sharing(self) -> Sharing:
-        """Return the number of processes that share the key's limits, and by what; here none."""
-        return UNSHARED
+        """Return the number of processes that share the key's limits, and by what; here none, perhaps with a reason."""
+        return Sharing(lost=self.unshared_reason) if self.unshared_reason else UNSHARED
 
     @property
     def idle(self) -> bool:

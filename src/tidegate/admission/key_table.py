@@ -496,6 +496,8 @@ class KeyTable:
             queue = ModelQueue(admission, account.queue, self._executors)
         else:
             queue = KeyQueue(admission, self._executors)
+        if self._shared is not None:
+            queue.unshared_reason = self._shared.take_reason(key)
         if key_hook.on_new_queue is not None and (record := key_hook.on_new_queue(queue)) is not None:
             self._records.append(record)
         if account is not None:

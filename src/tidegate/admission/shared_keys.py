@@ -410,6 +410,11 @@ class SharedKeys:
         self._secret = secret
         self.steps = LogSteps(clock, lock, records)
         self.sessions: dict[bytes, LogSession] = {}
+        self._reasons: dict[Key, str] = {}
+
+    def take_reason(self, key: Key) -> str:
+        """Return the reason why the log of a key that begins now was not joined, once; empty where it need not be."""
+        return self._reasons.pop(key, "")
 
     def controller(
         self, key: Key, window: float, now: float, account: SharingModels | None
@@ -422,6 +427,8 @@ class SharedKeys:
         if session is None or session.left:
             session = self._join(key, name, window, now, account)
         if session is None:
+            self._reasons[key] = self._carrier.reason or "its log cannot be joined"
+            self._notify(events.ShareLost(key, now, self._reasons[key]))
             return None
         replica = session.replica
         tag = "" if account is None else self._digest(key).hex()[:16]

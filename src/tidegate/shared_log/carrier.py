@@ -147,6 +147,10 @@ class Carrier(Protocol):
     def secret(self) -> bytes | None:
         """Return 32 random bytes that the members have in common."""
 
+    @property
+    def reason(self) -> str:
+        """Return the reason why the last log was not joined, empty where it was."""
+
     def join(self, name: bytes, now: float) -> MemberLog | None:
         """Return this process's end of the log with a digest as its name; None where it cannot be shared."""
 

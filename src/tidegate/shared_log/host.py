@@ -97,7 +97,7 @@ class HostCarrier:
         try:
             log.attach(now)
         except (OSError, Unshared, ValueError) as error:
-            self.reason = str(error)
+            self.reason = getattr(error, "strerror", None) or str(error)
             log.close()
             return None
         self._logs.add(log)

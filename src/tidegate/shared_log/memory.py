@@ -197,6 +197,7 @@ class MemoryCarrier:
     """The logs of one registry (`carrier.Carrier`)."""
 
     kind = "memory"
+    reason = ""
     is_chosen = True
     place = "the memory of this process"
     secret = b"the memory of one process"

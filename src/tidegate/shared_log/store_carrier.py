@@ -72,6 +72,11 @@ class StoreCarrier:
         self._start()
         _carriers.add(self)
 
+    @property
+    def reason(self) -> str:
+        """Return the reason why the last log was not joined, empty where it was."""
+        return "it was closed" if self._closed else ""
+
     def _start(self) -> None:
         self.error = ""
         self._changed = threading.Condition(threading.Lock())
