@@ -205,7 +205,7 @@ class LogSession:
         try:
             head = self._head() if replica.shared else None
             replica.priority = head.priority if head is not None else 0
-            log.leave([Record(*each) for each in replica.said], head, self._checkpoint())
+            log.leave([*map(Record._make, replica.said)], head, self._checkpoint())
             replica.said.clear()
             if log.ended:
                 self._end_sharing(log.ended)
@@ -310,8 +310,11 @@ class LogSession:
 
     def _head(self) -> Head | None:
         """Return the first waiting call of this process at a key of the log."""
-        heads = [head for queue in self.queues if (head := queue.waiting.head()) is not None]
-        if not heads:
+        heads = None
+        for queue in self.queues:
+            if queue.waiting.count and (head := queue.waiting.head()) is not None:
+                heads = [*(heads or ()), head]
+        if heads is None:
             return None
         first = min(heads, key=lambda head: (-head.priority, head.place))
         return Head(self.replica.member, first.priority, self.replica.served_at, tuple(first.cost))

@@ -119,7 +119,7 @@ def _decoded(text: bytes) -> Any:
 
 def _plain(event: ReplicaEvent) -> list[Any]:
     kind = event.kind
-    plain: list[Any] = [kind.value, event.tag, event.serial]
+    plain: list[Any] = [kind._value_, event.tag, event.serial]
     if kind is EventKind.ADMITTED:
         return [*plain, event.number, event.flag + 2 * event.beyond, _trimmed(event.cost, Cost())]
     if kind is EventKind.SETTLED or kind is EventKind.LEARNED:
@@ -190,8 +190,8 @@ def _plain_outcome(outcome: Outcome) -> list[Any]:
         answer = None
     return _trimmed(
         (
-            outcome.kind.value,
-            outcome.cause.value,
+            outcome.kind._value_,
+            outcome.cause._value_,
             outcome.retry_after,
             [_trimmed(each, PLAIN_READING) for each in outcome.readings],
             _plain_usage(outcome.usage),

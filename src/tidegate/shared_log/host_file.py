@@ -255,9 +255,11 @@ class LogFile:
         limit = self.words[LIMIT]
         self.words[LIMIT] = max(tail + len(block), limit if limit <= tail + RING else 0)
         start = tail % RING
-        first = min(len(block), RING - start)
-        self._write(block[:first], RING_AT + start)
-        if first < len(block):
+        first = RING - start
+        if len(block) <= first:
+            self._write(block, RING_AT + start)
+        else:
+            self._write(block[:first], RING_AT + start)
             self._write(block[first:], RING_AT)
         self._seconds[LAST_AT] = last
         self.words[TAIL] = tail + len(block)
@@ -358,9 +360,10 @@ class LogFile:
         return found
 
     def _write(self, content: bytes | bytearray | memoryview, offset: int) -> None:
-        while content:
-            done = os.pwrite(self.descriptor, content, offset)
+        done = os.pwrite(self.descriptor, content, offset)
+        while done < len(content):
             content, offset = memoryview(content)[done:], offset + done
+            done = os.pwrite(self.descriptor, content, offset)
 
     def close(self) -> None:
         """Close the file; `words` are zeros from now on."""

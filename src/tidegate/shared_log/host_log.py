@@ -107,6 +107,9 @@ class HostLog:
         self._joined_at = 0.0
         self._awaited = 0
         self._adopted = 0
+        # A step finds nothing to do where these two words are the same, and no member is due to be looked at.
+        self._quiet_words = (-1, -1)
+        self._quiet_from = self._quiet_until = float("-inf")
         self._busy_from = self._busy_since = self._busy_last = float("-inf")
         self._away_for = PATIENCE
         self._busy_steps = -1
@@ -181,7 +184,7 @@ class HostLog:
                 self._go_alone(file)
             else:
                 if self._kept or records:
-                    file.append(me.number, [*self._kept, *records])
+                    file.append(me.number, [*self._kept, *records] if self._kept else records)
                     self._kept.clear()
                     self._cursor = file.words[TAIL]
                     self._last_at = file.second(LAST_AT)
@@ -341,6 +344,13 @@ class HostLog:
 
     def _read(self, file: LogFile, me: Member, now: float) -> Step:
         """Return what the others did, under the lock."""
+        words = file.words
+        if (
+            words[TAIL] == self._cursor
+            and (words[POPULATION], words[PROBED_AT]) == self._quiet_words
+            and self._quiet_from <= now < self._quiet_until
+        ):
+            return Step((), file.heads(me.row), (), None, len(self._live), self._is_asked(file, me))
         live = file.members()
         suspects = self._due(file, live, now)
         if me.rank == PENDING:
@@ -357,7 +367,15 @@ class HostLog:
         entries = self._entries(file, me, now)
         gone = [each.member for each in entries if not each.payload]
         heads = file.heads(me.row)
+        self._note_quiet(file, me, live)
         return Step(entries, heads, gone, checkpoint, len(live), len(live) > 1 and self._is_asked(file, me))
+
+    def _note_quiet(self, file: LogFile, me: Member, live: Sequence[Member]) -> None:
+        """Note until when the next steps have nothing to do but to read entries, unless a word changes."""
+        words = file.words
+        self._quiet_words = (words[POPULATION], words[PROBED_AT]) if me.rank == FULL and len(live) > 1 else (-1, -1)
+        self._quiet_from, each_for = file.second(PROBED_AT), PROBED_EVERY / len(live)
+        self._quiet_until = each_for * (int(self._quiet_from / each_for) + 1)
 
     def _due(self, file: LogFile, live: Sequence[Member], now: float) -> list[Member]:
         """Return the members whose turn to be looked at came since the last look: one each part of `PROBED_EVERY`.
