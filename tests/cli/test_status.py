@@ -71,7 +71,7 @@ def of_a_run(temporary: Path) -> Iterator[OfARun]:
 class SharedQueue(KeyQueue):
     """A queue of a key that three processes share."""
 
-    members = 3  # type: ignore[assignment]
+    members = 3
 
 
 def waiting_at(folder: Path, count: int, kind: type[KeyQueue] = KeyQueue) -> None:

@@ -353,11 +353,12 @@ class ItemAttempts:
 
 @dataclass(frozen=True, slots=True)
 class ClaimStats:
-    """Statistics of one claim at its end, as JSON."""
+    """Statistics of one claim so far, as JSON; `ended` states that they are those of its end."""
 
     experiment_id: int
     epoch: int
     stats: Mapping[str, JSON]
+    ended: bool = True
 
 
 @dataclass(frozen=True, slots=True)
