@@ -113,10 +113,15 @@ class ExperimentRow:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSummary:
-    """One experiment, and its number of runs by status."""
+    """One experiment, its number of runs by status, and its number of judgements that are not ok, by status."""
 
     experiment: ExperimentRow
     runs: Mapping[ResultStatus, int]
+    unjudged: Mapping[ResultStatus, int] = field(default_factory=dict)
+
+    def count(self, *statuses: ResultStatus) -> int:
+        """Return the number of runs and judgements with one of these statuses, of which none is ok."""
+        return sum(counts.get(status, 0) for counts in (self.runs, self.unjudged) for status in statuses)
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,7 +298,10 @@ def _scores(scores: Sequence[Score]) -> Table:
     made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
     for each in scores:
         mean = NOTHING if each.mean is None else f"{each.mean:.3f}"
-        made.add_row(Text(each.title), mean, str(each.scored), bad(each.failed), Text(_labels(each)))
+        # Labels and values without a score have no mean, and yet are counted.
+        number = each.scored or each.ok
+        labels = _labels(each) or ("" if number or each.failed else "no values yet")
+        made.add_row(Text(each.title), mean, str(number), bad(each.failed), Text(labels))
     return made
 
 
