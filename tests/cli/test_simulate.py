@@ -65,6 +65,15 @@ def test_brackets_in_the_name_of_a_model_are_printed_as_they_are() -> None:
     assert "[red]m[/x]" in said
 
 
+def test_a_piped_table_is_as_wide_as_its_content() -> None:
+    model = "a-model-with-a-long-name-" * 8
+    with simulating("--rpm", "5") as (process, url):
+        assert ask(url, model) == 200
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=300)
+    assert model in said
+
+
 def test_the_printed_address_is_what_the_sdk_needs() -> None:
     with simulating("--rpm", "5") as (_, url), openai.OpenAI(base_url=f"{url}/v1", api_key="any") as client:
         answer = client.chat.completions.with_raw_response.create(
