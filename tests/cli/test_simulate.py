@@ -15,6 +15,7 @@ import httpx2
 import openai
 import pytest
 
+from tests.cli.running import environ
 from tidegate.testing import Limit, Scenario
 
 COMMAND = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "simulate"]
@@ -24,7 +25,12 @@ COMMAND = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "
 def simulating(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process and the address that it printed; it is gone at the end whatever happens."""
     with subprocess.Popen(
-        [*COMMAND, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*COMMAND, *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environ(),
     ) as process:
         try:
             assert process.stdout is not None
