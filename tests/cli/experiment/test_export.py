@@ -184,7 +184,7 @@ def test_without_pyarrow_parquet_is_refused_and_says_what_to_do(mixed: Place, mo
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = mixed.run("export", "mixed", "--output", "out.parquet")
     assert done.code == 2
-    assert "it needs pyarrow (pip install pyarrow)" in done.complaint
+    assert "pyarrow is not installed; run: pip install pyarrow, or choose jsonl or csv" in done.complaint
     assert not (mixed.path / "out.parquet").exists()
 
 
