@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,16 @@ def test_off_it_imports_nothing_else_of_tidegate(project: pytest.Pytester) -> No
     result = project.runpytest_subprocess()
     result.assert_outcomes(passed=1)
     assert "given up" not in result.stdout.str()
+
+
+def test_a_package_that_is_imported_before_pytest_gives_no_warning(project: pytest.Pytester) -> None:
+    (record,) = project.path.glob("installed/*.dist-info")
+    (record / "RECORD").write_text("tidegate/__init__.py,,\ntidegate/pytest_plugin.py,,\n")
+    project.makepyfile("def test_one(): pass")
+    main = "import sys, tidegate, pytest; sys.exit(pytest.main(['-W', 'error']))"
+    result = project.run(sys.executable, "-c", main)
+    result.assert_outcomes(passed=1)
+    assert "PytestAssertRewriteWarning" not in result.stdout.str() + result.stderr.str()
 
 
 @over_workers

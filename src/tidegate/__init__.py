@@ -4,6 +4,7 @@
     client = tidegate.wrap(openai.AsyncOpenAI())
 
 Public names are loaded on first use, so `import tidegate` costs almost nothing and imports no SDK.
+`tidegate run` imports the package before pytest, so pytest does not rewrite its assertions (PYTEST_DONT_REWRITE).
 """
 
 from __future__ import annotations

@@ -176,11 +176,12 @@ async def compare(
 ) -> Comparison:
     """Return the comparison of two experiments, which may be in two databases.
 
-    `confidence` is the probability with which an interval holds the true value. Raise `ConfigurationError` where scipy
-    is not installed, or `confidence` is not between 0 and 1, and `ExperimentError` where no row is in both.
+    `confidence` is the probability with which an interval holds the true value. Raise `ConfigurationError` where it is
+    not between 0 and 1, and `ExperimentError` where scipy is not installed, or no row is in both.
     """
     if find_spec("scipy") is None:
-        raise ConfigurationError("compare", a.name, "it needs scipy; run pip install 'tidegate[compare]'")
+        text = "comparison not made: scipy is not installed; run: pip install 'tidegate[compare]'"
+        raise ExperimentError(text, experiment=a.name)
     if not 0.0 < confidence < 1.0:
         raise ConfigurationError("confidence", confidence, "a number between 0 and 1")
     rows = _Read()

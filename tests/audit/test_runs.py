@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 import tidegate
 from tests.runner.scene import Refused, in_loop, make, rows, runner_at
+from tests.runner.test_deleting import until
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.runner.stats import CLASSES, STEP, BusyTime, RunStats, added_up
@@ -236,6 +238,28 @@ class TestStatistics:
         assert 0.0 < once.stats.throttled_for <= once.stats.wall_seconds
         assert again.stats.calls == once.stats.calls == 6
         assert again.stats.wall_seconds > once.stats.wall_seconds
+
+    @in_loop
+    async def test_a_killed_run_leaves_the_statistics_of_its_last_heartbeat(self, tmp_path: Path) -> None:
+        asked, go = asyncio.Event(), asyncio.Event()
+
+        async def task(row: Any) -> int:
+            if row["n"] == 2:
+                asked.set()
+                await go.wait()
+            return 1
+
+        async with runner_at(tmp_path) as runner:
+            number = await runner.start(Experiment("e", rows(3), task))
+            await asked.wait()
+            await runner._heartbeat.renew_claims()
+            # The process could be killed now: it writes nothing more.
+            await until(partial(runner.store.claim_stats, number))
+            found = await runner.store.claim_stats(number)
+            go.set()
+            summary = await runner.wait(number)
+        assert (found[0]["calls"], found[0]["wall_seconds"] > 0.0) == (2, True)
+        assert summary.stats.calls == 3
 
     @in_loop
     async def test_a_shutdown_leaves_the_statistics_of_its_claim(self, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import httpx2
 import openai
 import pytest
 
+from tests.cli.running import environ
 from tidegate.testing import Limit, Scenario
 
 COMMAND = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "simulate"]
@@ -24,7 +25,12 @@ COMMAND = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "
 def simulating(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The process and the address that it printed; it is gone at the end whatever happens."""
     with subprocess.Popen(
-        [*COMMAND, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*COMMAND, *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environ(),
     ) as process:
         try:
             assert process.stdout is not None
@@ -63,6 +69,15 @@ def test_brackets_in_the_name_of_a_model_are_printed_as_they_are() -> None:
         said, complaints = process.communicate(timeout=300)
     assert (process.returncode, complaints) == (0, "")
     assert "[red]m[/x]" in said
+
+
+def test_a_piped_table_is_as_wide_as_its_content() -> None:
+    model = "a-model-with-a-long-name-" * 8
+    with simulating("--rpm", "5") as (process, url):
+        assert ask(url, model) == 200
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=300)
+    assert model in said
 
 
 def test_the_printed_address_is_what_the_sdk_needs() -> None:

@@ -68,8 +68,14 @@ def of_a_run(temporary: Path) -> Iterator[OfARun]:
         yield made
 
 
-def waiting_at(folder: Path, count: int) -> None:
-    slots = KeyQueue(AdmissionController(KEY, Settings(), 60.0, time.monotonic()))
+class SharedQueue(KeyQueue):
+    """A queue of a key that three processes share."""
+
+    members = 3
+
+
+def waiting_at(folder: Path, count: int, kind: type[KeyQueue] = KeyQueue) -> None:
+    slots = kind(AdmissionController(KEY, Settings(), 60.0, time.monotonic()))
     CounterFile(str(folder)).track(slots)
     for _ in range(count):
         slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))
@@ -97,6 +103,19 @@ def test_it_tells_the_gate_the_level_and_the_end_of_each_key(of_a_run: OfARun) -
     assert said[2] in {f"    quota requests used up: next call in {end}" for end in ("2:30", "2:29")}
     assert said[3] in {f"    0 of at most 4 in flight · 6 waiting · ETA {end}" for end in ("10:50", "10:49")}
     assert said[4] == "    0 of 60 requests/6000 s left"
+
+
+def test_the_eta_of_a_shared_key_counts_the_calls_that_other_processes_send_before(of_a_run: OfARun) -> None:
+    waiting_at(of_a_run(os.getpid(), "short"), 6, SharedQueue)
+    waiting_at(of_a_run(1, "long"), 100, SharedQueue)
+    told = {each["command"]: each for each in map(json.loads, status("--json").splitlines())}
+    # One call goes each 100 s. The processes take turns, so six calls of the long queue go before the sixth here.
+    assert round(told["short"]["eta"], -1) == 1250.0
+    assert round(told["long"]["eta"], -1) == 10_650.0
+    assert {each["eta_without"] for each in told.values()} == {1}
+    said = status()
+    assert " 6 waiting · ETA 20:" in said
+    assert " without 1 other process · shared by 3 processes" in said
 
 
 def test_it_tells_a_long_pause_to_its_real_end_and_the_next_try_before(of_a_run: OfARun) -> None:

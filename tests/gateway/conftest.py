@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,9 +72,17 @@ def gateway(
 ) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("gateway")
     named = [word for url in (provider.url, shared_upstream.url, silent) for word in ("--upstream", url)]
+    with running(named, folder, f"# {silent}") as gateway:
+        yield gateway
+
+
+@contextlib.contextmanager
+def running(options: Sequence[str], folder: Path, last: str, **variables: str) -> Iterator[Gateway]:
+    """A gateway of its own, whose printed lines are read up to one that begins with `last`."""
     process = subprocess.Popen(
-        [*TIDEGATE, "gateway", "--port", "0", *named],
-        env=environ(TMPDIR=str(folder)),
+        [*TIDEGATE, "gateway", "--port", "0", *options],
+        env=environ(TMPDIR=str(folder), **variables),
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -86,7 +95,7 @@ def gateway(
         lines = [process.stdout.readline().rstrip()]
         found = re.fullmatch(r"export TIDEGATE_GATEWAY=(\S+)", lines[0])
         assert found is not None, lines
-        while not lines[-1].startswith(f"# {silent}"):
+        while not lines[-1].startswith(last):
             lines.append(process.stdout.readline().rstrip())
         yield Gateway(found[1], folder, lines)
         process.send_signal(signal.SIGINT)

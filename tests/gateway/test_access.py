@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from tidegate.gateway.proxy import GatewayProxy
 from tidegate.gateway.upstreams import Upstreams
+from tidegate.transports.gateway_url import real_server
 
 HOST = "127.0.0.1:4790"
 TOKEN = "the-token"
@@ -102,6 +103,28 @@ def test_requests_without_the_token_are_refused(client: TestClient, sent: Sent, 
 def test_other_servers_are_not_reached(client: TestClient, sent: Sent, path: str) -> None:
     assert client.post(f"/{TOKEN}{path}").status_code == 403
     assert sent == []
+
+
+@pytest.mark.parametrize(
+    ("path", "upstream", "host"),
+    [
+        ("/http/127.0.0.1:8000/v1/models", "http://127.0.0.1:8000", None),
+        ("/llm.example:8443/v1/models", "https://llm.example:8443", None),
+        ("/http/of-hosts.example/v1/models", "http://of-hosts.example", None),
+        ("/llm.example/v1/models", "https://llm.example", "llm.example"),
+        ("/llm.example:443/v1/models", "https://llm.example:443", "llm.example"),
+    ],
+)
+def test_what_a_refusal_advises_works(client: TestClient, path: str, upstream: str, host: str | None) -> None:
+    refused = client.get(f"/{TOKEN}{path}").json()["error"]["message"]
+    server = real_server(path)
+    assert server is not None
+    assert f"`tidegate gateway --upstream {upstream}`" in refused
+    assert Upstreams([upstream]).allows(server)
+    assert ("TIDEGATE_HOSTS" in refused) == (host is not None)
+    if host is not None:
+        assert f"TIDEGATE_HOSTS={host};" in refused
+        assert Upstreams([], [host]).allows(server)
 
 
 @pytest.mark.parametrize("path", ["", "/", "/http", "/http/"])

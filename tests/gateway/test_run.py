@@ -10,9 +10,11 @@ import venv
 from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.cli.running import PYTHON, RUN, TIDEGATE, environ, run
+from tests.gateway.conftest import running
 from tests.gateway.test_proxy import eventually
 from tests.gateway.upstream import PATIENCE, Upstream
 from tidegate.testing import Limit, Scenario, SimulatorProcess
@@ -101,6 +103,17 @@ def test_a_python_program_and_its_gateway_share_the_limit(provider: SimulatorPro
     assert done.code == 0, done.lines
     (key,) = json.loads(report.read_text())["keys"]
     assert key["calls"] == 4
+
+
+def test_a_printed_line_leads_to_the_server_of_the_variable(upstream: Upstream, tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("GROQ_BASE_URL=https://groq.example\n")
+    base = f"{upstream.url}/v1"
+    with running([], tmp_path, "# GROQ_BASE_URL", OPENAI_BASE_URL=base) as gateway:
+        assert f"export OPENAI_BASE_URL={gateway.to(base)}" in gateway.printed
+        assert f"export ANTHROPIC_BASE_URL={gateway.to('https://api.anthropic.com')}" in gateway.printed
+        assert gateway.printed[-1].endswith(f"is left as it is: {tmp_path / '.env'} sets it")
+        assert httpx.get(f"{gateway.to(base)}/models", trust_env=False).status_code == 200
+    assert [each.line for each in upstream.received] == ["GET /v1/models HTTP/1.1"]
 
 
 def test_learned_limits_of_the_gateway_are_saved(provider: SimulatorProcess, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deletion, "LOOK_SECONDS", 0.001)
 
 
-async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+async def until(holds: Callable[[], Awaitable[object]]) -> None:
     """Return when something holds that other tasks bring about."""
     while True:
         if await holds():

@@ -109,7 +109,8 @@ async def test_attempts_of_a_lost_claim_are_refused_with_its_results(store: Stor
 
 
 async def test_statistics_are_those_of_each_claim(store: Store, claim: Claim, place: Place) -> None:
-    await store.write([ClaimStats(claim.experiment_id, claim.epoch, {"calls": 1})])
+    await store.write([ClaimStats(claim.experiment_id, claim.epoch, {"calls": n}, ended=False) for n in (0, 1)])
+    assert await store.claim_stats(claim.experiment_id) == [{"calls": 1}]
     await store.write([ClaimStats(claim.experiment_id, claim.epoch, {"calls": 2})])
     place.age(claim.experiment_id, 2 * STALE)
     newer = await claimed(store, claim.experiment_id, "b")

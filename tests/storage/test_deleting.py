@@ -191,5 +191,7 @@ async def test_only_a_run_that_was_just_stopped_and_has_not_ended_is_ending(stor
     await store.stop(made.id)
     assert await store.is_ending(made.id, STALE) is True
     assert await store.is_ending(made.id, 0.0) is False
+    await store.write([ClaimStats(made.id, claim.epoch, {}, ended=False)])
+    assert await store.is_ending(made.id, STALE) is True
     await store.write([ClaimStats(made.id, claim.epoch, {})])
     assert await store.is_ending(made.id, STALE) is False

@@ -73,22 +73,26 @@ def line(run: DemoRun) -> str:
     )
 
 
+CAPTION = "best time: of a client that knew every limit from the start; sent per answer: requests for one answer"
+
+
 def results(runs: Sequence[DemoRun]) -> Table:
-    """Return a table with one row, including the score, for each provider and phase."""
+    """Return a table with one row for each provider and phase; a caption explains the columns."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     table.add_column("", no_wrap=True)
     columns: dict[str, Callable[[DemoRun], str]] = {
         "answered": lambda run: str(run.answered),
         "lost": lambda run: _bad(run.lost.total()),
         "429s": lambda run: _bad(run.counts.refusals),
-        "sent/\nanswer": lambda run: NOTHING if run.sent_per_answer is None else f"{run.sent_per_answer:.2f}",
+        "sent per\nanswer": lambda run: NOTHING if run.sent_per_answer is None else f"{run.sent_per_answer:.2f}",
         "time": lambda run: _seconds(run.seconds, ".1f"),
-        "ideal": lambda run: _seconds(run.track.ideal, ".1f"),
-        "ratio": lambda run: NOTHING if run.ratio is None else f"{run.ratio:.2f}",
-        "score": lambda run: score([run]),
+        "best\ntime": lambda run: _seconds(run.track.ideal, ".1f"),
+        "time /\nbest": lambda run: NOTHING if run.ratio is None else f"{run.ratio:.2f}",
+        "right\nanswers": lambda run: score([run]),
     }
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
+    table.caption, table.caption_justify = CAPTION, "left"
     for run in runs:
         table.add_row(f"{NAMES[run.track.sdk]} {run.phase}", *(cell(run) for cell in columns.values()))
     return table

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from tidegate.cli.console import unbounded
 from tidegate.cli.errors import stop
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def demo(
     from tidegate.demo.run import run
     from tidegate.demo.scenarios import tracks
 
-    console = Console(highlight=False)
+    console = unbounded(Console(highlight=False))
     phases: tuple[Phase, ...] = ("plain", "wrapped") if plain else ("wrapped",)
     with _display(console) as on_look:
         runs = run(tracks(rows, seed), phases, on_look)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tidegate.cli.errors import stop
 from tidegate.errors import ConfigurationError
-from tidegate.providers import GATEWAY_VARIABLES
-from tidegate.transports.gateway_url import VARIABLE, through
+from tidegate.transports.gateway_url import through
 
 DEFAULT_PORT = 4790
 """Port that is tried first. Chosen: no registered service has it."""
@@ -26,8 +28,9 @@ def gateway(
 ) -> None:
     """Govern the LLM calls of programs in any language, which send them to this gateway.
 
-    The printed lines lead the programs of a shell to it. They hold the token of this start: whoever has it can use the
-    gateway. Credentials pass through and are not kept. Ctrl-C ends it. `tidegate run` starts one by itself.
+    The printed lines lead the programs of a shell to it. A base URL that the environment has stays the server. The
+    lines hold the token of this start: whoever has it can use the gateway. Credentials pass through and are not kept.
+    Ctrl-C ends it. `tidegate run` starts one by itself.
     """
     try:
         from tidegate.gateway.server import governed, run
@@ -38,24 +41,29 @@ def gateway(
         raise stop(f"gateway not available: {error.name} is not installed; run: pip install 'tidegate[ui]'") from None
     from tidegate._install import install
     from tidegate.admission.registry import RateLimitRegistry
+    from tidegate.launch.gateway_process import redirection
+    from tidegate.settings import Settings
 
     added = upstream or []
-    settings = governed(added)
-    upstreams = Upstreams(added, settings.hosts)
-    if settings.disabled:
+    Upstreams(added)
+    if Settings.from_environment().disabled:
         raise ConfigurationError("TIDEGATE_DISABLED", "1", "a gateway would govern nothing; unset it")
-    install(RateLimitRegistry(settings))
     listener, token = bind("127.0.0.1", port), new_token()
     chosen = listener.getsockname()[1]
     root = f"http://127.0.0.1:{chosen}/{token}"
+    redirected = redirection(os.environ, root, Path.cwd())
+    urls = [*added, *redirected.upstreams]
+    settings = governed(urls)
+    upstreams = Upstreams(urls, settings.hosts)
+    install(RateLimitRegistry(settings))
 
     def started() -> None:
         if port and chosen != port:
             typer.echo(f"port {port} is busy; using {chosen}", err=True)
-        typer.echo(f"export {VARIABLE}={root}")
-        for name, default, _ in GATEWAY_VARIABLES:
-            if default:
-                typer.echo(f"export {name}={through(root, default)}")
+        for name, value in redirected.changed.items():
+            typer.echo(f"export {name}={shlex.quote(value)}")
+        for name, reason in redirected.kept.items():
+            typer.echo(f"# {name} is left as it is: {reason}")
         for url in added:
             typer.echo(f"# {url} by {through(root, url)}")
         typer.echo("gateway ready: paste these lines into a shell, and start programs there; Ctrl-C ends it", err=True)

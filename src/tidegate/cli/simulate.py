@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.console import unbounded
 from tidegate.errors import ConfigurationError
 from tidegate.testing import Counts, Scenario, Truth, from_flags, serve
 from tidegate.testing.checks import positive
@@ -87,7 +88,7 @@ def simulate(
         truth = serve(played, port=port, stop=stopped, on_ready=_announce, log=typer.echo if log else None)
     except OSError as error:
         raise ConfigurationError("port", port, f"it cannot be opened ({error.strerror or error})") from None
-    Console().print(truth_table(truth))
+    unbounded(Console()).print(truth_table(truth))
 
 
 def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:

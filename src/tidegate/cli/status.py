@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.errors import stop
-from tidegate.cli.status_text import shared_by
+from tidegate.cli.status_text import shared_by, without_others
 from tidegate.core.display import json_line, printable
-from tidegate.core.snapshot import estimate_eta
 from tidegate.core.token_totals import token_facts, tokens_text
 from tidegate.core.wait_text import CLOSED, amount, clock, duration, sized, wait_text
 from tidegate.launch.totals import KeyTotal
@@ -84,7 +83,7 @@ def facts(key: KeyTotal, now: float) -> dict[str, Any]:
     followed by another.
     """
     seen = key.outlook(now)
-    head, ahead = key.head_wait(seen), estimate_eta(seen)
+    head, ahead = key.head_wait(seen), key.eta(seen)
     return {
         "key": key.key,
         "in_flight": key.in_flight,
@@ -104,6 +103,7 @@ def facts(key: KeyTotal, now: float) -> dict[str, Any]:
         "stated_wait": head.stated,
         "eta": ahead.seconds,
         "eta_gate": ahead.gate,
+        "eta_without": key.unseen_members,
         "tokens": token_facts(key.tokens),
         "quotas": [{"name": q.name, "level": q.level, "limit": q.limit, "window": q.window} for q in seen.quotas],
     }
@@ -119,13 +119,13 @@ def lines(key: KeyTotal, now: float) -> Iterator[str]:
 def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
     """Yield the lines of a key without its quotas."""
     seen = key.outlook(now)
-    head, ahead = key.head_wait(seen), estimate_eta(seen)
+    head, ahead = key.head_wait(seen), key.eta(seen)
     yield f"  {key.key}"
     if key.waiting or head.gate in CLOSED:
         yield f"    {wait_text(*head)}"
     parts = [f"{key.in_flight} of at most {key.slots} in flight", f"{key.waiting} waiting"]
     if key.waiting:
-        parts.append("ETA unknown" if ahead.seconds is None else f"ETA {clock(ahead.seconds)}")
+        parts.append("ETA unknown" if ahead.seconds is None else f"ETA {clock(ahead.seconds)}{without_others(key)}")
     if key.members > 1:
         parts.append(shared_by(key.members, key.carrier))
     yield f"    {' · '.join(parts)}"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from tidegate.core.snapshot import estimate_eta
 from tidegate.core.token_totals import tokens_text
 from tidegate.core.wait_text import CLOSED, amount, awaited, clock, sized, wait_text
 from tidegate.launch.totals import KeyTotal, Totals
@@ -66,7 +65,7 @@ class StatusText:
 
     def _parts(self, key: KeyTotal, now: float) -> Iterator[Part]:
         outlook = key.outlook(now)
-        head, ahead = key.head_wait(outlook), estimate_eta(outlook)
+        head, ahead = key.head_wait(outlook), key.eta(outlook)
         closed = head.gate in CLOSED
         if closed:
             yield Part(0, wait_text(*head))
@@ -75,7 +74,7 @@ class StatusText:
         behind = f" for {awaited(head.gate)}" if key.waiting and not closed else ""
         yield Part(1, f"{key.waiting} waiting{behind}")
         if key.waiting and ahead.seconds is not None:
-            yield Part(2, f"ETA {clock(ahead.seconds)}")
+            yield Part(2, f"ETA {clock(ahead.seconds)}{without_others(key)}")
         if key.members > 1:
             yield Part(7, shared_by(key.members, key.carrier))
 
@@ -201,6 +200,12 @@ def _share(totals: Totals) -> str:
         return ""
     of = f" by {key.key}" if len(totals.keys) > 1 else ""
     return f"{quota.share:.0%} of the limit used ({sized(quota.name, quota.limit, quota.window)}){of}"
+
+
+def without_others(key: KeyTotal) -> str:
+    """Return how many processes that share a key an ETA leaves out, since their waiting calls are not known."""
+    unseen = key.unseen_members
+    return f" without {unseen} other {'process' if unseen == 1 else 'processes'}" if unseen else ""
 
 
 def shared_by(members: int, carrier: str) -> str:

@@ -347,16 +347,16 @@ CHECKS = (
         "connection pool of your own",
         Severity.NOTE,
         _limits_pool,
-        "with one client at a key, no more calls are in flight than its pool has connections, whatever the provider "
-        "admits; tidegate queues the others",
+        "no change needed: at most as many calls of this client are in flight as its pool has connections, and the "
+        "others wait in tidegate's queue; a larger pool helps only where the provider admits more",
         "httpx 0.28.1 and httpx2 2.16.2 _config.py: Limits, aiohttp 3.14.5 connector.py: limit, limit_per_host",
     ),
     ScriptCheck(
         "pool of 100 connections",
         Severity.NOTE,
         _has_default_pool,
-        "the default of this client: no more than 100 calls are in flight, whatever the provider admits; give it "
-        "limits= (httpx) or connector= (aiohttp) for more",
+        "no change needed below 100 calls at once, the default of this client; where the provider admits more, limits= "
+        "(httpx) or connector= (aiohttp) allows them",
         "httpx 0.28.1 and httpx2 2.16.2 _config.py: DEFAULT_LIMITS, aiohttp 3.14.5 connector.py: limit=100",
     ),
     ScriptCheck(
@@ -380,8 +380,8 @@ SDK_POOL = ScriptCheck(
     "pool of 1,000 connections",
     Severity.NOTE,
     _has_large_default_pool,
-    "the default of this SDK: no more than 1,000 calls are in flight, whatever the provider admits; give it "
-    "http_client= with limits= for more",
+    "no change needed below 1,000 calls at once, the default of this SDK; where the provider admits more, http_client= "
+    "with limits= allows them",
     "openai 3.52.0, anthropic 2.11.0 _constants.py: DEFAULT_CONNECTION_LIMITS",
 )
 """Check that is reported for the first client only: most scripts make several of these."""

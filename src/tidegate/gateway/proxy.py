@@ -110,10 +110,7 @@ class GatewayProxy:
         if server is None:
             return 404, "request refused: its path names no server; it must be /TOKEN/HOST/PATH"
         if not self._upstreams.allows(server):
-            return 403, (
-                f"request refused: {server.scheme}://{server.address} is no known provider; "
-                f"TIDEGATE_HOSTS={server.address} or `tidegate gateway --upstream URL` allows it"
-            )
+            return 403, f"request refused: {self._upstreams.refusal(server)}"
         passed = _passed(scope["headers"])
         if self._number in passed or len(passed) >= MAX_HOPS:
             return 508, "request refused: it has passed this gateway already; its base URL leads back to the gateway"

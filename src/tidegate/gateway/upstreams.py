@@ -36,6 +36,16 @@ class Upstreams:
         by_tls = server.scheme != PLAIN and ":" not in host
         return by_tls and (host in self._hosts or providers.table_of(host) is not None)
 
+    def refusal(self, server: RealServer) -> str:
+        """Return why a server is not reached, and the settings that allow it."""
+        url = f"{server.scheme}://{server.address}"
+        host = server.address.removesuffix(":443")
+        by_host = "" if server.scheme == PLAIN or ":" in host else f", or set TIDEGATE_HOSTS={host}"
+        return (
+            f"{url} is neither a known provider nor a server that you named; start `tidegate gateway --upstream {url}`"
+            f"{by_host}; for `tidegate run`, set the program's base-URL variable to it before the run{by_host}"
+        )
+
     def is_known(self, server: RealServer) -> bool:
         """Return whether a server is that of a known provider, which cannot be another gateway."""
         return providers.table_of(server.address.partition(":")[0]) is not None

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tidegate.launch.shared_counters import runs, started
 from tidegate.launch.shared_file import UnreadableFile, packed, unpacked
-from tidegate.launch.totals import Folder, Totals
+from tidegate.launch.totals import Folder, Totals, note_others
 from tidegate.redaction import clean
 
 YOUNG = 60.0
@@ -120,13 +120,16 @@ def write_command(folder: Path, command: str) -> None:
 
 def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
     """Return this user's live runs in the folder `below` (by default the temporary one)."""
+    found = []
     for folder in sorted(Path(below or tempfile.gettempdir()).glob(f"{PREFIX}*")):
         with suppress(OSError):
             if folder.stat().st_uid != os.getuid():
                 continue
             run = _live_run(folder)
             if run is not None:
-                yield run
+                found.append(run)
+    note_others(run.totals for run in found)
+    return iter(found)
 
 
 def _live_run(folder: Path) -> ProgramRun | None:

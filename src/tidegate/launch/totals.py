@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 
 from tidegate.core.rejection import DAY
-from tidegate.core.snapshot import HeadWait, QueueForecast, QuotaForecast, head_wait
+from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.core.token_totals import TokenTotals
 from tidegate.launch import counter_row
 from tidegate.launch.counter_row import KeyRow, QuotaRow
@@ -61,6 +61,7 @@ class KeyTotal:
     """One key over all processes; `in_flight`, `waiting` and `slots` count only processes that still run.
 
     `members` processes share its limits now, and `most_members` did at one time, by a `carrier` (empty: another one).
+    `others` are the rows of those members that belong to other runs of this machine; `note_others` fills them in.
     """
 
     key: str
@@ -73,6 +74,12 @@ class KeyTotal:
     most_members: int = 1
     carrier: str = ""
     here: list[KeyRow] = field(default_factory=list)
+    others: list[KeyRow] = field(default_factory=list)
+
+    @property
+    def unseen_members(self) -> int:
+        """Return the number of processes that share the key and whose waiting calls are not known here."""
+        return max(0, self.members - len(self.here) - len(self.others))
 
     @property
     def calls(self) -> int:
@@ -147,6 +154,20 @@ class KeyTotal:
                 return HeadWait(f"quota {quota.name}", max(0.0, needed - quota.level) * quota.window / quota.limit)
         return head
 
+    def eta(self, seen: QueueForecast) -> Eta:
+        """Return when the last waiting call of this run is admitted, given the present outlook.
+
+        Processes that share a key take turns. So up to the last call of the longest queue here, each other process
+        sends at most as many calls.
+        """
+        if not self.others or not seen.waiting:
+            return estimate_eta(seen)
+        longest = max((row.counts["waiting"] for row in self.here), default=0)
+        before = sum(min(longest, row.counts["waiting"]) for row in self.others)
+        flying = sum(row.in_flight for row in self.others)
+        flights = tuple((seen.latency or 0.0) * (number + 0.5) / flying for number in range(flying))
+        return estimate_eta(seen._replace(waiting=seen.waiting + before, flights=seen.flights + flights))
+
     def _ahead(self, name: str, now: float) -> QuotaForecast:
         seen = [(row, quota) for row in self.here for quota in row.quotas if quota.name == name]
         row, quota = max(seen, key=lambda each: each[0].looked_at)
@@ -214,6 +235,18 @@ class Totals:
     def busiest(self) -> KeyTotal | None:
         """Return the key with the most calls in flight or waiting; at a tie, the one with the most calls so far."""
         return max(self.keys.values(), key=lambda each: (each.in_flight + each.waiting, each.calls), default=None)
+
+
+def note_others(runs: Iterable[Totals]) -> None:
+    """Give each shared key the rows of the processes of the other runs that share it, too."""
+    sharing: dict[tuple[str, str], list[KeyTotal]] = {}
+    for totals in runs:
+        for total in totals.keys.values():
+            if total.members > 1:
+                sharing.setdefault((total.key, total.carrier), []).append(total)
+    for shared in sharing.values():
+        for total in shared:
+            total.others = [row for other in shared if other is not total for row in other.here]
 
 
 class Folder:

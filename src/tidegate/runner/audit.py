@@ -115,6 +115,10 @@ class RunAudit:
     def end(self, results: Mapping[ResultStatus, int], now: float) -> RunStats:
         """End the waits of the items that are left, and return the statistics of the claim, which has these results."""
         self.waits.end_all(now)
+        return self.stats(results, now)
+
+    def stats(self, results: Mapping[ResultStatus, int], now: float) -> RunStats:
+        """Return the statistics of the claim so far, which has these results; waits count when they end."""
         return RunStats(
             submitted=self._submitted,
             answered=results.get(ResultStatus.OK, 0),

@@ -102,7 +102,10 @@ class Heartbeat:
         self._scan_task = BackgroundTask(loop, scan, "orphan scan", self._restart_scans, "it starts again")
 
     async def renew_claims(self) -> None:
-        """Renew the claims once; stop each run whose claim the database no longer assigns to this replica."""
+        """Renew the claims once, and write the statistics of each so far.
+
+        Stop each run whose claim the database no longer assigns to this replica.
+        """
         held = {each.id: each for each in self._runs.values() if each.phase is not RunPhase.ENDED}
         if not held:
             return
@@ -110,6 +113,9 @@ class Heartbeat:
         await self._renew_chunks({number: run for number, run in held.items() if run.experiment.spread})
         claims = {number: run.claim.epoch for number, run in held.items() if not run.contributes}
         renewed = await self._store.renew(self._replica, claims)
+        for number in renewed:
+            if held[number].live:
+                held[number].put_stats()
         for number in claims.keys() - renewed:
             # A run that is no longer live may have released its claim already.
             if held[number].live:

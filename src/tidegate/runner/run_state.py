@@ -176,6 +176,12 @@ class RunState:
         self.put(None, ItemAttempts(self.id, self.claim.epoch, *item.place, audit, stage=stage, usage=usage))
         item.audit = []
 
+    def put_stats(self) -> None:
+        """Queue the statistics of the claim so far, which stay where the process is killed."""
+        if not self.contributes:
+            stats = self.audit.stats(self.tally.added, self.shared.loop.time())
+            self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored(), ended=False))
+
     def put_end(self) -> None:
         """Queue the statistics of the claim and the line of the log that ends it."""
         stats = self.audit.end(self.tally.added, self.shared.loop.time())

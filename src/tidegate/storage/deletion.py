@@ -22,6 +22,7 @@ from tidegate.storage import claims, tally_table
 from tidegate.storage.database import Database
 from tidegate.storage.records import Status
 from tidegate.storage.schema import (
+    NOT_ENDED,
     PREFIX,
     annotation_rows,
     attempts,
@@ -62,7 +63,10 @@ async def remove(database: Database, experiment_id: int) -> bool:
 async def is_ending(database: Database, experiment_id: int, patience: float) -> bool:
     """Return whether the run that a user has stopped in the last `patience` seconds has not written its end yet."""
     config = execution_configs.c
-    ended = exists().where(run_stats.c.experiment_id == config.experiment_id, run_stats.c.epoch == config.epoch)
+    stats = run_stats.c
+    ended = exists().where(
+        stats.experiment_id == config.experiment_id, stats.epoch == config.epoch, stats.ended_at > NOT_ENDED
+    )
     query = select(config.experiment_id).where(
         config.experiment_id == experiment_id,
         config.status == Status.STOPPED,

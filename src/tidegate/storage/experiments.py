@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, case, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.errors import ClaimLost
 from tidegate.storage import tally_table
@@ -15,7 +16,7 @@ from tidegate.storage.database import Database
 from tidegate.storage.deletion import next_number
 from tidegate.storage.json_codec import cleaned, decoded, encoded, shortened
 from tidegate.storage.records import JSON, Claim, ExperimentRow, ExperimentSummary, ResultStatus, Status
-from tidegate.storage.schema import datasets, deleted, execution_configs, experiments, not_ok, runs
+from tidegate.storage.schema import annotation_rows, datasets, deleted, execution_configs, experiments, not_ok, runs
 from tidegate.storage.sql_clock import since
 
 
@@ -84,13 +85,19 @@ async def every(database: Database) -> list[ExperimentSummary]:
     async with database.reading() as connection:
         rows = (await connection.execute(EXPERIMENTS.order_by(experiments.c.id.desc()))).all()
         totals: dict[int, int] = dict((await connection.execute(TOTALS)).all())
-        failed: dict[int, dict[ResultStatus, int]] = {}
-        for experiment_id, status, count in await connection.execute(FAILED):
-            failed.setdefault(experiment_id, {})[ResultStatus(status)] = count
+        failed = await _by_experiment(connection, FAILED)
+        unjudged = await _by_experiment(connection, UNJUDGED)
     return [
-        ExperimentSummary(row, by_status(totals.get(row.id, 0), failed.get(row.id, {})))
+        ExperimentSummary(row, by_status(totals.get(row.id, 0), failed.get(row.id, {})), unjudged.get(row.id, {}))
         for row in map(_experiment, rows)
     ]
+
+
+async def _by_experiment(connection: AsyncConnection, query: Select[Any]) -> dict[int, dict[ResultStatus, int]]:
+    counts: dict[int, dict[ResultStatus, int]] = {}
+    for experiment_id, status, count in await connection.execute(query):
+        counts.setdefault(experiment_id, {})[ResultStatus(status)] = count
+    return counts
 
 
 async def amend(database: Database, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:
@@ -143,6 +150,18 @@ FAILED = (
     select(runs.c.experiment_id, runs.c.status, func.count())
     .where(not_ok(runs))
     .group_by(runs.c.experiment_id, runs.c.status)
+)
+
+
+_NOT_JUDGED = (
+    # A judgement is one item, whatever the number of its outputs.
+    select(*(annotation_rows.c[name] for name in ("experiment_id", "ordinal", "repetition", "evaluator", "status")))
+    .where(not_ok(annotation_rows))
+    .distinct()
+    .subquery()
+)
+UNJUDGED = select(_NOT_JUDGED.c.experiment_id, _NOT_JUDGED.c.status, func.count()).group_by(
+    _NOT_JUDGED.c.experiment_id, _NOT_JUDGED.c.status
 )
 
 

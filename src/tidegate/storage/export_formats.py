@@ -171,7 +171,7 @@ class Parquet:
     def __init__(self, file: IO[bytes], layout: Layout) -> None:
         if find_spec("pyarrow") is None:
             raise ConfigurationError(
-                "format", "parquet", "it needs pyarrow (pip install pyarrow); jsonl and csv need no package"
+                "format", "parquet", "pyarrow is not installed; run: pip install pyarrow, or choose jsonl or csv"
             )
         import pyarrow
         import pyarrow.parquet

@@ -113,10 +113,15 @@ class ExperimentRow:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSummary:
-    """One experiment, and its number of runs by status."""
+    """One experiment, its number of runs by status, and its number of judgements that are not ok, by status."""
 
     experiment: ExperimentRow
     runs: Mapping[ResultStatus, int]
+    unjudged: Mapping[ResultStatus, int] = field(default_factory=dict)
+
+    def count(self, *statuses: ResultStatus) -> int:
+        """Return the number of runs and judgements with one of these statuses, of which none is ok."""
+        return sum(counts.get(status, 0) for counts in (self.runs, self.unjudged) for status in statuses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,11 +358,12 @@ class ItemAttempts:
 
 @dataclass(frozen=True, slots=True)
 class ClaimStats:
-    """Statistics of one claim at its end, as JSON."""
+    """Statistics of one claim so far, as JSON; `ended` states that they are those of its end."""
 
     experiment_id: int
     epoch: int
     stats: Mapping[str, JSON]
+    ended: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,20 @@ from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Executable, Integer, Select, Table, and_, bindparam, delete, not_, select, tuple_
+from sqlalchemy import (
+    Connection,
+    Executable,
+    Integer,
+    Select,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    literal,
+    not_,
+    select,
+    tuple_,
+)
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import NotStorable, SchemaMismatch
@@ -25,6 +38,7 @@ from tidegate.storage.json_codec import cleaned, encoded, shortened
 from tidegate.storage.migrate import HEAD, version
 from tidegate.storage.records import Annotation, AnnotationResult, ClaimStats, ItemAttempts, LogLine, RunResult
 from tidegate.storage.schema import (
+    NOT_ENDED,
     OK,
     annotation_rows,
     attempts,
@@ -175,7 +189,12 @@ def _statements(
     yield _put(sqlite, annotation_rows), annotated
     yield _note(sqlite), [_line(result) for result in kept if isinstance(result, LogLine)]
     yield _add_attempts(sqlite), _attempts(kept, at)
-    yield _put_stats(sqlite), [_stats(result) for result in kept if isinstance(result, ClaimStats)]
+    for end in (False, True):
+        # A statement may write a row once: the newest statistics of a claim stand for those before.
+        found = {
+            (one.experiment_id, one.epoch): one for one in kept if isinstance(one, ClaimStats) and one.ended is end
+        }
+        yield _put_stats(sqlite, end), [_stats(one) for one in found.values()]
 
 
 def _one_each(table: Table, rows: Sequence[Values]) -> list[Values]:
@@ -217,11 +236,13 @@ def _add_attempts(sqlite: bool) -> Executable:
 
 
 @cache
-def _put_stats(sqlite: bool) -> Executable:
+def _put_stats(sqlite: bool, end: bool) -> Executable:
     """Return a statement that writes the statistics of a claim over those written before."""
-    put_in = put(sqlite, run_stats, ("experiment_id", "epoch", "stats"), ended_at=now())
+    at = now() if end else literal(NOT_ENDED, run_stats.c.ended_at.type)
+    put_in = put(sqlite, run_stats, ("experiment_id", "epoch", "stats"), ended_at=at)
     statement: Executable = put_in.on_conflict_do_update(
-        index_elements=list(run_stats.primary_key), set_={"stats": put_in.excluded.stats}
+        index_elements=list(run_stats.primary_key),
+        set_={"stats": put_in.excluded.stats, "ended_at": put_in.excluded.ended_at},
     )
     return statement
 

@@ -14,7 +14,7 @@ experiment state from which row on results may be missing. The owner and the epo
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import (
     BigInteger,
@@ -291,6 +291,9 @@ spend = Table(
     *_token_counts(),
     sqlite_with_rowid=False,
 )
+
+NOT_ENDED = datetime(1970, 1, 1, tzinfo=UTC)
+"""Value of `run_stats.ended_at` for a claim under way, and for one whose process was killed."""
 
 run_stats = Table(
     f"{PREFIX}run_stats",

@@ -9,7 +9,6 @@ from math import isfinite
 from typing import Any
 
 from tidegate.core.provenance import STATED, Source
-from tidegate.core.snapshot import estimate_eta
 from tidegate.core.token_totals import token_facts
 from tidegate.core.values import INFINITY
 from tidegate.core.wait_text import CLOSED, wait_text
@@ -47,7 +46,7 @@ def known_from(origin: float, known_at: float, now: float, holds_for: float = IN
 def facts_of(total: KeyTotal, now: float) -> dict[str, Any]:
     """Return the present state of a key; `now` is in monotonic seconds."""
     seen = total.outlook(now)
-    head, ahead = total.head_wait(seen), estimate_eta(seen)
+    head, ahead = total.head_wait(seen), total.eta(seen)
     rows = sorted(total.here, key=lambda row: row.looked_at)
     newest = rows[-1] if rows else None
     rejected = _rejected(rows)
@@ -58,6 +57,7 @@ def facts_of(total: KeyTotal, now: float) -> dict[str, Any]:
         "next_in": finite(head.seconds),
         "stated_wait": finite(head.stated),
         "eta": finite(ahead.seconds),
+        "eta_without": total.unseen_members,
         "in_flight": total.in_flight,
         "waiting": total.waiting,
         "slots": total.slots,

@@ -184,7 +184,7 @@ def test_without_pyarrow_parquet_is_refused_and_says_what_to_do(mixed: Place, mo
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     done = mixed.run("export", "mixed", "--output", "out.parquet")
     assert done.code == 2
-    assert "it needs pyarrow (pip install pyarrow)" in done.complaint
+    assert "pyarrow is not installed; run: pip install pyarrow, or choose jsonl or csv" in done.complaint
     assert not (mixed.path / "out.parquet").exists()
 
 
@@ -283,10 +283,17 @@ def test_list_shows_every_experiment_the_newest_first(mixed: Place) -> None:
     assert mixed.run("run", "my_eval.py").code == 0
     told = [json.loads(line) for line in mixed.run("list", "--json").out.splitlines()]
     assert [(each["name"], each["status"]) for each in told] == [("doubles", "COMPLETED"), ("mixed", "COMPLETED")]
-    assert told[1]["runs"] == {"ok": 2, "error": 1}
+    assert (told[1]["runs"], told[1]["unjudged"]) == ({"ok": 2, "error": 1}, {"error": 1})
     lines = [line.split() for line in mixed.run("list").out.splitlines()]
     assert ["doubles", "COMPLETED", "4/4", "0", "0"] in [line[:5] for line in lines]
-    assert ["mixed", "COMPLETED", "2/3", "1", "0"] in [line[:5] for line in lines]
+    assert ["mixed", "COMPLETED", "2/3", "2", "0"] in [line[:5] for line in lines]
+
+
+def test_list_counts_parked_judgements(mixed: Place) -> None:
+    with sqlite3.connect(mixed.path / "tidegate.db") as database:
+        database.execute("UPDATE tidegate_annotations SET status = 'parked' WHERE status = 'error'")
+    database.close()
+    assert ["mixed", "COMPLETED", "2/3", "1", "1"] in [line.split()[:5] for line in mixed.run("list").out.splitlines()]
 
 
 def test_list_says_whose_process_is_gone(mixed: Place) -> None:

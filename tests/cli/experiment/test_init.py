@@ -41,6 +41,15 @@ def test_default_is_a_declaration(place: Place) -> None:
     assert "#     tidegate experiment run experiment.yaml --limit 2\n" in (place.path / "experiment.yaml").read_text()
 
 
+def test_declaration_says_how_it_succeeds_against_the_simulator(place: Place) -> None:
+    assert place.run("init").code == 0
+    lines = (place.path / "experiment.yaml").read_text().splitlines()
+    (scenario,) = [line.removeprefix("#").strip() for line in lines if '{"answers"' in line]
+    with SimulatorProcess(Scenario.from_json(scenario)) as provider:
+        done = place.process("run", "experiment.yaml", OPENAI_BASE_URL=provider.openai_url, OPENAI_API_KEY="any")
+    assert (done.code, "capitals: COMPLETED: 5 rows, 5 answered\n" in done.out) == (0, True), done.err
+
+
 @pytest.mark.parametrize("there", ["experiment.yaml", "countries.jsonl"])
 def test_nothing_is_overwritten(place: Place, there: str) -> None:
     place.write(there, "mine")

@@ -24,6 +24,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.console import unbounded
 from tidegate.core.display import printable
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
 from tidegate.core.token_totals import TokenTotals, token_facts, tokens_text
@@ -115,11 +116,6 @@ class ShownCounts:
         return None if None in etas else max(eta for eta in etas if eta is not None)
 
 
-UNBOUNDED = 10_000
-"""Columns of a file or a pipe. Lowering it folds or cuts long lines. Chosen: wider than any line, so nothing is folded
-or cut there."""
-
-
 class Printer(Console):
     """Console for people. A reader that has closed the pipe, such as `head`, does not change how a command ends."""
 
@@ -142,10 +138,7 @@ class Printer(Console):
 
 def printer(*, stderr: bool = False) -> Console:
     """Return a console on standard output, or on standard error."""
-    console = Printer(highlight=False, stderr=stderr)
-    if not console.is_terminal and not os.environ.get("COLUMNS"):
-        console.width = UNBOUNDED
-    return console
+    return unbounded(Printer(highlight=False, stderr=stderr))
 
 
 def table(*names: str, right: Collection[str] = (), cut: Collection[str] = ()) -> Table:
@@ -298,7 +291,10 @@ def _scores(scores: Sequence[Score]) -> Table:
     made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
     for each in scores:
         mean = NOTHING if each.mean is None else f"{each.mean:.3f}"
-        made.add_row(Text(each.title), mean, str(each.scored), bad(each.failed), Text(_labels(each)))
+        # Labels and values without a score have no mean, and yet are counted.
+        number = each.scored or each.ok
+        labels = _labels(each) or ("" if number or each.failed else "no values yet")
+        made.add_row(Text(each.title), mean, str(number), bad(each.failed), Text(labels))
     return made
 
 

@@ -27,6 +27,13 @@ DECLARED = f"""\
 #
 #     tidegate experiment run FILE --limit 2
 #
+# Without a key, try it against a simulated provider. Write the next line to scenario.json:
+#
+#     {{"answers": {{"Is this right or wrong?": "right"}}}}
+#
+# Start `tidegate simulate --scenario scenario.json`, and set the variables that it prints in the shell of the run.
+# All other questions are only echoed, so a judge needs such an answer.
+#
 # `tidegate docs runner` explains every field.
 name: capitals
 dataset: {ROWS}          # beside this file: one JSON object a line, or a CSV file

@@ -183,6 +183,7 @@ def facts(each: ExperimentSummary) -> dict[str, Any]:
         "rows_complete": row.complete,
         "repetitions": row.repetitions,
         "runs": {status.value: count for status, count in each.runs.items()},
+        "unjudged": {status.value: count for status, count in each.unjudged.items()},
         "claimed_by": row.claimed_by,
         "last_error": row.last_error,
         "created_at": row.created_on.isoformat(),
@@ -202,13 +203,12 @@ def _table(
     )
     for each in summaries:
         row = each.experiment
-        failed = each.runs.get(ResultStatus.ERROR, 0) + each.runs.get(ResultStatus.INVALID, 0)
         made.add_row(
             Text(row.name),
             row.status.value,
             f"{each.runs.get(ResultStatus.OK, 0)}/{row.rows * row.repetitions}",
-            str(failed),
-            str(each.runs.get(ResultStatus.PARKED, 0)),
+            str(each.count(ResultStatus.ERROR, ResultStatus.INVALID)),
+            str(each.count(ResultStatus.PARKED)),
             *([_cost(spent[row.id])] if costs else []),
             f"{row.created_on.astimezone():%Y-%m-%d %H:%M}",
             Text(_why(row, replicas[row.id], batches.get(row.id, {}))),

@@ -369,7 +369,7 @@ function One({ of, refresh }) {
     <${Batches} of=${of.batches} />
     ${of.tallied ? html`<div class="stages">${of.stages.map((each) => html`<${Stage} key=${each.name} of=${each} number=${of.id} />`)}</div>`
       : html`<p class="faint">Its results are being counted, once: an older version of tidegate made it.</p>`}
-    ${of.calls && html`<p class="about">ended runs: ${many(of.calls.calls, "function call")} in ${duration(of.calls.wall_seconds)} · ${exact(of.calls.capacity_retries)} refused · throttled for ${duration(of.calls.throttled_for)} · ${exact(of.calls.input_tokens)} input + ${exact(of.calls.output_tokens)} output tokens${of.calls.latency_p50 !== null ? ` · latency ${duration(of.calls.latency_p50)}, p99 ${duration(of.calls.latency_p99)}` : ""}</p>`}
+    ${of.calls && html`<p class="about">all runs: ${many(of.calls.calls, "function call")} in ${duration(of.calls.wall_seconds)} · ${exact(of.calls.capacity_retries)} refused · throttled for ${duration(of.calls.throttled_for)} · ${exact(of.calls.input_tokens)} input + ${exact(of.calls.output_tokens)} output tokens${of.calls.latency_p50 !== null ? ` · latency ${duration(of.calls.latency_p50)}, p99 ${duration(of.calls.latency_p99)}` : ""}</p>`}
     <${Log} lines=${of.log} />`;
 }
 

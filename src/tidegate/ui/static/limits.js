@@ -104,7 +104,7 @@ function Facts({ entry }) {
   return html`
     <dl class="facts">
       <div><dt>waiting</dt>
-        <dd><b>${count(entry.waiting)}</b>${entry.waiting > 0 && ` · last in ${entry.eta === null ? "unknown time" : duration(entry.eta)}`}</dd></div>
+        <dd><b>${count(entry.waiting)}</b>${entry.waiting > 0 && ` · last in ${entry.eta === null ? "unknown time" : duration(entry.eta)}${entry.eta !== null && entry.eta_without > 0 ? `, without ${entry.eta_without} other ${entry.eta_without === 1 ? "process" : "processes"}` : ""}`}</dd></div>
       <div><dt>calls</dt>
         <dd><b>${count(counts.answered)}</b> of ${count(counts.calls)} answered${others.map(([number, title, style]) => html`
           <span key=${title} class=${style}>${` · ${count(number)} ${title}`}</span>`)}</dd></div>
