@@ -396,6 +396,117 @@ def test_row_that_the_results_leave_out_is_not_paid_for_again(
 
 
 @KINDS
+@pytest.mark.parametrize("stays", [False, True])
+def test_rows_that_cut_results_of_a_cancelled_batch_lack_are_not_paid_for_again(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str, stays: bool
+) -> None:
+    """The file is cut at the end of a line, so no line is broken: the provider's counts tell it."""
+    fetched: list[str] = []
+
+    def shorter(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        looked = request.method == "GET" and request.path.startswith(f"{POSTS[kind]}/")
+        if request.path.endswith(RESULTS[kind]):
+            fetched.append(request.path)
+            return answer._replace(content=b"".join(answer.content.splitlines(keepends=True)[: 3 if short() else None]))
+        told = json.loads(answer.content) if looked else {}
+        if kind == "openai" and told.get("status") == "completed":
+            return changed(answer, status="cancelled")
+        if told.get("processing_status") == "ended":
+            return changed(answer, cancel_initiated_at="2026-11-24T00:00:00Z")
+        return answer
+
+    def short() -> bool:
+        return stays or len(fetched) == 1
+
+    faults.after = shorter
+    ended = ran(tmp_path, client_of(kind, provider), 6)
+    assert ended.counts == ({"ok": 3, "error": 3} if stays else {"ok": 6})
+    assert {each.error_kind for each in ended.runs} == ({None, "no_result"} if stays else {None})
+    assert faults.asked.count(("POST", POSTS[kind])) == 1
+
+
+@KINDS
+def test_result_of_an_unknown_form_is_an_error_of_its_row(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    def odd(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if not request.path.endswith(RESULTS[kind]):
+            return answer
+        first, *rest = map(json.loads, answer.content.splitlines())
+        first |= {"response": "soon", "result": "soon"}
+        return answer._replace(content=b"".join(json.dumps(each).encode() + b"\n" for each in (first, *rest)))
+
+    faults.after = odd
+    ended = ran(tmp_path, client_of(kind, provider), 6)
+    assert (ended.counts, ended.summary.status) == ({"ok": 5, "error": 1}, Status.COMPLETED)
+    (bad,) = [each for each in ended.runs if each.status is ResultStatus.ERROR]
+    assert (bad.error_kind, bad.error) == ("invalid", "its line in the results has an unknown form")
+
+
+@KINDS
+def test_time_of_a_search_is_no_outage(tmp_path: Path, provider: Simulator, faults: Faults, kind: str) -> None:
+    """A search may take hours, which the clock of the loop jumps over here."""
+    refusals, ahead = [refusal(500, "lost"), refusal(429, "slow down")], [0.0]
+
+    def refused(request: Request) -> BatchAnswer | None:
+        if (request.method, request.path) == ("GET", POSTS[kind]):
+            ahead[0] += 60.0
+        return refusals.pop(0) if is_creation(request) and refusals else None
+
+    faults.before = refused
+    client = client_of(kind, provider)
+    made = Experiment("e", rows(4), BatchTask(body, said, client=client), [right], batch=True)
+
+    async def run() -> Any:
+        loop = asyncio.get_running_loop()
+        clock = loop.time
+        loop.time = lambda: clock() + ahead[0]  # type: ignore[method-assign]
+        async with client, runner_at(tmp_path, batch_poll=0.02, max_outage=50.0) as runner:
+            return await runner.run(made)
+
+    assert asyncio.run(asyncio.wait_for(run(), 300)).status is Status.COMPLETED
+    assert (refusals, ahead) == ([], [60.0])
+
+
+@KINDS
+def test_provider_that_stays_away_ends_the_run_and_a_resume_pays_for_nothing_again(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    def away(request: Request) -> BatchAnswer | None:
+        looked = request.method == "GET" and request.path.startswith(f"{POSTS[kind]}/")
+        return refusal(503, "maintenance") if looked else None
+
+    faults.before = away
+    client, given = client_of(kind, provider), {"batch_poll": 0.02, "backoff_base": 0.01, "backoff_cap": 0.02}
+    made = Experiment("e", rows(4), BatchTask(body, said, client=client), [right], batch=True)
+
+    async def run() -> Any:
+        async with client, runner_at(tmp_path, max_outage=0.1, **given) as runner:
+            return await runner.run(made)
+
+    summary = asyncio.run(asyncio.wait_for(run(), 300))
+    assert summary.status is Status.ERROR
+    assert "no answer for 0.1 s" in str(summary.experiment.last_error)
+    faults.before = lambda request: None
+    ended = ran(tmp_path, client_of(kind, provider), 4, resume=True)
+    assert (ended.counts, faults.asked.count(("POST", POSTS[kind]))) == ({"ok": 4}, 1)
+
+
+def test_file_without_a_word_of_the_provider_is_used_after_a_time(
+    tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.runner.batch.feeder.FILE_SECONDS", 0.01)
+    monkeypatch.setattr("tidegate.runner.batch.feeder.FILE_PATIENCE", 0.05)
+
+    def silent(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        is_file = request.path.startswith("/v1/files") and not request.path.endswith("/content")
+        return changed(answer, status="uploaded") if is_file else answer
+
+    faults.after = silent
+    assert ran(tmp_path, openai_of(provider), 4).counts == {"ok": 4}
+
+
+@KINDS
 def test_refused_creation_is_repeated_without_another_upload(
     tmp_path: Path, provider: Simulator, faults: Faults, kind: str
 ) -> None:

@@ -110,7 +110,9 @@ class AnthropicBatchApi:
         if phase is Phase.ENDED and batch.cancel_initiated_at is not None:
             phase = Phase.CANCELLED
         files = (batch.results_url,) if batch.results_url else ()
-        return BatchStatus(phase, str(batch.processing_status), files, seconds_of(raw.headers))
+        counts = batch.request_counts
+        ended = counts.succeeded + counts.errored + counts.canceled + counts.expired
+        return BatchStatus(phase, str(batch.processing_status), files, seconds_of(raw.headers), ended)
 
     async def lines(self, name: str) -> list[bytes]:
         """Return the lines behind the address of results.

@@ -58,6 +58,10 @@ FILE_SECONDS = 0.5
 """Seconds between two looks at a file that the provider has not read yet. Raising it submits later. Chosen: Azure takes
 some seconds for a file."""
 
+FILE_PATIENCE = 600.0
+"""Seconds after which a batch is created though the provider has not said that it has read the file. Raising it lets
+other batches wait for longer where no such word comes. Chosen: far above the time that a file of 200 MB takes."""
+
 TURN = 50
 """Results that are processed before other work of the loop gets a turn. Raising it saves turns and blocks the loop for
 longer. Chosen: about 10 ms of parsing."""
@@ -74,6 +78,14 @@ class BatchError(Error):
     def __init__(self, number: int, reason: str) -> None:
         self.number = number
         super().__init__(f"batch {number} failed: {reason}")
+
+
+class Outage:
+    """Failures of one request to the provider, and the seconds that they and the waits after them took."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.seconds = 0.0
 
 
 class Draft:
@@ -318,7 +330,7 @@ class BatchFeeder(Feeder):
 
     async def _submit(self, record: BatchRecord) -> BatchRecord:
         """Return a batch that is at the provider, or that needs no request any more."""
-        search, failures, began = record.file_id is not None, 0, self._run.shared.loop.time()
+        search, outage, loop = record.file_id is not None, Outage(), self._run.shared.loop
         lines: list[bytes] = []
         file_id = None
         while True:
@@ -334,11 +346,11 @@ class BatchFeeder(Feeder):
                     file_id = await self._uploaded(record, lines)
                 # This checks the claim again, and marks the intent, directly before the request that is paid for.
                 record = await self._save(replace(record, file_id=file_id, count=len(lines)))
+                asked = loop.time()
                 try:
                     made = await self._api.create(record, self._name, lines)
                 except Exception as error:
-                    failures += 1
-                    wait = self._wait_after(record, error, failures, began)
+                    wait = self._wait_after(record, error, outage, loop.time() - asked)
                     status = getattr(error, "status_code", None)
                     search = not (isinstance(status, int) and 400 <= status < 500 and status not in (408, 409))
                 else:
@@ -346,9 +358,11 @@ class BatchFeeder(Feeder):
             await asyncio.sleep(wait)
 
     async def _uploaded(self, record: BatchRecord, lines: list[bytes]) -> str:
-        """Return the provider's name of a batch's requests, which it has read."""
+        """Return the provider's name of a batch's requests, when it has read them."""
         file_id, read = await self._asked(record, partial(self._api.upload, f"tidegate-{record.tag}", lines))
-        while not read:
+        loop = self._run.shared.loop
+        until = loop.time() + FILE_PATIENCE
+        while not read and loop.time() < until:
             await asyncio.sleep(FILE_SECONDS)
             read = await self._asked(record, partial(self._api.has_read, file_id))
         return file_id
@@ -412,6 +426,7 @@ class BatchFeeder(Feeder):
             items = ItemSet(record.items)
             ids = {custom_id(self._name, record.tag, place) for place in items}
             found, broken = await self._found(record, status, ids)
+            short = _is_short(status, len(ids & found.keys()))
             unknown = found.keys() - ids
             if unknown:
                 text = "%s: %d results of batch %d ignored: their ids are not its own, such as %s"
@@ -425,7 +440,7 @@ class BatchFeeder(Feeder):
                 if line is None and broken:
                     # It may be in the part that is cut off, and is paid for.
                     continue
-                answer = self._api.read(line) if line is not None else _missing(status)
+                answer = self._read(line) if line is not None else _missing(status, short)
                 if self._results.take(item, answer):
                     queued.append(item)
                 else:
@@ -451,12 +466,20 @@ class BatchFeeder(Feeder):
             for name in status.files:
                 lines += await self._asked(record, partial(self._api.lines, name))
             found, broken = by_id(lines)
-            if not (broken or _is_complete(status)) or not ids - found.keys() or attempt == settings.attempts:
+            short = _is_short(status, len(ids & found.keys()))
+            if not (broken or short) or not ids - found.keys() or attempt == settings.attempts:
                 break
             text = "%s: results of batch %d lack %d rows: they are fetched again"
             logger.warning(text, self._what, record.number, len(ids - found.keys()))
             await asyncio.sleep(half_jitter(attempt, settings.backoff_base, settings.backoff_cap, shared.draw()))
         return found, broken
+
+    def _read(self, line: bytes) -> ItemAnswer:
+        """Return the answer in a line of the results; one of an unknown form is an error of its row."""
+        try:
+            return self._api.read(line)
+        except (ValueError, TypeError, AttributeError, LookupError):
+            return ItemAnswer(None, kind="invalid", reason="its line in the results has an unknown form")
 
     async def _turn(self, count: int) -> None:
         """Let other work go on, and wait while results cannot be queued."""
@@ -501,29 +524,36 @@ class BatchFeeder(Feeder):
 
     async def _asked(self, record: BatchRecord, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a request to the provider, repeated while its failure may pass."""
-        failures, began = 0, self._run.shared.loop.time()
+        outage, loop = Outage(), self._run.shared.loop
         while True:
+            asked = loop.time()
             try:
                 return await call()
             except Exception as error:
-                failures += 1
-                await asyncio.sleep(self._wait_after(record, error, failures, began))
+                await asyncio.sleep(self._wait_after(record, error, outage, loop.time() - asked))
 
-    def _wait_after(self, record: BatchRecord, error: Exception, failures: int, began: float) -> float:
-        """Return the seconds before the next try of a request; raise `BatchError` if there is none."""
+    def _wait_after(self, record: BatchRecord, error: Exception, outage: Outage, seconds: float) -> float:
+        """Return the seconds before the next try of a request that failed after `seconds`; raise `BatchError` if none.
+
+        Only failures and the waits after them count as outage: a batch may wait for others, or be searched for hours.
+        """
         settings, shared = self._run.shared.settings, self._run.shared
         found = classify(error, None, None, False)
         if isinstance(error, ConfigurationError) or found.next_step is NextStep.PERMANENT:
             raise BatchError(record.number, redacted(error) or type(error).__name__) from error
-        if settings.max_outage is not None and shared.loop.time() - began > settings.max_outage:
+        outage.failures += 1
+        outage.seconds += seconds
+        if settings.max_outage is not None and outage.seconds > settings.max_outage:
             reason = f"no answer for {settings.max_outage:g} s: {redacted(error)}"
             raise BatchError(record.number, reason) from error
-        if failures == 1:
+        if outage.failures == 1:
             logger.warning(
                 "%s: request for batch %d failed: %s; it is repeated", self._what, record.number, redacted(error)
             )
-        wait = half_jitter(failures, settings.backoff_base, settings.backoff_cap, shared.draw())
-        return max(wait, found.retry_after or 0.0)
+        wait = half_jitter(outage.failures, settings.backoff_base, settings.backoff_cap, shared.draw())
+        wait = max(wait, found.retry_after or 0.0)
+        outage.seconds += wait
+        return wait
 
 
 def _is_complete(status: BatchStatus) -> bool:
@@ -535,12 +565,17 @@ def _word(status: BatchStatus) -> str:
     return status.text.partition(":")[0]
 
 
-def _missing(status: BatchStatus) -> ItemAnswer:
+def _is_short(status: BatchStatus, lines: int) -> bool:
+    """Return True if results lack lines that the provider has written, of requests that may be paid for."""
+    return _is_complete(status) or lines < status.ended
+
+
+def _missing(status: BatchStatus, short: bool) -> ItemAnswer:
     """Return the answer of a request without a line in the results.
 
-    One of a complete batch may have been answered and paid for, so it gets no other attempt.
+    Where these are `short`, it may have been answered and paid for, so it gets no other attempt.
     """
-    if _is_complete(status):
+    if short:
         return ItemAnswer(
             None, kind="no_result", reason=f"batch {_word(status)}: its results have no line for this row"
         )
