@@ -80,7 +80,7 @@ class BatchError(Error):
         super().__init__(f"batch {number} failed: {reason}")
 
 
-class Outage:
+class RequestFailures:
     """Failures of one request to the provider, and the seconds that they and the waits after them took."""
 
     def __init__(self) -> None:
@@ -330,7 +330,7 @@ class BatchFeeder(Feeder):
 
     async def _submit(self, record: BatchRecord) -> BatchRecord:
         """Return a batch that is at the provider, or that needs no request any more."""
-        search, outage, loop = record.file_id is not None, Outage(), self._run.shared.loop
+        search, outage, loop = record.file_id is not None, RequestFailures(), self._run.shared.loop
         lines: list[bytes] = []
         file_id = None
         while True:
@@ -524,7 +524,7 @@ class BatchFeeder(Feeder):
 
     async def _asked(self, record: BatchRecord, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a request to the provider, repeated while its failure may pass."""
-        outage, loop = Outage(), self._run.shared.loop
+        outage, loop = RequestFailures(), self._run.shared.loop
         while True:
             asked = loop.time()
             try:
@@ -532,7 +532,7 @@ class BatchFeeder(Feeder):
             except Exception as error:
                 await asyncio.sleep(self._wait_after(record, error, outage, loop.time() - asked))
 
-    def _wait_after(self, record: BatchRecord, error: Exception, outage: Outage, seconds: float) -> float:
+    def _wait_after(self, record: BatchRecord, error: Exception, outage: RequestFailures, seconds: float) -> float:
         """Return the seconds before the next try of a request that failed after `seconds`; raise `BatchError` if none.
 
         Only failures and the waits after them count as outage: a batch may wait for others, or be searched for hours.
