@@ -288,12 +288,12 @@ def place() -> Iterator[PostgreSQL]:
         made.drop()
 
 
-@pytest.mark.parametrize("slots", [4, 100])
+@pytest.mark.parametrize("slots", [4, 100, 1_000])
 @in_loop
 async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> None:
     registry = tidegate.RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
-    rows = rows_of(400)
+    rows = rows_of(1_000)
     usd = 0.5 * sum(row["tokens"] + 100 for row in rows) * 1e-6
 
     async def judge(row: Any, output: str) -> float:
@@ -326,8 +326,8 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> No
         # A larger budget continues it, and every row is asked once.
         await owner.start(experiment(10.0))
         summary = await owner.wait(number)
-        assert (summary.status, summary.answered) == (Status.COMPLETED, 400)
-        assert sorted(n for n in provider.asked if n >= 0) == list(range(400))
+        assert (summary.status, summary.answered) == (Status.COMPLETED, 1_000)
+        assert sorted(n for n in provider.asked if n >= 0) == list(range(1_000))
 
 
 @pytest.mark.parametrize("slots", [4, 100])
