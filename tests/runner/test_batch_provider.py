@@ -171,6 +171,43 @@ def test_batches_that_the_queue_of_tokens_has_no_room_for_become_smaller(tmp_pat
     assert len(counts) == sum(each.count for each in full + good)
 
 
+@pytest.mark.parametrize("clears", [True, False])
+def test_queue_that_batches_of_others_fill_is_waited_for(
+    tmp_path: Path, provider: Simulator, faults: Faults, clears: bool
+) -> None:
+    """Not even one row fits until the others have ended. Then batches grow again."""
+    refused: list[int] = []
+
+    def full(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        told = json.loads(answer.content) if is_status(request) else {}
+        total = told.get("request_counts", {}).get("total")
+        if total is None or (clears and refused.count(1) >= 6):
+            return answer
+        refused.append(total)
+        error = {"code": "token_limit_exceeded", "message": "Enqueued token limit", "line": None, "param": None}
+        return changed(answer, status="failed", output_file_id=None, errors={"object": "list", "data": [error]})
+
+    faults.after = full
+    client, given = openai_of(provider), {"batch_poll": 0.02, "backoff_base": 0.01, "backoff_cap": 0.02}
+    outage = 3600.0 if clears else 0.1
+    made = Experiment("e", rows(16), BatchTask(body, said, client=client), [right], batch=True)
+
+    async def run() -> tuple[Any, list[Any]]:
+        async with client, runner_at(tmp_path, max_outage=outage, **given) as runner:
+            summary = await runner.run(made)
+            return summary, await runner.store.batches(1)
+
+    summary, batches = asyncio.run(asyncio.wait_for(run(), 300))
+    assert [each.count for each in batches[:5]] == [16, 8, 4, 2, 1]
+    if clears:
+        assert (summary.status, summary.counts.runs[ResultStatus.OK]) == (Status.COMPLETED, 16)
+        # Each status is looked at twice: at the end of a batch, and before its results are read.
+        assert [each.count for each in batches[5:]] == [1, 1, 1, 2, 4, 8, 1]
+    else:
+        assert summary.status is Status.ERROR
+        assert "one row does not fit the provider's queue" in str(summary.experiment.last_error)
+
+
 @KINDS
 def test_orphan_is_found_behind_a_page_of_other_batches(
     tmp_path: Path, provider: Simulator, faults: Faults, kind: str

@@ -110,7 +110,7 @@ class BatchFeeder(Feeder):
         self._results = BatchResults(run, handler, api, task)
         self._name = run.experiment.name
         self._what = f"experiment {run.experiment.name}: its batches"
-        self._most = min(task.max_requests or api.max_requests, api.max_requests)
+        self._most = self._limit = min(task.max_requests or api.max_requests, api.max_requests)
         self._moved = asyncio.Event()
         self._planning = asyncio.Lock()
         self._sending = asyncio.Lock()
@@ -122,6 +122,7 @@ class BatchFeeder(Feeder):
         self._errors: list[str] = []
         self._scanned = False
         self._full = False
+        self._full_since: float | None = None
 
     def on_rows_stored(self, complete: bool = False) -> None:
         """Record that the store has more rows, or all of them."""
@@ -168,24 +169,33 @@ class BatchFeeder(Feeder):
 
     async def _plan(self) -> None:
         run = self._run
-        while run.live and run.shared.writer.room and not self._full:
+        while run.live and run.shared.writer.room and not self._full and not (self._is_scarce and self._open):
             async with self._planning:
                 if self._returned:
-                    places, self._returned = (
-                        ItemSet((p.repetition, p.ordinal, p.ordinal + 1) for p in self._returned),
-                        set(),
-                    )
-                    async for task in self._pending(places):
+                    places = sorted(self._returned)[: self._most if self._is_scarce else None]
+                    self._returned.difference_update(places)
+                    async for task in self._pending(ItemSet((p.repetition, p.ordinal, p.ordinal + 1) for p in places)):
                         await self._add(task)
+                    if self._is_scarce:
+                        await self._seal_all()
                 elif self._scanned:
                     break
                 else:
                     await self._scan()
         if run.live and self._scanned and self._at_end and not self._full:
-            for draft in list(self._drafts.values()):
-                await self._seal(draft)
-            self._drafts.clear()
+            await self._seal_all()
         self._note_floor()
+
+    @property
+    def _is_scarce(self) -> bool:
+        """Return True after the provider's queue was too small for a batch: then one follows the other."""
+        return self._most < self._limit
+
+    async def _seal_all(self) -> None:
+        drafts, self._drafts = list(self._drafts.values()), {}
+        for draft in drafts:
+            if draft.count:
+                await self._seal(draft)
 
     @property
     def _at_end(self) -> bool:
@@ -203,7 +213,11 @@ class BatchFeeder(Feeder):
             self._scanned = False
         for task in below:
             place = Place(task.ordinal, task.repetition)
-            if not any(place in items for _, items in self._open.values()):
+            if any(place in items for _, items in self._open.values()):
+                continue
+            if self._is_scarce:
+                self._returned.add(place)
+            else:
                 await self._add(task)
         if page:
             self._cursor = page[-1].cursor
@@ -451,6 +465,9 @@ class BatchFeeder(Feeder):
                     return record
             self._results.end()
             await self._durable(queued)
+            if record.count >= self._most:
+                # It has fitted the queue, and a larger one may.
+                self._most, self._full_since = min(2 * self._most, self._limit), None
             if broken and ids - found.keys():
                 raise BatchError(record.number, f"{broken} lines of its results are cut or no JSON")
         return await self._finish(record, back, status.text)
@@ -511,16 +528,29 @@ class BatchFeeder(Feeder):
         return saved
 
     async def _delay(self, record: BatchRecord, status: BatchStatus) -> BatchRecord:
-        """Give a batch back that did not fit the provider's queue; a smaller one follows if nothing else is there."""
-        if len(self._open) == 1:
-            if record.count == 1:
-                await self._finish(record, list(ItemSet(record.items)), status.text)
-                raise BatchError(record.number, f"one row does not fit the provider's queue: {status.text}")
+        """Give a batch back that did not fit the provider's queue; a smaller one follows if nothing else is there.
+
+        Where not even one row fits, batches of others fill the queue: it is tried again for `max_outage` seconds.
+        """
+        settings, loop = self._run.shared.settings, self._run.shared.loop
+        alone = len(self._open) == 1
+        if alone:
             self._most = max(1, min(self._most, record.count) // 2)
         saved = await self._finish(record, list(ItemSet(record.items)), status.text)
         # Until another batch has ended, there is no room.
         self._full = bool(self._open)
+        if alone and record.count == 1:
+            if self._full_since is None:
+                self._full_since = loop.time()
+            if settings.max_outage is not None and loop.time() - self._full_since > settings.max_outage:
+                raise BatchError(record.number, f"one row does not fit the provider's queue: {status.text}")
+            self._full = True
+            loop.call_later(settings.batch_poll, self._try_again)
         return saved
+
+    def _try_again(self) -> None:
+        self._full = False
+        self._moved.set()
 
     async def _asked(self, record: BatchRecord, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a request to the provider, repeated while its failure may pass."""
