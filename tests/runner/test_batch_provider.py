@@ -241,18 +241,33 @@ def test_orphan_is_found_behind_a_page_of_other_batches(
 def test_nothing_is_submitted_while_a_batch_that_may_be_the_orphan_runs(tmp_path: Path, faults: Faults) -> None:
     with Simulator(Scenario(batch_seconds=1e6)) as provider:
         lost: list[str] = []
+        others: list[str] = []
 
         def unanswered(request: Request, answer: BatchAnswer) -> BatchAnswer:
             if is_creation(request) and not lost:
                 lost.append(json.loads(answer.content)["id"])
+                told = json.loads(request.body)
+                for number, each in enumerate(told["requests"]):
+                    each["custom_id"] = f"other-{number}"
+                content = json.dumps(told).encode()
+                made = faults.send(Request(request.method, request.path, request.headers, content))
+                assert made is not None
+                others.append(json.loads(made.content)["id"])
                 return refusal(500, "lost")
             return answer
 
         async def cancel(runner: Any) -> None:
             listed, created = ("GET", POSTS["anthropic"]), ("POST", POSTS["anthropic"])
-            while faults.asked.count(listed) < 5:  # noqa: ASYNC110
+            while not others:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            async with anthropic_of(provider) as client:
+                await client.messages.batches.cancel(others[0])
+            seen = faults.asked.count(listed)
+            while faults.asked.count(listed) < seen + 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             assert faults.asked.count(created) == 1
+            # The results of a batch of someone else are read once.
+            assert faults.asked.count(("GET", f"{POSTS['anthropic']}/{others[0]}/results")) == 1
             assert [str(each.state) for each in await runner.store.batches(1)] == ["intent"]
             provider.configure(batch_seconds=0.05)
             async with anthropic_of(provider) as client:
