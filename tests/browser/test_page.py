@@ -17,6 +17,7 @@ import pytest
 import tidegate
 from tests.ui.test_serve import PATIENCE, served
 from tidegate.admission import key_hook
+from tidegate.core.token_totals import dollars
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 pytestmark = pytest.mark.real
@@ -74,6 +75,7 @@ def test_a_token_given_to_an_open_page_is_taken(page: Any, tmp_path: Path) -> No
 def test_the_page_shows_what_the_provider_counted(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(key_hook, "on_new_queue", None)
+    monkeypatch.setattr("tidegate.providers._prices._added", {(None, "m"): tidegate.ModelPrice(2_000.0, 3_000.0)})
     registry = tidegate.RateLimitRegistry(tidegate.Settings())
     # A program writes its quotas at the end of a call, at most twice a second.
     slow = Distribution.constant(0.6)
@@ -88,6 +90,12 @@ def test_the_page_shows_what_the_provider_counted(page: Any, tmp_path: Path, mon
         with served(tmp_path, "--port", "0") as (url, token, _):
             page.goto(f"{url}#{token}")
             shown(page, "5 of 5 calls answered")
+            spent = registry.snapshot().tokens
+            assert (spent.metered, spent.priced) == (5, 5)
+            facts = page.locator("dl.facts div").filter(has=page.get_by_text("tokens", exact=True)).first
+            assert " ".join(facts.inner_text().split()) == (
+                f"tokens {spent.input_tokens} in · {spent.output_tokens} out · {dollars(spent.cost or 0.0)}"
+            )
             page.get_by_role("img", name="requests per min: 5 used of 100, 95 left").wait_for()
             shown(page, "stated")
             shown(page, "window inferred")

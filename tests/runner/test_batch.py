@@ -19,6 +19,7 @@ import openai
 import pytest
 from typer.testing import CliRunner
 
+import tidegate
 from tests.runner.batch_scene import (
     POLL,
     SDKS,
@@ -91,6 +92,25 @@ def test_rows_are_answered_in_files_of_the_limit_and_judged(
         assert totals.nanodollars == pytest.approx(full.nanodollars(usage) / 2, abs=14)
 
 
+def test_price_and_model_of_a_batch_are_those_of_the_request(
+    tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deployment of Azure has a name of the user's choice, and answers as the model behind it."""
+    monkeypatch.setattr("tidegate.providers._prices._added", {})
+    tidegate.register_price("mine", tidegate.ModelPrice(10.0, 20.0, batch=0.5), "azure")
+
+    def other(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        is_output = request.path.endswith("/content")
+        return answer._replace(content=answer.content.replace(b'"mine"', b'"gpt-4o-mini"')) if is_output else answer
+
+    faults.after = other
+    client = openai.AsyncAzureOpenAI(azure_endpoint=provider.url, api_key="any", api_version="2024-10-21")
+    ended = ran(tmp_path, client, build=lambda row: {**body(row), "model": "mine"})
+    totals = ended.spend["task"]
+    assert {each.usages["task"].model for each in ended.runs} == {"mine"}
+    assert totals.nanodollars == 5_000 * totals.input_tokens + 10_000 * totals.output_tokens > 0
+
+
 def test_azure_batches_have_its_paths(tmp_path: Path, provider: Simulator) -> None:
     client = openai.AsyncAzureOpenAI(azure_endpoint=provider.url, api_key="any", api_version="2024-10-21")
     ended = ran(tmp_path, client, 4, most=2)
@@ -139,7 +159,7 @@ def test_row_that_is_not_built_fails_and_the_others_are_sent(tmp_path: Path, pro
 def test_rows_of_an_expired_batch_go_back(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
     def half(request: Request, answer: BatchAnswer) -> BatchAnswer:
         if has_ended(request, answer) and not ended_early:
-            return changed(answer, status="expired")
+            return changed(answer, status="expired", request_counts={"total": 5, "completed": 3, "failed": 0})
         if request.path.endswith("/content") and not ended_early:
             ended_early.append(request.path)
             return answer._replace(content=b"".join(answer.content.splitlines(keepends=True)[:3]))
@@ -156,7 +176,8 @@ def test_rows_of_an_expired_batch_go_back(tmp_path: Path, provider: Simulator, f
 def test_row_that_expires_each_time_ends_as_an_error(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
     def expired(request: Request, answer: BatchAnswer) -> BatchAnswer:
         if has_ended(request, answer):
-            return changed(answer, status="expired", output_file_id=None)
+            counts = {"total": 2, "completed": 0, "failed": 0}
+            return changed(answer, status="expired", output_file_id=None, request_counts=counts)
         return answer
 
     faults.after = expired

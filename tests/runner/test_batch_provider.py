@@ -171,6 +171,43 @@ def test_batches_that_the_queue_of_tokens_has_no_room_for_become_smaller(tmp_pat
     assert len(counts) == sum(each.count for each in full + good)
 
 
+@pytest.mark.parametrize("clears", [True, False])
+def test_queue_that_batches_of_others_fill_is_waited_for(
+    tmp_path: Path, provider: Simulator, faults: Faults, clears: bool
+) -> None:
+    """Not even one row fits until the others have ended. Then batches grow again."""
+    refused: list[int] = []
+
+    def full(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        told = json.loads(answer.content) if is_status(request) else {}
+        total = told.get("request_counts", {}).get("total")
+        if total is None or (clears and refused.count(1) >= 6):
+            return answer
+        refused.append(total)
+        error = {"code": "token_limit_exceeded", "message": "Enqueued token limit", "line": None, "param": None}
+        return changed(answer, status="failed", output_file_id=None, errors={"object": "list", "data": [error]})
+
+    faults.after = full
+    client, given = openai_of(provider), {"batch_poll": 0.02, "backoff_base": 0.01, "backoff_cap": 0.02}
+    outage = 3600.0 if clears else 0.1
+    made = Experiment("e", rows(16), BatchTask(body, said, client=client), [right], batch=True)
+
+    async def run() -> tuple[Any, list[Any]]:
+        async with client, runner_at(tmp_path, max_outage=outage, **given) as runner:
+            summary = await runner.run(made)
+            return summary, await runner.store.batches(1)
+
+    summary, batches = asyncio.run(asyncio.wait_for(run(), 300))
+    assert [each.count for each in batches[:5]] == [16, 8, 4, 2, 1]
+    if clears:
+        assert (summary.status, summary.counts.runs[ResultStatus.OK]) == (Status.COMPLETED, 16)
+        # Each status is looked at twice: at the end of a batch, and before its results are read.
+        assert [each.count for each in batches[5:]] == [1, 1, 1, 2, 4, 8, 1]
+    else:
+        assert summary.status is Status.ERROR
+        assert "one row does not fit the provider's queue" in str(summary.experiment.last_error)
+
+
 @KINDS
 def test_orphan_is_found_behind_a_page_of_other_batches(
     tmp_path: Path, provider: Simulator, faults: Faults, kind: str
@@ -204,18 +241,33 @@ def test_orphan_is_found_behind_a_page_of_other_batches(
 def test_nothing_is_submitted_while_a_batch_that_may_be_the_orphan_runs(tmp_path: Path, faults: Faults) -> None:
     with Simulator(Scenario(batch_seconds=1e6)) as provider:
         lost: list[str] = []
+        others: list[str] = []
 
         def unanswered(request: Request, answer: BatchAnswer) -> BatchAnswer:
             if is_creation(request) and not lost:
                 lost.append(json.loads(answer.content)["id"])
+                told = json.loads(request.body)
+                for number, each in enumerate(told["requests"]):
+                    each["custom_id"] = f"other-{number}"
+                content = json.dumps(told).encode()
+                made = faults.send(Request(request.method, request.path, request.headers, content))
+                assert made is not None
+                others.append(json.loads(made.content)["id"])
                 return refusal(500, "lost")
             return answer
 
         async def cancel(runner: Any) -> None:
             listed, created = ("GET", POSTS["anthropic"]), ("POST", POSTS["anthropic"])
-            while faults.asked.count(listed) < 5:  # noqa: ASYNC110
+            while not others:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            async with anthropic_of(provider) as client:
+                await client.messages.batches.cancel(others[0])
+            seen = faults.asked.count(listed)
+            while faults.asked.count(listed) < seen + 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             assert faults.asked.count(created) == 1
+            # The results of a batch of someone else are read once.
+            assert faults.asked.count(("GET", f"{POSTS['anthropic']}/{others[0]}/results")) == 1
             assert [str(each.state) for each in await runner.store.batches(1)] == ["intent"]
             provider.configure(batch_seconds=0.05)
             async with anthropic_of(provider) as client:
@@ -393,6 +445,117 @@ def test_row_that_the_results_leave_out_is_not_paid_for_again(
     assert (bad.error_kind, bad.attempts) == ("no_result", 1)
     assert sum(path.endswith(RESULTS[kind]) for _, path in faults.asked) == RunnerSettings().attempts
     assert faults.asked.count(("POST", POSTS[kind])) == 1
+
+
+@KINDS
+@pytest.mark.parametrize("stays", [False, True])
+def test_rows_that_cut_results_of_a_cancelled_batch_lack_are_not_paid_for_again(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str, stays: bool
+) -> None:
+    """The file is cut at the end of a line, so no line is broken: the provider's counts tell it."""
+    fetched: list[str] = []
+
+    def shorter(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        looked = request.method == "GET" and request.path.startswith(f"{POSTS[kind]}/")
+        if request.path.endswith(RESULTS[kind]):
+            fetched.append(request.path)
+            return answer._replace(content=b"".join(answer.content.splitlines(keepends=True)[: 3 if short() else None]))
+        told = json.loads(answer.content) if looked else {}
+        if kind == "openai" and told.get("status") == "completed":
+            return changed(answer, status="cancelled")
+        if told.get("processing_status") == "ended":
+            return changed(answer, cancel_initiated_at="2026-11-24T00:00:00Z")
+        return answer
+
+    def short() -> bool:
+        return stays or len(fetched) == 1
+
+    faults.after = shorter
+    ended = ran(tmp_path, client_of(kind, provider), 6)
+    assert ended.counts == ({"ok": 3, "error": 3} if stays else {"ok": 6})
+    assert {each.error_kind for each in ended.runs} == ({None, "no_result"} if stays else {None})
+    assert faults.asked.count(("POST", POSTS[kind])) == 1
+
+
+@KINDS
+def test_result_of_an_unknown_form_is_an_error_of_its_row(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    def odd(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if not request.path.endswith(RESULTS[kind]):
+            return answer
+        first, *rest = map(json.loads, answer.content.splitlines())
+        first |= {"response": "soon", "result": "soon"}
+        return answer._replace(content=b"".join(json.dumps(each).encode() + b"\n" for each in (first, *rest)))
+
+    faults.after = odd
+    ended = ran(tmp_path, client_of(kind, provider), 6)
+    assert (ended.counts, ended.summary.status) == ({"ok": 5, "error": 1}, Status.COMPLETED)
+    (bad,) = [each for each in ended.runs if each.status is ResultStatus.ERROR]
+    assert (bad.error_kind, bad.error) == ("invalid", "its line in the results has an unknown form")
+
+
+@KINDS
+def test_time_of_a_search_is_no_outage(tmp_path: Path, provider: Simulator, faults: Faults, kind: str) -> None:
+    """A search may take hours, which the clock of the loop jumps over here."""
+    refusals, ahead = [refusal(500, "lost"), refusal(429, "slow down")], [0.0]
+
+    def refused(request: Request) -> BatchAnswer | None:
+        if (request.method, request.path) == ("GET", POSTS[kind]):
+            ahead[0] += 60.0
+        return refusals.pop(0) if is_creation(request) and refusals else None
+
+    faults.before = refused
+    client = client_of(kind, provider)
+    made = Experiment("e", rows(4), BatchTask(body, said, client=client), [right], batch=True)
+
+    async def run() -> Any:
+        loop = asyncio.get_running_loop()
+        clock = loop.time
+        loop.time = lambda: clock() + ahead[0]  # type: ignore[method-assign]
+        async with client, runner_at(tmp_path, batch_poll=0.02, max_outage=50.0) as runner:
+            return await runner.run(made)
+
+    assert asyncio.run(asyncio.wait_for(run(), 300)).status is Status.COMPLETED
+    assert (refusals, ahead) == ([], [60.0])
+
+
+@KINDS
+def test_provider_that_stays_away_ends_the_run_and_a_resume_pays_for_nothing_again(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    def away(request: Request) -> BatchAnswer | None:
+        looked = request.method == "GET" and request.path.startswith(f"{POSTS[kind]}/")
+        return refusal(503, "maintenance") if looked else None
+
+    faults.before = away
+    client, given = client_of(kind, provider), {"batch_poll": 0.02, "backoff_base": 0.01, "backoff_cap": 0.02}
+    made = Experiment("e", rows(4), BatchTask(body, said, client=client), [right], batch=True)
+
+    async def run() -> Any:
+        async with client, runner_at(tmp_path, max_outage=0.1, **given) as runner:
+            return await runner.run(made)
+
+    summary = asyncio.run(asyncio.wait_for(run(), 300))
+    assert summary.status is Status.ERROR
+    assert "no answer for 0.1 s" in str(summary.experiment.last_error)
+    faults.before = lambda request: None
+    ended = ran(tmp_path, client_of(kind, provider), 4, resume=True)
+    assert (ended.counts, faults.asked.count(("POST", POSTS[kind]))) == ({"ok": 4}, 1)
+
+
+def test_file_without_a_word_of_the_provider_is_used_after_a_time(
+    tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.runner.batch.feeder.FILE_SECONDS", 0.01)
+    monkeypatch.setattr("tidegate.runner.batch.feeder.FILE_PATIENCE", 0.05)
+
+    def silent(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        is_file = request.path.startswith("/v1/files") and not request.path.endswith("/content")
+        return changed(answer, status="uploaded") if is_file else answer
+
+    faults.after = silent
+    assert ran(tmp_path, openai_of(provider), 4).counts == {"ok": 4}
 
 
 @KINDS

@@ -130,7 +130,10 @@ def test_settings_refuse_a_budget_of_nothing() -> None:
 
 
 class Provider:
-    """A provider of one model, whose answers cost what their row says: `tokens` of output at 1 dollar a million."""
+    """A provider of one model, whose answers cost what their row says: `tokens` of output at 1 dollar a million.
+
+    The answer to a row that is `silent` states no usage.
+    """
 
     def __init__(self, registry: tidegate.RateLimitRegistry) -> None:
         self.asked: list[int] = []
@@ -145,7 +148,8 @@ class Provider:
         self.spent += row["tokens"] * 1e-6
         usage = {"prompt_tokens": 0, "completion_tokens": row["tokens"]}
         choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
-        return httpx.Response(200, json={"choices": [choice], "usage": usage})
+        told = {} if row.get("silent") else {"usage": usage}
+        return httpx.Response(200, json={"choices": [choice], **told})
 
     async def ask(self, row: Any, model: str = "priced") -> str:
         body = {"model": model, "messages": [{"role": "user", "content": json.dumps(row)}]}
@@ -227,6 +231,33 @@ async def test_a_model_without_a_price_ends_the_run_before_its_first_call(tmp_pa
     assert "register_price" in summary.last_error
 
 
+@pytest.mark.parametrize("budget", [Budget(usd=5.0), Budget(tokens=10_000)])
+@in_loop
+async def test_answers_that_state_no_usage_end_a_run_with_a_budget_at_the_first(budget: Budget, tmp_path: Path) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Provider(registry)
+    rows = [{"n": n, "tokens": 100, "silent": True} for n in range(20)]
+    async with provider.client, runner_at(tmp_path, registry=registry) as runner:
+        summary = await runner.run(Experiment("e", rows, provider.ask, budget=budget))
+    assert (summary.status, provider.asked) == (Status.ERROR, [0])
+    assert "one of openai states none" in str(summary.last_error)
+
+
+@in_loop
+async def test_one_answer_without_usage_among_others_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Provider(registry)
+    rows = [{"n": n, "tokens": 100, "silent": n % 10 == 9} for n in range(40)]
+    async with provider.client, runner_at(tmp_path, registry=registry) as runner:
+        summary = await runner.run(Experiment("e", rows, provider.ask, budget=Budget(usd=5.0)))
+    assert (summary.status, summary.answered) == (Status.COMPLETED, 40)
+    assert [each.message for each in caplog.records if "no usage" in each.message] == [
+        "experiment e: an answer of openai has no usage: the budget does not count it, nor others like it"
+    ]
+
+
 @in_loop
 async def test_a_spent_budget_starts_nothing(tmp_path: Path) -> None:
     registry = tidegate.RateLimitRegistry(tidegate.Settings())
@@ -288,12 +319,12 @@ def place() -> Iterator[PostgreSQL]:
         made.drop()
 
 
-@pytest.mark.parametrize("slots", [4, 100])
+@pytest.mark.parametrize("slots", [4, 100, 1_000])
 @in_loop
 async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> None:
     registry = tidegate.RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
-    rows = rows_of(400)
+    rows = rows_of(1_000)
     usd = 0.5 * sum(row["tokens"] + 100 for row in rows) * 1e-6
 
     async def judge(row: Any, output: str) -> float:
@@ -326,8 +357,8 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> No
         # A larger budget continues it, and every row is asked once.
         await owner.start(experiment(10.0))
         summary = await owner.wait(number)
-        assert (summary.status, summary.answered) == (Status.COMPLETED, 400)
-        assert sorted(n for n in provider.asked if n >= 0) == list(range(400))
+        assert (summary.status, summary.answered) == (Status.COMPLETED, 1_000)
+        assert sorted(n for n in provider.asked if n >= 0) == list(range(1_000))
 
 
 @pytest.mark.parametrize("slots", [4, 100])

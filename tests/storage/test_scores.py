@@ -45,6 +45,20 @@ async def test_mean_of_any_finite_scores_is_exact(store: Store, scores: list[flo
     assert found.mean == float(sum(map(Fraction, scores)) / len(scores))
 
 
+@pytest.mark.parametrize("scores", SCORES)
+async def test_mean_of_the_repetitions_of_a_row_is_finite_and_right(store: Store, scores: list[float]) -> None:
+    made = await experiment(store, 1, len(scores))
+    claim = await claimed(store, made.id)
+    for number, score in enumerate(scores, 1):
+        each = [Annotation("a", score=score)]
+        await store.write([run(claim, 0, number), judged(claim, 0, repetition=number, annotations=each)])
+    (page,) = [page async for page in store.score_pages(made.id)]
+    (found,) = page.scores
+    expected = float(sum(map(Fraction, scores)) / len(scores))
+    assert found.mean is not None
+    assert abs(found.mean - expected) <= 1e-15 * max(map(abs, scores))
+
+
 async def test_mean_without_scores_is_none(store: Store) -> None:
     made = await experiment(store, 2)
     claim = await claimed(store, made.id)

@@ -20,10 +20,10 @@ from typing import Any
 from tidegate.admission.audit import receive
 from tidegate.admission.token_costs import require_prices
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import INFINITY, Cost, Key
+from tidegate.core.values import INFINITY, Cost, Key, Kind
 from tidegate.errors import ConfigurationError
 from tidegate.runner import results
-from tidegate.runner.budget import BudgetLedger
+from tidegate.runner.budget import Budget, BudgetLedger
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.events import Chunk, StateChanged
 from tidegate.runner.experiment import Experiment
@@ -70,7 +70,8 @@ class ExperimentRun(RunState):
         self._jobs_of = [0] * len(self.stages)
         self._lending_of = [0] * len(self.stages)
         self._freed_at = -INFINITY
-        self._told_of_bound = False
+        self._told_of_bound = self._told_of_usage = False
+        self._metered: set[int] = set()
         self._thread = threading.get_ident()
         self._grace_timer: asyncio.TimerHandle | None = None
         self.watermark = WatermarkWriter(shared.store, claim, self.tracker, shared.loop, self.context, experiment.name)
@@ -164,6 +165,8 @@ class ExperimentRun(RunState):
             self.conclude(job)
             if self.ledger is not None:
                 self._count_spent(self.ledger, job)
+            if self._budget is not None:
+                self._check_usage(self._budget, job)
             if item.audit or item.usage is not None:
                 self.put_attempts(item, stage.name)
             self.offer()
@@ -198,9 +201,37 @@ class ExperimentRun(RunState):
         self.end_if_spent()
 
     @property
+    def _budget(self) -> Budget | None:
+        return self.ledger.budget if self.ledger is not None else self.spread_budget
+
+    @property
     def _dollars(self) -> float | None:
-        budget = self.ledger.budget if self.ledger is not None else self.spread_budget
+        budget = self._budget
         return budget.usd if budget is not None else None
+
+    def _check_usage(self, budget: Budget, job: Job) -> None:
+        """End the run at an answer without usage, if no answer of its stage has stated any: no budget can count these.
+
+        Later ones are rare exceptions, such as a broken stream: the first of them is told.
+        """
+        stage = job.item.stage
+        if job.spent.metered:
+            self._metered.add(stage)
+            return
+        unknown = next((each for each in job.attempts if each.kind is Kind.OK and each.usage is None), None)
+        if unknown is None:
+            return
+        if stage not in self._metered:
+            bound = (
+                f"the budget of work whose answers state their usage: one of {unknown.key.provider} states none; a "
+                "stream of openai states it with stream_options={'include_usage': True}"
+            )
+            self.fail(ConfigurationError("budget", str(budget), bound))
+        elif not self._told_of_usage:
+            self._told_of_usage = True
+            text = "experiment %s: an answer of %s has no usage: the budget does not count it, nor others like it"
+            logger.warning(text, self.experiment.name, unknown.key.provider)
+            self.log(LogLevel.WARN, Category.EXPERIMENT, type="usage_unknown", provider=unknown.key.provider)
 
     def _on_unpriced(self, limit: float, key: Key, model: str) -> None:
         """End the run before a call whose price is unknown. Any thread may call this."""

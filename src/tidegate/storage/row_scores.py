@@ -7,6 +7,7 @@ on each other.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,6 +21,10 @@ from tidegate.storage.schema import OK, annotation_rows, dataset_rows, runs
 
 PAGE_ROWS = 20_000
 """Ordinals of one page. Raising it needs fewer queries and more memory. Chosen: 20 MB a page."""
+
+LARGE = 2.0**900
+"""Score from which scores are summed as parts of it: the sum of two near 1.8e308 is no double, and PostgreSQL raises an
+error. Smaller ones never reach that, and no part of it is 0. Derived from IEEE 754."""
 
 
 class RowName(NamedTuple):
@@ -42,15 +47,14 @@ class RowRuns(NamedTuple):
 class RowScore(NamedTuple):
     """One output of one evaluator for one row, over its repetitions.
 
-    `scored` results have a score, and `total` is their sum. `failed` ones are not ok. `label` is the label of all
+    `mean` is that of the results with a score; None without any. `failed` ones are not ok. `label` is the label of all
     labelled results, or None where they differ.
     """
 
     ordinal: int
     evaluator: str
     output: str
-    scored: int
-    total: float
+    mean: float | None
     failed: int
     label: str | None
 
@@ -87,6 +91,7 @@ async def score_pages(database: Database, experiment_id: int, page_rows: int = P
                 .where(run.experiment_id == experiment_id, run.ordinal >= first, run.ordinal < end)
                 .group_by(run.ordinal, run.status)
             )
+            large = func.abs(one.score) >= LARGE
             label = case((func.min(one.label) == func.max(one.label), func.min(one.label)))
             of_scores = (
                 select(
@@ -94,7 +99,8 @@ async def score_pages(database: Database, experiment_id: int, page_rows: int = P
                     one.evaluator,
                     one.output,
                     func.count(one.score),
-                    func.coalesce(func.sum(one.score), 0.0),
+                    func.sum(case((large, one.score / LARGE))),
+                    func.sum(case((~large, one.score))),
                     func.count(case((one.status != OK, 1))),
                     label,
                 )
@@ -105,6 +111,22 @@ async def score_pages(database: Database, experiment_id: int, page_rows: int = P
                 RowRuns(ordinal, ResultStatus(status), count, seconds)
                 for ordinal, status, count, seconds in await connection.execute(of_runs)
             ]
-            scored = [RowScore(*each) for each in await connection.execute(of_scores)]
+            scored = [
+                RowScore(ordinal, evaluator, output, _mean(count, high, low), failed, label_of_all)
+                for ordinal, evaluator, output, count, high, low, failed, label_of_all in await connection.execute(
+                    of_scores
+                )
+            ]
         yield ScorePage(found, answered, scored)
         first = found[-1].ordinal + 1
+
+
+def _mean(count: int, high: float | None, low: float | None) -> float | None:
+    """Return the mean of scores from the sum `high` of large ones, in units of `LARGE`, and the sum `low` of others."""
+    if not count:
+        return None
+    if high is None:
+        return (low or 0.0) / count
+    mean = (high + (low or 0.0) / LARGE) / count * LARGE
+    # Rounding may lift the mean of the largest doubles above them.
+    return max(-sys.float_info.max, min(mean, sys.float_info.max))

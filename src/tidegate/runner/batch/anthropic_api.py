@@ -51,6 +51,8 @@ class AnthropicBatchApi:
     def __init__(self, client: Any, provider: str) -> None:
         self.provider = provider
         self._client = client
+        # Batches whose results were read in vain, by the tag of the record that was searched.
+        self._others: set[tuple[str, str]] = set()
 
     def group(self, body: Mapping[str, Any]) -> str:
         """Return one group for all: a batch may have several models."""
@@ -79,8 +81,10 @@ class AnthropicBatchApi:
         for each in await self._candidates(search):
             if each.processing_status != "ended":
                 found = UNDECIDED
-            elif each.results_url and any(map(search.expects, by_id(await self.lines(each.results_url))[0])):
-                return str(each.id)
+            elif each.results_url and (search.record.tag, each.id) not in self._others:
+                if any(map(search.expects, by_id(await self.lines(each.results_url))[0])):
+                    return str(each.id)
+                self._others.add((search.record.tag, each.id))
         return found
 
     async def _candidates(self, search: Search) -> list[Any]:
@@ -110,7 +114,9 @@ class AnthropicBatchApi:
         if phase is Phase.ENDED and batch.cancel_initiated_at is not None:
             phase = Phase.CANCELLED
         files = (batch.results_url,) if batch.results_url else ()
-        return BatchStatus(phase, str(batch.processing_status), files, seconds_of(raw.headers))
+        counts = batch.request_counts
+        ended = counts.succeeded + counts.errored + counts.canceled + counts.expired
+        return BatchStatus(phase, str(batch.processing_status), files, seconds_of(raw.headers), ended)
 
     async def lines(self, name: str) -> list[bytes]:
         """Return the lines behind the address of results.

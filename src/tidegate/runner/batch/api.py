@@ -26,13 +26,14 @@ class BatchStatus(NamedTuple):
     """Status of a batch. `text` is the provider's word for it, with its reasons.
 
     `files` are the provider's names of its result files. `retry_after` is the time in seconds that the provider asks
-    for before the next look.
+    for before the next look. `ended` is the number of requests that it counts as ended: each has a line.
     """
 
     phase: Phase
     text: str
     files: tuple[str, ...] = ()
     retry_after: float = 0.0
+    ended: int = 0
 
 
 class ItemAnswer(NamedTuple):

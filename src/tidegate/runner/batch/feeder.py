@@ -58,6 +58,10 @@ FILE_SECONDS = 0.5
 """Seconds between two looks at a file that the provider has not read yet. Raising it submits later. Chosen: Azure takes
 some seconds for a file."""
 
+FILE_PATIENCE = 600.0
+"""Seconds after which a batch is created though the provider has not said that it has read the file. Raising it lets
+other batches wait for longer where no such word comes. Chosen: far above the time that a file of 200 MB takes."""
+
 TURN = 50
 """Results that are processed before other work of the loop gets a turn. Raising it saves turns and blocks the loop for
 longer. Chosen: about 10 ms of parsing."""
@@ -74,6 +78,14 @@ class BatchError(Error):
     def __init__(self, number: int, reason: str) -> None:
         self.number = number
         super().__init__(f"batch {number} failed: {reason}")
+
+
+class RequestFailures:
+    """Failures of one request to the provider, and the seconds that they and the waits after them took."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.seconds = 0.0
 
 
 class Draft:
@@ -98,7 +110,7 @@ class BatchFeeder(Feeder):
         self._results = BatchResults(run, handler, api, task)
         self._name = run.experiment.name
         self._what = f"experiment {run.experiment.name}: its batches"
-        self._most = min(task.max_requests or api.max_requests, api.max_requests)
+        self._most = self._limit = min(task.max_requests or api.max_requests, api.max_requests)
         self._moved = asyncio.Event()
         self._planning = asyncio.Lock()
         self._sending = asyncio.Lock()
@@ -110,6 +122,7 @@ class BatchFeeder(Feeder):
         self._errors: list[str] = []
         self._scanned = False
         self._full = False
+        self._full_since: float | None = None
 
     def on_rows_stored(self, complete: bool = False) -> None:
         """Record that the store has more rows, or all of them."""
@@ -156,24 +169,33 @@ class BatchFeeder(Feeder):
 
     async def _plan(self) -> None:
         run = self._run
-        while run.live and run.shared.writer.room and not self._full:
+        while run.live and run.shared.writer.room and not self._full and not (self._is_scarce and self._open):
             async with self._planning:
                 if self._returned:
-                    places, self._returned = (
-                        ItemSet((p.repetition, p.ordinal, p.ordinal + 1) for p in self._returned),
-                        set(),
-                    )
-                    async for task in self._pending(places):
+                    places = sorted(self._returned)[: self._most if self._is_scarce else None]
+                    self._returned.difference_update(places)
+                    async for task in self._pending(ItemSet((p.repetition, p.ordinal, p.ordinal + 1) for p in places)):
                         await self._add(task)
+                    if self._is_scarce:
+                        await self._seal_all()
                 elif self._scanned:
                     break
                 else:
                     await self._scan()
         if run.live and self._scanned and self._at_end and not self._full:
-            for draft in list(self._drafts.values()):
-                await self._seal(draft)
-            self._drafts.clear()
+            await self._seal_all()
         self._note_floor()
+
+    @property
+    def _is_scarce(self) -> bool:
+        """Return True after the provider's queue was too small for a batch: then one follows the other."""
+        return self._most < self._limit
+
+    async def _seal_all(self) -> None:
+        drafts, self._drafts = list(self._drafts.values()), {}
+        for draft in drafts:
+            if draft.count:
+                await self._seal(draft)
 
     @property
     def _at_end(self) -> bool:
@@ -191,7 +213,11 @@ class BatchFeeder(Feeder):
             self._scanned = False
         for task in below:
             place = Place(task.ordinal, task.repetition)
-            if not any(place in items for _, items in self._open.values()):
+            if any(place in items for _, items in self._open.values()):
+                continue
+            if self._is_scarce:
+                self._returned.add(place)
+            else:
                 await self._add(task)
         if page:
             self._cursor = page[-1].cursor
@@ -318,7 +344,7 @@ class BatchFeeder(Feeder):
 
     async def _submit(self, record: BatchRecord) -> BatchRecord:
         """Return a batch that is at the provider, or that needs no request any more."""
-        search, failures, began = record.file_id is not None, 0, self._run.shared.loop.time()
+        search, outage, loop = record.file_id is not None, RequestFailures(), self._run.shared.loop
         lines: list[bytes] = []
         file_id = None
         while True:
@@ -334,11 +360,11 @@ class BatchFeeder(Feeder):
                     file_id = await self._uploaded(record, lines)
                 # This checks the claim again, and marks the intent, directly before the request that is paid for.
                 record = await self._save(replace(record, file_id=file_id, count=len(lines)))
+                asked = loop.time()
                 try:
                     made = await self._api.create(record, self._name, lines)
                 except Exception as error:
-                    failures += 1
-                    wait = self._wait_after(record, error, failures, began)
+                    wait = self._wait_after(record, error, outage, loop.time() - asked)
                     status = getattr(error, "status_code", None)
                     search = not (isinstance(status, int) and 400 <= status < 500 and status not in (408, 409))
                 else:
@@ -346,9 +372,11 @@ class BatchFeeder(Feeder):
             await asyncio.sleep(wait)
 
     async def _uploaded(self, record: BatchRecord, lines: list[bytes]) -> str:
-        """Return the provider's name of a batch's requests, which it has read."""
+        """Return the provider's name of a batch's requests, when it has read them."""
         file_id, read = await self._asked(record, partial(self._api.upload, f"tidegate-{record.tag}", lines))
-        while not read:
+        loop = self._run.shared.loop
+        until = loop.time() + FILE_PATIENCE
+        while not read and loop.time() < until:
             await asyncio.sleep(FILE_SECONDS)
             read = await self._asked(record, partial(self._api.has_read, file_id))
         return file_id
@@ -412,6 +440,7 @@ class BatchFeeder(Feeder):
             items = ItemSet(record.items)
             ids = {custom_id(self._name, record.tag, place) for place in items}
             found, broken = await self._found(record, status, ids)
+            short = _is_short(status, len(ids & found.keys()))
             unknown = found.keys() - ids
             if unknown:
                 text = "%s: %d results of batch %d ignored: their ids are not its own, such as %s"
@@ -425,7 +454,7 @@ class BatchFeeder(Feeder):
                 if line is None and broken:
                     # It may be in the part that is cut off, and is paid for.
                     continue
-                answer = self._api.read(line) if line is not None else _missing(status)
+                answer = self._read(line) if line is not None else _missing(status, short)
                 if self._results.take(item, answer):
                     queued.append(item)
                 else:
@@ -436,6 +465,9 @@ class BatchFeeder(Feeder):
                     return record
             self._results.end()
             await self._durable(queued)
+            if record.count >= self._most:
+                # It has fitted the queue, and a larger one may.
+                self._most, self._full_since = min(2 * self._most, self._limit), None
             if broken and ids - found.keys():
                 raise BatchError(record.number, f"{broken} lines of its results are cut or no JSON")
         return await self._finish(record, back, status.text)
@@ -451,12 +483,20 @@ class BatchFeeder(Feeder):
             for name in status.files:
                 lines += await self._asked(record, partial(self._api.lines, name))
             found, broken = by_id(lines)
-            if not (broken or _is_complete(status)) or not ids - found.keys() or attempt == settings.attempts:
+            short = _is_short(status, len(ids & found.keys()))
+            if not (broken or short) or not ids - found.keys() or attempt == settings.attempts:
                 break
             text = "%s: results of batch %d lack %d rows: they are fetched again"
             logger.warning(text, self._what, record.number, len(ids - found.keys()))
             await asyncio.sleep(half_jitter(attempt, settings.backoff_base, settings.backoff_cap, shared.draw()))
         return found, broken
+
+    def _read(self, line: bytes) -> ItemAnswer:
+        """Return the answer in a line of the results; one of an unknown form is an error of its row."""
+        try:
+            return self._api.read(line)
+        except (ValueError, TypeError, AttributeError, LookupError):
+            return ItemAnswer(None, kind="invalid", reason="its line in the results has an unknown form")
 
     async def _turn(self, count: int) -> None:
         """Let other work go on, and wait while results cannot be queued."""
@@ -488,42 +528,62 @@ class BatchFeeder(Feeder):
         return saved
 
     async def _delay(self, record: BatchRecord, status: BatchStatus) -> BatchRecord:
-        """Give a batch back that did not fit the provider's queue; a smaller one follows if nothing else is there."""
-        if len(self._open) == 1:
-            if record.count == 1:
-                await self._finish(record, list(ItemSet(record.items)), status.text)
-                raise BatchError(record.number, f"one row does not fit the provider's queue: {status.text}")
+        """Give a batch back that did not fit the provider's queue; a smaller one follows if nothing else is there.
+
+        Where not even one row fits, batches of others fill the queue: it is tried again for `max_outage` seconds.
+        """
+        settings, loop = self._run.shared.settings, self._run.shared.loop
+        alone = len(self._open) == 1
+        if alone:
             self._most = max(1, min(self._most, record.count) // 2)
         saved = await self._finish(record, list(ItemSet(record.items)), status.text)
         # Until another batch has ended, there is no room.
         self._full = bool(self._open)
+        if alone and record.count == 1:
+            if self._full_since is None:
+                self._full_since = loop.time()
+            if settings.max_outage is not None and loop.time() - self._full_since > settings.max_outage:
+                raise BatchError(record.number, f"one row does not fit the provider's queue: {status.text}")
+            self._full = True
+            loop.call_later(settings.batch_poll, self._try_again)
         return saved
+
+    def _try_again(self) -> None:
+        self._full = False
+        self._moved.set()
 
     async def _asked(self, record: BatchRecord, call: Callable[[], Awaitable[T]]) -> T:
         """Return the result of a request to the provider, repeated while its failure may pass."""
-        failures, began = 0, self._run.shared.loop.time()
+        outage, loop = RequestFailures(), self._run.shared.loop
         while True:
+            asked = loop.time()
             try:
                 return await call()
             except Exception as error:
-                failures += 1
-                await asyncio.sleep(self._wait_after(record, error, failures, began))
+                await asyncio.sleep(self._wait_after(record, error, outage, loop.time() - asked))
 
-    def _wait_after(self, record: BatchRecord, error: Exception, failures: int, began: float) -> float:
-        """Return the seconds before the next try of a request; raise `BatchError` if there is none."""
+    def _wait_after(self, record: BatchRecord, error: Exception, outage: RequestFailures, seconds: float) -> float:
+        """Return the seconds before the next try of a request that failed after `seconds`; raise `BatchError` if none.
+
+        Only failures and the waits after them count as outage: a batch may wait for others, or be searched for hours.
+        """
         settings, shared = self._run.shared.settings, self._run.shared
         found = classify(error, None, None, False)
         if isinstance(error, ConfigurationError) or found.next_step is NextStep.PERMANENT:
             raise BatchError(record.number, redacted(error) or type(error).__name__) from error
-        if settings.max_outage is not None and shared.loop.time() - began > settings.max_outage:
+        outage.failures += 1
+        outage.seconds += seconds
+        if settings.max_outage is not None and outage.seconds > settings.max_outage:
             reason = f"no answer for {settings.max_outage:g} s: {redacted(error)}"
             raise BatchError(record.number, reason) from error
-        if failures == 1:
+        if outage.failures == 1:
             logger.warning(
                 "%s: request for batch %d failed: %s; it is repeated", self._what, record.number, redacted(error)
             )
-        wait = half_jitter(failures, settings.backoff_base, settings.backoff_cap, shared.draw())
-        return max(wait, found.retry_after or 0.0)
+        wait = half_jitter(outage.failures, settings.backoff_base, settings.backoff_cap, shared.draw())
+        wait = max(wait, found.retry_after or 0.0)
+        outage.seconds += wait
+        return wait
 
 
 def _is_complete(status: BatchStatus) -> bool:
@@ -535,12 +595,17 @@ def _word(status: BatchStatus) -> str:
     return status.text.partition(":")[0]
 
 
-def _missing(status: BatchStatus) -> ItemAnswer:
+def _is_short(status: BatchStatus, lines: int) -> bool:
+    """Return True if results lack lines that the provider has written, of requests that may be paid for."""
+    return _is_complete(status) or lines < status.ended
+
+
+def _missing(status: BatchStatus, short: bool) -> ItemAnswer:
     """Return the answer of a request without a line in the results.
 
-    One of a complete batch may have been answered and paid for, so it gets no other attempt.
+    Where these are `short`, it may have been answered and paid for, so it gets no other attempt.
     """
-    if _is_complete(status):
+    if short:
         return ItemAnswer(
             None, kind="no_result", reason=f"batch {_word(status)}: its results have no line for this row"
         )

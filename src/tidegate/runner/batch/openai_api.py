@@ -41,8 +41,8 @@ CLOCK_SKEW = timedelta(hours=1)
 """Time by which the provider's clock may be behind the database's. Raising it reads older batches in a search. Chosen:
 clocks of servers differ by less."""
 
-READ = ("processed", "error")
-"""States of a file that the provider has read, or has refused to."""
+UNREAD = ("uploaded", "pending", "running", "notRunning")
+"""States of a file that the provider has not read yet. Source: azure-ai-docs, how-to/batch.md, and its files API."""
 
 
 class OpenAIBatchApi:
@@ -69,11 +69,11 @@ class OpenAIBatchApi:
         """Upload an input file."""
         content = (f"{name}.jsonl", b"".join(lines))
         stored = await called(self._client.files.create, file=content, purpose="batch")
-        return str(stored.id), stored.status in READ
+        return str(stored.id), _is_read(stored)
 
     async def has_read(self, file_id: str) -> bool:
         """Return True if the provider has read an input file, or has refused to."""
-        return (await called(self._client.files.retrieve, file_id)).status in READ
+        return _is_read(await called(self._client.files.retrieve, file_id))
 
     async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:
         """Create a batch. The SDK must not repeat the request: the first one may have created it."""
@@ -114,7 +114,9 @@ class OpenAIBatchApi:
             if phase is Phase.FAILED and any(each.code == QUEUE_FULL for each in told):
                 phase = Phase.QUEUE_FULL
         files = tuple(each for each in (batch.output_file_id, batch.error_file_id) if each)
-        return BatchStatus(phase, text, files, seconds_of(raw.headers))
+        counts = getattr(batch, "request_counts", None)
+        ended = 0 if counts is None else (counts.completed or 0) + (counts.failed or 0)
+        return BatchStatus(phase, text, files, seconds_of(raw.headers), ended)
 
     async def lines(self, name: str) -> list[bytes]:
         """Return the lines of an output or error file."""
@@ -137,3 +139,8 @@ class OpenAIBatchApi:
         again = expired or cancelled or (isinstance(status, int) and (status in (408, 409, 429) or status >= 500))
         kind = "expired" if expired else "cancelled" if cancelled else f"status {status}" if status else code
         return ItemAnswer(None, kind=kind or "invalid", reason=reason, again=again, free=cancelled)
+
+
+def _is_read(file: Any) -> bool:
+    """Return True if a provider has read a file, or has refused to. Compatible providers may state no status."""
+    return getattr(file, "status", None) not in UNREAD

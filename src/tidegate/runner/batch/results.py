@@ -10,7 +10,7 @@ from tidegate.errors import UnusableAnswer
 from tidegate.providers import COMPATIBLE, named, price_of, usage_of
 from tidegate.runner.batch.api import ItemAnswer, ProviderBatchApi
 from tidegate.runner.batch.task import BatchTask
-from tidegate.runner.item import Item, Place
+from tidegate.runner.item import Item, Place, copied
 from tidegate.runner.redaction import redacted
 from tidegate.runner.result_handler import ResultHandler
 from tidegate.runner.run import ExperimentRun
@@ -48,7 +48,7 @@ class BatchResults:
             item.attempts += 1
             run.write_failure(item, ResultStatus.ERROR, answer.kind, answer.reason)
             return True
-        item.usage = self._usage(answer)
+        item.usage = self._usage(item, answer)
         try:
             output = self._task.parse(answer.body)
         except UnusableAnswer as error:
@@ -61,16 +61,23 @@ class BatchResults:
             self._handler.answer(item, output)
         return True
 
+    def _asked(self, item: Item) -> str:
+        """Return the model that a request names, which has the price; a deployment of Azure answers as another one."""
+        try:
+            return str(self._task.body(copied(item.body)).get("model") or "")
+        except Exception:
+            return ""
+
     def end(self) -> None:
         """End a batch: let its results be written without waiting for more."""
         self._run.shared.writer.flush()
         self._run.offer()
 
-    def _usage(self, answer: ItemAnswer) -> ItemUsage:
+    def _usage(self, item: Item, answer: ItemAnswer) -> ItemUsage:
         """Return the usage that a body states, at the price of the Batch API."""
         body: Any = answer.body
         stated = usage_of(named(self._provider) or COMPATIBLE, json.dumps({"usage": body.get("usage")}).encode())
-        model = str(body.get("model") or "")
+        model = self._asked(item) or str(body.get("model") or "")
         if stated is None:
             return ItemUsage(TokenTotals(), model or None, answer.finish_reason, answer.request_id)
         usage = stated._replace(model=model)
