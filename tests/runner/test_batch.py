@@ -254,17 +254,17 @@ def declared(
 ) -> Experiment:
     """The experiment of a file."""
     (path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(5)))
-    url = provider.openai_url if kind == "openai" else provider.url
+    url = provider.url if kind == "anthropic" else provider.openai_url
     (path / "experiment.yaml").write_text(YAML.format(kind=kind, url=url, batch=batch, more=more))
     return from_file(path / "experiment.yaml")
 
 
-@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@pytest.mark.parametrize("kind", ["openai", "azure", "anthropic"])
 def test_declared_experiment_is_answered_in_batches(
     tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "k")
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
+    for name in ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, "k")
 
     async def run() -> tuple[Summary, list[StoredRun]]:
         async with runner_at(tmp_path, **POLL) as runner:
@@ -279,7 +279,7 @@ def test_declared_experiment_is_answered_in_batches(
 @pytest.mark.parametrize(
     ("kind", "batch", "more", "told"),
     [
-        ("google", "{}", "", "line 5, batch.*only openai, anthropic"),
+        ("google", "{}", "", "line 5, batch.*only openai, azure"),
         ("openai", "{}", "spread: true", "spread.*no spread beside `batch`"),
         ("openai", "{}", "budget: {tokens: 5}", "budget.*no budget beside `batch`"),
         ("openai", "{max_requests: 0}", "", "batch.max_requests"),

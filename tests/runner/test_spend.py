@@ -53,9 +53,12 @@ async def test_summary_has_tokens_and_costs_by_stage(tmp_path: Path) -> None:
         await ask(client, row, "gpt-5")
         return 1.0
 
-    async with client, runner_at(tmp_path, registry=registry) as runner:
+    async with client, runner_at(tmp_path, registry=registry, audit="all") as runner:
         summary = await runner.run(Experiment("e", rows(3), task, [judge]))
         (first, *_) = await runner.store.results(summary.experiment.id, after=None, limit=10)
+        attempts = await runner.store.attempts(summary.experiment.id, after=None, limit=10)
+    told = {(each["status"], each["cached_tokens"], each["reasoning_tokens"]) for each in attempts}
+    assert told == {("capacity_retry", None, None), ("success", 0, 3)}
     # 300 of input and 10 + 20 + 30 of output, at .15 and .6, then at 1.25 and 10 for a million.
     assert summary.spend == {
         "judge": TokenTotals(3, 300, 60, 0, 0, 9, 3, 975_000),

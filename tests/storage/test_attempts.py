@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 def attempt(index: int = 0, stage: str = "task", ago: float = 0.0, status: str = "success") -> AttemptRecord:
     kind = "ok" if status == "success" else "rate_limit"
     began = time.monotonic() - ago
-    return AttemptRecord(stage, index, began, 0.5, 1.5, status, kind, "none", "p · m", 200, None, 9, 3)
+    return AttemptRecord(stage, index, began, 0.5, 1.5, status, kind, "none", "p · m", 200, None, 9, 3, 4, 1)
 
 
 def of_item(claim: Claim, ordinal: int, *audit: AttemptRecord) -> ItemAttempts:
@@ -57,6 +57,8 @@ async def test_attempts_are_kept_with_the_result_and_without_one(store: Store, c
         "retry_after": None,
         "input_tokens": 9,
         "output_tokens": 3,
+        "cached_tokens": 4,
+        "reasoning_tokens": 1,
     }
     assert await store.attempt_counts(claim.experiment_id) == {"capacity_retry": 1, "success": 2}
 

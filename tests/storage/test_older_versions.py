@@ -45,7 +45,7 @@ def length(row: dict[str, Any], output: dict[str, Any]) -> dict[str, Any]:
     return {"score": 0.1 * row["id"], "label": "short", "explanation": "two words"}
 
 
-@pytest.fixture(params=["0001", "0002", "0003", "0004", "0005", "0006"])
+@pytest.fixture(params=["0001", "0002", "0003", "0004", "0005", "0006", "0007"])
 def schema(request: pytest.FixtureRequest) -> str:
     """The older schemas, each in turn."""
     return str(request.param)

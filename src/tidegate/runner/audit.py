@@ -176,6 +176,8 @@ class RunAudit:
             ended.retry_after,
             ended.input_tokens,
             ended.output_tokens,
+            None if ended.usage is None else ended.usage.cached_tokens,
+            None if ended.usage is None else ended.usage.reasoning_tokens,
         )
 
 

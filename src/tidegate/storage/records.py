@@ -250,6 +250,8 @@ class AttemptRecord:
     retry_after: float | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
 class ItemUsage(NamedTuple):

@@ -337,6 +337,8 @@ def _attempts(kept: Sequence[Result], at: datetime) -> list[Values]:
             "retry_after": one.retry_after,
             "input_tokens": one.input_tokens,
             "output_tokens": one.output_tokens,
+            "cached_tokens": one.cached_tokens,
+            "reasoning_tokens": one.reasoning_tokens,
         }
         for result in kept
         if isinstance(result, RunResult | AnnotationResult | ItemAttempts)

@@ -258,6 +258,8 @@ attempts = Table(
     Column("retry_after", Float),
     Column("input_tokens", Number),
     Column("output_tokens", Number),
+    Column("cached_tokens", Number),
+    Column("reasoning_tokens", Number),
     CheckConstraint("status IN ('success', 'failure', 'capacity_retry')", name="status"),
     sqlite_with_rowid=False,
 )

@@ -43,7 +43,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> tidegate.RateLimitRegistry:
 
 
 def url_of(provider: str, simulator: Simulator) -> str:
-    return simulator.openai_url if provider in ("openai", "compatible") else simulator.url
+    return simulator.openai_url if provider in ("openai", "compatible", "azure") else simulator.url
 
 
 def asked(provider: str, simulator: Simulator, values: dict[str, Any], **fields: Any) -> str:
@@ -60,7 +60,7 @@ def asked(provider: str, simulator: Simulator, values: dict[str, Any], **fields:
     return asyncio.run(ask())
 
 
-PROVIDERS = ["openai", "compatible", "anthropic", "google"]
+PROVIDERS = ["openai", "compatible", "azure", "anthropic", "google"]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -178,7 +178,7 @@ def test_a_yaml_file_is_a_whole_experiment_with_judges_on_another_provider(decla
         lines = [line.split() for line in done.out.splitlines()]
         assert lines[0] == ["capitals:", "COMPLETED:", "2", "rows", "×", "2,", "4", "answered"]
         assert ["judge", "0.500", "4", "0"] in lines
-        assert ["verdict.label", "–", "0", "0", "right", "2,", "wrong", "2"] in lines
+        assert ["verdict.label", "–", "4", "0", "right", "2,", "wrong", "2"] in lines
         assert ["verdict.score", "0.500", "4", "0"] in lines
         assert task.truth().total.answered == 4
         assert judge.truth().total.answered == 8

@@ -77,13 +77,13 @@ def sent(heard: dict[str, Any], monkeypatch: pytest.MonkeyPatch, **fields: Any) 
     return heard["body"]
 
 
-@pytest.mark.parametrize("provider", ["openai", "compatible"])
+@pytest.mark.parametrize("provider", ["openai", "compatible", "azure"])
 def test_openai_gets_what_the_file_says(provider: str, heard: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     body = sent(heard, monkeypatch, provider=provider, parameters=PARAMETERS)
     messages = [{"role": "system", "content": FILLED}, {"role": "user", "content": ASKED}]
     assert body == {"model": "m/1:x", "messages": messages, **PARAMETERS}
     assert heard["headers"]["authorization"] == "Bearer k-a-secret"
-    assert heard["path"] == "/chat/completions"
+    assert heard["path"] == ("/openai/v1" if provider == "azure" else "") + "/chat/completions"
 
 
 def test_anthropic_gets_what_the_file_says_and_a_bound_where_it_names_none(

@@ -63,7 +63,7 @@ async def _write(name: str, url: str, make: type[ExportWriter], output: Path | N
 
 ATTEMPT = (
     "ordinal", "repetition", "stage", "run_epoch", "call_index", "started_at", "waited", "latency", "status", "kind",
-    "cause", "http_status", "key", "retry_after", "input_tokens", "output_tokens",
+    "cause", "http_status", "key", "retry_after", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens",
 )  # fmt: skip
 """Columns of an exported attempt. The first five identify it within its experiment."""
 

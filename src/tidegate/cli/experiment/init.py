@@ -39,7 +39,7 @@ name: capitals
 dataset: {ROWS}          # beside this file: one JSON object a line, or a CSV file
 repetitions: 1
 task:
-  provider: openai                # or anthropic, google, or compatible with a base_url
+  provider: openai                # or anthropic, google; with a base_url azure, compatible
   model: gpt-5-mini
   prompt: What is the capital of {{country}}? Answer in one word.
 evaluators:

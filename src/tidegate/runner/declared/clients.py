@@ -33,6 +33,7 @@ def _google(key: str | None, base_url: str | None) -> ModelClient:
 
 SDKS: dict[str, tuple[str, str, Callable[[str | None, str | None], ModelClient]]] = {
     "openai": ("openai", "openai", _openai),
+    "azure": ("openai", "openai", _openai),
     "compatible": ("openai", "openai", _openai),
     "anthropic": ("anthropic", "anthropic", _anthropic),
     "google": ("google.genai", "google-genai", _google),

@@ -13,6 +13,7 @@ import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
@@ -194,9 +195,18 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY", "google": "GEMINI_API_KEY"}
-"""Environment variable of each SDK's key, as the SDK reads it (`_client.py` of openai 3.52 and anthropic 2.11,
-google-genai 3.4)."""
+KEY_VARIABLES = {
+    "openai": "OPENAI_API_KEY",
+    "azure": "AZURE_OPENAI_API_KEY",
+    "anthropic": "ANTHROPIC_API_KEY",
+    "google": "GEMINI_API_KEY",
+}
+"""Environment variable of each SDK's key, as the SDK reads it (`_client.py` and `lib/azure.py` of openai 3.52,
+`_client.py` of anthropic 2.11, google-genai 3.4)."""
+
+AZURE_PATH = "/openai/v1"
+"""Path of the API below an Azure endpoint. Source: learn.microsoft.com, Azure OpenAI v1 API: the openai client is used
+with this base URL and the resource's key, without an API version. Read 2026-11-24."""
 
 RESERVED_PARAMETERS = frozenset({"model", "messages", "system", "contents", "config", "stream"})
 """Parameters that other fields set, or that would change the kind of answer."""
@@ -278,7 +288,7 @@ class MessageTemplate(_Part):
 class QuestionSpec(_Part):
     """Question and its model. `prompt` is short for one message with the role `user`."""
 
-    provider: Literal["openai", "anthropic", "google", "compatible"]
+    provider: Literal["openai", "azure", "anthropic", "google", "compatible"]
     model: Text
     base_url: Annotated[str | None, BeforeValidator(_plain_url)] = None
     api_key_env: Annotated[str | None, BeforeValidator(_named)] = None
@@ -292,8 +302,9 @@ class QuestionSpec(_Part):
     def _asks_one_thing(self) -> Self:
         if (self.prompt is None) == (self.messages is None):
             raise _At(("prompt",), "either `prompt` or `messages`")
-        if self.provider == "compatible" and self.base_url is None:
-            raise _At(("base_url",), "a compatible provider needs its `base_url`")
+        if self.provider in ("azure", "compatible") and self.base_url is None:
+            article = "an" if self.provider == "azure" else "a"
+            raise _At(("base_url",), f"{article} {self.provider} provider needs its `base_url`")
         if not self.fields:
             asked = "it asks the same of every row; write {field} for the value of that field in a row"
             raise _At((self._asked_in,), asked)
@@ -326,7 +337,10 @@ class QuestionSpec(_Part):
         """Return the base URL with the values of its variables; None to use the SDK's default."""
         if self.base_url is None:
             return None
-        return REFERENCE.sub(lambda match: environ.get(match[1], ""), self.base_url)
+        address = REFERENCE.sub(lambda match: environ.get(match[1], ""), self.base_url)
+        if self.provider == "azure" and not urlsplit(address).path.strip("/"):
+            return address.rstrip("/") + AZURE_PATH
+        return address
 
     @property
     def credential(self) -> str | None:
@@ -403,7 +417,7 @@ class Declaration(_Part):
     def _can_be_in_batches(self) -> Self:
         if self.batch is not None:
             if self.task.provider == "google":
-                raise _At(("batch",), "no batch: only openai, anthropic and compatible providers have them here")
+                raise _At(("batch",), "no batch: only openai, azure, anthropic and compatible providers have them here")
             if self.spread or self.budget is not None:
                 other = "spread" if self.spread else "budget"
                 raise _At((other,), f"no {other} beside `batch`")
