@@ -41,7 +41,8 @@ def asking(experiment: str, stage: str, provider: str) -> Any:
         await clients[provider].chat.completions.create(
             model="gpt-test", messages=[{"role": "user", "content": f"{stage} {row['n']}"}]
         )
-        if row["n"] >= gated:
+        if gate is not None and row["n"] >= gated:
+            note("held", experiment, stage, row)
             await opened()
         note("end", experiment, stage, row)
         return 1.0

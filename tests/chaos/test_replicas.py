@@ -64,7 +64,14 @@ def owners(scene: Scene) -> dict[str, str]:
 def under_way(scene: Scene, replica: Replica, name: str) -> int:
     """How many functions of an experiment are under way at a replica."""
     notes = [note for note in scene.noted() if note.pid == replica.process.pid and note.experiment == name]
-    return sum(1 if note.what == "begin" else -1 for note in notes)
+    return sum({"begin": 1, "end": -1}.get(note.what, 0) for note in notes)
+
+
+def held(scene: Scene, replica: Replica, name: str) -> int:
+    """How many functions of an experiment have come to the gate at a replica."""
+    return sum(
+        note.pid == replica.process.pid and note.experiment == name and note.what == "held" for note in scene.noted()
+    )
 
 
 def ended(scene: Scene, replica: Replica, name: str) -> int:
@@ -93,6 +100,8 @@ def test_one_that_dies_and_one_that_sleeps_past_its_time_lose_and_double_nothing
             lambda: all(durable(scene.place, name).total() == len(everything(GATED)) for name in NAMES[2:4]),
             "all durable that is not held",
         )
+        # A function whose request is unanswered when the replica sleeps is cancelled when it wakes.
+        until(lambda: all(held(scene, sleeping, name) for name in NAMES[2:4]), "rows at the gate")
         first = owners(scene)
         dying.send(signal.SIGKILL)
         sleeping.sleep(scene.place)
