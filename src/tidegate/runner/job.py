@@ -164,6 +164,10 @@ async def _in_thread(call: Callable[[], Any]) -> Any:
     return await result if inspect.isawaitable(result) else result
 
 
+UNSPENT = TokenTotals()
+"""Spend of a job whose calls have not ended. One object serves all jobs: each item has several."""
+
+
 class Job(Execution[Item, Stage]):
     """One execution of an item by its stage's function; `attempts` has those of its calls that have ended."""
 
@@ -180,5 +184,5 @@ class Job(Execution[Item, Stage]):
     ) -> None:
         super().__init__(item, stage, owner, queues, permit, cancel_grace)
         self.attempts: list[AttemptEnded] = []
-        self.spent = TokenTotals()
+        self.spent = UNSPENT
         self.answered = False

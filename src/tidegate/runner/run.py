@@ -144,7 +144,7 @@ class ExperimentRun(RunState):
         context = self.context.copy()
         context.run(emits_to, partial(self.on_chunk, job))
         context.run(receive, job.attempts.append)
-        if (limit := self._dollars) is not None:
+        if (self.ledger or self.spread_budget) and (limit := self._dollars) is not None:
             context.run(require_prices, partial(self._on_unpriced, limit))
         job.start(self.shared.loop, context)
         self.audit.note_dispatched(job, len(self.in_flight))
@@ -165,8 +165,8 @@ class ExperimentRun(RunState):
             self.conclude(job)
             if self.ledger is not None:
                 self._count_spent(self.ledger, job)
-            if self._budget is not None:
-                self._check_usage(self._budget, job)
+            if (self.ledger or self.spread_budget) and (budget := self._budget) is not None:
+                self._check_usage(budget, job)
             if item.audit or item.usage is not None:
                 self.put_attempts(item, stage.name)
             self.offer()
