@@ -24,6 +24,23 @@ GIVEN_UP = 30.0
 """Seconds until a call that is not admitted fails the test. Raising it makes a failure later."""
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A private folder for the logs."""
+    path = tmp_path / "shared"
+    path.mkdir(mode=0o700)
+    return path
+
+
+def sharing(folder: Path) -> tuple[RateLimitRegistry, RateLimitRegistry, list[Event]]:
+    """Two registries with their logs in one folder, and the events of the first."""
+    settings = Settings(share=str(folder), telemetry=False, status=False)
+    own, other = RateLimitRegistry(settings), RateLimitRegistry(settings)
+    told: list[Event] = []
+    own.subscribe(told.append)
+    return own, other, told
+
+
 def admitted(registry: RateLimitRegistry) -> Permit:
     """Return a permit of the key: a member that joins waits for a state first."""
     ends = time.monotonic() + GIVEN_UP
@@ -42,13 +59,8 @@ def call(*registries: RateLimitRegistry) -> None:
 
 
 @pytest.mark.parametrize("members", [1, 2])
-def test_a_corrupt_log_ends_with_the_attempts_of_the_others(tmp_path: Path, members: int) -> None:
-    folder = tmp_path / "shared"
-    folder.mkdir(mode=0o700)
-    settings = Settings(share=str(folder), telemetry=False, status=False)
-    own, other = RateLimitRegistry(settings), RateLimitRegistry(settings)
-    told: list[Event] = []
-    own.subscribe(told.append)
+def test_a_corrupt_log_ends_with_the_attempts_of_the_others(folder: Path, members: int) -> None:
+    own, other, told = sharing(folder)
     call(own)
     if members == 2:
         call(other, own, other)
@@ -76,24 +88,19 @@ def no_space(log: LogFile) -> None:
 
 @pytest.mark.parametrize("full", ["budget", "file system"])
 def test_a_log_that_cannot_be_joined_is_told_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+    folder: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
-    folder = tmp_path / "shared"
-    folder.mkdir(mode=0o700)
-    settings = Settings(share=str(folder), telemetry=False, status=False)
-    first, second = RateLimitRegistry(settings), RateLimitRegistry(settings)
-    told: list[Event] = []
-    second.subscribe(told.append)
-    call(first)
+    own, other, told = sharing(folder)
+    call(other)
     if full == "budget":
         monkeypatch.setattr(host, "BUDGET", 0)
     else:
         monkeypatch.setattr(LogFile, "grow", no_space)
-    call(second, second)
-    reason = second.snapshot().keys[KEY].share_lost
+    call(own, own)
+    reason = own.snapshot().keys[KEY].share_lost
     assert ("budget" if full == "budget" else "No space left") in reason
     assert [each.reason for each in told if isinstance(each, ShareLost)] == [reason]
-    assert first.snapshot().keys[KEY].share_lost == ""
+    assert other.snapshot().keys[KEY].share_lost == ""
 
 
 def test_keys_that_are_forgotten_leave_nothing_behind() -> None:
