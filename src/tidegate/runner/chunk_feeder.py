@@ -87,7 +87,7 @@ class ChunkFeeder(Feeder):
 
     def _end_of_budget(self, end: BudgetEnd) -> None:
         """End the run of the owner; other replicas leave it then."""
-        budget = self._run.spread_budget
+        budget = self._run.kept_budget
         if budget is not None and not self._run.contributes:
             self._run.drain(Status.STOPPED, reached(budget, amounts(budget, end.spent)))
 

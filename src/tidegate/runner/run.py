@@ -144,8 +144,9 @@ class ExperimentRun(RunState):
         context = self.context.copy()
         context.run(emits_to, partial(self.on_chunk, job))
         context.run(receive, job.attempts.append)
-        if (self.ledger or self.spread_budget) and (limit := self._dollars) is not None:
-            context.run(require_prices, partial(self._on_unpriced, limit))
+        budget = self.kept_budget
+        if budget is not None and budget.usd is not None:
+            context.run(require_prices, partial(self._on_unpriced, budget.usd))
         job.start(self.shared.loop, context)
         self.audit.note_dispatched(job, len(self.in_flight))
 
@@ -165,8 +166,8 @@ class ExperimentRun(RunState):
             self.conclude(job)
             if self.ledger is not None:
                 self._count_spent(self.ledger, job)
-            if (self.ledger or self.spread_budget) and (budget := self._budget) is not None:
-                self._check_usage(budget, job)
+            if self.kept_budget is not None:
+                self._check_usage(self.kept_budget, job)
             if item.audit or item.usage is not None:
                 self.put_attempts(item, stage.name)
             self.offer()
@@ -199,15 +200,6 @@ class ExperimentRun(RunState):
         else:
             ledger.end_judgement(job.item.stage, job.spent)
         self.end_if_spent()
-
-    @property
-    def _budget(self) -> Budget | None:
-        return self.ledger.budget if self.ledger is not None else self.spread_budget
-
-    @property
-    def _dollars(self) -> float | None:
-        budget = self._budget
-        return budget.usd if budget is not None else None
 
     def _check_usage(self, budget: Budget, job: Job) -> None:
         """End the run at an answer without usage, if no answer of its stage has stated any: no budget can count these.

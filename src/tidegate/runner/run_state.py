@@ -121,7 +121,7 @@ class RunState:
         self._receiver = receiver
         self._forecast = RestForecast(shared.registry)
         self.ledger: BudgetLedger | None = None
-        self.spread_budget: Budget | None = None
+        self.kept_budget: Budget | None = None
         self.earlier_tokens = TokenTotals()
 
     @property
@@ -273,7 +273,7 @@ class RunState:
             stages,
             self._rest(stages) if tally.all_rows else None,
             self.earlier_tokens.plus(self.audit.tokens.totals),
-            str(self.ledger.budget if self.ledger is not None else self.spread_budget or ""),
+            str(self.kept_budget or ""),
         )
 
     def _rest(self, stages: tuple[StageProgress, ...]) -> float | None:

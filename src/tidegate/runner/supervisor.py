@@ -158,7 +158,7 @@ class RunSupervisor:
         require(budget is None or not run.experiment.batch, "budget", str(budget), AT_ONCE)
         if run.experiment.spread:
             given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
-            run.spread_budget = Budget(**given) if isinstance(given, dict) else None
+            run.kept_budget = Budget(**given) if isinstance(given, dict) else None
             if not run.contributes and row.spec.get("budget") != given:
                 spec = {**row.spec, "budget": given} if given else {k: v for k, v in row.spec.items() if k != "budget"}
                 await self._shared.store.amend(run.claim, spec, row.repetitions)
@@ -169,7 +169,7 @@ class RunSupervisor:
                 for stage, done in zip(run.stages, run.tally.done, strict=True)
             ]
             other = added(spent.values())
-            run.ledger = BudgetLedger(budget, earlier, run.tally.unjudged, other)
+            run.kept_budget, run.ledger = budget, BudgetLedger(budget, earlier, run.tally.unjudged, other)
 
     def _batch_feeder(self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> BatchFeeder:
         task = run.experiment.task
