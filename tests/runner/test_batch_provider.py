@@ -559,6 +559,24 @@ def test_file_without_a_word_of_the_provider_is_used_after_a_time(
 
 
 @KINDS
+def test_row_whose_request_could_not_be_built_again_goes_into_another_batch(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+) -> None:
+    built: list[int] = []
+
+    def build(row: Any) -> dict[str, Any]:
+        built.append(row["n"])
+        if row["n"] == 2 and built.count(2) == 2:
+            raise ValueError("not now")
+        return body(row)
+
+    ended = ran(tmp_path, client_of(kind, provider), 5, build=build)
+    assert (ended.counts, [each.count for each in ended.batches]) == ({"ok": 5}, [4, 1])
+    assert sum(path.endswith(RESULTS[kind]) for _, path in faults.asked) == 2
+    assert [built.count(n) for n in range(5)] == [2, 2, 4, 2, 2]
+
+
+@KINDS
 def test_refused_creation_is_repeated_without_another_upload(
     tmp_path: Path, provider: Simulator, faults: Faults, kind: str
 ) -> None:

@@ -440,7 +440,7 @@ class BatchFeeder(Feeder):
             items = ItemSet(record.items)
             ids = {custom_id(self._name, record.tag, place) for place in items}
             found, broken = await self._found(record, status, ids)
-            short = _is_short(status, len(ids & found.keys()))
+            short = _is_short(status, len(ids & found.keys()), record.count)
             unknown = found.keys() - ids
             if unknown:
                 text = "%s: %d results of batch %d ignored: their ids are not its own, such as %s"
@@ -483,7 +483,7 @@ class BatchFeeder(Feeder):
             for name in status.files:
                 lines += await self._asked(record, partial(self._api.lines, name))
             found, broken = by_id(lines)
-            short = _is_short(status, len(ids & found.keys()))
+            short = _is_short(status, len(ids & found.keys()), record.count)
             if not (broken or short) or not ids - found.keys() or attempt == settings.attempts:
                 break
             text = "%s: results of batch %d lack %d rows: they are fetched again"
@@ -595,9 +595,9 @@ def _word(status: BatchStatus) -> str:
     return status.text.partition(":")[0]
 
 
-def _is_short(status: BatchStatus, lines: int) -> bool:
+def _is_short(status: BatchStatus, lines: int, requests: int) -> bool:
     """Return True if results lack lines that the provider has written, of requests that may be paid for."""
-    return _is_complete(status) or lines < status.ended
+    return lines < (requests if _is_complete(status) else status.ended)
 
 
 def _missing(status: BatchStatus, short: bool) -> ItemAnswer:
@@ -610,7 +610,7 @@ def _missing(status: BatchStatus, short: bool) -> ItemAnswer:
             None, kind="no_result", reason=f"batch {_word(status)}: its results have no line for this row"
         )
     cancelled = status.phase is Phase.CANCELLED
-    kind = "cancelled" if cancelled else "expired"
+    kind = "cancelled" if cancelled else "no_result" if _is_complete(status) else "expired"
     return ItemAnswer(
         None, kind=kind, reason=f"batch {_word(status)}: no result for this row", again=True, free=cancelled
     )

@@ -77,7 +77,7 @@ class BatchResults:
         """Return the usage that a body states, at the price of the Batch API."""
         body: Any = answer.body
         stated = usage_of(named(self._provider) or COMPATIBLE, json.dumps({"usage": body.get("usage")}).encode())
-        model = self._asked(item) or str(body.get("model") or "")
+        model = (self._provider == "azure" and self._asked(item)) or str(body.get("model") or "")
         if stated is None:
             return ItemUsage(TokenTotals(), model or None, answer.finish_reason, answer.request_id)
         usage = stated._replace(model=model)
