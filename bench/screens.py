@@ -63,7 +63,7 @@ def screens(rows: int) -> Mapping[str, str]:
 
 
 async def fill(url: str, rows: int) -> tuple[float, float]:
-    """Generate experiment 1 with so many rows, and 60 small ones; return the seconds of its tally, wall and CPU."""
+    """Generate experiment 1 with `rows` rows, and 60 small ones; return the seconds of its tally, wall and CPU."""
     store = await Store.open(url)
     spec: dict[str, Any] = {"name": "large", "task": "answer", "evaluators": {"judge": []}}
     large = await store.create("large", spec, 1, "rows.jsonl")
@@ -91,7 +91,7 @@ async def fill(url: str, rows: int) -> tuple[float, float]:
             f"INSERT INTO tidegate_annotations ({judgement}, finished_at) {numbers} "
             f"SELECT 1, n, 1, 'judge', '{output}', 'ok', {value}, 1, 0.5, 1, {now} FROM numbers WHERE {status} = 'ok'"
             for output, value in (
-                ("score", "(n * 7919 % 1000) / 1000.0, NULL"),
+                ("score", "(n % 1000 * 919 % 1000) / 1000.0, NULL"),
                 ("label", "NULL, CASE n % 3 WHEN 0 THEN 'good' WHEN 1 THEN 'fair' ELSE 'poor' END"),
             )
         ),
