@@ -160,7 +160,7 @@ def test_filters_by_state_label_and_score(page: Any, url: tuple[str, str]) -> No
     page.get_by_label("score from").fill("0.95")
     page.get_by_label("score from").press("Enter")
     shown(page, "City 19,")
-    page.wait_for_function("document.querySelectorAll('table.rows tbody tr').length < 40")
+    page.locator("table.rows tbody tr").nth(39).wait_for(state="detached")
     assert names(page)[:3] == ["q19", "q40", "q41"]
 
 
