@@ -193,6 +193,18 @@ def test_provenance_causes_and_countdowns_are_told(browser: Any, address: str, a
             assert said in text.replace("\u202f", " ").replace("\n", " "), said
 
 
+def test_an_estimate_tells_which_processes_it_leaves_out(browser: Any, address: str, answer: Any) -> None:  # noqa: F811
+    def partial(since: int) -> Any:
+        given = answer(since)
+        keys = [key for run in given["runs"] for key in run["keys"]]
+        next(key for key in keys if key["eta"] is not None)["eta_without"] = 2
+        return given
+
+    with opened(browser, address, partial) as page:
+        text = page.locator("main").inner_text().replace("\u202f", " ").replace("\n", " ")
+        assert "last in 2:22, without 2 other processes" in text
+
+
 def test_a_chart_has_a_label_and_a_table(browser: Any, address: str, answer: Any) -> None:  # noqa: F811
     with opened(browser, address, answer) as page:
         chart = page.get_by_role("img", name="requests per min: 496 used of 500")
