@@ -107,6 +107,28 @@ def test_prices_of_a_file(tmp_path: Path) -> None:
     assert mine.nanodollars(Usage(10, 1, 4)) == 8_000
 
 
+def test_a_slash_in_a_file_of_prices_is_of_the_model_unless_a_provider_is_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps({
+        "meta-llama/Llama-3.3-70B": {"input": 1, "output": 2},
+        "groq/openai/gpt-oss-120b": {"input": 3, "output": 4},
+        "accounts/fireworks/models/qwen": {"input": 5, "output": 6},
+    }))  # fmt: skip
+    load_prices(path)
+    assert price_of("together", "meta-llama/Llama-3.3-70B") == ModelPrice(1, 2)
+    assert price_of("together", "Llama-3.3-70B") is None
+    assert price_of("groq", "openai/gpt-oss-120b") == ModelPrice(3, 4)
+    assert price_of("openai", "gpt-oss-120b") is None
+    assert price_of("fireworks", "accounts/fireworks/models/qwen") == ModelPrice(5, 6)
+
+
+def test_a_version_with_a_price_of_its_own_has_it() -> None:
+    first, later = price_of("openai", "gpt-4o-2024-05-13"), price_of("openai", "gpt-4o-2024-08-06")
+    assert first is not None
+    assert later is not None
+    assert (first.input, first.output, later.input, later.output) == (5.0, 15.0, 2.5, 10.0)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

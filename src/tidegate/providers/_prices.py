@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError, require
+from tidegate.providers._lookup import named
 
 OPENAI_PAGE = "https://platform.openai.com/docs/pricing"
 ANTHROPIC_PAGE = "https://www.anthropic.com/pricing#api"
@@ -94,6 +95,7 @@ class _Row(NamedTuple):
 
 _OPENAI = (
     _Row("gpt-4o", 2.5, 1.25, 10.0),
+    _Row("gpt-4o-2024-05-13", 5.0, 5.0, 15.0),
     _Row("gpt-4o-mini", 0.15, 0.075, 0.6),
     _Row("gpt-4.1", 2.0, 0.5, 8.0),
     _Row("gpt-4.1-mini", 0.4, 0.1, 1.6),
@@ -201,8 +203,9 @@ def _price_named(provider: str, name: str) -> ModelPrice | None:
 def load_prices(path: Path) -> None:
     """Register the prices of a JSON file: `{"model": {"input": 1.0, "output": 2.0}}`, or `"provider/model"`.
 
-    The fields are those of `ModelPrice`. Raise `ConfigurationError` where the file cannot be read, or a price is
-    invalid.
+    The part before the first slash is a provider if it is the name of one. Any other slash belongs to the model, such
+    as `meta-llama/Llama-3.3-70B`. The fields are those of `ModelPrice`. Raise `ConfigurationError` where the file
+    cannot be read, or a price is invalid.
     """
     try:
         told = json.loads(path.read_text("utf-8"))
@@ -212,8 +215,9 @@ def load_prices(path: Path) -> None:
         ) from None
     require(isinstance(told, Mapping), "prices", str(path), "a JSON object with a price for each model")
     for name, facts in told.items():
-        provider, _, model = name.rpartition("/")
-        register_price(model, _price(name, facts), provider or None)
+        provider, _, model = name.partition("/")
+        is_provider = bool(model) and named(provider) is not None
+        register_price(model if is_provider else name, _price(name, facts), provider if is_provider else None)
 
 
 def _price(name: str, facts: Any) -> ModelPrice:
