@@ -103,6 +103,17 @@ def test_a_setting_that_is_not_usable_gives_2_and_one_line(monkeypatch: pytest.M
     assert said.startswith("tidegate: framework_clocks: 'faster' is not usable: ")
 
 
+def test_a_file_of_prices_that_is_not_usable_gives_2_and_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "prices.json"
+    path.write_text('{"m": {"input": -1, "output": 2}}')
+    monkeypatch.setenv("TIDEGATE_PRICES", str(path))
+    code, said = invoke()
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("tidegate: price of m: -1 is not usable: ")
+
+
 def test_on_a_terminal_it_is_a_table(script: Path) -> None:
     ours, theirs = os.openpty()
     try:

@@ -206,6 +206,23 @@ def test_a_setting_that_cannot_be_used_is_said_before_anything_runs() -> None:
     assert done.lines[0].startswith("tidegate: max_wait: 'long' is not usable")
 
 
+def test_prices_that_cannot_be_used_are_said_before_anything_runs(tmp_path: Path) -> None:
+    """A process that finds such a file would run ungoverned."""
+    path = tmp_path / "prices.json"
+    path.write_text('{"m": {"input": -1, "output": 2}}')
+    done = run("echo", "1", env=environ(TIDEGATE_PRICES=str(path)))
+    assert (done.code, done.out) == (2, "")
+    assert done.lines == ["tidegate: price of m: -1 is not usable: price input: a number of US dollars, 0 or more"]
+
+
+def test_processes_in_another_folder_find_the_prices(tmp_path: Path) -> None:
+    (tmp_path / "prices.json").write_text('{"m": {"input": 1, "output": 2}}')
+    (tmp_path / "inner").mkdir()
+    code = "import os, tidegate; os.chdir('inner'); print(tidegate.registry().settings.prices.exists())"
+    done = run(PYTHON, "-c", code, env=environ(TIDEGATE_PRICES="prices.json"), cwd=tmp_path)
+    assert (done.code, done.out) == (0, "True\n")
+
+
 TOLD = """
 import signal, sys
 def told(number, frame):

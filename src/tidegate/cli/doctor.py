@@ -21,6 +21,7 @@ from tidegate.doctor.environment import Finding, Installed, Severity
 from tidegate.doctor.script import script as read_script
 from tidegate.doctor.source import Unreadable
 from tidegate.errors import ConfigurationError
+from tidegate.providers import load_prices
 from tidegate.settings import Settings
 
 STYLES = {
@@ -65,8 +66,13 @@ def doctor(
 
 
 def findings(script: Path | None) -> Iterator[Finding]:
-    """Yield all findings. Raise `Unreadable` if the script cannot be read as Python source."""
+    """Yield all findings.
+
+    Raise `Unreadable` if the script cannot be read as Python source, and `ConfigurationError` for an unusable setting.
+    """
     settings, installed = Settings.from_environment(), Installed()
+    if settings.prices is not None:
+        load_prices(settings.prices)
     if script is None:
         yield from environment.system()
         yield from environment.interpreter(installed)

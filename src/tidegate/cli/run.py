@@ -61,6 +61,8 @@ def run(
             if shown:
                 typer.echo("tidegate: run disabled: TIDEGATE_DISABLED is set; the command runs ungoverned", err=True)
             replace(command, os.environ)
+        if settings.prices is not None:
+            _check_prices(settings.prices)
         written = RunReport(report) if report is not None else None
         if runs_inside(os.environ):
             if shown and (written is not None or strict):
@@ -73,6 +75,17 @@ def run(
         raise typer.Exit(watch(command, options))
     except Unstartable as error:
         raise stop(str(error), error.code) from None
+
+
+def _check_prices(path: Path) -> None:
+    """Raise `ConfigurationError` for an unusable file of prices, with which no process would be governed.
+
+    The processes of the command get its absolute path, as they may work in other directories.
+    """
+    from tidegate.providers import load_prices
+
+    load_prices(path)
+    os.environ["TIDEGATE_PRICES"] = str(path.absolute())
 
 
 def _has_gateway(command: list[str], asked: bool | None, shown: bool) -> bool:
