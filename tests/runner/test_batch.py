@@ -394,7 +394,9 @@ def test_answers_stay_at_the_provider_while_parse_is_wrong(tmp_path: Path, provi
     assert set(custom_ids(provider).values()) == {1}
 
 
-def test_rows_in_batches_are_not_called_one_by_one(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+def test_rows_in_batches_are_not_called_one_by_one(
+    tmp_path: Path, provider: Simulator, faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
     faults.after = lambda request, answer: changed(answer, status="paused") if is_status(request) else answer
     ran(tmp_path, openai_of(provider))
 
@@ -407,6 +409,7 @@ def test_rows_in_batches_are_not_called_one_by_one(tmp_path: Path, provider: Sim
     summary = asyncio.run(again())
     assert summary.status is Status.ERROR
     assert "1 of its batches are not fetched" in str(summary.experiment.last_error)
+    assert "Traceback" not in caplog.text
     assert not summary.counts.runs.get(ResultStatus.OK)
 
 
@@ -435,6 +438,25 @@ def test_other_functions_are_refused() -> None:
         Experiment("e", rows(1), task, batch=True, spread=True)
     with pytest.raises(ConfigurationError, match="without a budget"):
         Experiment("e", rows(1), task, batch=True, budget=Budget(tokens=1))
+
+
+@pytest.mark.parametrize("option", [["--budget-usd", "1"], ["--budget-tokens", "10"]])
+def test_budget_of_a_command_is_refused_and_changes_nothing(
+    tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch, option: list[str]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    declared(tmp_path, provider, "compatible")
+    place = ["--db", str(tmp_path / "runs.db")]
+    source = str(tmp_path / "experiment.yaml")
+    refused = CliRunner().invoke(app, ["experiment", "run", source, *option, *place])
+    assert CliRunner().invoke(app, ["experiment", "list", *place, "--json"]).output == ""
+    assert CliRunner().invoke(app, ["experiment", "run", source, *place]).exit_code == 0
+    again = CliRunner().invoke(app, ["experiment", "resume", "e", *option, *place])
+    for each in (refused, again):
+        assert each.exit_code == 2
+        assert each.output.endswith("none for an experiment with batch=True: a whole file is paid for at once\n")
+    listed = json.loads(CliRunner().invoke(app, ["experiment", "list", *place, "--json"]).output)
+    assert listed["status"] == "COMPLETED"
 
 
 def test_items_of_a_batch_are_kept_as_ranges() -> None:

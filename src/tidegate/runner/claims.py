@@ -63,6 +63,14 @@ FOLLOW_SECONDS = 1.0
 saves queries and notices the end later. Chosen: a person waits for the end."""
 
 
+def require_no_budget(experiment: Experiment, settings: RunnerSettings) -> None:
+    """Raise `ConfigurationError` where the settings have a budget for an experiment with `batch`."""
+    for name in ("budget_usd", "budget_tokens"):
+        amount = getattr(settings, name)
+        bound = "none for an experiment with batch=True: a whole file is paid for at once"
+        require(amount is None or not experiment.batch, name, amount, bound)
+
+
 class ClaimService:
     """Service that claims experiments for `replica` and runs them through `supervisor`."""
 
@@ -73,6 +81,7 @@ class ClaimService:
         self._store = store
         self._supervisor = supervisor
         self._replica = replica
+        self._settings = settings
         self._stale_after = settings.stale_after
         self._look_every = min(settings.heartbeat, FOLLOW_SECONDS)
         self._restore = restore
@@ -84,6 +93,7 @@ class ClaimService:
         self._supervisor.require_working()
         possible = self._store.spreads or not experiment.spread
         require(possible, "spread", experiment.spread, "False: SQLite is a file of one machine; PostgreSQL is needed")
+        require_no_budget(experiment, self._settings)
         row = await self._store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
         before: tuple[ExperimentRow, float] | None = None
         while not await self._start_if_free(experiment, row, limit):
@@ -274,7 +284,9 @@ class ClaimService:
     async def _restore_experiment(self, row: ExperimentRow) -> Experiment:
         # An import may take seconds; in the event loop it would block the renewal of claims.
         known = self._known.get(row.name)
-        return known if known is not None else await in_thread(partial(self._restore, row.spec))
+        restored = known if known is not None else await in_thread(partial(self._restore, row.spec))
+        require_no_budget(restored, self._settings)
+        return restored
 
     async def _give_back(self, claim: Claim, status: Status, reason: str) -> None:
         what = f"experiment {claim.experiment_id}: release of its claim"

@@ -13,7 +13,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.errors import CoolingDown, StoppedElsewhere, UnknownExperiment, require
 from tidegate.runner.background import BackgroundTask, stop_within
-from tidegate.runner.claims import SHUT_DOWN, ClaimService, Restore
+from tidegate.runner.claims import SHUT_DOWN, ClaimService, Restore, require_no_budget
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.dataset import missing
 from tidegate.runner.deletion import stop_and_delete
@@ -124,6 +124,7 @@ class ExperimentRunner:
 
         It is stored at once, so nobody else gets that name. Nothing is deleted.
         """
+        require_no_budget(experiment, self.settings)
         await self.open()
         missing(experiment.dataset)
 

@@ -12,7 +12,7 @@ import logging
 
 from tidegate.admission.audit import opened
 from tidegate.core.token_totals import TokenTotals, added
-from tidegate.errors import StoreError, require
+from tidegate.errors import ConfigurationError, StoreError, require
 from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
 from tidegate.runner.batch.feeder import BatchFeeder, api_of
 from tidegate.runner.batch.task import BatchTask
@@ -26,6 +26,7 @@ from tidegate.runner.experiment import Experiment
 from tidegate.runner.feeder import Feeder, ingest
 from tidegate.runner.item import TASK
 from tidegate.runner.lost_file import LostFile
+from tidegate.runner.redaction import redacted
 from tidegate.runner.result_handler import ResultHandler
 from tidegate.runner.run import ExperimentRun
 from tidegate.runner.run_state import RunPhase
@@ -35,10 +36,6 @@ logger = logging.getLogger("tidegate")
 
 ENDS = "the run ends with ERROR"
 """What a log line says of a call of `ExperimentRun.fail`."""
-
-
-AT_ONCE = "none for an experiment with batch=True: a whole file is paid for at once"
-"""Bound of a budget with `batch`."""
 
 
 class RunSupervisor:
@@ -102,6 +99,9 @@ class RunSupervisor:
             with opened():
                 try:
                     await self._start_run(run, row, background)
+                except ConfigurationError as error:
+                    logger.error("experiment %s not started: %s; it ends with ERROR", row.name, redacted(error))
+                    run.fail(error)
                 except Exception as error:
                     reason = type(error).__name__
                     logger.exception("experiment %s not started: %s was raised; it ends with ERROR", row.name, reason)
@@ -155,7 +155,6 @@ class RunSupervisor:
     async def _set_budget(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Begin to count what the run spends; several replicas keep their budget in the database."""
         budget = run.budget
-        require(budget is None or not run.experiment.batch, "budget", str(budget), AT_ONCE)
         if run.experiment.spread:
             given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
             run.kept_budget = Budget(**given) if isinstance(given, dict) else None
