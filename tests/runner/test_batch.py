@@ -42,7 +42,6 @@ from tests.runner.scene import runner_at, stored
 from tidegate.cli.main import app
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError
-from tidegate.providers import price_of
 from tidegate.runner import BatchTask, Budget, Experiment, Summary
 from tidegate.runner.batch.task import ItemSet
 from tidegate.runner.declared.build import from_file
@@ -71,10 +70,15 @@ def no_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
 
 
+HALF = tidegate.ModelPrice(0.15, 0.6, batch=0.5)
+"""The price of gpt-4o-mini at a server that speaks as OpenAI."""
+
+
 @SDKS
 def test_rows_are_answered_in_files_of_the_limit_and_judged(
-    tmp_path: Path, provider: Simulator, client_of: Any, kind: str
+    tmp_path: Path, provider: Simulator, client_of: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tidegate.providers._prices._added", {("compatible", "gpt-4o-mini"): HALF})
     ended = ran(tmp_path, client_of(provider), 7, most=3, repetitions=2)
     assert ended.summary.status is Status.COMPLETED
     assert ended.counts == {"ok": 14}
@@ -85,11 +89,41 @@ def test_rows_are_answered_in_files_of_the_limit_and_judged(
     assert all(re.fullmatch(r"tg-[0-9a-f]{32}", name) for name in ids)
     totals = ended.spend["task"]
     assert (totals.metered, totals.priced) == (14, 14 if kind == "openai" else 0)
-    full = price_of("openai", "gpt-4o-mini")
-    assert full is not None
     if kind == "openai":
         usage = Usage(totals.input_tokens, totals.output_tokens)
-        assert totals.nanodollars == pytest.approx(full.nanodollars(usage) / 2, abs=14)
+        assert totals.nanodollars == pytest.approx(HALF.nanodollars(usage) / 2, abs=14)
+
+
+@pytest.mark.parametrize(
+    ("client_of", "model"),
+    [(openai_of, "gpt-4o-mini"), (anthropic_of, "claude-haiku-4-5")],
+    ids=["openai", "anthropic"],
+)
+def test_batches_of_another_server_have_no_price_of_the_table(
+    tmp_path: Path, provider: Simulator, client_of: Any, model: str
+) -> None:
+    """As single calls of the same client: nothing is guessed."""
+    dataset = [{"n": n, "model": model} for n in range(2)]
+    ended = ran(tmp_path, client_of(provider), dataset=dataset)
+    totals = ended.spend["task"]
+    assert (totals.metered, totals.priced) == (2, 0)
+
+
+def test_alias_that_answers_as_another_model_has_its_own_price(
+    tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.providers._prices._added", {("compatible", "ours"): HALF})
+
+    def other(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        is_output = request.path.endswith("/content")
+        return answer._replace(content=answer.content.replace(b'"ours"', b'"theirs"')) if is_output else answer
+
+    faults.after = other
+    ended = ran(tmp_path, openai_of(provider), dataset=[{"n": n, "model": "ours"} for n in range(2)])
+    totals = ended.spend["task"]
+    usage = Usage(totals.input_tokens, totals.output_tokens)
+    assert (totals.metered, totals.priced) == (2, 2)
+    assert totals.nanodollars == pytest.approx(HALF.nanodollars(usage) / 2, abs=2)
 
 
 def test_price_and_model_of_a_batch_are_those_of_the_request(

@@ -30,7 +30,7 @@ from tests.runner.batch_scene import (
 )
 from tests.runner.scene import runner_at
 from tidegate.core.values import Usage
-from tidegate.providers import price_of
+from tidegate.providers import ModelPrice, price_of
 from tidegate.runner import BatchTask, Experiment, RunnerSettings
 from tidegate.runner.batch.anthropic_api import AnthropicBatchApi
 from tidegate.runner.batch.api import seconds_of
@@ -362,11 +362,15 @@ def test_evaluators_judge_results_while_other_batches_run(tmp_path: Path, faults
     assert judged == set(range(6))
 
 
-def test_cost_of_anthropic_batches_is_half(tmp_path: Path, provider: Simulator) -> None:
+def test_cost_of_anthropic_batches_is_half(
+    tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = price_of("anthropic", "claude-haiku-4-5")
+    assert full is not None
+    monkeypatch.setattr("tidegate.providers._prices._added", {("anthropic-compatible", "claude-haiku-4-5"): full})
     dataset = [{"n": n, "model": "claude-haiku-4-5"} for n in range(4)]
     ended = ran(tmp_path, anthropic_of(provider), dataset=dataset)
-    totals, full = ended.spend["task"], price_of("anthropic", "claude-haiku-4-5")
-    assert full is not None
+    totals = ended.spend["task"]
     usage = Usage(totals.input_tokens, totals.output_tokens)
     assert (totals.metered, totals.priced) == (4, 4)
     assert totals.nanodollars == pytest.approx(full.nanodollars(usage) / 2, abs=4)
@@ -560,8 +564,10 @@ def test_file_without_a_word_of_the_provider_is_used_after_a_time(
 
 @KINDS
 def test_row_whose_request_could_not_be_built_again_goes_into_another_batch(
-    tmp_path: Path, provider: Simulator, faults: Faults, kind: str
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Where the answered model has no price, the request is built once more for the model that it names.
+    monkeypatch.setattr("tidegate.providers._prices._added", {(None, "gpt-4o-mini"): ModelPrice(1.0, 2.0)})
     built: list[int] = []
 
     def build(row: Any) -> dict[str, Any]:

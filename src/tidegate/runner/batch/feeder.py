@@ -618,17 +618,13 @@ def _missing(status: BatchStatus, short: bool) -> ItemAnswer:
 
 def api_of(task: BatchTask) -> ProviderBatchApi:
     """Return the Batch API behind a task's client. Raise `ConfigurationError` if it has none."""
-    from tidegate.providers import recognise
     from tidegate.runner.batch.anthropic_api import AnthropicBatchApi
     from tidegate.runner.batch.openai_api import OpenAIBatchApi
 
     client: Any = task.client
-    base = getattr(client, "base_url", None)
-    found = recognise(str(base.host), str(base.path)) if base is not None else None
     if hasattr(getattr(client, "messages", None), "batches"):
-        return AnthropicBatchApi(client, found.name if found is not None else "anthropic")
+        return AnthropicBatchApi(client, "anthropic")
     if hasattr(client, "batches") and hasattr(client, "files"):
         azure = any(each.__name__ == "BaseAzureClient" for each in type(client).__mro__)
-        name = "azure" if azure else found.name if found is not None else "openai"
-        return OpenAIBatchApi(client, name, task.endpoint)
+        return OpenAIBatchApi(client, "azure" if azure else "openai", task.endpoint)
     raise ConfigurationError("client", type(client).__name__, "a client of the openai or anthropic SDK with batches")

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate.core.token_totals import TokenTotals, totals_of
 from tidegate.errors import UnusableAnswer
-from tidegate.providers import COMPATIBLE, named, price_of, usage_of
+from tidegate.providers import COMPATIBLE, adopt, named, price_of, usage_of
 from tidegate.runner.batch.api import ItemAnswer, ProviderBatchApi
 from tidegate.runner.batch.task import BatchTask
 from tidegate.runner.item import Item, Place, copied
@@ -25,6 +25,7 @@ class BatchResults:
         self._handler = handler
         self._task = task
         self._provider = api.provider
+        self._priced_by = _priced_by(task.client, api.provider)
         self._attempts: dict[Place, int] = {}
 
     def take(self, item: Item, answer: ItemAnswer) -> bool:
@@ -62,7 +63,7 @@ class BatchResults:
         return True
 
     def _asked(self, item: Item) -> str:
-        """Return the model that a request names, which has the price; a deployment of Azure answers as another one."""
+        """Return the model that a request names; a deployment of Azure, or an alias, answers as another one."""
         try:
             return str(self._task.body(copied(item.body)).get("model") or "")
         except Exception:
@@ -81,7 +82,20 @@ class BatchResults:
         if stated is None:
             return ItemUsage(TokenTotals(), model or None, answer.finish_reason, answer.request_id)
         usage = stated._replace(model=model)
-        price = price_of(self._provider, model)
+        price = price_of(self._priced_by, model) or price_of(self._priced_by, self._asked(item))
         spent = None if price is None else price.nanodollars(usage, batch=True)
         self._run.audit.tokens.add(usage, spent)
         return ItemUsage(totals_of(usage, spent), model or None, answer.finish_reason, answer.request_id)
+
+
+def _priced_by(client: Any, family: str) -> str:
+    """Return the provider whose prices count: that of a single call of the client.
+
+    A server of the user's own, or a gateway, is no provider of the price table. Azure is in it with no model at all.
+    """
+    base = getattr(client, "base_url", None)
+    path = {"openai": "/chat/completions", "anthropic": "/v1/messages"}.get(family)
+    if base is None or path is None:
+        return family
+    found = adopt(str(base.host), str(base.path).rstrip("/") + path, family)
+    return COMPATIBLE.name if found is None else found.name
