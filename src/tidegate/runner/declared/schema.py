@@ -484,6 +484,8 @@ def _complaint(error: ValidationError, document: Document) -> ConfigurationError
         bound = f"there is no such field; the fields are {', '.join(_known(place))}"
         if str(place[-1]).lower() in SECRETIVE:
             bound = "credentials stay out of this file; name the variable that has the key in `api_key_env`"
+    if first["type"] in ("model_type", "model_attributes_type") and place:
+        bound = f"it must be a mapping; its fields are {', '.join(_known((*place, '')))}"
     if first["type"] == "missing":
         return ConfigurationError(document.field((*place, first["loc"][-1])), None, "it is missing")
     return ConfigurationError(document.field(place), _shown(value, place), bound)
@@ -494,7 +496,8 @@ def _known(place: Place) -> list[str]:
         return sorted(Declaration.model_fields)
     if "messages" in place[:-1]:
         return sorted(MessageTemplate.model_fields)
-    return sorted(QuestionSpec.model_fields if place[0] == "task" else JudgeSpec.model_fields)
+    parts: dict[str | int, type[BaseModel]] = {"task": QuestionSpec, "budget": BudgetSpec, "batch": BatchSpec}
+    return sorted(parts.get(place[0], JudgeSpec).model_fields)
 
 
 def _shown(value: object, place: Place) -> object:
