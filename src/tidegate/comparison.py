@@ -115,7 +115,8 @@ class ComparedSide:
     """One of the two experiments: the task results of the matched rows by status.
 
     `complete` is false while its dataset is not read to its end. `untried` counts the results that are missing.
-    `seconds` is the mean duration of a task, in seconds. `tokens` are those of the whole experiment, with its judges.
+    `seconds` is the mean duration of a task, in seconds, and None where no task has one, as in a batch. `tokens` are
+    those of the whole experiment, with its judges.
     """
 
     id: int
@@ -261,7 +262,8 @@ def _side(row: ExperimentRow, columns: _Columns, matched: int, tokens: TokenTota
         complete=row.complete,
         runs={status: columns.runs.get(status, 0) for status in ResultStatus},
         untried=max(0, matched * row.repetitions - done),
-        seconds=columns.seconds / done if done else None,
+        # Items of a batch have no time of their own.
+        seconds=columns.seconds / done if columns.seconds else None,
         tokens=tokens,
     )
 

@@ -493,6 +493,20 @@ def test_budget_of_a_command_is_refused_and_changes_nothing(
     assert listed["status"] == "COMPLETED"
 
 
+def test_comparison_has_no_time_of_a_batch_and_the_known_part_of_its_cost(
+    tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.providers._prices._added", {("compatible", "gpt-4o-mini"): HALF})
+    ran(tmp_path, openai_of(provider), dataset=[{"n": 1}, {"n": 2}, {"n": 3, "model": "other"}])
+    place = ["--db", str(tmp_path / "runs.db")]
+    told = CliRunner().invoke(app, ["experiment", "compare", "e", "e", *place]).output
+    (line,) = [each for each in told.splitlines() if each.startswith("A  ")]
+    words = line.split()
+    assert words[:5] == ["A", "e", "3", "0", "–"]
+    assert words[-2] == "≥"
+    assert f" ≥ {words[-1]} " in CliRunner().invoke(app, ["experiment", "list", *place]).output
+
+
 def test_items_of_a_batch_are_kept_as_ranges() -> None:
     items = ItemSet()
     places = [Place(ordinal, repetition) for ordinal in (0, 1, 2, 5, 6) for repetition in (1, 2)]

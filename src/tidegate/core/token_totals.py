@@ -67,15 +67,20 @@ def totals_of(usage: Usage, nanodollars: int | None) -> TokenTotals:
 def tokens_text(tokens: TokenTotals) -> str:
     """Return tokens and cost in words, as `1200 input + 340 output tokens, $0.0021`; empty without a metered answer.
 
-    A cost that only a part of the answers has is a lower bound.
+    The cost is that of `cost_text`.
     """
     if not tokens.metered:
         return ""
     words = f"{tokens.input_tokens} input + {tokens.output_tokens} output tokens"
+    return ", ".join(filter(None, (words, cost_text(tokens))))
+
+
+def cost_text(tokens: TokenTotals, least: str = "at least ") -> str:
+    """Return the cost in words: `$0.0021`, with `least` before it where a part has no price; empty without any."""
     if not tokens.priced:
-        return words
-    least = "" if tokens.cost is not None else "at least "
-    return f"{words}, {least}{dollars(tokens.nanodollars * NANO)}"
+        return ""
+    least = "" if tokens.cost is not None else least
+    return f"{least}{dollars(tokens.nanodollars * NANO)}"
 
 
 def token_facts(tokens: TokenTotals) -> dict[str, float | int | None]:

@@ -14,7 +14,7 @@ from tidegate.cli.experiment.common import existing, found
 from tidegate.cli.experiment.display import NOTHING, printer, table
 from tidegate.comparison import ComparedSide, Comparison, Interval, OutputComparison, compare
 from tidegate.core.display import json_line
-from tidegate.core.token_totals import dollars, token_facts
+from tidegate.core.token_totals import cost_text, token_facts
 from tidegate.storage import ResultStatus, Store
 
 
@@ -132,7 +132,7 @@ def _sides(comparison: Comparison) -> Table:
         seconds = NOTHING if side.seconds is None else f"{side.seconds:.2f}"
         counts = (str(side.runs[status]) for status in statuses)
         tokens = side.tokens
-        cost = NOTHING if tokens.cost is None else dollars(tokens.cost)
+        cost = cost_text(tokens, least="≥ ") or NOTHING
         spent = [f"{tokens.input_tokens} + {tokens.output_tokens}", cost] if more else []
         made.add_row(letter, Text(side.name), *counts, str(side.untried), seconds, *spent)
     return made

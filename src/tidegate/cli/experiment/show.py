@@ -17,7 +17,7 @@ from tidegate.cli.experiment.common import Code, after_cooldown, command, existi
 from tidegate.cli.experiment.display import printer, table
 from tidegate.cli.status import facts as key_facts
 from tidegate.core.display import json_line
-from tidegate.core.token_totals import TokenTotals, added, dollars, token_facts
+from tidegate.core.token_totals import TokenTotals, added, cost_text, token_facts
 from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown
 from tidegate.launch.totals import KeyTotal
@@ -196,7 +196,7 @@ def _table(
     spent: Mapping[int, TokenTotals],
     batches: dict[int, dict[str, int]],
 ) -> Table:
-    costs = any(tokens.cost is not None for tokens in spent.values())
+    costs = any(tokens.priced for tokens in spent.values())
     numbers = ("answered", "failed", "parked", *(["cost"] if costs else []))
     made = table(
         "experiment", "state", *numbers, "created", "reason", right=numbers, cut=("state", "created", "reason")
@@ -209,15 +209,11 @@ def _table(
             f"{each.runs.get(ResultStatus.OK, 0)}/{row.rows * row.repetitions}",
             str(each.count(ResultStatus.ERROR, ResultStatus.INVALID)),
             str(each.count(ResultStatus.PARKED)),
-            *([_cost(spent[row.id])] if costs else []),
+            *([cost_text(spent[row.id], least="≥ ") or display.NOTHING] if costs else []),
             f"{row.created_on.astimezone():%Y-%m-%d %H:%M}",
             Text(_why(row, replicas[row.id], batches.get(row.id, {}))),
         )
     return made
-
-
-def _cost(tokens: TokenTotals) -> str:
-    return display.NOTHING if tokens.cost is None else dollars(tokens.cost)
 
 
 def _why(row: ExperimentRow, replicas: int, batches: dict[str, int]) -> str:
