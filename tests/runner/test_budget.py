@@ -20,7 +20,7 @@ from tests.storage.places import PostgreSQL
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Budget, Experiment, ExperimentRunner, RunnerSettings
-from tidegate.runner.budget import BudgetLedger
+from tidegate.runner.budget import BudgetLedger, budget_options
 from tidegate.storage import Status, claims
 
 
@@ -108,9 +108,12 @@ def test_what_earlier_claims_spent_counts() -> None:
     # A row has cost $0.001 and its judgement $0.0005: $0.005 are spent, and one more row does not fit.
     assert ledger.reached
     assert ledger.reason == (
-        "budget of $0.0060 and 1000000000 tokens reached: $0.0050 and 5000000 tokens spent; "
-        "a larger budget continues it"
+        "budget of $0.0060 reached: $0.0050 and 5000000 tokens spent; a larger budget continues it"
     )
+    assert budget_options(ledger.reason) == ["--budget-usd", "USD"]
+    ledger = BudgetLedger(Budget(usd=100.0, tokens=6_000_000), [(spent(3_000_000), 3)], [], spent(2_500_000))
+    assert ledger.reason.startswith("budget of 6000000 tokens reached: ")
+    assert budget_options(ledger.reason) == ["--budget-tokens", "N"]
 
 
 @pytest.mark.parametrize(

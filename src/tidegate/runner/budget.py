@@ -173,7 +173,13 @@ class BudgetLedger:
 
 
 def reached(budget: Budget, spent: Mapping[str, float]) -> str:
-    """Return the reason of a stop; `spent` has the amounts that the budget names."""
+    """Return the reason of a stop; `spent` has the amounts that the budget names.
+
+    Of two amounts, it names the one of which the larger share is spent: that one must be raised.
+    """
+    stored = budget.stored()
+    name = max(stored, key=lambda each: spent[each] / stored[each])
+    budget = Budget(**{name: stored[name]})  # type: ignore[arg-type]
     parts = [dollars(spent["usd"])] if "usd" in spent else []
     parts += [f"{spent['tokens']:.0f} tokens"] if "tokens" in spent else []
     return f"budget of {budget} reached: {' and '.join(parts)} spent; a larger budget continues it"
