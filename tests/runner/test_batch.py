@@ -39,6 +39,7 @@ from tests.runner.batch_scene import (
     said,
 )
 from tests.runner.scene import runner_at, stored
+from tidegate.cli.experiment.display import Display
 from tidegate.cli.main import app
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError
@@ -238,6 +239,7 @@ def test_rows_of_a_batch_that_is_cancelled_elsewhere_go_back(tmp_path: Path, kin
         ended = ran(tmp_path, client, during=cancel)
         assert ended.counts == {"ok": 5}
         assert [each.state for each in ended.batches] == ["fetched", "fetched"]
+        assert str(ended.batches[0].detail).startswith("cancelled")
         assert {each.attempts for each in ended.runs} == {1}
 
 
@@ -491,6 +493,30 @@ def test_budget_of_a_command_is_refused_and_changes_nothing(
         assert each.output.endswith("none for an experiment with batch=True: a whole file is paid for at once\n")
     listed = json.loads(CliRunner().invoke(app, ["experiment", "list", *place, "--json"]).output)
     assert listed["status"] == "COMPLETED"
+
+
+def test_display_of_a_run_says_how_many_rows_are_in_batches(
+    tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    monkeypatch.setenv("TIDEGATE_RUNNER_BATCH_POLL", "0.02")
+    update, notes = Display.update, []
+
+    def seen(self: Display, *given: Any) -> None:
+        notes.append(self.note)
+        update(self, *given)
+
+    monkeypatch.setattr(Display, "update", seen)
+    note = "5 rows are in batches of the provider"
+    faults.after = lambda request, answer: (
+        changed(answer, status="in_progress") if is_status(request) and note not in notes else answer
+    )
+    declared(tmp_path, provider, "compatible", "{}")
+    done = CliRunner().invoke(
+        app, ["experiment", "run", str(tmp_path / "experiment.yaml"), "--db", str(tmp_path / "runs.db")]
+    )
+    assert done.exit_code == 0
+    assert note in notes
 
 
 def test_comparison_has_no_time_of_a_batch_and_the_known_part_of_its_cost(

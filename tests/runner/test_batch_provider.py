@@ -277,7 +277,7 @@ def test_nothing_is_submitted_while_a_batch_that_may_be_the_orphan_runs(tmp_path
         ended = ran(tmp_path, client_of("anthropic", provider), during=cancel)
         assert ended.counts == {"ok": 5}
         assert [(each.detail, each.provider_id == lost[0]) for each in ended.batches] == [
-            ("ended", True),
+            ("cancelled", True),
             ("ended", False),
         ]
 

@@ -34,6 +34,7 @@ from tidegate.errors import CannotLoad, StoppedElsewhere, UnknownExperiment
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, StateChanged, Subscription, load
 from tidegate.runner.budget import budget_options
 from tidegate.runner.changes import advice, changed_parts
+from tidegate.runner.item import TASK
 from tidegate.runner.loader import lacking, restored
 from tidegate.runner.progress import WORDS, Summary
 from tidegate.runner.replica import is_dead, owner, replica_name
@@ -354,7 +355,8 @@ class ExperimentCommand:
         if seen.unwritten > LATE_WRITES:
             self._display.note = f"{seen.unwritten} results wait for the database"
         elif not self._interrupts and self._shutdown is None:
-            self._display.note = ""
+            batched = seen.stages[TASK].under_way if self._experiment.batch else 0
+            self._display.note = f"{batched} rows are in batches of the provider" if batched else ""
         self._display.update(self._tally, waits(seen.stages, tidegate.registry().snapshot(), self._failures.of), now)
 
     def _interrupted(self) -> None:

@@ -110,13 +110,13 @@ class AnthropicBatchApi:
         """Return the status of a batch."""
         raw = await called(self._client.messages.batches.with_raw_response.retrieve, provider_id)
         batch = await called(raw.parse)
-        phase = PHASES.get(batch.processing_status, Phase.UNKNOWN)
+        phase, text = PHASES.get(batch.processing_status, Phase.UNKNOWN), str(batch.processing_status)
         if phase is Phase.ENDED and batch.cancel_initiated_at is not None:
-            phase = Phase.CANCELLED
+            phase, text = Phase.CANCELLED, "cancelled"
         files = (batch.results_url,) if batch.results_url else ()
         counts = batch.request_counts
         ended = counts.succeeded + counts.errored + counts.canceled + counts.expired
-        return BatchStatus(phase, str(batch.processing_status), files, seconds_of(raw.headers), ended)
+        return BatchStatus(phase, text, files, seconds_of(raw.headers), ended)
 
     async def lines(self, name: str) -> list[bytes]:
         """Return the lines behind the address of results.
