@@ -190,3 +190,13 @@ def test_a_program_that_governs_itself_is_counted_too(provider: SimulatorProcess
     done = run(PYTHON, "-c", code, env=environ(URL=provider.url), cwd=folder)
     assert done.out == "3 5\n"
     assert done.last.startswith("tidegate: 4 calls, 4 answered, 0 given up, 0 refusals retried")
+
+
+def test_last_line_has_the_cost_where_the_price_is_known(folder: Path) -> None:
+    """6 tokens of input at 10,000 dollars a million are .06, and 18 of output at 50,000 are .9."""
+    code = "from ask import ask_all; ask_all(range(7))"
+    (folder / "prices.json").write_text('{"compatible/m": {"input": 10000, "output": 50000}}')
+    more = {"TIDEGATE_MAX_WAIT": "0", "TIDEGATE_PRICES": "prices.json"}
+    with SimulatorProcess(Scenario(limiters=(Limit(limit=6, window=3600.0),), dialect="none")) as provider:
+        done = run(PYTHON, "-c", code, env=environ(URL=provider.url, **more), cwd=folder)
+    assert done.last.endswith(", 6 input + 18 output tokens, $0.96")
