@@ -93,6 +93,14 @@ def test_a_registered_price_comes_before_the_table_and_may_be_of_one_provider() 
     assert price_of("openai", "deployment") is None
 
 
+def test_a_service_tier_has_the_price_that_is_registered_for_it_alone() -> None:
+    assert price_of("openai", "gpt-5-mini", "flex") is None
+    flex = ModelPrice(0.125, 1.0)
+    register_price("gpt-5-mini@flex", flex)
+    assert price_of("openai", "gpt-5-mini", "flex") is flex
+    assert price_of("openai", "gpt-5-mini", "priority") is None
+
+
 def test_prices_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "prices.json"
     path.write_text(json.dumps({

@@ -10,6 +10,31 @@ from tidegate.core.values import Usage
 from tidegate.providers import ANTHROPIC, COHERE, COMPATIBLE, GEMINI, OPENAI, merged, usage_of
 
 
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+@pytest.mark.parametrize(
+    ("stated", "tier"),
+    [
+        ({"usage": {"prompt_tokens": 1, "completion_tokens": 2}, "service_tier": "flex"}, "flex"),
+        ({"service_tier": "priority", "usage": {"input_tokens": 1, "output_tokens": 2}}, "priority"),
+        ({"service_tier": "priority", "text": "x" * 20_000, "usage": {"input_tokens": 1, "output_tokens": 2}},
+         "priority"),
+        ({"usage": {"input_tokens": 1, "output_tokens": 2, "service_tier": "priority"}}, "priority"),
+        ({"usage": {"input_tokens": 1, "output_tokens": 2, "service_tier": "standard"}}, ""),
+        ({"usage": {"input_tokens": 1, "output_tokens": 2, "service_tier": "batch"}}, ""),
+        ({"usage": {"prompt_tokens": 1, "completion_tokens": 2}, "service_tier": "default"}, ""),
+        ({"usage": {"prompt_tokens": 1, "completion_tokens": 2}, "service_tier": None}, ""),
+        ({"said": '"service_tier": "flex"', "usage": {"prompt_tokens": 1, "completion_tokens": 2}}, ""),
+        ({"usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 2, "trafficType": "ON_DEMAND"}}, ""),
+        ({"usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 2, "trafficType": "ON_DEMAND_FLEX"}},
+         "on_demand_flex"),
+    ],
+)  # fmt: skip
+def test_service_tier_is_read_unless_it_is_the_standard_one(stated, tier, separators):
+    usage = usage_of(OPENAI, json.dumps(stated, separators=separators).encode())
+    assert usage == Usage(1, 2, tier=tier)
+    assert merged(usage, Usage(0, 2)) == usage
+
+
 @pytest.mark.parametrize(
     ("usage", "expected"),
     [

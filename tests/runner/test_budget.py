@@ -135,7 +135,7 @@ def test_settings_refuse_a_budget_of_nothing() -> None:
 class Provider:
     """A provider of one model, whose answers cost what their row says: `tokens` of output at 1 dollar a million.
 
-    The answer to a row that is `silent` states no usage.
+    The answer to a row that is `silent` states no usage, and that to one with a `tier` this service tier.
     """
 
     def __init__(self, registry: tidegate.RateLimitRegistry) -> None:
@@ -151,7 +151,7 @@ class Provider:
         self.spent += row["tokens"] * 1e-6
         usage = {"prompt_tokens": 0, "completion_tokens": row["tokens"]}
         choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "finish_reason": "stop"}
-        told = {} if row.get("silent") else {"usage": usage}
+        told = {} if row.get("silent") else {"usage": usage, "service_tier": row.get("tier", "default")}
         return httpx.Response(200, json={"choices": [choice], **told})
 
     async def ask(self, row: Any, model: str = "priced") -> str:
@@ -234,6 +234,24 @@ async def test_a_model_without_a_price_ends_the_run_before_its_first_call(tmp_pa
     assert "register_price" in summary.last_error
 
 
+@in_loop
+async def test_a_service_tier_without_a_price_ends_the_run_at_its_first_answer(tmp_path: Path) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Provider(registry)
+    rows = [{"n": n, "tokens": 100, "tier": "flex"} for n in range(20)]
+    async with provider.client, runner_at(tmp_path, registry=registry) as runner:
+        summary = await runner.run(Experiment("e", rows, provider.ask, budget=Budget(usd=5.0)))
+        assert (summary.status, provider.asked) == (Status.ERROR, [0])
+        assert "openai/priced@flex has no price" in str(summary.last_error)
+        assert summary.tokens.cost is None
+        tidegate.register_price("priced@flex", tidegate.ModelPrice(0.5, 0.5))
+        summary = await runner.run(Experiment("e", rows, provider.ask, budget=Budget(usd=5.0)))
+    assert (summary.status, summary.answered) == (Status.COMPLETED, 20)
+    # The first answer was paid, and its price was not known.
+    assert (summary.tokens.metered, summary.tokens.priced) == (20, 19)
+    assert summary.tokens.nanodollars == 19 * 100 * 500
+
+
 @pytest.mark.parametrize("budget", [Budget(usd=5.0), Budget(tokens=10_000)])
 @in_loop
 async def test_answers_that_state_no_usage_end_a_run_with_a_budget_at_the_first(budget: Budget, tmp_path: Path) -> None:
@@ -243,7 +261,7 @@ async def test_answers_that_state_no_usage_end_a_run_with_a_budget_at_the_first(
     async with provider.client, runner_at(tmp_path, registry=registry) as runner:
         summary = await runner.run(Experiment("e", rows, provider.ask, budget=budget))
     assert (summary.status, provider.asked) == (Status.ERROR, [0])
-    assert "one of openai states none" in str(summary.last_error)
+    assert "an answer of openai states no usage" in str(summary.last_error)
 
 
 @in_loop

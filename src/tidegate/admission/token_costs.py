@@ -28,7 +28,7 @@ require_prices = _guard.set
 
 def cost_of(key: Key, usage: Usage) -> int | None:
     """Return the cost of an answer in units of 1e-9 US dollars; None where the price of its model is unknown."""
-    price = price_of(key.provider, usage.model)
+    price = price_of(key.provider, usage.model, usage.tier)
     return None if price is None else price.nanodollars(usage)
 
 

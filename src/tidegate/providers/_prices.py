@@ -180,12 +180,15 @@ def register_price(model: str, price: ModelPrice, provider: str | None = None) -
     _added[provider, model] = price
 
 
-def price_of(provider: str, model: str) -> ModelPrice | None:
+def price_of(provider: str, model: str, tier: str = "") -> ModelPrice | None:
     """Return the price of a model at a provider; None where it is unknown.
 
-    A name with a date or `-latest` at its end has the price of the name without it.
+    A name with a date or `-latest` at its end has the price of the name without it. A service `tier` has the price that
+    is registered for `model@tier`.
     """
     name = model.removeprefix("models/")
+    if tier:
+        return _price_named(provider, f"{name}@{tier}")
     found = _price_named(provider, name)
     if found is None and VERSION.search(name) is not None:
         found = _price_named(provider, VERSION.sub("", name))

@@ -34,6 +34,13 @@ _FIELD = re.compile(
     rb'"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}([0-9]{1,12})(?![0-9.eE])'
 )
 
+_TIER = re.compile(rb'"(?:service_tier|trafficType)"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([A-Za-z_]{1,32})"')
+_TIER_NAMES = (b'"service_tier"', b'"trafficType"')
+STANDARD_TIERS = frozenset({"auto", "batch", "default", "on_demand", "standard", "traffic_type_unspecified"})
+"""Service tiers with the prices of the table; that of `batch` is the standard one times the factor of the Batch API.
+Source: the types of openai 3.54, anthropic 2.12 (`usage.service_tier`) and google-genai 3.4 (`TrafficType`), and
+console.groq.com/docs/service-tiers, read on 2026-11-25."""
+
 _MAX_TRIES = 4
 """Occurrences of a usage name that are tried, from the last one backwards. Raising it spends more time on answers that
 quote the name. Chosen: the real object is nearly always the last one."""
@@ -56,6 +63,8 @@ def usage_of(provider: Provider, body: bytes) -> Usage | None:
     if usage is not None and b'"message_start"' in head:
         first = head.find(b'"usage"')
         usage = merged(usage, _read(head[first : first + _WINDOW]) if first >= 0 else None)
+    if usage is not None and (tier := _tier(tail) or (_tier(head) if len(body) > _TAIL else "")):
+        return usage._replace(tier=tier)
     return usage
 
 
@@ -69,7 +78,18 @@ def merged(one: Usage | None, other: Usage | None) -> Usage | None:
         max(one.cached_tokens, other.cached_tokens),
         max(one.cache_write_tokens, other.cache_write_tokens),
         max(one.reasoning_tokens, other.reasoning_tokens),
+        one.tier or other.tier,
     )
+
+
+def _tier(text: bytes) -> str:
+    """Return the last service tier that a text states in lower case, empty for the standard one."""
+    for name in _TIER_NAMES:
+        at = text.rfind(name)
+        if at >= 0 and (found := _TIER.match(text, at)) is not None:
+            tier = found[1].decode().lower()
+            return "" if tier in STANDARD_TIERS else tier
+    return ""
 
 
 def _last(text: bytes) -> Usage | None:

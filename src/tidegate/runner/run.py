@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from tidegate.admission.audit import receive
-from tidegate.admission.token_costs import require_prices
+from tidegate.admission.token_costs import cost_of, require_prices
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key, Kind
 from tidegate.errors import ConfigurationError
@@ -209,14 +209,16 @@ class ExperimentRun(RunState):
         stage = job.item.stage
         if job.spent.metered:
             self._metered.add(stage)
+            if budget.usd is not None and job.spent.priced < job.spent.metered:
+                self._check_tiers(budget.usd, job)
             return
         unknown = next((each for each in job.attempts if each.kind is Kind.OK and each.usage is None), None)
         if unknown is None:
             return
         if stage not in self._metered:
             bound = (
-                f"the budget of work whose answers state their usage: one of {unknown.key.provider} states none; a "
-                "stream of openai states it with stream_options={'include_usage': True}"
+                f"an answer of {unknown.key.provider} states no usage, so no budget can count it; a stream of openai "
+                "states it with stream_options={'include_usage': True}"
             )
             self.fail(ConfigurationError("budget", str(budget), bound))
         elif not self._told_of_usage:
@@ -225,12 +227,19 @@ class ExperimentRun(RunState):
             logger.warning(text, self.experiment.name, unknown.key.provider)
             self.log(LogLevel.WARN, Category.EXPERIMENT, type="usage_unknown", provider=unknown.key.provider)
 
+    def _check_tiers(self, limit: float, job: Job) -> None:
+        """End the run at an answer of a service tier whose price is unknown: only the answer states its tier."""
+        for each in job.attempts:
+            if each.usage is not None and cost_of(each.key, each.usage) is None:
+                self._on_unpriced(limit, each.key, f"{each.usage.model}@{each.usage.tier}")
+                return
+
     def _on_unpriced(self, limit: float, key: Key, model: str) -> None:
         """End the run before a call whose price is unknown. Any thread may call this."""
         name = f"{key.provider}/{model}" if model else key.provider
         error = ConfigurationError(
             "budget usd", limit,
-            f"a model with a price: {name} has none; tidegate.register_price or TIDEGATE_PRICES adds it",
+            f"{name} has no price; tidegate.register_price or TIDEGATE_PRICES adds one",
         )  # fmt: skip
         self.in_loop(partial(self.fail, error))
 
