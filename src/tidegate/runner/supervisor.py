@@ -153,14 +153,14 @@ class RunSupervisor:
             background.append(BackgroundTask(loop, reading, what, run.fail, ENDS))
 
     async def _set_budget(self, run: ExperimentRun, row: ExperimentRow) -> None:
-        """Begin to count what the run spends; several replicas keep their budget in the database."""
+        """Begin to count what the run spends. Other replicas, and displays, read its budget in the database."""
         budget = run.budget
+        given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
+        if not run.contributes and row.spec.get("budget") != given:
+            spec = {**row.spec, "budget": given} if given else {k: v for k, v in row.spec.items() if k != "budget"}
+            await self._shared.store.amend(run.claim, spec, row.repetitions)
         if run.experiment.spread:
-            given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
             run.kept_budget = Budget(**given) if isinstance(given, dict) else None
-            if not run.contributes and row.spec.get("budget") != given:
-                spec = {**row.spec, "budget": given} if given else {k: v for k, v in row.spec.items() if k != "budget"}
-                await self._shared.store.amend(run.claim, spec, row.repetitions)
         elif budget is not None:
             spent = await self._shared.store.spend(row.id)
             earlier = [

@@ -27,7 +27,7 @@ Slots = Annotated[
 ]
 BudgetUsd = Annotated[
     float | None,
-    typer.Option("--budget-usd", min=0.0, metavar="USD", help="Start no row that would exceed this cost in all."),
+    typer.Option("--budget-usd", metavar="USD", help="Start no row that would exceed this cost in all."),
 ]
 BudgetTokens = Annotated[
     int | None,
