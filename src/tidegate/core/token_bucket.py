@@ -123,17 +123,22 @@ connections) is seen by that."""
 
 SLACK_SHARE = 0.005
 SLACK_MOST = 0.05
-"""Kept in hand on top after each unexpected refusal: one request, or 0.5 % of a token limit; halved in each window."""
+"""Kept in hand on top after each unexpected refusal: one request, or 0.5 % of a token limit."""
+
+TOLERATED = 0.01
+"""Refusals a call that are acceptable. Each answer takes this share of a step back, so the margin settles where as many
+calls are refused. Raising it costs refusals; lowering it keeps the margin of early refusals for longer, which a run
+pays for at its end. Source: bound of the drawn families with one user."""
 
 
 class SafetyMargin:
     """The margin of one bucket, of `requests` or of tokens."""
 
-    __slots__ = ("_quickest", "_requests", "_slack", "_unsure")
+    __slots__ = ("_quickest", "_requests", "_slack", "_step", "_unsure")
 
     def __init__(self, requests: bool) -> None:
         self._requests = requests
-        self._slack = 0.0
+        self._slack = self._step = 0.0
         self._quickest = INFINITY
         self._unsure = 0.0
 
@@ -149,13 +154,13 @@ class SafetyMargin:
 
     def refused(self, limit: float) -> None:
         """The provider refused although there seemed to be room."""
-        step = 1.0 if self._requests else limit * SLACK_SHARE
-        self._slack = min(self._slack + step, limit * SLACK_MOST)
+        self._step = 1.0 if self._requests else limit * SLACK_SHARE
+        self._slack = min(self._slack + self._step, limit * SLACK_MOST)
 
-    def anchored(self, rate: float, window: float, since: float, took: float) -> None:
-        """The bucket has a new anchor, `since` seconds after the last one; its answer `took` so long."""
+    def anchored(self, rate: float, window: float, took: float) -> None:
+        """The bucket has a new anchor, whose answer `took` so long."""
         if self._slack:
-            self._slack *= 0.5 ** (max(0.0, since) / window)
+            self._slack = max(0.0, self._slack - TOLERATED * self._step)
         if self._requests:
             if took < self._quickest:
                 self._quickest = took
@@ -479,7 +484,7 @@ class TokenBucketMirror(QuotaMirror):
             level = max(-self.limit, min(most, max(least, expected)))
         if least <= -self.limit:
             self._anchor_stated, self._hidden = level, level <= 0.0
-        self._margin.anchored(self.rate, self.window, since, now - sent_at)
+        self._margin.anchored(self.rate, self.window, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         self._anchor_remaining = level
         if changed or departs:
