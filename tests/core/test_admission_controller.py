@@ -547,5 +547,25 @@ def test_a_hint_that_no_quota_explains_is_tried_once_and_then_obeyed_where_it_is
 
 def test_a_hint_that_a_quota_explains_is_not_tried(mirrored: AdmissionController) -> None:
     permits = admit(mirrored, 10)
-    settle(mirrored, permits[0], refusal(12.0, bucket(60.0, 0.0)))
-    assert mirrored.pause.until == NOW + 12.0
+    settle(mirrored, permits[0], refusal(30.0, bucket(60.0, 0.0)))
+    assert mirrored.pause.until == NOW + 30.0
+
+
+@pytest.mark.parametrize(("hint", "paused"), [(12.0, 11.25), (11.5, 11.5), (11.0, 11.0), (13.0, 13.0)])
+def test_whole_seconds_end_where_the_quota_that_explains_them_has_room_within_the_last_one(
+    mirrored: AdmissionController, hint: float, paused: float
+) -> None:
+    # Nine calls after the refused one, itself, a half in hand, and one for the refusal: at one a second.
+    permits = admit(mirrored, 10)
+    settle(mirrored, permits[0], refusal(hint, bucket(60.0, 0.0)))
+    assert mirrored.pause.until == NOW + paused
+
+
+def test_a_refusal_before_the_end_of_whole_seconds_is_obeyed_to_its_own_end(mirrored: AdmissionController) -> None:
+    settle(mirrored, admit(mirrored, 10)[0], refusal(12.0, bucket(60.0, 0.0)))
+    early = NOW + 11.25
+    assert mirrored.ready_at(Cost(), early)[0] == early
+    (trial,) = admit(mirrored, 1, early)
+    assert mirrored.ready_at(Cost(), early)[0] > early, "it goes alone"
+    settle(mirrored, trial, refusal(12.0, bucket(60.0, 0.0)), early)
+    assert mirrored.pause.until == early + 12.0

@@ -215,6 +215,21 @@ def test_what_is_kept_in_hand_is_given_up_over_as_many_answers_as_refusals_are_r
     assert mirror.ready_at(1.0, 0.0, 101.0) == pytest.approx(101.0 + 1.0 + MARGIN_SECONDS, abs=0.01)
 
 
+@pytest.mark.parametrize(("needed", "left"), [(800.0, 800.0), (200.0, 500.0), (9000.0, 9000.0)])
+def test_a_refusal_shows_less_than_the_call_needed_within_the_rounding_of_its_level(needed: float, left: float) -> None:
+    # Rounded to thousands, from 500 to 1500 may be left.
+    mirror = TokenBucketMirror(tokens(60_000.0, 60_000.0, quantum=1000.0), 0.0)
+    charge = mirror.debit(58_700.0, 0.0, 1, 0.0)
+    charge.answered = True
+    mirror.observe(tokens(60_000.0, 1000.0, quantum=1000.0), 1, 0.0, 0.1, charge)
+    refused = mirror.debit(needed, 0.0, 2, 0.1)
+    mirror.refund(refused, 0.0)
+    mirror.observe(tokens(60_000.0, 1000.0, quantum=1000.0), 2, 0.1, 0.11, refused)
+    before = mirror.level(0.1)
+    mirror.on_refused(0.1, 0.11, None, needed)
+    assert mirror.level(0.1) == pytest.approx(min(before, left)), before
+
+
 def test_a_limit_that_changed_is_taken_over(mirror: TokenBucketMirror) -> None:
     observe(mirror, reading(600.0, 100.0), 2, 10.0)
     assert (mirror.limit, mirror.rate, mirror.level(10.0)) == (600.0, 10.0, 100.0)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
-from tidegate.core.backoff import OCCASIONAL
+from tidegate.core.backoff import OCCASIONAL, Pause
 from tidegate.core.concurrency_limit import SCARCE
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
@@ -32,6 +32,7 @@ from tidegate.core.quota import charge_of, expected_charge
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
+from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, Cause, Cost, Kind, Outcome, QuotaReading
 
 
@@ -279,6 +280,9 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         tried, hint = wait < hint, wait or None
         gates.pacer.timed = gates.hints.counts_down
         span = gates.hints.span(stated) if hint else None
+    elif hint and gate:
+        wait = _ready_within(gates, pause, gate, permit, hint, now)
+        tried, hint = wait < hint, wait
     if paced and not permit.beyond:
         gates.pacer.named = bool(outcome.retry_after)
         gates.pacer.hint = min(hint or 0.0, gates.pause.cap)
@@ -308,6 +312,21 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     if out is not None:
         facts = (outcome.kind, outcome.cause, outcome.retry_after, gate, outcome.status)
         out.append(events.RateLimitHit(gates.key, now, *facts))
+
+
+def _ready_within(gates: LimiterState, pause: Pause, gate: str, permit: Permit, hint: float, now: float) -> float:
+    """Return the seconds until the quota that explains a refusal has room, where its hint agrees; else the hint.
+
+    Whole seconds are rounded up, so a hint states an interval. An instant of the quota's copy within it is more exact.
+    A call that was refused there shows that the copy is wrong, or that the provider means what it says.
+    """
+    mirror = gates.quotas.mirrors.get(gate)
+    if mirror is None or rounding_of(hint) < WHOLE or permit.sent_at < pause.stated_until:
+        return hint
+    if mirror.refilled_in(1.0) == INFINITY:
+        return hint  # it comes back at a boundary, which hints narrow
+    ready = gates.quotas.ready_at(permit.cost, now)[0]
+    return ready - now if max(now, permit.sent_at + hint - WHOLE) < ready < now + hint else hint
 
 
 def _confirmed(gates: LimiterState, now: float) -> int:
@@ -362,7 +381,7 @@ def _explanation(
     if not name or name in quotas.unproven:
         return ""
     if new_wave:
-        quotas.on_refused(name, permit.order, permit.sent_at, now, hint)
+        quotas.on_refused(name, permit.order, permit.sent_at, now, hint, permit.cost)
     return name
 
 

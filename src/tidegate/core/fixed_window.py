@@ -458,7 +458,7 @@ class FixedWindowMirror(QuotaMirror):
         debit.amount = 0.0
         self.reserved = max(0.0, self.reserved - reserve)
 
-    def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
         """The provider refused what was sent at `sent_at`: the window is empty, whatever was counted.
 
         `retry_after` (seconds) tells its boundary.

@@ -18,7 +18,7 @@ from tidegate.core.quota_base import LoggedCharge, QuotaMirror
 from tidegate.core.rolling_window import RollingWindowMirror
 from tidegate.core.server_clock import ServerClock
 from tidegate.core.token_bucket import TokenBucketMirror
-from tidegate.core.values import HOLDING, PLACES, PRODUCED, Cost, QuotaReading, Refill
+from tidegate.core.values import HOLDING, INFINITY, PLACES, PRODUCED, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW
 
 
@@ -489,13 +489,17 @@ class QuotaSet:
             mirror.used -= debit.amount
             mirror.refund(debit, reserve)
 
-    def on_refused(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_refused(
+        self, name: str, order: int, sent_at: float, now: float, retry_after: float | None, cost: Cost = UNIT_WEIGHT
+    ) -> None:
         """The provider refused the request numbered `order` for want of the quota `name`, whatever its mirror says."""
         self.ample = False
         if self._explorer:
             self._explored(order, True, now)
         mirror = self.mirrors[name]
-        mirror.on_refused(sent_at, now, retry_after)
+        place = PLACES.get(mirror.unit)
+        amount = charge_of(mirror, cost, place, reserves=False)[0] if place is not None else INFINITY
+        mirror.on_refused(sent_at, now, retry_after, amount)
         if retry_after:
             mirror.state(order, now + retry_after)
         portion = self._portion

@@ -400,8 +400,11 @@ class QuotaMirror(ABC):
         """Takes back the charge of a request that the provider refused: it was not debited there."""
 
     @abstractmethod
-    def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
-        """The provider refused what was sent at `sent_at`; `retry_after` is in seconds, where it said one."""
+    def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
+        """The provider refused what was sent at `sent_at`; `retry_after` is in seconds, where it said one.
+
+        The refused call needed `amount` units.
+        """
 
     @abstractmethod
     def observe(

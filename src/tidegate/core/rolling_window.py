@@ -129,7 +129,7 @@ class RollingWindowMirror(QuotaMirror):
         self.ledger.amend(debit, 0.0)
         self.reserved = max(0.0, self.reserved - reserve)
 
-    def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
         """The provider refused although this copy saw room: others took it, and it comes back when the refusal says."""
         wait, room = retry_after or 0.0, max(0.0, self.level(now))
         if wait >= LATE_MOST:

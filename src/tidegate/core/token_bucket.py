@@ -219,6 +219,7 @@ class TokenBucketMirror(QuotaMirror):
 
     __slots__ = (
         "_anchor_at",
+        "_anchor_least",
         "_anchor_level",
         "_anchor_remaining",
         "_anchor_stated",
@@ -249,7 +250,7 @@ class TokenBucketMirror(QuotaMirror):
         self.period = WindowInference(self.window)
         self._brim, self._spilt = self.limit, 0.0
         self._anchor_at = now
-        self._anchor_level = self.limit
+        self._anchor_level = self._anchor_least = self.limit
         self._ceiling = self.limit
         self._ceiling_at = now
         self._anchor_remaining = self._anchor_stated = self.limit
@@ -385,7 +386,7 @@ class TokenBucketMirror(QuotaMirror):
             debit.by_rule = ()
         self.reserved = max(0.0, self.reserved - reserve)
 
-    def on_refused(self, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
         self._round_trip = min(self._round_trip, ROUND_TRIPS * (now - sent_at))
         if retry_after and self.limit <= FEW and self.unit == "requests" and self._anchor_remaining <= 0.0:
@@ -394,6 +395,9 @@ class TokenBucketMirror(QuotaMirror):
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         if sent_at < self.since:
             return  # nothing was known yet
+        if sent_at == self._anchor_at:
+            # Its reading was rounded: less than the call needed was left.
+            self._anchor_level = max(self._anchor_least, min(self._anchor_level, amount * self.scale))
         if self.charging is not None:
             self.charging.steps.wake()
         self._margin.refused(self.limit)
@@ -486,7 +490,7 @@ class TokenBucketMirror(QuotaMirror):
             self._anchor_stated, self._hidden = level, level <= 0.0
         self._margin.anchored(self.rate, self.window, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
-        self._anchor_remaining = level
+        self._anchor_remaining, self._anchor_least = level, least
         if changed or departs:
             self.take_rule()
         self._advance(now)

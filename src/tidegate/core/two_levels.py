@@ -205,9 +205,11 @@ class TwoLevelQuotas:
         for level, some in self._split(charges):
             level.refund(some)
 
-    def on_refused(self, name: str, order: int, sent_at: float, now: float, retry_after: float | None) -> None:
+    def on_refused(
+        self, name: str, order: int, sent_at: float, now: float, retry_after: float | None, cost: Cost = UNIT_WEIGHT
+    ) -> None:
         """Record a refusal for lack of the quota `name`."""
-        self._level_of(name).on_refused(name, order, sent_at, now, retry_after)
+        self._level_of(name).on_refused(name, order, sent_at, now, retry_after, cost)
 
     def observe(
         self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
