@@ -115,6 +115,33 @@ def test_a_refusal_refutes_a_rule_that_predicts_too_little_with_all_calls_sent()
     assert model.evidence.rule == "bound"
 
 
+def test_what_two_refusals_show_is_not_hidden_by_the_span_before_them() -> None:
+    """Outputs of 13,000 end after the last admission; the inputs of 80,000 before say nothing about outputs."""
+    model = ChargingModel("tokens", 0.0)
+    before, between = (80_000.0, 80_000.0, 90_000.0, 90_000.0, 80_000.0), (0.0, 0.0, 0.0, -5000.0, 13_000.0)
+    assert not model.emptied(80_000.0, 80_000.0, before, [], LIMIT, 0.5)
+    assert model.emptied(13_000.0, 13_000.0, between, [], LIMIT, 0.6)
+    assert model.evidence.rule == "input + output"
+    model = ChargingModel("tokens", 0.0)
+    assert not model.emptied(80_000.0, 80_000.0, before, [], LIMIT, 0.5)
+    assert not model.fell(0.0, 0.0, (0.0,) * 5, 1.0, LIMIT, 0.55)
+    assert not model.emptied(13_000.0, 13_000.0, between, [], LIMIT, 0.6), "the answer before may have seen too little"
+
+
+def test_a_rule_that_is_refuted_is_not_tested() -> None:
+    quotas = QuotaSet()
+    dear = Cost(tokens=8_000.0, input_estimate=100.0, output_bound=7_900.0, output_estimate=20.0)
+    reading = QuotaReading("quota", "tokens", "continuous", LIMIT, LIMIT - 100.0, window=60.0)
+    quotas.observe((reading,), 1, 0.0, 0.0, quotas.debit(dear, 1, 0.0))
+    mirror = quotas.mirrors["quota"]
+    assert mirror.charging is not None
+    for order in (2, 3, 4):
+        quotas.debit(dear, order, 0.1)
+    assert mirror.may_fit_at(dear, 0, 1.2) < mirror.ready_at(8_000.0, 0.0, 1.2)
+    mirror.charging.refuted = tuple(range(1, 5))
+    assert mirror.may_fit_at(dear, 0, 1.2) == INFINITY
+
+
 def test_a_refusal_refutes_no_rule_that_predicts_as_much_with_calls_that_overtook_it() -> None:
     model = ChargingModel("tokens", 0.0)
     outstanding = [(1000.0, 1000.0, 2000.0, 2000.0, 1000.0)] * 20

@@ -132,7 +132,7 @@ class ChargingModel:
         "_low",
         "_needed",
         "_predicted",
-        "_refuted",
+        "_refused_below",
         "_scores",
         "_since_span",
         "_spans",
@@ -142,6 +142,7 @@ class ChargingModel:
         "follows_ends",
         "input",
         "produces",
+        "refuted",
         "returns",
         "rule",
         "since",
@@ -163,7 +164,9 @@ class ChargingModel:
         self._step_errors: list[float] = []
         self._spans = 0
         self._better = self._votes = 0
-        self._refuted: tuple[int, ...] = ()
+        self.refuted: tuple[int, ...] = ()
+        # Of the newest answer, where it was a refusal: what is unsure of it, the other way round.
+        self._refused_below: Sequence[float] | None = None
         self._scores = [0.0] * len(RULES[unit])
         self.forget_span()
 
@@ -171,7 +174,7 @@ class ChargingModel:
     def evidence(self) -> ChargingEvidence:
         """Return the rule in force and its evidence."""
         rules = RULES[self.unit]
-        refuted = tuple(rules[each] for each in self._refuted)
+        refuted = tuple(rules[each] for each in self.refuted)
         words = self.input.words if self.input is not None else ""
         return ChargingEvidence(rules[self.rule], self.since, self._spans, refuted, words)
 
@@ -225,6 +228,7 @@ class ChargingModel:
         worth `scale` by the rule in force.
         """
         self._add(low, high, predicted)
+        self._refused_below = None
         if self._since_span < max(self._needed, SPAN * limit + rounding):
             return False
         unsure = find_unsure() if find_unsure is not None else None
@@ -243,7 +247,7 @@ class ChargingModel:
         best = self._best(self._scores, least, most, CLEARLY)
         proves = least > -INFINITY and most < INFINITY
         if proves:
-            self._refuted = tuple(each for each, error in enumerate(errors) if error > CLOSE)
+            self.refuted = tuple(each for each, error in enumerate(errors) if error > CLOSE)
             self._end_span(unsure)
         else:
             self.forget_span()
@@ -278,23 +282,45 @@ class ChargingModel:
         if self._low == -INFINITY:
             self.forget_span()  # this fall alone says more
         self._add(low, high, predicted)
-        if self._low < SPAN * limit:
+        unsure = find_unsure() if find_unsure is not None else None
+        begun, self._refused_below = self._refused_below, unsure.below if unsure is not None else self._below
+        refuted = self._refuted_by_fall(self._low, self._predicted, self._above, outstanding, limit)
+        if refuted is None and begun is not None:
+            # Since another refusal: what that span does not show may show here.
+            refuted = self._refuted_by_fall(low, predicted, begun, outstanding, limit)
+        if refuted is None:
             return False
-        shown = self._low - CLOSE * abs(self._low) - NOISE * limit
-        most = [
-            total + above + sum(max(0.0, each[rule]) for each in outstanding if each)
-            for rule, (total, above) in enumerate(zip(self._predicted, self._above, strict=True))
-        ]
-        if most[self.rule] >= shown or max(most) < shown:
-            return False
-        self._refuted = tuple(each for each in range(len(most)) if most[each] < shown)
-        errors = self._errors(self._low, self._high, find_unsure() if find_unsure is not None else None, limit)
-        for each in self._refuted:
+        self.refuted = refuted
+        errors = self._errors(self._low, self._high, unsure, limit)
+        for each in self.refuted:
             errors[each] = INFINITY
         scores = self._scored(errors)
         # Of the rules that fit, the dearest overdraws nothing, as after the first answer.
         best = min(range(len(scores)), key=lambda each: (max(0.0, scores[each] - CLOSE), -self._predicted[each]))
         return best != self.rule and self._take(best, now)
+
+    def _refuted_by_fall(
+        self,
+        low: float,
+        predicted: Sequence[float],
+        above: Sequence[float],
+        outstanding: Sequence[tuple[float, ...]],
+        limit: float,
+    ) -> tuple[int, ...] | None:
+        """Return the rules that a fall by at least `low` refutes, None where it does not refute the one in force.
+
+        `above` is what may be in the fall beyond what is `predicted`, besides all that is `outstanding`.
+        """
+        if low < SPAN * limit:
+            return None
+        shown = low - CLOSE * abs(low) - NOISE * limit
+        most = [
+            total + more + sum(max(0.0, each[rule]) for each in outstanding if each)
+            for rule, (total, more) in enumerate(zip(predicted, above, strict=True))
+        ]
+        if most[self.rule] >= shown or max(most) < shown:
+            return None
+        return tuple(each for each in range(len(most)) if most[each] < shown)
 
     def sent(self, by_rule: Sequence[float], cost: Cost) -> int:
         """Add a call that is sent to the steps; return its number there."""

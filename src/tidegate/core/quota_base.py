@@ -274,13 +274,15 @@ class QuotaMirror(ABC):
     def may_fit_at(self, cost: Cost, place: int, now: float) -> float:
         """Return when a call fits by another charging rule than the one in force, which is still in doubt.
 
-        Infinity where no rule is in doubt, or where nothing comes back before a boundary.
+        Infinity where no other rule is in doubt, or where nothing comes back before a boundary.
         """
         model = self.charging
         if model is None or model.settled or model.single or not cost.input_estimate:
             return INFINITY
         room = self.anchored_level(now) + self.ledger.total
         amounts = at_admission(self.unit, cost, cost[place])
+        # A fall that refutes the rule in force, too, has another cause: other clients.
+        excluded = {model.rule, *(model.refuted if model.rule not in model.refuted else ())}
         # Summed by column, as a queue that waits asks for each charge again and again.
         rules = len(amounts)
         by_rule = [debit.by_rule or (debit.amount,) * rules for debit in self.ledger.entries]
@@ -288,9 +290,9 @@ class QuotaMirror(ABC):
         missing = [
             min(amount, self.limit) - min(self.limit, room - total)
             for rule, (amount, total) in enumerate(zip(amounts, charged, strict=True))
-            if rule != model.rule
+            if rule not in excluded
         ]
-        return now + self.refilled_in(max(0.0, min(missing)))
+        return now + self.refilled_in(max(0.0, min(missing))) if missing else INFINITY
 
     def refilled_in(self, amount: float) -> float:
         """Return the seconds in which `amount` comes back; infinity where it comes at a boundary."""
