@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +17,7 @@ from bench.network import TRAVEL
 from bench.scenarios import Row
 from tidegate.testing import Call, Refusal
 from tidegate.testing.accounts import Accounts, AdmittedCall
+from tidegate.testing.admission import Ticket
 
 SOONEST = 2 * TRAVEL
 """Seconds after which a player that is not refused knows that it was admitted."""
@@ -45,6 +47,7 @@ class Books:
         self.now = 0.0
         self.refused = 0
         self.last_end = self.newest_end = 0.0
+        self.newest_output = 0
         self.first = -1.0
         self._accounts = Accounts(row.seeded(seed), lambda: self.now)
         self._ends: list[tuple[float, int, AdmittedCall, int]] = []
@@ -61,6 +64,7 @@ class Books:
             return False
         natural = self._accounts.output_tokens(USUAL_OUTPUT)
         output = natural if call.max_tokens is None else min(natural, call.max_tokens)
+        self.newest_output = output
         end = self.newest_end = at + outcome.latency + outcome.token_pace * output
         heapq.heappush(self._ends, (end, self._sent, outcome, output))
         self.last_end = max(self.last_end, end)
@@ -146,4 +150,33 @@ def unrated(row: Row, seed: int) -> Played:
         count, now = drain(max(now, ends))
         admitted += count
         rate, span = admitted / (now - empty), span * LONGER
+    return books.played()
+
+
+def reckoning(row: Row, seed: int) -> Played:
+    """Play announced limits whose numbers and charges are known: what a client can know at best.
+
+    It keeps the provider's own books, and learns of an end, and what it produced, by the answer. So an admission can
+    make use of ends that were a round trip before it, at the latest.
+    """
+    books, gate = Books(row, seed), row.seeded(seed).gate()
+    running: list[tuple[float, int, Ticket, int]] = []
+    now = 0.0
+    for number, call in enumerate(row.calls(seed)):
+        while True:
+            while running and running[0][0] <= now:
+                known, _, ticket, output = heapq.heappop(running)
+                gate.finish(ticket, output, known)
+            heard = running[0][0] if running else math.inf
+            if len(running) >= row.callers:
+                now = heard
+                continue
+            granted = gate.admit(call, now)
+            if isinstance(granted, Refusal):
+                now = min(gate.ready_at(call, now), heard)
+            elif books.send(call, now):
+                heapq.heappush(running, (books.newest_end + SOONEST, number, granted, books.newest_output))
+                break
+            else:
+                now += SOONEST
     return books.played()
