@@ -18,7 +18,10 @@ from bench.hidden import BURSTS, FLIPS, RATES
 from bench.players import SOONEST, Books, Played
 from bench.scenarios import Row
 
-SHARE = {"tiny-bucket": 0.85, "flips": 0.7, "flips-mixed": 0.7}
+FOREIGN, FOREIGN_BURSTS = (8.0, 40.0), (0.3, 1.5)
+"""Lowest and highest rate of the family `foreign-headers`, and bursts as seconds of the rate."""
+
+SHARE = {"tiny-bucket": 0.85, "flips": 0.7, "flips-mixed": 0.7, "foreign-headers": 0.85}
 """Share of the buckets that admit a call when it goes. 8 even seeds: for `tiny-bucket` 0.6 takes 1.005 of the ideal
 with 0.041 refusals a call, 0.85 1.006 with 0.020, and 0.9 1.014 with 0.023. For `flips` 0.6 takes 1.022 with 0.049, 0.7
 1.045 with 0.042, and 0.85 1.064 with 0.031. Where phases are known to be equally long, `flips` takes 1.001 with 0.014.
@@ -108,19 +111,29 @@ def _numbers(low: float, high: float, digits: int) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
+def _bursts(name: str, rate: float) -> list[tuple[int, float]]:
+    """Return the bursts that a family may draw for a rate, with their weights."""
+    if name == "foreign-headers":
+        low, high = FOREIGN_BURSTS
+        return [(burst, 1.0) for burst in range(max(2, round(low * rate)), max(2, round(high * rate)) + 1)]
+    # `Draw.whole` draws small bursts more often, and `Draw.one` does not.
+    flips = name.startswith("flips")
+    return [(burst, math.log1p(1.0 / burst) if flips else 1.0) for burst in BURSTS[flips]]
+
+
 class Filter:
     """Buckets that a family may draw and that explain all outcomes so far, by their probability."""
 
     def __init__(self, name: str) -> None:
-        flips = name != "tiny-bucket"
-        low, high = RATES[flips]
+        flips = name.startswith("flips")
+        low, high = FOREIGN if name == "foreign-headers" else RATES[flips]
         rates = _numbers(low, high, 3)
         edges = [low, *((one + other) / 2.0 for one, other in pairwise(rates)), high]
         self._kept = [
-            # Rates are even in the logarithm; `Draw.whole` draws small bursts more often, and `Draw.one` does not.
-            Candidate(rate, burst, slow, math.log(until / since) * (math.log1p(1.0 / burst) if flips else 1.0))
+            # Rates are even in the logarithm.
+            Candidate(rate, burst, slow, math.log(until / since) * weight)
             for rate, since, until in zip(rates, edges, edges[1:], strict=False)
-            for burst in BURSTS[flips]
+            for burst, weight in _bursts(name, rate)
             for slow in ((False, True) if flips else (False,))
         ]
         shortest, longest = FLIPS

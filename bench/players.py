@@ -154,29 +154,37 @@ def unrated(row: Row, seed: int) -> Played:
 
 
 def reckoning(row: Row, seed: int) -> Played:
-    """Play announced limits whose numbers and charges are known: what a client can know at best.
+    """Play announced limits whose kind and charges are known, and whose numbers the first word of the provider tells.
 
     It keeps the provider's own books, and learns of an end, and what it produced, by the answer. So an admission can
-    make use of ends that were a round trip before it, at the latest.
+    make use of ends that were a round trip before it, at the latest. Until the first answer or refusal it sends one
+    call a round trip, so that at most one is refused.
     """
     books, gate = Books(row, seed), row.seeded(seed).gate()
     running: list[tuple[float, int, Ticket, int]] = []
-    now = 0.0
+    now, told_at = 0.0, math.inf
     for number, call in enumerate(row.calls(seed)):
         while True:
             while running and running[0][0] <= now:
                 known, _, ticket, output = heapq.heappop(running)
                 gate.finish(ticket, output, known)
             heard = running[0][0] if running else math.inf
+            told_at = min(told_at, heard)
             if len(running) >= row.callers:
                 now = heard
                 continue
             granted = gate.admit(call, now)
             if isinstance(granted, Refusal):
+                if now < told_at:
+                    books.send(call, now)
+                    told_at = now
                 now = min(gate.ready_at(call, now), heard)
             elif books.send(call, now):
                 heapq.heappush(running, (books.newest_end + SOONEST, number, granted, books.newest_output))
+                told_at = min(told_at, books.newest_end + SOONEST)
                 break
             else:
                 now += SOONEST
+        if now < told_at:
+            now += SOONEST
     return books.played()
