@@ -38,6 +38,13 @@ def test_where_all_that_was_let_in_is_known_it_must_be_the_whole_of_the_portion(
     assert (told is not None) is speaks
 
 
+@pytest.mark.parametrize(("calls", "speaks"), [(66, True), (67, False)])
+def test_more_calls_than_all_windows_so_far_admit_speak_of_no_portion(calls: int, speaks: bool) -> None:
+    """4.2 s touch six windows of a second at most, with 11 calls each."""
+    told = portion_of("requests", 600.0, 60.0, AdmittedBurst([0.1] * 10, calls, 4.2), 0.6)
+    assert (told is not None) is speaks
+
+
 def test_where_the_window_is_known_roughly_what_was_let_in_fits() -> None:
     told = portion_of("requests", 300.0, 6.1, lately([0.1] * 50), 0.6)
     assert told is not None

@@ -261,6 +261,9 @@ def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wa
         recently = let_in.calls if known else sum(ago <= shorter for ago in let_in.under_way)
         least = portion * (WHOLE if known else SEEN)
         fits = max(1.0, least) <= recently <= int(MORE * portion)
+        # All calls so far went within so many windows at most, wherever their boundaries lie.
+        windows = let_in.seconds // shorter + 2.0
+        fits = fits and let_in.calls <= windows * max(1.0, MORE * portion)
         if 2.0 * shorter <= window and wait <= shorter and fits:
             # The window may be known roughly only: what was admitted fits in.
             whole = max(1.0, portion, float(recently))
