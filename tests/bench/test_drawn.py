@@ -16,7 +16,7 @@ from bench.drawn import Draw, Drawn, families, supplied
 from bench.drawntable import BARS, DRAWN, HEADER, MARKS, NAMES, PAGE, YARDSTICKS, Bar, asked, line, named, shown
 from bench.families import SILENT
 from bench.lab import seeds_of
-from bench.players import Played, knowing, phaseless, unrated
+from bench.players import Played, knowing, phaseless, reckoning, unrated
 from bench.scenarios import NAMES as ROW_NAMES
 from bench.scenarios import Row
 from tests.bench.rows import SMALL
@@ -240,6 +240,7 @@ def test_a_player_without_the_rate_plays_a_window_as_one_without_the_phase() -> 
         ("flips", filtering, 1.08, 0.06),
         ("flips-mixed", filtering, 1.08, 0.06),
         ("growth", steepening, 1.03, 0.02),
+        ("foreign-headers", filtering, 1.01, 0.01),
         ("hidden-fixed", sizing, 1.03, 0.1),
         ("hidden-slots", filling, 1.06, 0.01),
         ("hidden-rolling", searching, 1.06, 0.07),
@@ -253,6 +254,16 @@ def test_a_player_that_knows_the_distribution_alone_is_late_by_little_and_seldom
     assert all(played.seconds < math.inf for played, _, _ in found)
     assert median(played.seconds / ideal for played, ideal, _ in found) < ratio
     assert 0.0 < median(played.refused / count for played, _, count in found) < refused
+
+
+@pytest.mark.parametrize("name", ["charges-returned", "charges-produced", "announced-rolling"])
+def test_a_player_that_knows_how_calls_are_charged_is_late_by_little_and_refused_once(name: str) -> None:
+    for seed in (0, 2, 4, 14):
+        row = FAMILIES[name].row(seed)
+        played = reckoning(row, seed)
+        assert played.seconds < 1.05 * row.ideal(seed).makespan
+        # Where output is charged at its end, it may end just before an admission.
+        assert played.refused <= (2 if name == "charges-produced" else 1)
 
 
 @pytest.mark.parametrize(
