@@ -190,8 +190,8 @@ class Usage(NamedTuple):
     """Usage that a response states, in tokens.
 
     `cached_tokens` is the part of the input that was read from a cache, and `cache_write_tokens` the part that was
-    written to one. `reasoning_tokens` is the part of the output that the model thought. `tier` is the service tier of
-    the answer, empty for the standard one. `model` is the model that the request names.
+    written to one. `reasoning_tokens` is the part of the output that the model thought. `model` is the model that the
+    request names. `tier` is the service tier of the answer, empty for the standard one.
     """
 
     input_tokens: int = 0
@@ -199,8 +199,8 @@ class Usage(NamedTuple):
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
-    tier: str = ""
     model: str = ""
+    tier: str = ""
 
 
 class RequestFacts(NamedTuple):

@@ -78,7 +78,7 @@ def merged(one: Usage | None, other: Usage | None) -> Usage | None:
         max(one.cached_tokens, other.cached_tokens),
         max(one.cache_write_tokens, other.cache_write_tokens),
         max(one.reasoning_tokens, other.reasoning_tokens),
-        one.tier or other.tier,
+        tier=one.tier or other.tier,
     )
 
 

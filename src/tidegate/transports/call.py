@@ -467,7 +467,7 @@ class HttpCall(GovernedCall, ABC):
             charged = providers.charged(self.provider, usage) if usage.cached_tokens else usage
             self.registry.learn_usage(permit, self.request_facts, charged)
         # Written out, as `_replace` takes longer and every answer comes here.
-        usage = Usage(*usage[:6], self.request_facts.model)
+        usage = Usage(*usage[:5], self.request_facts.model, usage.tier)
         return Outcome(*outcome[:4], usage, *outcome[5:])
 
     def _without_price(self) -> tuple[dict[str, str], dict[str, Any]]:
