@@ -495,6 +495,25 @@ def test_budget_of_a_command_is_refused_and_changes_nothing(
     assert listed["status"] == "COMPLETED"
 
 
+def test_resume_of_a_batch_experiment_with_a_budget_is_refused_and_changes_nothing(
+    tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "any")
+    experiment = declared(tmp_path, provider, "compatible")
+
+    async def run() -> Status:
+        async with runner_at(tmp_path, **POLL) as runner:
+            await runner.run(experiment)
+        async with runner_at(tmp_path, restore=lambda spec: experiment, budget_usd=1.0, **POLL) as runner:
+            with pytest.raises(ConfigurationError, match="none for an experiment with batch=True"):
+                await runner.resume("e")
+            row = await runner.store.find("e")
+            assert row is not None
+            return row.status
+
+    assert asyncio.run(run()) is Status.COMPLETED
+
+
 def test_display_of_a_run_says_how_many_rows_are_in_batches(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,7 +197,8 @@ class ExperimentRunner:
     async def resume(self, name_or_id: str | int) -> Toggle:
         """Resume an experiment here for the user, including failed and parked items.
 
-        Raise `CannotLoad` if its code or a named credential is missing here; nothing has changed then.
+        Raise `CannotLoad` if its code or a named credential is missing here, and `ConfigurationError` for a budget with
+        `batch`; nothing has changed then.
         """
         return await self._claim_service.resume(await self._row(name_or_id))
 
