@@ -230,8 +230,9 @@ class ExperimentRun(RunState):
     def _check_tiers(self, limit: float, job: Job) -> None:
         """End the run at an answer of a service tier whose price is unknown: only the answer states its tier."""
         for each in job.attempts:
-            if each.usage is not None and cost_of(each.key, each.usage) is None:
-                self._on_unpriced(limit, each.key, f"{each.usage.model}@{each.usage.tier}")
+            usage = each.usage
+            if usage is not None and cost_of(each.key, usage) is None:
+                self._on_unpriced(limit, each.key, "@".join(filter(None, (usage.model, usage.tier))))
                 return
 
     def _on_unpriced(self, limit: float, key: Key, model: str) -> None:
