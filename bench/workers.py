@@ -82,10 +82,10 @@ def run(program: Program, share: str, seed: int) -> Outcome:
             check=False,
         )  # fmt: skip
         truth = simulator.truth()
-    if ended.returncode and truth.total.answered == program.rows:
-        raise RuntimeError(ended.stdout.decode()[-2000:])
-    lost = program.rows - truth.total.answered
     admitted = truth.admitted_at
+    if not admitted or (ended.returncode and truth.total.answered == program.rows):
+        raise RuntimeError(f"{program.words[-1]} ended with code {ended.returncode}: {ended.stdout.decode()[-2000:]}")
+    lost = program.rows - truth.total.answered
     ideal = max(1, len(admitted) - BURST) / PER_SECOND
     return Outcome(truth.total.refusals / program.rows, lost, (admitted[-1] - admitted[0]) / ideal)
 
@@ -105,10 +105,8 @@ def main() -> int:
         program = PROGRAMS[name]
         for share in program.shares:
             found = [run(program, share, seed) for seed in range(given.seeds)]
-            refused, ratio = (
-                statistics.median(one.refused for one in found),
-                statistics.median(one.ratio for one in found),
-            )
+            refused = statistics.median(one.refused for one in found)
+            ratio = statistics.median(one.ratio for one in found)
             lost = max(one.lost for one in found)
             figures[f"{name}, {share}"] = found
             rows.append([name, share, f"{refused:.4f}", f"{ratio:.3f}", str(lost)])

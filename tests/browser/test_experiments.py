@@ -225,7 +225,10 @@ def test_a_refused_export_is_told_and_is_no_file(page: Any, url: tuple[str, str]
 
 
 def test_a_filter_that_cannot_be_used_is_told(page: Any, url: tuple[str, str]) -> None:
-    opened(page, url, "/experiments/1/rows?evaluator=judge&output=score&low=x", "low not usable: it must be a number")
+    said = "low not usable: it must be a number"
+    opened(page, url, "/experiments/1/rows?evaluator=judge&output=score&low=x", said)
+    assert page.get_by_text(said).first.is_visible()
+    assert page.locator("table.rows tbody tr").count() == 0
 
 
 def test_no_screen_is_wider_than_the_window(page: Any, url: tuple[str, str]) -> None:

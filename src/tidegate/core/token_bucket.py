@@ -158,7 +158,7 @@ class SafetyMargin:
         self._slack = min(self._slack + self._step, limit * SLACK_MOST)
 
     def anchored(self, rate: float, window: float, took: float) -> None:
-        """The bucket has a new anchor, whose answer `took` so long."""
+        """The bucket has a new anchor, whose answer came after `took` seconds."""
         if self._slack:
             self._slack = max(0.0, self._slack - TOLERATED * self._step)
         if self._requests:
