@@ -35,21 +35,32 @@ def ledger_of(budget: Budget, stages: int = 1) -> BudgetLedger:
 
 
 def played(
-    budget: float, cost: Callable[[random.Random], float], slots: int, seed: int, judge: float = 0.0, rows: int = 1_000
+    budget: float,
+    cost: Callable[[random.Random], float],
+    slots: int,
+    seed: int,
+    judge: float = 0.0,
+    rows: int = 1_000,
+    sizes: Callable[[int], int] = lambda row: 1,
 ) -> tuple[float, int, int, float]:
-    """Run rows against a ledger: each takes one round. Return what was spent, rows, rounds, and the dearest row."""
+    """Run rows against a ledger: each takes one round. Return what was spent, rows, rounds, and the dearest row.
+
+    A row of size n costs n times `cost`.
+    """
     draw = random.Random(seed)
     ledger = ledger_of(Budget(usd=budget * 1e-9), 2 if judge else 1)
     total, done, rounds, dearest = 0.0, 0, 0, 0.0
     while not ledger.reached and done < rows:
         started = 0
-        while started < slots and done + started < rows and ledger.may_start():
-            ledger.start_row()
+        while started < slots and done + started < rows and ledger.may_start(sizes(done + started)):
+            ledger.start_row(sizes(done + started))
             started += 1
-        assert started, "neither reached nor able to start"
-        for _ in range(started):
-            price = round(cost(draw))
-            ledger.end_task(spent(price), answered=True)
+        if not started:
+            assert ledger.reached, "neither reached nor able to start"
+            break
+        for row in range(done, done + started):
+            price = round(sizes(row) * cost(draw))
+            ledger.end_task(sizes(row), spent(price), answered=True)
             total += price
             if judge:
                 ledger.end_judgement(1, spent(round(judge)))
@@ -80,6 +91,49 @@ def test_spend_is_near_the_budget_however_many_are_in_flight(kind: str, slots: i
         assert total >= budget - max(0.02 * budget, 3 * dearest), (kind, slots, seed)
 
 
+@pytest.mark.parametrize("slots", [4, 100, 1_000])
+@pytest.mark.parametrize("kind", ["equal", "even"])
+def test_long_rows_after_short_ones_reserve_more_than_these_have_cost(kind: str, slots: int) -> None:
+    for seed in range(12):
+        budget = 50_000_000.0
+        total, done, _, dearest = played(budget, COSTS[kind], slots, seed, sizes=lambda row: 1 + row // 4)
+        assert done < 1_000
+        assert total <= budget + max(0.02 * budget, dearest), (kind, slots, seed)
+        assert total >= budget - max(0.02 * budget, 3 * dearest), (kind, slots, seed)
+
+
+def test_a_long_row_that_does_not_fit_alone_is_not_started() -> None:
+    ledger = ledger_of(Budget(tokens=1_000))
+    for _ in range(5):
+        for size in (10, 20):
+            assert ledger.may_start(size)
+            ledger.start_row(size)
+            ledger.end_task(size, spent(size), answered=True)
+    assert not ledger.reached
+    assert ledger.may_start(800)
+    assert not ledger.may_start(900)
+    assert ledger.reached
+    assert ledger.may_start(20)
+    assert not ledger.reached
+
+
+def test_sizes_that_say_nothing_change_no_reserve() -> None:
+    def started(size: Callable[[random.Random], int]) -> int:
+        draw, sizes = random.Random(7), random.Random(8)
+        ledger = ledger_of(Budget(tokens=300_000))
+        for _ in range(200):
+            own = size(sizes)
+            ledger.start_row(own)
+            ledger.end_task(own, spent(round(COSTS["even"](draw))), answered=True)
+        count = 0
+        while ledger.may_start(own := size(sizes)):
+            ledger.start_row(own)
+            count += 1
+        return count
+
+    assert started(lambda draw: draw.randrange(1, 1_000)) == pytest.approx(started(lambda draw: 1), abs=3)
+
+
 def test_judgements_are_reserved_with_their_rows() -> None:
     total, done, _, dearest = played(500_000.0, COSTS["even"], 100, 3, judge=500.0)
     assert total <= 500_000.0 + max(10_000.0, dearest)
@@ -95,9 +149,9 @@ def test_many_rows_run_at_once_after_few_rounds() -> None:
 def test_rows_without_cost_are_no_reason_to_stop() -> None:
     ledger = ledger_of(Budget(tokens=10))
     for _ in range(100):
-        assert ledger.may_start()
-        ledger.start_row()
-        ledger.end_task(TokenTotals(), answered=True)
+        assert ledger.may_start(1)
+        ledger.start_row(1)
+        ledger.end_task(1, TokenTotals(), answered=True)
     assert not ledger.reached
 
 
@@ -401,7 +455,7 @@ def test_answers_of_an_earlier_run_are_judged_within_the_budget(slots: int) -> N
             ledger.close_judgement(1)
         judged += started
     assert 270 <= judged <= 300 + 0.02 * 1_350 / 0.5
-    assert not ledger.may_start()
+    assert not ledger.may_start(1)
 
 
 @in_loop

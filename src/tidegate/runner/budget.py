@@ -2,7 +2,10 @@
 
 Theory of operation. A row that starts is finished and counted, with the judgements of its answer. So before it starts,
 its cost is reserved, and that of all rows under way (`core.spend_reserve`). The margin of the reserve shrinks as rows
-end, and then more may start. When no row is under way and the mean does not fit any more, the budget is reached.
+end, and then more may start. When no row is under way and the next one does not fit any more, the budget is reached.
+
+A row reserves the larger of two costs: the mean of the rows that ended, and an estimate from its own size. Where the
+costs of this run follow the sizes of the rows, long rows reserve more than the short ones before them have cost.
 
 The first row runs alone, and then at most as many rows as have been measured: a mean of three rows says little about
 the next thousand.
@@ -48,6 +51,46 @@ class Budget:
         return {name: value for name in ("usd", "tokens") if (value := getattr(self, name)) is not None}
 
 
+class SizeLine:
+    """Line through the costs of ended rows over their sizes, by which the cost of another row is estimated.
+
+    The slope is shrunk by the evidence for it, so rows whose costs do not depend on their sizes are estimated at their
+    mean (the positive part of a Stein estimate: source, Efron and Morris 1973, "Stein's estimation rule").
+    """
+
+    __slots__ = ("_count", "_products", "_size", "_size_squares", "_squares", "mean", "slope")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._size = self._size_squares = self._products = self._squares = 0.0
+        self.mean = self.slope = 0.0
+
+    def add(self, size: float, cost: float) -> None:
+        """Add one row; `size` is in characters."""
+        self._count += 1
+        by_size, by_cost = size - self._size, cost - self.mean
+        self._size += by_size / self._count
+        self.mean += by_cost / self._count
+        self._size_squares += by_size * (size - self._size)
+        self._squares += by_cost * (cost - self.mean)
+        self._products += by_size * (cost - self.mean)
+        self.slope = self._shrunk()
+
+    def _shrunk(self) -> float:
+        if self._count < 3 or not self._size_squares:
+            return 0.0
+        slope = self._products / self._size_squares
+        explained = slope * self._products
+        if not explained:
+            return 0.0
+        unexplained = max(0.0, self._squares - explained) / (self._count - 2)
+        return slope * max(0.0, 1.0 - unexplained / explained)
+
+    def estimate(self, rows: int, size: float) -> float:
+        """Return the estimated cost of rows that have this size together; it is not below 0."""
+        return max(0.0, rows * self.mean + self.slope * (size - rows * self._size))
+
+
 class StageCosts:
     """Costs of the ended jobs of one stage: their number, their mean, and the spread around it."""
 
@@ -77,11 +120,18 @@ class SpendLimit:
         self.amount = amount
         self.spent = spent
         self.costs = [StageCosts() for _ in range(stages)]
+        self.line = SizeLine()
 
-    def stages(self, under_way: Iterable[int]) -> Iterator[StageReserve]:
-        """Yield what the reserve for the items under way needs to know."""
-        for count, costs in zip(under_way, self.costs, strict=True):
-            yield StageReserve(count, costs.count, costs.mean, costs.deviation)
+    def stages(self, under_way: Iterable[int], rows: int, size: float) -> Iterator[StageReserve]:
+        """Yield what the reserve for the items under way needs to know.
+
+        `rows` under way, with the one that may start next, have this `size` together.
+        """
+        for stage, (count, costs) in enumerate(zip(under_way, self.costs, strict=True)):
+            mean = costs.mean
+            if stage == TASK and rows:
+                mean = max(mean, self.line.estimate(rows, size) / rows)
+            yield StageReserve(count, costs.count, mean, costs.deviation)
 
 
 class BudgetLedger:
@@ -91,7 +141,8 @@ class BudgetLedger:
     spent that the experiment has no more. The stages are the tasks, then the evaluators.
 
     `under_way` counts for each stage the items that have started or must follow: each row has one item in each stage.
-    At first these are the `unjudged` answers of earlier claims.
+    At first these are the `unjudged` answers of earlier claims. `size_under_way` is the size of the tasks under way, in
+    characters of their stored rows.
     """
 
     def __init__(
@@ -99,6 +150,8 @@ class BudgetLedger:
     ) -> None:
         self.budget = budget
         self.under_way = [0, *unjudged]
+        self.size_under_way = 0
+        self._next_size: int | None = None
         self._left_over = any(unjudged)
         self._limits: dict[str, SpendLimit] = {}
         for name, amount in budget.stored().items():
@@ -109,10 +162,20 @@ class BudgetLedger:
                     # The spread is not known any more: the mean counts as one job.
                     costs.add(_amount(name, tokens) / results)
 
-    def may_start(self) -> bool:
-        """Return whether one more row may start now."""
+    def may_start(self, size: int) -> bool:
+        """Return whether the next row, of this size, may start now."""
+        self._next_size = size
+        return self._fits
+
+    @property
+    def _fits(self) -> bool:
+        """Return whether one more row fits; while the next one is not known, it is as large as those before it."""
+        rows, size = self.under_way[TASK], self.size_under_way
+        if self._next_size is not None:
+            rows, size = rows + 1, size + self._next_size
         return all(
-            rows_within(limit.amount, limit.spent, limit.stages(self.under_way), 1) for limit in self._limits.values()
+            rows_within(limit.amount, limit.spent, limit.stages(self.under_way, rows, size), 1)
+            for limit in self._limits.values()
         )
 
     def may_judge(self, stage: int, in_flight: int) -> bool:
@@ -134,26 +197,31 @@ class BudgetLedger:
     def stuck(self) -> bool:
         """Return whether nothing can start while no job runs: the answers that wait for a judgement do not fit."""
         waiting = [stage for stage, count in enumerate(self.under_way) if count and stage != TASK]
-        return bool(waiting) and not any(self.may_judge(stage, 0) for stage in waiting) and not self.may_start()
+        return bool(waiting) and not any(self.may_judge(stage, 0) for stage in waiting) and not self._fits
 
     @property
     def reached(self) -> bool:
         """Return whether no further row can start: none is under way, and one more does not fit."""
-        return not any(self.under_way) and not self.may_start()
+        return not any(self.under_way) and not self._fits
 
     @property
     def reason(self) -> str:
         """Return the reason of the stop, with what was spent."""
         return reached(self.budget, {name: limit.spent for name, limit in self._limits.items()})
 
-    def start_row(self) -> None:
-        """Count a row whose task starts: its judgements follow."""
+    def start_row(self, size: int) -> None:
+        """Count a row of this size whose task starts: its judgements follow."""
         self.under_way = [count + 1 for count in self.under_way]
+        self.size_under_way += size
+        self._next_size = None
 
-    def end_task(self, tokens: TokenTotals, answered: bool) -> None:
+    def end_task(self, size: int, tokens: TokenTotals, answered: bool) -> None:
         """Count the end of a started task; without an answer, no judgement follows."""
+        for name, limit in self._limits.items():
+            limit.line.add(size, _amount(name, tokens))
         self._spend(TASK, tokens)
         self.under_way[TASK] -= 1
+        self.size_under_way -= size
         if not answered:
             self.under_way[1:] = [max(0, count - 1) for count in self.under_way[1:]]
 

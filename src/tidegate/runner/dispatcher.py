@@ -104,7 +104,7 @@ class Dispatcher:
 
     def _serve(self, run: ExperimentRun, gate: Hashable) -> None:
         item = run.work_queue.peek(gate)
-        if item is None or run.full(item.stage):
+        if item is None or run.full(item):
             # The item is offered again when a job of its run ends.
             self._shared.fair_queue.withdraw(run.id, gate)
             return

@@ -137,7 +137,7 @@ class ExperimentRun(RunState):
         # No statement between these can fail. The job's single report frees the slot.
         self.in_flight.add(job)
         if self.ledger is not None and stage.index == TASK:
-            self.ledger.start_row()
+            self.ledger.start_row(item.size)
         self._jobs_of[stage.index] += 1
         self.shared.functions.started(job)
         self._update_cap()
@@ -196,7 +196,7 @@ class ExperimentRun(RunState):
 
     def _count_spent(self, ledger: BudgetLedger, job: Job) -> None:
         if job.item.stage == TASK:
-            ledger.end_task(job.spent, job.answered)
+            ledger.end_task(job.size, job.spent, job.answered)
         else:
             ledger.end_judgement(job.item.stage, job.spent)
         self.end_if_spent()
@@ -250,15 +250,19 @@ class ExperimentRun(RunState):
         if ledger is not None and self.live and (ledger.reached or (not self.in_flight and ledger.stuck)):
             self.drain(Status.STOPPED, ledger.reason)
 
-    def full(self, stage: int) -> bool:
-        """Return whether a stage has its maximum of jobs in flight, including jobs that wait inside a call.
+    def full(self, item: Item) -> bool:
+        """Return whether the stage of the next item has its maximum of jobs, including those that wait inside a call.
 
         No task starts that does not fit the budget.
 
         Without a `max_concurrency`, as many jobs of a stage may wait inside calls as the others are, at least `FLOOR`.
         More would only have paid for their earlier calls without being nearer to their end.
         """
-        if stage == TASK and self.ledger is not None and not self.ledger.may_start():
+        stage = item.stage
+        if stage == TASK and self.ledger is not None and not self.ledger.may_start(item.size):
+            if not self.in_flight:
+                # No job's end follows that would find this out.
+                self.in_loop(self.end_if_spent)
             return True
         if stage != TASK and self.ledger is not None and not self.ledger.may_judge(stage, self._jobs_of[stage]):
             return True
