@@ -209,8 +209,9 @@ class KeyTable:
         out: list[events.Event] | None = [] if self._listeners.all else None
         with self._lock, self._steps:
             self.require_own(permit)
-            if not is_counted and outcome.kind is not OK:
-                self._count_failed(permit, outcome)
+            failed = not is_counted and outcome.kind is not OK and outcome.kind is not Kind.ABANDONED
+            if failed and permit.generation == permit.state.generation:
+                permit.state.counts.note_failed_call(outcome)
             to_wake = self._settle(permit, outcome, out, rejoin)
             if rejoin is not None:
                 to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
@@ -296,6 +297,12 @@ class KeyTable:
                 queue.admission.learn_usage(request_facts, usage, self.clock())
         if self._dropped or self._records:
             self._act([], None)
+
+    def count_usage(self, key: Key, window: float, usage: Usage, nanodollars: int | None) -> None:
+        """Add an answer of a provider's batch, for which the key has no call, to its totals."""
+        with self._lock, self._steps:
+            self._queue_of(key, window, self.clock()).tokens.add(usage, nanodollars)
+        self._act([], None)
 
     def count_resent(self, waiter: Waiter, after: Outcome, is_second: bool) -> None:
         """Count a repeated attempt; `after` is the call's last outcome."""
@@ -596,9 +603,7 @@ class KeyTable:
                 if self.settings.suspend_models and outcome.kind in REFUSED:
                     self._records.append(partial(self.suspension_table.note_refusal, permit.key, outcome))
         if rejoin is None or rejoin.queue is None:
-            if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
-                return []
-            return queue.pump(now, out, threading.get_ident())
+            return self._pump(queue, now, out)
         to_wake: list[Waiter] = []
         rejection = permit.state.rejection
         if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.is_unanswerable:
@@ -607,11 +612,6 @@ class KeyTable:
         else:
             to_wake = rejoin.queue.rejoin(rejoin, now, out)
         return [*to_wake, *self._pump(queue, now, out)]
-
-    def _count_failed(self, permit: Permit, outcome: Outcome) -> None:
-        state = permit.state
-        if outcome.kind is not Kind.ABANDONED and permit.generation == state.generation:
-            state.counts.note_failed_call(outcome)
 
     def _raise_bounds(self) -> None:
         """Raise the bounds of the keys that admit more, as far as the machine carries them; at most once a second.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tidegate.admission.key_table import KeyTable
 from tidegate.core.token_totals import TokenTotals, totals_of
+from tidegate.core.values import Key, Usage
 from tidegate.errors import UnusableAnswer
-from tidegate.providers import COMPATIBLE, adopt, named, price_of, usage_of
+from tidegate.providers import COMPATIBLE, adopt, credential_of, named, price_of, usage_of
 from tidegate.runner.batch.api import ItemAnswer, ProviderBatchApi
 from tidegate.runner.batch.task import BatchTask
 from tidegate.runner.item import Item, Place, copied
@@ -15,6 +17,9 @@ from tidegate.runner.redaction import redacted
 from tidegate.runner.result_handler import ResultHandler
 from tidegate.runner.run import ExperimentRun
 from tidegate.storage import ItemUsage, ResultStatus
+
+BATCH = "batch"
+"""Family of the keys of batches: their quotas are separate from those of single calls."""
 
 
 class BatchResults:
@@ -25,7 +30,7 @@ class BatchResults:
         self._handler = handler
         self._task = task
         self._provider = api.provider
-        self._priced_by = _priced_by(task.client, api.provider)
+        self._paid_by = AccountKeys(task.client, api.provider, run.shared.registry)
         self._attempts: dict[Place, int] = {}
 
     def take(self, item: Item, answer: ItemAnswer) -> bool:
@@ -82,20 +87,39 @@ class BatchResults:
         if stated is None:
             return ItemUsage(TokenTotals(), model or None, answer.finish_reason, answer.request_id)
         usage = stated._replace(model=model)
-        price = price_of(self._priced_by, model) or price_of(self._priced_by, self._asked(item))
+        family = self._paid_by.provider.name
+        price = price_of(family, model) or price_of(family, self._asked(item))
         spent = None if price is None else price.nanodollars(usage, batch=True)
+        self._paid_by.count(usage, spent)
         self._run.audit.tokens.add(usage, spent)
         return ItemUsage(totals_of(usage, spent), model or None, answer.finish_reason, answer.request_id)
 
 
-def _priced_by(client: Any, family: str) -> str:
-    """Return the provider whose prices count: that of a single call of the client.
+class AccountKeys:
+    """Keys whose totals get the answers of batches: the account of the client, each model, and the family `batch`.
 
-    A server of the user's own, or a gateway, is no provider of the price table. Azure is in it with no model at all.
+    `provider` is the one of a single call of the client, and its prices count. A server of the user's own, or a
+    gateway, is no provider of the price table. Azure is in it with no model at all.
     """
-    base = getattr(client, "base_url", None)
-    path = {"openai": "/chat/completions", "anthropic": "/v1/messages"}.get(family)
-    if base is None or path is None:
-        return family
-    found = adopt(str(base.host), str(base.path).rstrip("/") + path, family)
-    return COMPATIBLE.name if found is None else found.name
+
+    def __init__(self, client: Any, family: str, registry: KeyTable) -> None:
+        base = client.base_url
+        path = {"openai": "/chat/completions", "anthropic": "/v1/messages"}.get(family)
+        adopted = None if path is None else adopt(str(base.host), str(base.path).rstrip("/") + path, family)
+        self.provider = adopted or (COMPATIBLE if path is not None else named(family) or COMPATIBLE)
+        self._registry = registry
+        headers = {str(name).lower(): str(value) for name, value in self._headers(client)}
+        origin = str(base.copy_with(path="/", query=None, fragment=None, userinfo=b"")).rstrip("/")
+        self._account = Key(
+            self.provider.name, origin, registry.digest(credential_of(self.provider, headers.get)), family=BATCH
+        )
+
+    def count(self, usage: Usage, nanodollars: int | None) -> None:
+        """Add one answer to the totals of its model's key."""
+        if not self._registry.disabled:
+            key = self._account._replace(scope=usage.model)
+            self._registry.count_usage(key, self.provider.default_window, usage, nanodollars)
+
+    @staticmethod
+    def _headers(client: Any) -> list[tuple[Any, Any]]:
+        return [*dict(client.default_headers).items(), *dict(client.auth_headers).items()]
