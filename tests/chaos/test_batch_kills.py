@@ -158,6 +158,7 @@ def test_batches_of_a_run_that_is_killed_are_neither_lost_nor_sent_again(
     env: dict[str, Any] = {
         "PROVIDER": provider.url, "SDK": sdk, "MOST": "2", "ROWS": str(tmp_path / "rows.jsonl"),
         "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TIDEGATE_LOG": "off", "TIDEGATE_RUNNER_BATCH_POLL": "0.1",
+        "TIDEGATE_RUNNER_BATCH_SETTLE": "0.5",
     }  # fmt: skip
     drawn = random.Random(f"{kills} kills with {sdk}")
     first, then = (

@@ -28,6 +28,7 @@ from tests.runner.batch_scene import (
     body,
     changed,
     custom_ids,
+    experiment,
     faulty_endpoints,
     has_ended,
     is_status,
@@ -38,7 +39,7 @@ from tests.runner.batch_scene import (
     rows,
     said,
 )
-from tests.runner.scene import runner_at, stored
+from tests.runner.scene import TOO_LONG, runner_at, stored
 from tidegate.cli.experiment.display import Display
 from tidegate.cli.main import app
 from tidegate.core.values import Usage
@@ -93,6 +94,33 @@ def test_rows_are_answered_in_files_of_the_limit_and_judged(
     if kind == "openai":
         usage = Usage(totals.input_tokens, totals.output_tokens)
         assert totals.nanodollars == pytest.approx(HALF.nanodollars(usage) / 2, abs=14)
+
+
+@pytest.mark.parametrize("client_of", [openai_of, anthropic_of], ids=["openai", "anthropic"])
+def test_tokens_of_batches_are_counted_at_the_key_of_the_account_and_model(
+    tmp_path: Path, provider: Simulator, client_of: Any
+) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    client = tidegate.wrap(client_of(provider), registry=registry)
+    made = experiment(client, 5)
+
+    async def run() -> Any:
+        async with client, runner_at(tmp_path, registry=registry, **POLL) as runner:
+            summary = await runner.run(made)
+            await made.task(rows(1)[0])
+            return await runner.store.spend(summary.experiment.id)
+
+    spend = asyncio.run(asyncio.wait_for(run(), TOO_LONG))
+    keys = registry.snapshot().keys
+    (batches,) = [key for key in keys if key.family == "batch"]
+    (single,) = [key for key in keys if key.family != "batch"]
+    assert keys[batches].tokens == spend["task"]
+    assert keys[batches].tokens.metered == 5
+    assert keys[single].tokens.metered == 1
+    assert keys[batches].calls == 0
+    assert (batches.provider, batches.credential) == (single.provider, single.credential)
+    assert single.base_url.startswith(batches.base_url)
+    assert batches.scope == "gpt-4o-mini"
 
 
 @pytest.mark.parametrize(
@@ -241,6 +269,46 @@ def test_rows_of_a_batch_that_is_cancelled_elsewhere_go_back(tmp_path: Path, kin
         assert [each.state for each in ended.batches] == ["fetched", "fetched"]
         assert str(ended.batches[0].detail).startswith("cancelled")
         assert {each.attempts for each in ended.runs} == {1}
+
+
+@SDKS
+@pytest.mark.parametrize("part", ["batch", "results"])
+def test_batch_that_the_provider_has_deleted_is_given_up_by_the_second_resume(
+    tmp_path: Path, provider: Simulator, faults: Faults, client_of: Any, kind: str, part: str
+) -> None:
+    first: list[str] = []
+
+    def deleted(request: Request) -> BatchAnswer | None:
+        looked = request.path.endswith(("/content", "/results")) if part == "results" else is_look(request)
+        if request.method == "GET" and looked:
+            first[:1] = first[:1] or [request.path]
+            return refusal(404, "No such object") if request.path == first[0] else None
+        return None
+
+    def is_look(request: Request) -> bool:
+        return request.path.startswith(("/v1/batches/", "/v1/messages/batches/"))
+
+    faults.before = deleted
+    creations = [("POST", "/v1/batches"), ("POST", "/v1/messages/batches")]
+
+    def created() -> int:
+        return sum(map(faults.asked.count, creations))
+
+    ended = ran(tmp_path, client_of(provider))
+    assert (ended.summary.status, ended.counts, created()) == (Status.ERROR, {}, 1)
+    assert "is not at the provider (404)" in str(ended.summary.experiment.last_error)
+    assert [each.state == "fetched" for each in ended.batches] == [False]
+    # With the right account it is found again, and nothing is paid twice.
+    faults.before = lambda request: None
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "runs.db").write_bytes((tmp_path / "runs.db").read_bytes())
+    ended = ran(other, client_of(provider), resume=True)
+    assert (ended.counts, created()) == ({"ok": 5}, 1)
+    faults.before = deleted
+    ended = ran(tmp_path, client_of(provider), resume=True)
+    assert (ended.summary.status, ended.counts, created()) == (Status.COMPLETED, {"ok": 5}, 2)
+    assert [str(each.state) for each in ended.batches] == ["fetched", "fetched"]
 
 
 def test_unknown_status_ends_the_run_and_nothing_is_sent_again(

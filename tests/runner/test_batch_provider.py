@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
+import httpx
 import openai
 import pytest
 
@@ -33,7 +35,7 @@ from tidegate.core.values import Usage
 from tidegate.providers import ModelPrice, price_of
 from tidegate.runner import BatchTask, Experiment, RunnerSettings
 from tidegate.runner.batch.anthropic_api import AnthropicBatchApi
-from tidegate.runner.batch.api import seconds_of
+from tidegate.runner.batch.api import is_refusal, seconds_of, was_sent
 from tidegate.runner.batch.openai_api import OpenAIBatchApi
 from tidegate.storage import ResultStatus, Status, claims
 from tidegate.testing import Scenario, Simulator
@@ -188,7 +190,10 @@ def test_queue_that_batches_of_others_fill_is_waited_for(
         return changed(answer, status="failed", output_file_id=None, errors={"object": "list", "data": [error]})
 
     faults.after = full
-    client, given = openai_of(provider), {"batch_poll": 0.02, "backoff_base": 0.01, "backoff_cap": 0.02}
+    client, given = (
+        openai_of(provider),
+        {"batch_poll": 0.02, "batch_settle": 0.1, "backoff_base": 0.01, "backoff_cap": 0.02},
+    )
     outage = 3600.0 if clears else 0.1
     made = Experiment("e", rows(16), BatchTask(body, said, client=client), [right], batch=True)
 
@@ -500,6 +505,52 @@ def test_result_of_an_unknown_form_is_an_error_of_its_row(
 
 
 @KINDS
+@pytest.mark.parametrize("killed", [False, True], ids=["lost answer", "dead process"])
+def test_creation_that_the_provider_acts_on_late_makes_no_second_batch(
+    tmp_path: Path, provider: Simulator, faults: Faults, kind: str, killed: bool
+) -> None:
+    """The first creation takes effect after the first search for it."""
+    held: list[Request] = []
+    late: list[BatchAnswer] = []
+
+    def lost(request: Request) -> BatchAnswer | None:
+        if is_creation(request) and not held:
+            held.append(request)
+            # A refusal that is final ends this process, with the intent as a killed one leaves it.
+            return refusal(401 if killed else 500, "lost")
+        return None
+
+    def act(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if held and not late and (request.method, request.path) == ("GET", POSTS[kind]):
+            if kind == "openai":
+                # Its file is deleted directly after this search.
+                late.append(answer)
+                return answer
+            made = faults.send(held[0])
+            assert made is not None
+            late.append(made)
+        return answer
+
+    def refused(request: Request) -> BatchAnswer | None:
+        if kind == "openai" and late and request.method == "POST" and request.path == "/v1/files" and held:
+            made = faults.send(held.pop())
+            assert made is not None
+            late.append(made)
+            held.append(request)
+        return lost(request)
+
+    faults.before, faults.after = refused, act
+    ended = ran(tmp_path, client_of(kind, provider), 4)
+    if killed:
+        assert ended.summary.status is Status.ERROR
+        ended = ran(tmp_path, client_of(kind, provider), 4, resume=True)
+    assert ended.counts == {"ok": 4}
+    assert set(custom_ids(provider, kind).values()) == {1}
+    assert late[-1].status == (400 if kind == "openai" else 200)
+    assert faults.asked.count(("POST", POSTS[kind])) == (2 if kind == "openai" else 1)
+
+
+@KINDS
 def test_time_of_a_search_is_no_outage(tmp_path: Path, provider: Simulator, faults: Faults, kind: str) -> None:
     """A search may take hours, which the clock of the loop jumps over here."""
     refusals, ahead = [refusal(500, "lost"), refusal(429, "slow down")], [0.0]
@@ -517,11 +568,12 @@ def test_time_of_a_search_is_no_outage(tmp_path: Path, provider: Simulator, faul
         loop = asyncio.get_running_loop()
         clock = loop.time
         loop.time = lambda: clock() + ahead[0]  # type: ignore[method-assign]
-        async with client, runner_at(tmp_path, batch_poll=0.02, max_outage=50.0) as runner:
+        async with client, runner_at(tmp_path, batch_poll=0.02, batch_settle=0.1, max_outage=50.0) as runner:
             return await runner.run(made)
 
     assert asyncio.run(asyncio.wait_for(run(), 300)).status is Status.COMPLETED
-    assert (refusals, ahead) == ([], [60.0])
+    # It is looked for once more after OpenAI's file is deleted, or after the time in which Anthropic may act on it.
+    assert (refusals, ahead) == ([], [120.0])
 
 
 @KINDS
@@ -533,7 +585,10 @@ def test_provider_that_stays_away_ends_the_run_and_a_resume_pays_for_nothing_aga
         return refusal(503, "maintenance") if looked else None
 
     faults.before = away
-    client, given = client_of(kind, provider), {"batch_poll": 0.02, "backoff_base": 0.01, "backoff_cap": 0.02}
+    client, given = (
+        client_of(kind, provider),
+        {"batch_poll": 0.02, "batch_settle": 0.1, "backoff_base": 0.01, "backoff_cap": 0.02},
+    )
     made = Experiment("e", rows(4), BatchTask(body, said, client=client), [right], batch=True)
 
     async def run() -> Any:
@@ -650,3 +705,21 @@ def test_times_of_a_retry_after_header_are_seconds_and_bounded() -> None:
     texts = {"7": 7.0, "0.25": 0.25, "-3": 0.0, "99999": 3600.0, "Wed, 21 Oct 2026 07:28:00 GMT": 0.0, "nan": 0.0}
     assert {text: seconds_of({"retry-after": text}) for text in texts} == texts
     assert seconds_of({}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("failure", "sent"),
+    [(httpx.ConnectError, False), (httpx.ConnectTimeout, False), (httpx.PoolTimeout, False),
+     (httpx.ReadTimeout, True), (httpx.RemoteProtocolError, True), (httpx.WriteError, True)],
+)  # fmt: skip
+@pytest.mark.parametrize("sdk", [openai.OpenAI, anthropic.Anthropic])
+def test_request_without_a_connection_was_not_sent(sdk: Any, failure: type[Exception], sent: bool) -> None:
+    def failing(request: httpx.Request) -> httpx.Response:
+        raise failure("broken")
+
+    with httpx.Client(transport=httpx.MockTransport(failing)) as http:
+        client = sdk(api_key="any", base_url="http://provider.invalid", http_client=http, max_retries=0)
+        with pytest.raises(Exception, match=".") as raised:
+            client.post("/x", cast_to=object)
+    assert was_sent(raised.value) is sent
+    assert not is_refusal(raised.value)

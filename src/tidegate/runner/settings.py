@@ -81,6 +81,12 @@ class RunnerSettings(BaseModel):
         le=3600,
         description="Longest seconds between two looks at a batch (`tidegate docs batch`).",
     )
+    batch_settle: float = Field(
+        600.0,
+        gt=0,
+        le=86_400,
+        description="Seconds in which Anthropic may still act on a batch whose creation got no answer (its SDK: 600).",
+    )
     unwritten: int = Field(
         1000, ge=1, le=1_000_000, description="Results held for a database that is away before dispatch stops."
     )

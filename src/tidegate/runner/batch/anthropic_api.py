@@ -87,6 +87,10 @@ class AnthropicBatchApi:
                 self._others.add((search.record.tag, each.id))
         return found
 
+    async def revoke(self, record: BatchRecord) -> bool:
+        """Return False: the requests are in the creation itself, and nothing of it can be deleted."""
+        return False
+
     async def _candidates(self, search: Search) -> list[Any]:
         oldest, found = search.since - CLOCK_SKEW, []
         after: dict[str, str] = {}

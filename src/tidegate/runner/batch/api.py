@@ -109,6 +109,10 @@ class ProviderBatchApi(Protocol):
         """Return the provider's name of a batch that was created for a record, None without one, or `UNDECIDED`."""
         ...
 
+    async def revoke(self, record: BatchRecord) -> bool:
+        """Make the provider refuse a creation of this record that arrives later; return False if it cannot."""
+        ...
+
     async def status(self, provider_id: str) -> BatchStatus:
         """Return the status of a batch."""
         ...
@@ -120,6 +124,22 @@ class ProviderBatchApi(Protocol):
     def read(self, line: bytes) -> ItemAnswer:
         """Return the answer in a line of the results."""
         ...
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return True if a request failed for a reason that lasts: it had no effect, and would have none again."""
+    status = getattr(error, "status_code", None)
+    return isinstance(status, int) and 400 <= status < 500 and status not in (408, 409, 429)
+
+
+def was_sent(error: Exception) -> bool:
+    """Return False if a request failed before a connection was there, so that no provider has got it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if type(cause).__name__ in ("ConnectError", "ConnectTimeout", "PoolTimeout"):
+            return False
+        cause = cause.__cause__
+    return True
 
 
 def by_id(lines: Iterable[bytes]) -> tuple[dict[str, bytes], int]:

@@ -24,10 +24,21 @@ from functools import partial
 from typing import Any, TypeVar
 
 from tidegate.core.backoff import half_jitter
+from tidegate.core.values import INFINITY
 from tidegate.errors import ClaimLost, ConfigurationError, Error
 from tidegate.redaction import clean
 from tidegate.runner.background import retry_while_unavailable
-from tidegate.runner.batch.api import UNDECIDED, BatchStatus, ItemAnswer, Phase, ProviderBatchApi, Search, by_id
+from tidegate.runner.batch.api import (
+    UNDECIDED,
+    BatchStatus,
+    ItemAnswer,
+    Phase,
+    ProviderBatchApi,
+    Search,
+    by_id,
+    is_refusal,
+    was_sent,
+)
 from tidegate.runner.batch.results import BatchResults
 from tidegate.runner.batch.task import BatchTask, ItemSet, custom_id
 from tidegate.runner.feeder import Feeder
@@ -43,8 +54,8 @@ logger = logging.getLogger("tidegate")
 T = TypeVar("T")
 
 SETTLE_SECONDS = 10.0
-"""Seconds after an intent before its batch is searched at the provider, at most `batch_poll`. Raising it delays a run
-after a crash. Chosen: a request that a dead process has sent is answered by then."""
+"""Seconds before a batch is searched at the provider, at most `batch_poll`. Raising it delays a run after a crash.
+Chosen: a list of batches shows a new one by then."""
 
 AGE_SHARE = 0.1
 """Time between two looks at a batch, as a share of its age. Raising it notices an end later. Chosen: the end is noticed
@@ -78,6 +89,21 @@ class BatchError(Error):
     def __init__(self, number: int, reason: str) -> None:
         self.number = number
         super().__init__(f"batch {number} failed: {reason}")
+
+
+GONE = "not at the provider (404)"
+"""Words of a stored batch that the provider did not know at the last look."""
+
+
+class BatchGone(BatchError):
+    """Error for a batch that the provider does not know any more, or not under these credentials.
+
+    The next run that finds it gone again gives it up, because a user who has read this resumes it.
+    """
+
+    def __init__(self, number: int, name: str) -> None:
+        text = f"{name} is {GONE}: deleted, too old, or of another account; if the account is right, the next resume"
+        super().__init__(number, f"{text} gives the batch up and pays for its rows again")
 
 
 class RequestFailures:
@@ -311,17 +337,22 @@ class BatchFeeder(Feeder):
         self._followers.discard(task)
         self._moved.set()
 
-    async def _followed(self, record: BatchRecord) -> None:
-        run, number = self._run, record.number
+    async def _followed(self, was: BatchRecord) -> None:
+        run, number, record = self._run, was.number, was
         try:
             if record.provider != self._api.provider:
                 raise BatchError(number, f"it is at {record.provider}, and the client asks {self._api.provider}")
             if record.state is BatchState.INTENT:
                 record = await self._submit(record)
-            if record.state is BatchState.SUBMITTED:
-                record = await self._watch(record)
-            if record.state is BatchState.ENDED:
-                record = await self._fetch(record)
+            try:
+                if record.state is BatchState.SUBMITTED:
+                    record = await self._watch(record)
+                if record.state is BatchState.ENDED:
+                    record = await self._fetch(record)
+            except BatchGone as error:
+                if GONE not in (was.detail or ""):
+                    raise
+                record = await self._give_up(record, error)
             logger.info("%s: batch %d %s", self._what, number, record.state)
         except BatchError as error:
             await self._report(number, error)
@@ -366,7 +397,7 @@ class BatchFeeder(Feeder):
                 except Exception as error:
                     wait = self._wait_after(record, error, outage, loop.time() - asked)
                     status = getattr(error, "status_code", None)
-                    search = not (isinstance(status, int) and 400 <= status < 500 and status not in (408, 409))
+                    search = was_sent(error) and not (is_refusal(error) or status == 429)
                 else:
                     return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=made, detail=None))
             await asyncio.sleep(wait)
@@ -382,9 +413,31 @@ class BatchFeeder(Feeder):
         return file_id
 
     async def _search(self, record: BatchRecord) -> str | None:
-        """Return the provider's name of a batch that a request without an answer may have created."""
-        settings = self._run.shared.settings
-        await asyncio.sleep(min(SETTLE_SECONDS, settings.batch_poll))
+        """Return the provider's name of a batch that a request without an answer may have created, None without one.
+
+        The provider may act on the request later than it is searched. So the request is made void where that is
+        possible, else the search lasts for `batch_settle` seconds.
+        """
+        settings, loop = self._run.shared.settings, self._run.shared.loop
+        until = loop.time() + settings.batch_settle
+        pause = min(SETTLE_SECONDS, settings.batch_poll)
+        await asyncio.sleep(pause)
+        found = await self._found_batch(record)
+        if found is None and await self._asked(record, partial(self._api.revoke, record)):
+            await asyncio.sleep(pause)
+            return await self._found_batch(record)
+        if found is None:
+            text = "%s: batch %d not found after a request without an answer; it is searched for %g s"
+            logger.warning(text, self._what, record.number, settings.batch_settle)
+        looked = -INFINITY
+        while found is None and looked < until:
+            await asyncio.sleep(min(settings.batch_poll, max(0.0, until - loop.time())))
+            looked = loop.time()
+            found = await self._found_batch(record)
+        return found
+
+    async def _found_batch(self, record: BatchRecord) -> str | None:
+        """Return the provider's name of a record's batch, None without one, when that can be told."""
         expected = {custom_id(self._name, record.tag, place) for place in ItemSet(record.items)}
         since = record.created_at or datetime.now(UTC)
         while True:
@@ -394,7 +447,7 @@ class BatchFeeder(Feeder):
             found = await self._asked(record, partial(self._api.find, search))
             if found != UNDECIDED:
                 return found
-            await asyncio.sleep(settings.batch_poll)
+            await asyncio.sleep(self._run.shared.settings.batch_poll)
 
     async def _lines(self, record: BatchRecord) -> list[bytes]:
         lines = []
@@ -471,6 +524,11 @@ class BatchFeeder(Feeder):
             if broken and ids - found.keys():
                 raise BatchError(record.number, f"{broken} lines of its results are cut or no JSON")
         return await self._finish(record, back, status.text)
+
+    async def _give_up(self, record: BatchRecord, error: BatchGone) -> BatchRecord:
+        """Give the rows of a batch that is gone back to the plan; each is paid for again."""
+        self._run.log(LogLevel.WARN, Category.EXPERIMENT, type="batch_gone", batch=record.number, error=str(error))
+        return await self._finish(self._open[record.number][0], list(ItemSet(record.items)), GONE)
 
     async def _found(self, record: BatchRecord, status: BatchStatus, ids: set[str]) -> tuple[dict[str, bytes], int]:
         """Return the lines of the results by their ids, and the number of broken ones.
@@ -569,6 +627,8 @@ class BatchFeeder(Feeder):
         """
         settings, shared = self._run.shared.settings, self._run.shared
         found = classify(error, None, None, False)
+        if getattr(error, "status_code", None) == 404 and record.state is not BatchState.INTENT:
+            raise BatchGone(record.number, record.provider_id or "it") from error
         if isinstance(error, ConfigurationError) or found.next_step is NextStep.PERMANENT:
             raise BatchError(record.number, redacted(error) or type(error).__name__) from error
         outage.failures += 1

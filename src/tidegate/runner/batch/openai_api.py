@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from tidegate.runner.batch.api import BatchStatus, ItemAnswer, Phase, Search, compact, seconds_of
+from tidegate.runner.batch.api import BatchStatus, ItemAnswer, Phase, Search, compact, is_refusal, seconds_of
 from tidegate.runner.batch.task import called
 from tidegate.storage import BatchRecord
 
@@ -98,6 +98,16 @@ class OpenAIBatchApi:
             if not page.data or not page.has_more or all(each.created_at < oldest for each in page.data):
                 return None
             after = {"after": page.data[-1].id}
+
+    async def revoke(self, record: BatchRecord) -> bool:
+        """Delete the input file of a batch that was not found: no batch can be created from it any more."""
+        try:
+            await called(self._client.files.delete, record.file_id)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            return getattr(error, "status_code", None) == 404
+        return True
 
     def _listed(self, after: Mapping[str, str]) -> Any:
         """Return a page of batches; that of an asynchronous client is awaited."""
