@@ -34,12 +34,11 @@ _FIELD = re.compile(
     rb'"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}([0-9]{1,12})(?![0-9.eE])'
 )
 
-_TIER = re.compile(rb'"(?:service_tier|trafficType)"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([A-Za-z_]{1,32})"')
-_TIER_NAMES = (b'"service_tier"', b'"trafficType"')
+_TIER = re.compile(rb'"(?:service_tier|trafficType|speed)"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([A-Za-z_]{1,32})"')
 STANDARD_TIERS = frozenset({"auto", "batch", "default", "on_demand", "standard", "traffic_type_unspecified"})
 """Service tiers with the prices of the table; that of `batch` is the standard one times the factor of the Batch API.
-Source: the types of openai 3.54, anthropic 2.12 (`usage.service_tier`) and google-genai 3.4 (`TrafficType`), and
-console.groq.com/docs/service-tiers, read on 2026-11-25."""
+Source: the types of openai 3.54, anthropic 2.12 (`service_tier` and `speed` of `usage`) and google-genai 3.4
+(`TrafficType`), and console.groq.com/docs/service-tiers, read on 2026-11-25."""
 
 _MAX_TRIES = 4
 """Occurrences of a usage name that are tried, from the last one backwards. Raising it spends more time on answers that
@@ -83,12 +82,16 @@ def merged(one: Usage | None, other: Usage | None) -> Usage | None:
 
 
 def _tier(text: bytes) -> str:
-    """Return the last service tier that a text states in lower case, empty for the standard one."""
-    for name in _TIER_NAMES:
-        at = text.rfind(name)
+    """Return the last service tier that a text states in lower case, empty for the standard one.
+
+    Anthropic's `speed` counts inside `usage` only: arguments of a tool may have that name.
+    """
+    for name, start in ((b'"service_tier"', 0), (b'"trafficType"', 0), (b'"speed"', max(0, text.rfind(b'"usage"')))):
+        at = text.rfind(name, start)
         if at >= 0 and (found := _TIER.match(text, at)) is not None:
             tier = found[1].decode().lower()
-            return "" if tier in STANDARD_TIERS else tier
+            if tier not in STANDARD_TIERS:
+                return tier
     return ""
 
 
