@@ -706,6 +706,10 @@ def test_times_of_a_retry_after_header_are_seconds_and_bounded() -> None:
     texts = {"7": 7.0, "0.25": 0.25, "-3": 0.0, "99999": 3600.0, "Wed, 21 Oct 2026 07:28:00 GMT": 0.0, "nan": 0.0}
     assert {text: seconds_of({"retry-after": text}) for text in texts} == texts
     assert seconds_of({}) == 0.0
+    date = "Wed, 21 Oct 2026 07:28:00 GMT"
+    assert seconds_of({"retry-after": date, "date": "Wed, 21 Oct 2026 07:27:18 GMT"}) == 42.0
+    assert seconds_of({"retry-after": date, "date": "Wed, 21 Oct 2026 07:29:00 GMT"}) == 0.0
+    assert seconds_of({"retry-after": date, "date": "soon"}) == 0.0
 
 
 @pytest.mark.parametrize(

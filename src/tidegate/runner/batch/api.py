@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
@@ -164,8 +165,17 @@ def compact(value: object) -> bytes:
 
 
 def seconds_of(headers: Mapping[str, str]) -> float:
-    """Return the seconds of a `retry-after` header; 0 without one, or for a date."""
+    """Return the seconds of a `retry-after` header, at most an hour; 0 without one.
+
+    A date counts from the answer's own `date`, so this machine's clock may be wrong.
+    """
+    told = headers.get("retry-after", "0")
     try:
-        return min(max(0.0, float(headers.get("retry-after", "0"))), 3600.0)
+        seconds = float(told)
     except ValueError:
-        return 0.0
+        try:
+            ahead = parsedate_to_datetime(told) - parsedate_to_datetime(headers.get("date", ""))
+            seconds = ahead.total_seconds()
+        except (ValueError, TypeError):
+            seconds = 0.0
+    return min(max(0.0, seconds), 3600.0)
