@@ -607,8 +607,8 @@ def test_provider_that_stays_away_ends_the_run_and_a_resume_pays_for_nothing_aga
 def test_file_without_a_word_of_the_provider_is_used_after_a_time(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.runner.batch.feeder.FILE_SECONDS", 0.01)
-    monkeypatch.setattr("tidegate.runner.batch.feeder.FILE_PATIENCE", 0.05)
+    monkeypatch.setattr("tidegate.runner.batch.submission.FILE_SECONDS", 0.01)
+    monkeypatch.setattr("tidegate.runner.batch.submission.FILE_PATIENCE", 0.05)
 
     def silent(request: Request, answer: BatchAnswer) -> BatchAnswer:
         is_file = request.path.startswith("/v1/files") and not request.path.endswith("/content")
@@ -655,7 +655,7 @@ def test_refused_creation_is_repeated_without_another_upload(
 def test_batch_waits_until_the_provider_has_read_its_file(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.runner.batch.feeder.FILE_SECONDS", 0.01)
+    monkeypatch.setattr("tidegate.runner.batch.submission.FILE_SECONDS", 0.01)
     looks: list[str] = []
 
     def slow(request: Request, answer: BatchAnswer) -> BatchAnswer:

@@ -5,9 +5,7 @@ as an intent before the provider gets it. Then one task follows it: it submits t
 queues its results as those of any other row. The batch is stored as fetched when all its results are durable. Rows that
 lack an answer then go back into the plan.
 
-After a crash, a follower goes on from the stored state. The name of a batch's file is stored directly before the
-request that creates it. So an intent with one may be at the provider, and is searched there before its rows are
-submitted, as after a request without a clear answer. An intent without one was never sent. Results that are
+After a crash, a follower goes on from the stored state (for an intent: `runner.batch.submission`). Results that are
 durable already are no longer pending, so a second fetch of a batch skips them. Rows of a batch that is not fetched are
 in no other batch. The plan and the end of a batch exclude each other (`_planning`), so no page mixes both states.
 """
@@ -19,43 +17,28 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
 from tidegate.core.backoff import half_jitter
-from tidegate.core.values import INFINITY
-from tidegate.errors import ClaimLost, ConfigurationError, Error
+from tidegate.errors import ClaimLost, ConfigurationError
 from tidegate.redaction import clean
 from tidegate.runner.background import retry_while_unavailable
-from tidegate.runner.batch.api import (
-    UNDECIDED,
-    BatchStatus,
-    ItemAnswer,
-    Phase,
-    ProviderBatchApi,
-    Search,
-    by_id,
-    is_refusal,
-    was_sent,
-)
-from tidegate.runner.batch.results import BatchResults
+from tidegate.runner.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
+from tidegate.runner.batch.requests import GONE, BatchError, BatchGone, ProviderRequests
+from tidegate.runner.batch.results import BatchResults, is_short, missing_answer
+from tidegate.runner.batch.submission import BatchSubmission
 from tidegate.runner.batch.task import BatchTask, ItemSet, custom_id
 from tidegate.runner.feeder import Feeder
 from tidegate.runner.item import TASK, Item, Place, copied
 from tidegate.runner.redaction import redacted
 from tidegate.runner.result_handler import ResultHandler
 from tidegate.runner.run import ExperimentRun
-from tidegate.scheduling.failure_class import NextStep, classify
 from tidegate.storage import BatchRecord, BatchState, Category, LogLevel, PendingTask, Status
 
 logger = logging.getLogger("tidegate")
 
 T = TypeVar("T")
-
-SETTLE_SECONDS = 10.0
-"""Seconds before a batch is searched at the provider, at most `batch_poll`. Raising it delays a run after a crash.
-Chosen: a list of batches shows a new one by then."""
 
 AGE_SHARE = 0.1
 """Time between two looks at a batch, as a share of its age. Raising it notices an end later. Chosen: the end is noticed
@@ -65,14 +48,6 @@ LEAST_POLL = 1.0
 """Minimum seconds between two looks, where `batch_poll` is not less. Raising it notices the end of a small batch later.
 Chosen: batches take minutes."""
 
-FILE_SECONDS = 0.5
-"""Seconds between two looks at a file that the provider has not read yet. Raising it submits later. Chosen: Azure takes
-some seconds for a file."""
-
-FILE_PATIENCE = 600.0
-"""Seconds after which a batch is created though the provider has not said that it has read the file. Raising it lets
-other batches wait for longer where no such word comes. Chosen: far above the time that a file of 200 MB takes."""
-
 TURN = 50
 """Results that are processed before other work of the loop gets a turn. Raising it saves turns and blocks the loop for
 longer. Chosen: about 10 ms of parsing."""
@@ -81,37 +56,6 @@ longer. Chosen: about 10 ms of parsing."""
 MAX_SHOWN = 80
 """Maximum characters of an unknown id in the log. Raising it lengthens the line. Derived from the longest id that a
 provider allows, 64."""
-
-
-class BatchError(Error):
-    """Error for a batch that cannot go on; its rows stay open."""
-
-    def __init__(self, number: int, reason: str) -> None:
-        self.number = number
-        super().__init__(f"batch {number} failed: {reason}")
-
-
-GONE = "not at the provider (404)"
-"""Words of a stored batch that the provider did not know at the last look."""
-
-
-class BatchGone(BatchError):
-    """Error for a batch that the provider does not know any more, or not under these credentials.
-
-    The next run that finds it gone again gives it up, because a user who has read this resumes it.
-    """
-
-    def __init__(self, number: int, name: str) -> None:
-        text = f"{name} is {GONE}: deleted, too old, or of another account; if the account is right, the next resume"
-        super().__init__(number, f"{text} gives the batch up and pays for its rows again")
-
-
-class RequestFailures:
-    """Failures of one request to the provider, and the seconds that they and the waits after them took."""
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.seconds = 0.0
 
 
 class Draft:
@@ -136,10 +80,14 @@ class BatchFeeder(Feeder):
         self._results = BatchResults(run, handler, api, task)
         self._name = run.experiment.name
         self._what = f"experiment {run.experiment.name}: its batches"
+        self._requests = ProviderRequests(run.shared, self._what)
+        self._submission = BatchSubmission(
+            run.shared, self._requests, api, task, name=self._name, what=self._what, save=self._save,
+            pending=self._pending,
+        )  # fmt: skip
         self._most = self._limit = min(task.max_requests or api.max_requests, api.max_requests)
         self._moved = asyncio.Event()
         self._planning = asyncio.Lock()
-        self._sending = asyncio.Lock()
         self._fetching = asyncio.Lock()
         self._open: dict[int, tuple[BatchRecord, ItemSet]] = {}
         self._drafts: dict[str, Draft] = {}
@@ -343,7 +291,8 @@ class BatchFeeder(Feeder):
             if record.provider != self._api.provider:
                 raise BatchError(number, f"it is at {record.provider}, and the client asks {self._api.provider}")
             if record.state is BatchState.INTENT:
-                record = await self._submit(record)
+                submitted = await self._submission.submit(record)
+                record = submitted or await self._finish(record, [], "no row of it is open")
             try:
                 if record.state is BatchState.SUBMITTED:
                     record = await self._watch(record)
@@ -373,94 +322,6 @@ class BatchFeeder(Feeder):
             except Exception as worse:
                 self._end_with(worse)
 
-    async def _submit(self, record: BatchRecord) -> BatchRecord:
-        """Return a batch that is at the provider, or that needs no request any more."""
-        search, outage, loop = record.file_id is not None, RequestFailures(), self._run.shared.loop
-        lines: list[bytes] = []
-        file_id = None
-        while True:
-            if search:
-                found = await self._search(record)
-                if found is not None:
-                    return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=found, detail=None))
-            async with self._sending:
-                if file_id is None or search:
-                    lines = await self._lines(record)
-                    if not lines:
-                        return await self._finish(record, [], "no row of it is open")
-                    file_id = await self._uploaded(record, lines)
-                # This checks the claim again, and marks the intent, directly before the request that is paid for.
-                record = await self._save(replace(record, file_id=file_id, count=len(lines)))
-                asked = loop.time()
-                try:
-                    made = await self._api.create(record, self._name, lines)
-                except Exception as error:
-                    wait = self._wait_after(record, error, outage, loop.time() - asked)
-                    status = getattr(error, "status_code", None)
-                    search = was_sent(error) and not (is_refusal(error) or status == 429)
-                else:
-                    return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=made, detail=None))
-            await asyncio.sleep(wait)
-
-    async def _uploaded(self, record: BatchRecord, lines: list[bytes]) -> str:
-        """Return the provider's name of a batch's requests, when it has read them."""
-        file_id, read = await self._asked(record, partial(self._api.upload, f"tidegate-{record.tag}", lines))
-        loop = self._run.shared.loop
-        until = loop.time() + FILE_PATIENCE
-        while not read and loop.time() < until:
-            await asyncio.sleep(FILE_SECONDS)
-            read = await self._asked(record, partial(self._api.has_read, file_id))
-        return file_id
-
-    async def _search(self, record: BatchRecord) -> str | None:
-        """Return the provider's name of a batch that a request without an answer may have created, None without one.
-
-        The provider may act on the request later than it is searched. So the request is made void where that is
-        possible, else the search lasts for `batch_settle` seconds.
-        """
-        settings, loop = self._run.shared.settings, self._run.shared.loop
-        until = loop.time() + settings.batch_settle
-        pause = min(SETTLE_SECONDS, settings.batch_poll)
-        await asyncio.sleep(pause)
-        found = await self._found_batch(record)
-        if found is None and await self._asked(record, partial(self._api.revoke, record)):
-            await asyncio.sleep(pause)
-            return await self._found_batch(record)
-        if found is None:
-            text = "%s: batch %d not found after a request without an answer; it is searched for %g s"
-            logger.warning(text, self._what, record.number, settings.batch_settle)
-        looked = -INFINITY
-        while found is None and looked < until:
-            await asyncio.sleep(min(settings.batch_poll, max(0.0, until - loop.time())))
-            looked = loop.time()
-            found = await self._found_batch(record)
-        return found
-
-    async def _found_batch(self, record: BatchRecord) -> str | None:
-        """Return the provider's name of a record's batch, None without one, when that can be told."""
-        expected = {custom_id(self._name, record.tag, place) for place in ItemSet(record.items)}
-        since = record.created_at or datetime.now(UTC)
-        while True:
-            # Read each time: this run goes on to create batches, and waits for none of them here.
-            known = await self._try(partial(self._store.batch_ids, record.provider))
-            search = Search(record, self._name, since, known, expected.__contains__)
-            found = await self._asked(record, partial(self._api.find, search))
-            if found != UNDECIDED:
-                return found
-            await asyncio.sleep(self._run.shared.settings.batch_poll)
-
-    async def _lines(self, record: BatchRecord) -> list[bytes]:
-        lines = []
-        async for task in self._pending(ItemSet(record.items)):
-            place = Place(task.ordinal, task.repetition)
-            try:
-                body = self._task.body(copied(task.row))
-                lines.append(self._api.line(custom_id(self._name, record.tag, place), body))
-            except Exception as error:
-                # Its request was built for the plan. Without one, it goes back with the batch.
-                logger.warning("%s: row %d left out: %s", self._what, place.ordinal, redacted(error))
-        return lines
-
     async def _watch(self, record: BatchRecord) -> BatchRecord:
         """Return a batch after its end at the provider."""
         began = self._run.shared.loop.time()
@@ -476,7 +337,7 @@ class BatchFeeder(Feeder):
 
     async def _status(self, record: BatchRecord) -> BatchStatus:
         provider_id = record.provider_id or ""
-        status = await self._asked(record, partial(self._api.status, provider_id))
+        status = await self._requests.asked(record, partial(self._api.status, provider_id))
         if status.phase is Phase.UNKNOWN:
             raise BatchError(record.number, f"{provider_id} has the unknown status {status.text!r}")
         return status
@@ -493,7 +354,7 @@ class BatchFeeder(Feeder):
             items = ItemSet(record.items)
             ids = {custom_id(self._name, record.tag, place) for place in items}
             found, broken = await self._found(record, status, ids)
-            short = _is_short(status, len(ids & found.keys()), record.count)
+            short = is_short(status, len(ids & found.keys()), record.count)
             unknown = found.keys() - ids
             if unknown:
                 text = "%s: %d results of batch %d ignored: their ids are not its own, such as %s"
@@ -507,7 +368,7 @@ class BatchFeeder(Feeder):
                 if line is None and broken:
                     # It may be in the part that is cut off, and is paid for.
                     continue
-                answer = self._read(line) if line is not None else _missing(status, short)
+                answer = self._read(line) if line is not None else missing_answer(status, short)
                 if self._results.take(item, answer):
                     queued.append(item)
                 else:
@@ -539,9 +400,9 @@ class BatchFeeder(Feeder):
         for attempt in range(1, settings.attempts + 1):
             lines = []
             for name in status.files:
-                lines += await self._asked(record, partial(self._api.lines, name))
+                lines += await self._requests.asked(record, partial(self._api.lines, name))
             found, broken = by_id(lines)
-            short = _is_short(status, len(ids & found.keys()), record.count)
+            short = is_short(status, len(ids & found.keys()), record.count)
             if not (broken or short) or not ids - found.keys() or attempt == settings.attempts:
                 break
             text = "%s: results of batch %d lack %d rows: they are fetched again"
@@ -609,71 +470,6 @@ class BatchFeeder(Feeder):
     def _try_again(self) -> None:
         self._full = False
         self._moved.set()
-
-    async def _asked(self, record: BatchRecord, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a request to the provider, repeated while its failure may pass."""
-        outage, loop = RequestFailures(), self._run.shared.loop
-        while True:
-            asked = loop.time()
-            try:
-                return await call()
-            except Exception as error:
-                await asyncio.sleep(self._wait_after(record, error, outage, loop.time() - asked))
-
-    def _wait_after(self, record: BatchRecord, error: Exception, outage: RequestFailures, seconds: float) -> float:
-        """Return the seconds before the next try of a request that failed after `seconds`; raise `BatchError` if none.
-
-        Only failures and the waits after them count as outage: a batch may wait for others, or be searched for hours.
-        """
-        settings, shared = self._run.shared.settings, self._run.shared
-        found = classify(error, None, None, False)
-        if getattr(error, "status_code", None) == 404 and record.state is not BatchState.INTENT:
-            raise BatchGone(record.number, record.provider_id or "it") from error
-        if isinstance(error, ConfigurationError) or found.next_step is NextStep.PERMANENT:
-            raise BatchError(record.number, redacted(error) or type(error).__name__) from error
-        outage.failures += 1
-        outage.seconds += seconds
-        if settings.max_outage is not None and outage.seconds > settings.max_outage:
-            reason = f"no answer for {settings.max_outage:g} s: {redacted(error)}"
-            raise BatchError(record.number, reason) from error
-        if outage.failures == 1:
-            logger.warning(
-                "%s: request for batch %d failed: %s; it is repeated", self._what, record.number, redacted(error)
-            )
-        wait = half_jitter(outage.failures, settings.backoff_base, settings.backoff_cap, shared.draw())
-        wait = max(wait, found.retry_after or 0.0)
-        outage.seconds += wait
-        return wait
-
-
-def _is_complete(status: BatchStatus) -> bool:
-    """Return True if the provider has ended a batch by itself, so that each request has a line."""
-    return status.phase is Phase.ENDED and _word(status) != "expired"
-
-
-def _word(status: BatchStatus) -> str:
-    return status.text.partition(":")[0]
-
-
-def _is_short(status: BatchStatus, lines: int, requests: int) -> bool:
-    """Return True if results lack lines that the provider has written, of requests that may be paid for."""
-    return lines < (requests if _is_complete(status) else status.ended)
-
-
-def _missing(status: BatchStatus, short: bool) -> ItemAnswer:
-    """Return the answer of a request without a line in the results.
-
-    Where these are `short`, it may have been answered and paid for, so it gets no other attempt.
-    """
-    if short:
-        return ItemAnswer(
-            None, kind="no_result", reason=f"batch {_word(status)}: its results have no line for this row"
-        )
-    cancelled = status.phase is Phase.CANCELLED
-    kind = "cancelled" if cancelled else "no_result" if _is_complete(status) else "expired"
-    return ItemAnswer(
-        None, kind=kind, reason=f"batch {_word(status)}: no result for this row", again=True, free=cancelled
-    )
 
 
 def api_of(task: BatchTask) -> ProviderBatchApi:

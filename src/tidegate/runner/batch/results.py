@@ -10,7 +10,7 @@ from tidegate.core.token_totals import TokenTotals, totals_of
 from tidegate.core.values import Key, Usage
 from tidegate.errors import UnusableAnswer
 from tidegate.providers import COMPATIBLE, adopt, credential_of, named, price_of, usage_of
-from tidegate.runner.batch.api import ItemAnswer, ProviderBatchApi
+from tidegate.runner.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi
 from tidegate.runner.batch.task import BatchTask
 from tidegate.runner.item import Item, Place, copied
 from tidegate.runner.redaction import redacted
@@ -123,3 +123,33 @@ class AccountKeys:
     @staticmethod
     def _headers(client: Any) -> list[tuple[Any, Any]]:
         return [*dict(client.default_headers).items(), *dict(client.auth_headers).items()]
+
+
+def _is_complete(status: BatchStatus) -> bool:
+    """Return True if the provider has ended a batch by itself, so that each request has a line."""
+    return status.phase is Phase.ENDED and _word(status) != "expired"
+
+
+def _word(status: BatchStatus) -> str:
+    return status.text.partition(":")[0]
+
+
+def is_short(status: BatchStatus, lines: int, requests: int) -> bool:
+    """Return True if results lack lines that the provider has written, of requests that may be paid for."""
+    return lines < (requests if _is_complete(status) else status.ended)
+
+
+def missing_answer(status: BatchStatus, short: bool) -> ItemAnswer:
+    """Return the answer of a request without a line in the results.
+
+    Where these are `short`, it may have been answered and paid for, so it gets no other attempt.
+    """
+    if short:
+        return ItemAnswer(
+            None, kind="no_result", reason=f"batch {_word(status)}: its results have no line for this row"
+        )
+    cancelled = status.phase is Phase.CANCELLED
+    kind = "cancelled" if cancelled else "no_result" if _is_complete(status) else "expired"
+    return ItemAnswer(
+        None, kind=kind, reason=f"batch {_word(status)}: no result for this row", again=True, free=cancelled
+    )
