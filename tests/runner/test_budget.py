@@ -398,12 +398,15 @@ def place() -> Iterator[PostgreSQL]:
         made.drop()
 
 
-@pytest.mark.parametrize("slots", [4, 100, 1_000])
+@pytest.mark.parametrize(("slots", "longer"), [(4, False), (100, False), (1_000, False), (100, True), (1_000, True)])
 @in_loop
-async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> None:
+async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int, longer: bool) -> None:
+    """The rows have one size, or become `longer` with the square of their number, and cost as much more."""
     registry = tidegate.RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
     rows = rows_of(1_000)
+    if longer:
+        rows = [{"n": n, "tokens": n * n // 400 + 1, "text": (n * n // 400 + 1) * "x"} for n in range(1_000)]
     usd = 0.5 * sum(row["tokens"] + 100 for row in rows) * 1e-6
 
     async def judge(row: Any, output: str) -> float:
@@ -411,7 +414,7 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> No
         return 1.0
 
     def experiment(budget: float) -> Experiment:
-        return Experiment(f"spread {slots}", rows, provider.ask, [judge], spread=True, max_concurrency=slots,
+        return Experiment(f"spread {slots} {longer}", rows, provider.ask, [judge], spread=True, max_concurrency=slots,
                           budget=Budget(usd=budget))  # fmt: skip
 
     def replica() -> ExperimentRunner:

@@ -4,6 +4,8 @@ Theory of operation. The budget is in the experiment's stored spec, so it is one
 on the experiment, and reserves the cost of all rows of the chunks that are claimed (`core.spend_reserve`). Where only a
 part of a free chunk fits, the chunk is divided, and the part is claimed. Rows of a chunk that have ended stay reserved
 until it is done: that starts fewer rows for a while, and never too many.
+
+A row reserves the larger of the mean cost so far and an estimate from its size, which the last rows tell.
 """
 
 from __future__ import annotations
@@ -13,14 +15,19 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, select, update
 
-from tidegate.core.spend_reserve import StageReserve, rows_within
+from tidegate.core.spend_reserve import SizeLine, StageReserve, rows_within
 from tidegate.core.token_totals import NANO, TokenTotals
 from tidegate.storage import tally_table
 from tidegate.storage.json_codec import decoded
+from tidegate.storage.paging import size as size_of
 from tidegate.storage.records import BudgetEnd
-from tidegate.storage.schema import chunks, experiments, spend
+from tidegate.storage.schema import chunks, contents, dataset_rows, experiments, spend, usages
 from tidegate.storage.tally import StageTally
 from tidegate.storage.tally_table import TASKS
+
+MEASURED = 256
+"""Rows of the experiment whose sizes and costs are compared. Raising it follows a change of the costs later, and each
+claim takes longer: about 10 us a row. Chosen: one chunk of the largest size."""
 
 
 def stored(connection: Connection, experiment_id: int) -> Mapping[str, float] | None:
@@ -39,7 +46,7 @@ def fit(
     the experiment lasts until the transaction ends.
     """
     row = connection.execute(
-        select(experiments.c.spec, experiments.c.repetitions)
+        select(experiments.c.spec, experiments.c.repetitions, experiments.c.dataset_id)
         .where(experiments.c.id == experiment_id)
         .with_for_update(key_share=True)
     ).one()
@@ -52,18 +59,24 @@ def fit(
     ).one_or_none()
     if first is None:
         return None
-    claimed = select(func.coalesce(func.sum(chunk.end - chunk.first), 0)).where(
-        chunk.experiment_id == experiment_id, ~chunk.done, ~free
-    )
-    ahead = int(connection.execute(claimed).scalar_one()) * row.repetitions
+    claimed = and_(chunk.experiment_id == experiment_id, ~chunk.done, ~free)
+    under_way = select(func.coalesce(func.sum(chunk.end - chunk.first), 0)).where(claimed)
+    ahead = int(connection.execute(under_way).scalar_one()) * row.repetitions
     names = [TASKS, *(decoded(row.spec).get("evaluators") or {})]
     tallies = tally_table.tallies_of(connection, experiment_id)
     spent = {each.stage: TokenTotals(*each[1:]) for each in connection.execute(_spend(experiment_id))}
     size = int(first.end - first.first)
     repetitions = int(row.repetitions)
-    wanted = size * repetitions
+    wanted = whole = size * repetitions
+    this = and_(chunk.experiment_id == experiment_id, chunk.first == first.first)
+    characters = row.repetitions * (
+        _characters(connection, row.dataset_id, claimed) + _characters(connection, row.dataset_id, this)
+    )
     for name, amount in budget.items():
         known = list(_reserves(name, names, tallies, spent, ahead))
+        line = _line(connection, experiment_id, row.dataset_id, name)
+        estimate = line.estimate(ahead + whole, characters) / (ahead + whole)
+        known[0] = known[0]._replace(mean=max(known[0].mean, estimate))
         total = sum(_amount(name, tokens) for tokens in spent.values())
         wanted = rows_within(amount, total, known, wanted)
         if not wanted:
@@ -72,12 +85,46 @@ def fit(
     rows = max(1, wanted // repetitions)
     if rows < size:
         middle = first.first + rows
-        where = and_(chunk.experiment_id == experiment_id, chunk.first == first.first)
-        connection.execute(update(chunks).where(where).values(end=middle))
+        connection.execute(update(chunks).where(this).values(end=middle))
         connection.execute(
             insert(chunks).values(experiment_id=experiment_id, first=middle, end=first.end, epoch=first.epoch)
         )
     return int(first.first)
+
+
+def _characters(connection: Connection, dataset_id: int, of_chunks: ColumnElement[bool]) -> int:
+    """Return the characters of the rows of some chunks."""
+    row = dataset_rows.c
+    query = (
+        select(func.coalesce(func.sum(size_of(contents.c.body)), 0))
+        .select_from(chunks)
+        .join(dataset_rows, and_(row.ordinal >= chunks.c.first, row.ordinal < chunks.c.end))
+        .join(contents, contents.c.digest == row.digest)
+        .where(of_chunks, row.dataset_id == dataset_id)
+    )
+    return int(connection.execute(query).scalar_one())
+
+
+def _line(connection: Connection, experiment_id: int, dataset_id: int, name: str) -> SizeLine:
+    """Return the line through the costs of the last rows of an experiment over their sizes."""
+    one, row = usages.c, dataset_rows.c
+    last = (
+        select(one.ordinal, one.input_tokens, one.output_tokens, one.nanodollars)
+        .where(one.experiment_id == experiment_id, one.stage == TASKS)
+        .order_by(one.ordinal.desc())
+        .limit(MEASURED)
+        .subquery()
+    )
+    query = (
+        select(size_of(contents.c.body), last.c.input_tokens, last.c.output_tokens, last.c.nanodollars)
+        .select_from(last)
+        .join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == last.c.ordinal))
+        .join(contents, contents.c.digest == row.digest)
+    )
+    line = SizeLine()
+    for size, read, written, nanodollars in connection.execute(query):
+        line.add(size, _amount(name, TokenTotals(input_tokens=read, output_tokens=written, nanodollars=nanodollars)))
+    return line
 
 
 def _reserves(
