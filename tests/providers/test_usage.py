@@ -24,6 +24,10 @@ from tidegate.providers import ANTHROPIC, COHERE, COMPATIBLE, GEMINI, OPENAI, me
         ({"usage": {"input_tokens": 1, "output_tokens": 2, "service_tier": "standard", "speed": "fast"}}, "fast"),
         ({"usage": {"input_tokens": 1, "output_tokens": 2, "speed": "standard"}}, ""),
         ({"content": [{"input": {"speed": "fast"}}], "usage": {"input_tokens": 1, "output_tokens": 2}}, ""),
+        ({"candidates": [{"args": {"speed": "slow"}}],
+          "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 2}}, ""),
+        ({"usage": {"input_tokens": 1, "output_tokens": 2}, "metadata": {"speed": "slow"}}, ""),
+        ({"message": {"arguments": {"speed": "slow"}}, "prompt_eval_count": 1, "eval_count": 2}, ""),
         ({"usage": {"prompt_tokens": 1, "completion_tokens": 2}, "service_tier": "default"}, ""),
         ({"usage": {"prompt_tokens": 1, "completion_tokens": 2}, "service_tier": None}, ""),
         ({"said": '"service_tier": "flex"', "usage": {"prompt_tokens": 1, "completion_tokens": 2}}, ""),
@@ -138,3 +142,12 @@ def test_no_body_raises(body):
 def test_usage_is_never_negative(body):
     usage = usage_of(COMPATIBLE, b'{"usage": {' + body)
     assert usage is None or min(usage.input_tokens, usage.output_tokens, usage.cached_tokens) >= 0
+
+
+def test_speed_of_a_stream_is_that_of_its_first_event() -> None:
+    started = {"type": "message_start", "message": {"usage": {"input_tokens": 10, "output_tokens": 1, "speed": "fast"}}}
+    ended = {"type": "message_delta", "usage": {"output_tokens": 20}}
+    stream = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (started, {"x": "y" * 20_000}, ended))
+    usage = usage_of(ANTHROPIC, stream)
+    assert usage is not None
+    assert (usage.tier, usage.output_tokens) == ("fast", 20)

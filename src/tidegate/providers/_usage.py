@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from tidegate.core.values import Usage
@@ -34,7 +35,9 @@ _FIELD = re.compile(
     rb'"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}([0-9]{1,12})(?![0-9.eE])'
 )
 
-_TIER = re.compile(rb'"(?:service_tier|trafficType|speed)"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([A-Za-z_]{1,32})"')
+_TIER = re.compile(rb'"(?:service_tier|trafficType)"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([A-Za-z_]{1,32})"')
+_SCANNER = json.JSONDecoder()
+_WORD = re.compile(r"[a-z_]{1,32}")
 STANDARD_TIERS = frozenset({"auto", "batch", "default", "on_demand", "standard", "traffic_type_unspecified"})
 """Service tiers with the prices of the table; that of `batch` is the standard one times the factor of the Batch API.
 Source: the types of openai 3.54, anthropic 2.12 (`service_tier` and `speed` of `usage`) and google-genai 3.4
@@ -62,9 +65,12 @@ def usage_of(provider: Provider, body: bytes) -> Usage | None:
     if usage is not None and b'"message_start"' in head:
         first = head.find(b'"usage"')
         usage = merged(usage, _read(head[first : first + _WINDOW]) if first >= 0 else None)
-    if usage is not None and (tier := _tier(tail) or (_tier(head) if len(body) > _TAIL else "")):
-        return usage._replace(tier=tier)
-    return usage
+    if usage is None:
+        return None
+    tier = _tier(tail) or (_tier(head) if len(body) > _TAIL else "") or _speed(tail, tail.rfind(b'"usage"'))
+    if not tier and b'"message_start"' in head:
+        tier = _speed(head, head.find(b'"usage"'))
+    return usage._replace(tier=tier) if tier else usage
 
 
 def merged(one: Usage | None, other: Usage | None) -> Usage | None:
@@ -82,17 +88,28 @@ def merged(one: Usage | None, other: Usage | None) -> Usage | None:
 
 
 def _tier(text: bytes) -> str:
-    """Return the last service tier that a text states in lower case, empty for the standard one.
-
-    Anthropic's `speed` counts inside `usage` only: arguments of a tool may have that name.
-    """
-    for name, start in ((b'"service_tier"', 0), (b'"trafficType"', 0), (b'"speed"', max(0, text.rfind(b'"usage"')))):
-        at = text.rfind(name, start)
+    """Return the last service tier that a text states in lower case, empty for the standard one."""
+    for name in (b'"service_tier"', b'"trafficType"'):
+        at = text.rfind(name)
         if at >= 0 and (found := _TIER.match(text, at)) is not None:
             tier = found[1].decode().lower()
-            if tier not in STANDARD_TIERS:
-                return tier
+            return "" if tier in STANDARD_TIERS else tier
     return ""
+
+
+def _speed(text: bytes, at: int) -> str:
+    """Return Anthropic's `speed` in the usage object at this place, empty for the standard one.
+
+    The name may be anywhere else in an answer, such as in the arguments of a tool.
+    """
+    if at < 0 or b'"speed"' not in text or (found := _OBJECT.match(text, at)) is None:
+        return ""
+    try:
+        stated, _ = _SCANNER.raw_decode(text[at : at + _WINDOW].decode("latin-1"), found.end() - 1 - at)
+    except (ValueError, RecursionError):
+        return ""
+    speed = stated.get("speed")
+    return speed if isinstance(speed, str) and _WORD.fullmatch(speed) and speed not in STANDARD_TIERS else ""
 
 
 def _last(text: bytes) -> Usage | None:
