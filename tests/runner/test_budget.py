@@ -103,18 +103,62 @@ def test_long_rows_after_short_ones_reserve_more_than_these_have_cost(kind: str,
 
 
 def test_a_long_row_that_does_not_fit_alone_is_not_started() -> None:
-    ledger = ledger_of(Budget(tokens=1_000))
+    ledger = ledger_of(Budget(tokens=3_000))
     for _ in range(5):
-        for size in (10, 20):
+        for size in (10, 500):
             assert ledger.may_start(size)
             ledger.start_row(size)
             ledger.end_task(size, spent(size), answered=True)
     assert not ledger.reached
-    assert ledger.may_start(800)
-    assert not ledger.may_start(900)
+    assert ledger.may_start(440)
+    assert not ledger.may_start(460)
     assert ledger.reached
-    assert ledger.may_start(20)
+    assert ledger.may_start(10)
     assert not ledger.reached
+
+
+def test_a_line_by_chance_does_not_end_a_run() -> None:
+    ledger = ledger_of(Budget(tokens=100_000))
+    for size, cost in ((40, 300), (41, 500), (42, 690)):
+        assert ledger.may_start(size)
+        ledger.start_row(size)
+        ledger.end_task(size, spent(cost), answered=True)
+    assert ledger.may_start(5_000)
+    assert not ledger.reached
+
+
+@pytest.mark.parametrize(("share", "long"), [(0.3, 20_000), (0.05, 200_000)])
+def test_costs_that_do_not_follow_the_sizes_end_no_run_early(share: float, long: int) -> None:
+    for seed in range(60):
+        draw = random.Random(seed)
+        sizes = [long if draw.random() < share else draw.randint(40, 60) for _ in range(1_000)]
+        ledger, total, done, budget = ledger_of(Budget(tokens=500_000)), 0, 0, 500_000
+        while not ledger.reached and done < 1_000:
+            started = 0
+            while started < 100 and done + started < 1_000 and ledger.may_start(sizes[done + started]):
+                ledger.start_row(sizes[done + started])
+                started += 1
+            if not started:
+                break
+            for row in range(done, done + started):
+                cost = draw.randint(200, 1_800)
+                ledger.end_task(sizes[row], spent(cost), answered=True)
+                total += cost
+            done += started
+        assert 0.9 * budget <= total <= budget + max(0.02 * budget, 1_800), seed
+
+
+def test_of_rows_far_longer_than_all_before_one_is_under_way() -> None:
+    ledger = ledger_of(Budget(tokens=10**9))
+    for _ in range(20):
+        ledger.start_row(10)
+        ledger.end_task(10, spent(10), answered=True)
+    assert ledger.may_start(1_000)
+    ledger.start_row(1_000)
+    assert not ledger.may_start(1_000)
+    assert ledger.may_start(10)
+    ledger.end_task(1_000, spent(1_000), answered=True)
+    assert ledger.may_start(1_000)
 
 
 def test_sizes_that_say_nothing_change_no_reserve() -> None:
@@ -441,6 +485,33 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int, longe
         summary = await owner.wait(number)
         assert (summary.status, summary.answered) == (Status.COMPLETED, 1_000)
         assert sorted(n for n in provider.asked if n >= 0) == list(range(1_000))
+
+
+@pytest.mark.parametrize("before", [2_003, 2_041])
+@in_loop
+async def test_replicas_claim_few_of_the_rows_that_are_far_longer(place: PostgreSQL, before: int) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Provider(registry)
+    draw = random.Random(1)
+    sizes = [4_000 if before <= n < before + 10 else draw.randint(10, 16) for n in range(2_300)]
+    rows = [{"n": n, "tokens": size, "text": size * "x"} for n, size in enumerate(sizes)]
+    usd = sum(sizes[:before]) * 1e-6 + 0.009
+
+    def replica() -> ExperimentRunner:
+        changes = settings(heartbeat=0.05, stale_after=30.0)
+        return ExperimentRunner(place.url, registry=registry, settings=changes, recover=False,
+                                restore=lambda spec: made)  # fmt: skip
+
+    made = Experiment(f"far {before}", rows, provider.ask, spread=True, max_concurrency=100, budget=Budget(usd=usd))
+    async with provider.client, replica() as owner, replica() as other:
+        number = await owner.start(made)
+        while not provider.asked:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        joined = await other.join(number)
+        await owner.wait(number)
+        if joined:
+            await other.wait(number)
+    assert provider.spent <= usd + max(0.02 * usd, 4_000e-6)
 
 
 @pytest.mark.parametrize("slots", [4, 100])

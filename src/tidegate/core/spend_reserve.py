@@ -20,19 +20,26 @@ GROWTH = 1
 are under way after eleven rounds, and costs with a heavy tail exceed no budget by more than a row."""
 
 
+SIZE_GROWTH = 2.0
+"""Size of a row, as a multiple of the largest measured one, from which its cost is not known. Raising it starts longer
+rows beside each other before any of them is measured. Chosen as `GROWTH`: what is known doubles with each round."""
+
+
 class SizeLine:
     """Line through the costs of ended rows over their sizes, by which the cost of another row is estimated.
 
     The slope is shrunk by the evidence for it, so rows whose costs do not depend on their sizes are estimated at their
-    mean (the positive part of a Stein estimate: source, Efron and Morris 1973, "Stein's estimation rule").
+    mean (the positive part of a Stein estimate: source, Efron and Morris 1973, "Stein's estimation rule"). A row never
+    counts for more than its size times the cost of a character so far, nor as larger than `SIZE_GROWTH` allows.
     """
 
-    __slots__ = ("_count", "_products", "_size", "_size_squares", "_squares", "mean", "slope")
+    __slots__ = ("_count", "_products", "_size", "_size_squares", "_squares", "largest", "mean", "slope")
 
     def __init__(self) -> None:
         self._count = 0
         self._size = self._size_squares = self._products = self._squares = 0.0
         self.mean = self.slope = 0.0
+        self.largest = 0.0
 
     def add(self, size: float, cost: float) -> None:
         """Add one row; `size` is in characters."""
@@ -44,6 +51,7 @@ class SizeLine:
         self._squares += by_cost * (cost - self.mean)
         self._products += by_size * (cost - self.mean)
         self.slope = self._shrunk()
+        self.largest = max(self.largest, size)
 
     def _shrunk(self) -> float:
         if self._count < 3 or not self._size_squares:
@@ -55,9 +63,17 @@ class SizeLine:
         unexplained = max(0.0, self._squares - explained) / (self._count - 2)
         return slope * max(0.0, 1.0 - unexplained / explained)
 
+    def is_beyond(self, size: float) -> bool:
+        """Return whether a row is so much larger than the measured ones that its cost is not known."""
+        return size > SIZE_GROWTH * self.largest
+
     def estimate(self, rows: int, size: float) -> float:
         """Return the estimated cost of rows that have this size together; it is not below 0."""
-        return max(0.0, rows * self.mean + self.slope * (size - rows * self._size))
+        if not rows or not self._size:
+            return rows * self.mean
+        of_one = min(size / rows, SIZE_GROWTH * self.largest)
+        by_line = self.mean + self.slope * (of_one - self._size)
+        return rows * max(0.0, min(by_line, self.mean * max(1.0, of_one / self._size)))
 
 
 class StageReserve(NamedTuple):

@@ -5,7 +5,8 @@ its cost is reserved, and that of all rows under way (`core.spend_reserve`). The
 end, and then more may start. When no row is under way and the next one does not fit any more, the budget is reached.
 
 A row reserves the larger of two costs: the mean of the rows that ended, and an estimate from its own size. Where the
-costs of this run follow the sizes of the rows, long rows reserve more than the short ones before them have cost.
+costs of this run follow the sizes of the rows, long rows reserve more than the short ones before them have cost. Of
+rows that are much larger than all measured ones, one is under way at a time.
 
 The first row runs alone, and then at most as many rows as have been measured: a mean of three rows says little about
 the next thousand.
@@ -112,6 +113,7 @@ class BudgetLedger:
         self.under_way = [0, *unjudged]
         self.size_under_way = 0
         self._next_size: int | None = None
+        self._beyond: int | None = None
         self._left_over = any(unjudged)
         self._limits: dict[str, SpendLimit] = {}
         for name, amount in budget.stored().items():
@@ -125,7 +127,10 @@ class BudgetLedger:
     def may_start(self, size: int) -> bool:
         """Return whether the next row, of this size, may start now."""
         self._next_size = size
-        return self._fits
+        return not (self._beyond is not None and self._is_beyond(size)) and self._fits
+
+    def _is_beyond(self, size: int) -> bool:
+        return any(limit.line.is_beyond(size) for limit in self._limits.values())
 
     @property
     def _fits(self) -> bool:
@@ -174,6 +179,8 @@ class BudgetLedger:
         self.under_way = [count + 1 for count in self.under_way]
         self.size_under_way += size
         self._next_size = None
+        if self._is_beyond(size):
+            self._beyond = size
 
     def end_task(self, size: int, tokens: TokenTotals, answered: bool) -> None:
         """Count the end of a started task; without an answer, no judgement follows."""
@@ -182,6 +189,8 @@ class BudgetLedger:
         self._spend(TASK, tokens)
         self.under_way[TASK] -= 1
         self.size_under_way -= size
+        if size == self._beyond:
+            self._beyond = None
         if not answered:
             self.under_way[1:] = [max(0, count - 1) for count in self.under_way[1:]]
 

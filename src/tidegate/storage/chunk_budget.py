@@ -67,18 +67,25 @@ def fit(
     spent = {each.stage: TokenTotals(*each[1:]) for each in connection.execute(_spend(experiment_id))}
     size = int(first.end - first.first)
     repetitions = int(row.repetitions)
-    wanted = whole = size * repetitions
+    wanted = size * repetitions
     this = and_(chunk.experiment_id == experiment_id, chunk.first == first.first)
-    characters = row.repetitions * (
-        _characters(connection, row.dataset_id, claimed) + _characters(connection, row.dataset_id, this)
-    )
+    claimed_sizes, sizes = (_sizes(connection, row.dataset_id, chosen) for chosen in (claimed, this))
     for name, amount in budget.items():
         known = list(_reserves(name, names, tallies, spent, ahead))
         line = _line(connection, experiment_id, row.dataset_id, name)
-        estimate = line.estimate(ahead + whole, characters) / (ahead + whole)
-        known[0] = known[0]._replace(mean=max(known[0].mean, estimate))
         total = sum(_amount(name, tokens) for tokens in spent.values())
-        wanted = rows_within(amount, total, known, wanted)
+        wanted = min(wanted, repetitions * _rows_of_known_size(line, claimed_sizes, sizes))
+        while wanted:
+            # Fewer rows may be longer ones on average: the first rows of the chunk are claimed.
+            rows = max(1, wanted // repetitions)
+            characters = repetitions * sum(claimed_sizes) + wanted * sum(sizes[:rows]) / rows
+            estimate = line.estimate(ahead + wanted, characters) / (ahead + wanted)
+            fits = rows_within(
+                amount, total, [known[0]._replace(mean=max(known[0].mean, estimate)), *known[1:]], wanted
+            )
+            if fits == wanted:
+                break
+            wanted = fits
         if not wanted:
             idle = not any(stage.under_way for stage in known)
             return BudgetEnd(_sum(spent)) if idle else None
@@ -92,17 +99,31 @@ def fit(
     return int(first.first)
 
 
-def _characters(connection: Connection, dataset_id: int, of_chunks: ColumnElement[bool]) -> int:
-    """Return the characters of the rows of some chunks."""
+def _sizes(connection: Connection, dataset_id: int, of_chunks: ColumnElement[bool]) -> list[int]:
+    """Return the characters of the rows of some chunks, in their order."""
     row = dataset_rows.c
     query = (
-        select(func.coalesce(func.sum(size_of(contents.c.body)), 0))
+        select(size_of(contents.c.body))
         .select_from(chunks)
         .join(dataset_rows, and_(row.ordinal >= chunks.c.first, row.ordinal < chunks.c.end))
-        .join(contents, contents.c.digest == row.digest)
+        .outerjoin(contents, contents.c.digest == row.digest)
         .where(of_chunks, row.dataset_id == dataset_id)
+        .order_by(row.ordinal)
     )
-    return int(connection.execute(query).scalar_one())
+    return [int(size or 0) for size in connection.execute(query).scalars()]
+
+
+def _rows_of_known_size(line: SizeLine, claimed: list[int], sizes: list[int]) -> int:
+    """Return how many of the first rows may be claimed: one of a size far above the measured ones is under way."""
+    if not line.largest:
+        return len(sizes)
+    free = 0 if any(map(line.is_beyond, claimed)) else 1
+    for place, size in enumerate(sizes):
+        if line.is_beyond(size):
+            if not free:
+                return place
+            free -= 1
+    return len(sizes)
 
 
 def _line(connection: Connection, experiment_id: int, dataset_id: int, name: str) -> SizeLine:
