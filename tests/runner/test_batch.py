@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from typer.testing import CliRunner
@@ -45,6 +46,7 @@ from tidegate.cli.main import app
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError
 from tidegate.runner import BatchTask, Budget, Experiment, Summary
+from tidegate.runner.batch.results import AccountKeys
 from tidegate.runner.batch.task import ItemSet
 from tidegate.runner.declared.build import from_file
 from tidegate.runner.item import Place
@@ -121,6 +123,24 @@ def test_tokens_of_batches_are_counted_at_the_key_of_the_account_and_model(
     assert (batches.provider, batches.credential) == (single.provider, single.credential)
     assert single.base_url.startswith(batches.base_url)
     assert batches.scope == "gpt-4o-mini"
+
+
+def test_key_of_batches_has_the_credential_of_single_calls_at_openai() -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+
+    for given in ({}, {"organization": "o", "project": "p"}):
+        http = httpx.Client(transport=httpx.MockTransport(answer))
+        with tidegate.wrap(openai.OpenAI(api_key="any", http_client=http, **given), registry=registry) as client:
+            client.post("/chat/completions", body=body({"n": 1}), cast_to=object)
+            for _ in range(2):
+                AccountKeys(client, "openai", registry).count("gpt-4o-mini", Usage(1, 1), None)
+    keys = registry.snapshot().keys
+    single = {key for key in keys if not key.family}
+    assert {key._replace(family="") for key in keys if key.family} == single
+    assert len(single) == 2
 
 
 @pytest.mark.parametrize(

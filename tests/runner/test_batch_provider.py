@@ -551,6 +551,72 @@ def test_creation_that_the_provider_acts_on_late_makes_no_second_batch(
     assert faults.asked.count(("POST", POSTS[kind])) == (2 if kind == "openai" else 1)
 
 
+@pytest.mark.parametrize("status", [404, 405, 409, 501])
+def test_late_creation_at_a_server_that_deletes_no_files_makes_no_second_batch(
+    tmp_path: Path, provider: Simulator, faults: Faults, status: int
+) -> None:
+    held: list[Request] = []
+    late: list[BatchAnswer | None] = []
+
+    def before(request: Request) -> BatchAnswer | None:
+        if is_creation(request) and not held:
+            held.append(request)
+            return refusal(500, "lost")
+        return refusal(status, "no deletion here") if request.method == "DELETE" else None
+
+    def after(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        if held and not late and (request.method, request.path) == ("GET", POSTS["openai"]):
+            late.append(faults.send(held[0]))
+        return answer
+
+    faults.before, faults.after = before, after
+    ended = ran(tmp_path, client_of("openai", provider), 4)
+    assert ended.counts == {"ok": 4}
+    assert set(custom_ids(provider).values()) == {1}
+    assert faults.asked.count(("POST", POSTS["openai"])) == 1
+
+
+def test_intent_is_not_submitted_again_at_another_account(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
+    def lost(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        # A refusal that is final ends this process, with the intent as a killed one leaves it.
+        return refusal(401, "lost") if is_creation(request) else answer
+
+    faults.after = lost
+    assert ran(tmp_path, client_of("openai", provider), 4).summary.status is Status.ERROR
+    faults.after = lambda request, answer: answer
+    with Simulator(Scenario(batch_seconds=0.1)) as other:
+        ended = ran(tmp_path, client_of("openai", other), 4, resume=True)
+        assert ended.summary.status is Status.ERROR
+        assert "not at the provider (404)" in str(ended.summary.experiment.last_error)
+        with openai.OpenAI(base_url=other.openai_url, api_key="any") as client:
+            assert not list(client.batches.list())
+    ended = ran(tmp_path, client_of("openai", provider), 4, resume=True)
+    assert ended.counts == {"ok": 4}
+    assert set(custom_ids(provider).values()) == {1}
+
+
+def test_batch_that_was_found_again_is_not_given_up_for_one_404(
+    tmp_path: Path, provider: Simulator, faults: Faults
+) -> None:
+    looks: list[str] = []
+
+    def again(request: Request) -> BatchAnswer | None:
+        if is_status(request):
+            looks.append(request.path)
+            return refusal(404, "No such batch") if len(looks) == 3 else None
+        return None
+
+    def running(request: Request, answer: BatchAnswer) -> BatchAnswer:
+        still = is_status(request) and answer.status == 200 and len(looks) < 6
+        return changed(answer, status="in_progress", output_file_id=None) if still else answer
+
+    faults.before = lambda request: refusal(404, "No such batch") if is_status(request) else None
+    assert ran(tmp_path, client_of("openai", provider), 4).summary.status is Status.ERROR
+    faults.before, faults.after = again, running
+    assert ran(tmp_path, client_of("openai", provider), 4, resume=True).summary.status is Status.ERROR
+    assert faults.asked.count(("POST", POSTS["openai"])) == 1
+
+
 @KINDS
 def test_time_of_a_search_is_no_outage(tmp_path: Path, provider: Simulator, faults: Faults, kind: str) -> None:
     """A search may take hours, which the clock of the loop jumps over here."""
@@ -635,7 +701,8 @@ def test_row_whose_request_could_not_be_built_again_goes_into_another_batch(
     ended = ran(tmp_path, client_of(kind, provider), 5, build=build)
     assert (ended.counts, [each.count for each in ended.batches]) == ({"ok": 5}, [4, 1])
     assert sum(path.endswith(RESULTS[kind]) for _, path in faults.asked) == 2
-    assert [built.count(n) for n in range(5)] == [2, 2, 4, 2, 2]
+    # The first answer of a model is built once more, for the name by which the model was asked.
+    assert [built.count(n) for n in range(5)] == [3, 2, 4, 2, 2]
 
 
 @KINDS

@@ -20,6 +20,7 @@ from tidegate.runner.batch.api import (
     BatchStatus,
     ItemAnswer,
     Phase,
+    Revoked,
     Search,
     by_id,
     compact,
@@ -87,9 +88,9 @@ class AnthropicBatchApi:
                 self._others.add((search.record.tag, each.id))
         return found
 
-    async def revoke(self, record: BatchRecord) -> bool:
-        """Return False: the requests are in the creation itself, and nothing of it can be deleted."""
-        return False
+    async def revoke(self, record: BatchRecord) -> Revoked:
+        """Do nothing: the requests are in the creation itself, and nothing of it can be deleted."""
+        return Revoked.IMPOSSIBLE
 
     async def _candidates(self, search: Search) -> list[Any]:
         oldest, found = search.since - CLOCK_SKEW, []

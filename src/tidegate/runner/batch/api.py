@@ -52,6 +52,14 @@ class ItemAnswer(NamedTuple):
     free: bool = False
 
 
+class Revoked(StrEnum):
+    """Result of making a creation void; `UNKNOWN`: the provider knows nothing that the record names."""
+
+    DONE = "done"
+    IMPOSSIBLE = "impossible"
+    UNKNOWN = "unknown"
+
+
 class Search(NamedTuple):
     """Search for the batch of a record that a process may have submitted before its death.
 
@@ -110,8 +118,8 @@ class ProviderBatchApi(Protocol):
         """Return the provider's name of a batch that was created for a record, None without one, or `UNDECIDED`."""
         ...
 
-    async def revoke(self, record: BatchRecord) -> bool:
-        """Make the provider refuse a creation of this record that arrives later; return False if it cannot."""
+    async def revoke(self, record: BatchRecord) -> Revoked:
+        """Make the provider refuse a creation of this record that arrives later."""
         ...
 
     async def status(self, provider_id: str) -> BatchStatus:

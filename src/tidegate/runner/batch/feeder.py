@@ -285,8 +285,8 @@ class BatchFeeder(Feeder):
         self._followers.discard(task)
         self._moved.set()
 
-    async def _followed(self, was: BatchRecord) -> None:
-        run, number, record = self._run, was.number, was
+    async def _followed(self, record: BatchRecord) -> None:
+        run, number = self._run, record.number
         try:
             if record.provider != self._api.provider:
                 raise BatchError(number, f"it is at {record.provider}, and the client asks {self._api.provider}")
@@ -299,7 +299,8 @@ class BatchFeeder(Feeder):
                 if record.state is BatchState.ENDED:
                     record = await self._fetch(record)
             except BatchGone as error:
-                if GONE not in (was.detail or ""):
+                # What was read since, as by another account's run, says that it is there.
+                if GONE not in (self._open[number][0].detail or ""):
                     raise
                 record = await self._give_up(record, error)
             logger.info("%s: batch %d %s", self._what, number, record.state)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from tidegate.runner.batch.api import BatchStatus, ItemAnswer, Phase, Search, compact, is_refusal, seconds_of
+from tidegate.runner.batch.api import BatchStatus, ItemAnswer, Phase, Revoked, Search, compact, is_refusal, seconds_of
 from tidegate.runner.batch.task import called
 from tidegate.storage import BatchRecord
 
@@ -40,6 +40,9 @@ TAG = "tidegate_tag"
 CLOCK_SKEW = timedelta(hours=1)
 """Time by which the provider's clock may be behind the database's. Raising it reads older batches in a search. Chosen:
 clocks of servers differ by less."""
+
+KEPT = (409, 501)
+"""Statuses of a deletion that say that a file is in use, or that files are never deleted."""
 
 UNREAD = ("uploaded", "pending", "running", "notRunning")
 """States of a file that the provider has not read yet. Source: azure-ai-docs, how-to/batch.md, and its files API."""
@@ -99,15 +102,28 @@ class OpenAIBatchApi:
                 return None
             after = {"after": page.data[-1].id}
 
-    async def revoke(self, record: BatchRecord) -> bool:
+    async def revoke(self, record: BatchRecord) -> Revoked:
         """Delete the input file of a batch that was not found: no batch can be created from it any more."""
         try:
             await called(self._client.files.delete, record.file_id)
         except Exception as error:
-            if not is_refusal(error):
+            status = getattr(error, "status_code", None)
+            if status == 404:
+                return await self._unknown_or_kept(record)
+            if status in KEPT or is_refusal(error):
+                return Revoked.IMPOSSIBLE
+            raise
+        return Revoked.DONE
+
+    async def _unknown_or_kept(self, record: BatchRecord) -> Revoked:
+        """Return whether the server has the file, but no way to delete it."""
+        try:
+            await called(self._client.files.retrieve, record.file_id)
+        except Exception as error:
+            if getattr(error, "status_code", None) != 404:
                 raise
-            return getattr(error, "status_code", None) == 404
-        return True
+            return Revoked.UNKNOWN
+        return Revoked.IMPOSSIBLE
 
     def _listed(self, after: Mapping[str, str]) -> Any:
         """Return a page of batches; that of an asynchronous client is awaited."""

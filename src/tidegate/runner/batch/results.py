@@ -32,6 +32,8 @@ class BatchResults:
         self._provider = api.provider
         self._paid_by = AccountKeys(task.client, api.provider, run.shared.registry)
         self._attempts: dict[Place, int] = {}
+        # The name by which a model was asked, by the one that it answers with.
+        self._asked_as: dict[str, str] = {}
 
     def take(self, item: Item, answer: ItemAnswer) -> bool:
         """Queue the result of a row; return False if it gets another attempt.
@@ -90,7 +92,9 @@ class BatchResults:
         family = self._paid_by.provider.name
         price = price_of(family, model) or price_of(family, self._asked(item))
         spent = None if price is None else price.nanodollars(usage, batch=True)
-        self._paid_by.count(usage, spent)
+        if model not in self._asked_as:
+            self._asked_as[model] = self._asked(item) or model
+        self._paid_by.count(self._asked_as[model], usage, spent)
         self._run.audit.tokens.add(usage, spent)
         return ItemUsage(totals_of(usage, spent), model or None, answer.finish_reason, answer.request_id)
 
@@ -108,21 +112,19 @@ class AccountKeys:
         adopted = None if path is None else adopt(str(base.host), str(base.path).rstrip("/") + path, family)
         self.provider = adopted or (COMPATIBLE if path is not None else named(family) or COMPATIBLE)
         self._registry = registry
-        headers = {str(name).lower(): str(value) for name, value in self._headers(client)}
+        given = [*dict(client.default_headers).items(), *dict(client.auth_headers).items()]
+        # An absent header is a marker of the SDK, not a text.
+        headers = {str(name).lower(): value for name, value in given if isinstance(value, str)}
         origin = str(base.copy_with(path="/", query=None, fragment=None, userinfo=b"")).rstrip("/")
         self._account = Key(
             self.provider.name, origin, registry.digest(credential_of(self.provider, headers.get)), family=BATCH
         )
 
-    def count(self, usage: Usage, nanodollars: int | None) -> None:
-        """Add one answer to the totals of its model's key."""
+    def count(self, model: str, usage: Usage, nanodollars: int | None) -> None:
+        """Add one answer to the totals of the key of the `model` that was asked, as for a single call."""
         if not self._registry.disabled:
-            key = self._account._replace(scope=usage.model)
+            key = self._account._replace(scope=model)
             self._registry.count_usage(key, self.provider.default_window, usage, nanodollars)
-
-    @staticmethod
-    def _headers(client: Any) -> list[tuple[Any, Any]]:
-        return [*dict(client.default_headers).items(), *dict(client.auth_headers).items()]
 
 
 def _is_complete(status: BatchStatus) -> bool:

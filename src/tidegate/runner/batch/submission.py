@@ -16,8 +16,8 @@ from functools import partial
 
 from tidegate.core.values import INFINITY
 from tidegate.runner.background import retry_while_unavailable
-from tidegate.runner.batch.api import UNDECIDED, ProviderBatchApi, Search, is_refusal, was_sent
-from tidegate.runner.batch.requests import ProviderRequests, RequestFailures
+from tidegate.runner.batch.api import INLINE, UNDECIDED, ProviderBatchApi, Revoked, Search, is_refusal, was_sent
+from tidegate.runner.batch.requests import GONE, BatchGone, ProviderRequests, RequestFailures
 from tidegate.runner.batch.task import BatchTask, ItemSet, custom_id
 from tidegate.runner.context import RunnerContext
 from tidegate.runner.item import Place, copied
@@ -29,6 +29,12 @@ logger = logging.getLogger("tidegate")
 SETTLE_SECONDS = 10.0
 """Seconds before a batch is searched at the provider, at most `batch_poll`. Raising it delays a run after a crash.
 Chosen: a list of batches shows a new one by then."""
+
+VOID = "its file is deleted, so that no late request has an effect"
+"""Status of a stored batch from before this deletion until it is submitted."""
+
+REFUSED = (429, 529)
+"""Statuses of a creation that has no effect beside those of `is_refusal`. Source: Anthropic's errors, `overloaded`."""
 
 FILE_SECONDS = 0.5
 """Seconds between two looks at a file that the provider has not read yet. Raising it submits later. Chosen: Azure takes
@@ -84,14 +90,14 @@ class BatchSubmission:
                         return None
                     file_id = await self._uploaded(record, lines)
                 # This checks the claim again, and marks the intent, directly before the request that is paid for.
-                record = await self._save(replace(record, file_id=file_id, count=len(lines)))
+                record = await self._save(replace(record, file_id=file_id, count=len(lines), detail=None))
                 asked = loop.time()
                 try:
                     made = await self._api.create(record, self._name, lines)
                 except Exception as error:
                     wait = self._requests.wait_after(record, error, outage, loop.time() - asked)
                     status = getattr(error, "status_code", None)
-                    search = was_sent(error) and not (is_refusal(error) or status == 429)
+                    search = was_sent(error) and not (is_refusal(error) or status in REFUSED)
                 else:
                     return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=made, detail=None))
             await asyncio.sleep(wait)
@@ -117,7 +123,7 @@ class BatchSubmission:
         pause = min(SETTLE_SECONDS, settings.batch_poll)
         await asyncio.sleep(pause)
         found = await self._found_batch(record)
-        if found is None and await self._requests.asked(record, partial(self._api.revoke, record)):
+        if found is None and await self._is_void(record):
             await asyncio.sleep(pause)
             return await self._found_batch(record)
         if found is None:
@@ -129,6 +135,32 @@ class BatchSubmission:
             looked = loop.time()
             found = await self._found_batch(record)
         return found
+
+    async def _is_void(self, record: BatchRecord) -> bool:
+        """Return whether a creation of this record has no effect any more.
+
+        Raise `BatchGone` if the provider does not know its file. It may be the wrong account, so the next run goes on.
+        """
+        if record.file_id == INLINE:
+            return False
+        said = record.detail or ""
+        # After this mark, a file that the provider does not know was deleted here.
+        await self._save(replace(record, detail=VOID))
+        failures, loop = RequestFailures(), self._shared.loop
+        for _ in range(self._shared.settings.attempts):
+            asked = loop.time()
+            try:
+                revoked = await self._api.revoke(record)
+            except Exception as error:
+                await asyncio.sleep(self._requests.wait_after(record, error, failures, loop.time() - asked))
+                continue
+            if revoked is Revoked.UNKNOWN and not (VOID in said or GONE in said):
+                raise BatchGone(record.number, record.file_id or "its file")
+            if revoked is not Revoked.IMPOSSIBLE:
+                return True
+            break
+        await self._save(record)
+        return False
 
     async def _found_batch(self, record: BatchRecord) -> str | None:
         """Return the provider's name of a record's batch, None without one, when that can be told."""
