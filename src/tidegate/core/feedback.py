@@ -450,7 +450,13 @@ def _record(gates: LimiterState, permit: Permit, now: float) -> None:
     """Record the refusal for the comparison of causes, which begins with the first one."""
     if gates.cause is None:
         gates.cause = RefusalCause(gates.run(permit, before=True), permit.in_flight == 1)
+        under_way = INFINITY
         for each in sorted([*gates.permits_in_flight.values(), permit], key=lambda each: each.order):
+            while under_way < INFINITY and each.in_flight <= under_way:
+                # An answer since the attempt before it has freed a slot.
+                gates.cause.answered(each.sent_at)
+                under_way -= 1
+            under_way = each.in_flight
             if not each.beyond:
                 gates.cause.sent(each.order, each.in_flight, each.sent_at)
     gates.cause.refused(permit.order, permit.sent_at, now)
