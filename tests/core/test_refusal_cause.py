@@ -159,3 +159,24 @@ def test_slots_explain_an_attempt_that_a_later_one_overtook() -> None:
     cause.refused(3, 0.7, 0.7 + TRIP)
     assert cause.slots(1.0) == 2
     assert cause.log_odds(1.0) <= 0.0
+
+
+def test_refusals_at_random_that_take_as_long_as_answers_are_not_taken_for_delays() -> None:
+    """Eight callers, of whose attempts 30 % are refused; answers and refusals take 0.3 to 0.8 s."""
+    draw = Random(9)
+    cause = RefusalCause(Burst(8, 0.0, float("inf")))
+    flying: list[tuple[float, int, float, bool]] = []
+    now, found = 0.0, []
+    for order in range(60):
+        now += 0.08
+        while len(flying) == 8 or (flying and flying[0][0] <= now):
+            end, which, sent_at, refused = flying.pop(0)
+            now = max(now, end)
+            if refused:
+                cause.refused(which, sent_at, end)
+                found.append(cause.is_random(end))
+            else:
+                cause.answered(end)
+        cause.sent(order, len(flying) + 1, now)
+        flying = sorted([*flying, (now + draw.uniform(0.3, 0.8), order, now, draw.random() < 0.3)])
+    assert sum(found) >= len(found) / 2

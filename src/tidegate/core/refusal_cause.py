@@ -210,6 +210,10 @@ class RefusalCause:
         """Return the number of slots that explains most outcomes."""
         return self._best_slots(self._known(now))[1]
 
+    def slots_explain(self, now: float) -> bool:
+        """Return whether a number of slots explains all outcomes."""
+        return self._best_slots(self._known(now))[0] == 0
+
     def log_odds(self, now: float) -> float:
         """Return the logarithm of the odds that a bucket refused, and not the slots; 0 where no refusal is kept.
 
@@ -260,9 +264,12 @@ class RefusalCause:
         return random > self._slots_likelihood(known)
 
     def _slots_likelihood(self, known: list[SentAttempt]) -> float:
-        """Return the logarithm of the probability of these outcomes under the best number of slots."""
-        number, likelihood = self._best_slots(known)[1], 0.0
-        for each, (least, running) in zip(known, self._running(known), strict=True):
+        """Return the logarithm of the probability of these outcomes under the best number of slots.
+
+        Refusals at random may take as long as answers. To take that for delays would let slots explain all of them.
+        """
+        number, likelihood = self._best_slots(known, delayed=False)[1], 0.0
+        for each, (least, running) in zip(known, self._running(known, delayed=False), strict=True):
             full = max(STRAY, min(1.0 - STRAY, (running - number + 1.0) / max(1.0, running - least + 1.0)))
             likelihood += log(full if each.refused else 1.0 - full)
         return likelihood
@@ -274,29 +281,28 @@ class RefusalCause:
         settled = now - 2.0 * self._round_trip
         return [each for each in attempts if each.refused or each.sent_at <= settled]
 
-    def _best_slots(self, known: list[SentAttempt]) -> tuple[int, int]:
+    def _best_slots(self, known: list[SentAttempt], delayed: bool = True) -> tuple[int, int]:
         """Return the fewest outcomes that slots exclude, and their number, which explains the newest refusal."""
         most = max(1, next((each.in_flight for each in reversed(known) if each.refused), 2) - 1)
         excluded = [0] * (most + 1)
-        for each, (least, running) in zip(known, self._running(known), strict=True):
+        for each, (least, running) in zip(known, self._running(known, delayed), strict=True):
             # An admitted attempt excludes as many slots as ran already, a refused one all numbers above that.
             low, high = (max(0, running + 1), most) if each.refused else (0, max(0, least))
             for number in range(low, min(high, most) + 1):
                 excluded[number] += 1
         return min((excluded[number], number) for number in range(1, most + 1))
 
-    def _running(self, known: list[SentAttempt]) -> Iterator[tuple[int, int]]:
+    def _running(self, known: list[SentAttempt], delayed: bool) -> Iterator[tuple[int, int]]:
         """Yield for each attempt the least and the most calls that the provider ran when it arrived there.
 
-        Attempts overtake each other by as much as the round trips of refusals differ that were under way with them.
-        Those that were refused never ran.
+        Where attempts are `delayed` on their way, the refusals that were under way with them show for how long, and
+        they overtake each other by as much as that differs. Attempts that were refused never ran.
         """
-        refused = [each for each in known if each.refused]
+        refused = [each for each in known if each.refused] if delayed else []
         sent = [each.sent_at for each in known]
         for place, each in enumerate(known):
-            shortest = travel = each.travel
+            shortest = travel = each.travel if each.refused and delayed else self._round_trip
             if not each.refused:
-                shortest = self._round_trip
                 near = (other.travel for other in refused if abs(other.sent_at - each.sent_at) <= other.travel)
                 travel = max(near, default=shortest)
             before = bisect_right(self._answers, each.sent_at)
