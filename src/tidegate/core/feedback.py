@@ -472,8 +472,8 @@ def _explained_by_concurrency(
     cause, limit, grace = outcome.cause, gates.concurrency, gates.pause.grace
     if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):
         return False
+    assert gates.cause is not None
     if cause is not Cause.CONCURRENCY and permit.in_flight > 1:
-        assert gates.cause is not None
         odds = gates.cause.log_odds(now)
         if gates.pacer.active:
             return new_wave and odds < -DECISIVE and limit.cap(gates.cause.slots(now), now)
@@ -488,7 +488,8 @@ def _explained_by_concurrency(
         ),
         default=0,
     )
-    if limit.refused(permit.in_flight, admitted, now, new_wave, grace):
+    confirmed = cause is Cause.CONCURRENCY or gates.cause.slots_explain(now)
+    if limit.refused(permit.in_flight, admitted, now, new_wave, grace, confirmed):
         return True
     if cause is not Cause.CONCURRENCY:
         return False
