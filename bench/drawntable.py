@@ -137,14 +137,16 @@ def yardstick(family: Drawn, runs: Sequence[Run], rows: Sequence[Row]) -> tuple[
     return ratio, statistics.median(each.refused / run.calls for each, run in played)
 
 
-def shown(page: str, found: Sequence[Sequence[str]]) -> str:
+def shown(
+    page: str, found: Sequence[Sequence[str]], header: Sequence[str] = HEADER, marks: tuple[str, str] = MARKS
+) -> str:
     """Return the page with this table between its two marks."""
-    begin, end = map(re.escape, MARKS)
+    begin, end = map(re.escape, marks)
     made, places = re.subn(
-        f"({begin}).*?({end})", lambda at: f"{at[1]}{markdown(HEADER, found)}{at[2]}", page, flags=re.S
+        f"({begin}).*?({end})", lambda at: f"{at[1]}{markdown(header, found)}{at[2]}", page, flags=re.S
     )
     if places != 1:
-        raise ValueError("the page has no place for the table of drawn families")
+        raise ValueError(f"the page has no place for the table of {marks[0].strip()}")
     return made
 
 

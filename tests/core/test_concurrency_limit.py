@@ -41,9 +41,9 @@ def open_until(limit: ConcurrencyLimit, end: float, now: float = 0.0) -> float:
     return now
 
 
-def capped(limit: ConcurrencyLimit, in_flight: int, now: float = 0.0) -> None:
+def capped(limit: ConcurrencyLimit, in_flight: int, now: float = 0.0, confirmed: bool = False) -> None:
     """The attempt that made it `in_flight` was refused, and as many as before it were let in."""
-    assert limit.refused(in_flight, in_flight - 1, now, True, GRACE)
+    assert limit.refused(in_flight, in_flight - 1, now, True, GRACE, confirmed)
 
 
 def test_a_start_above_the_highest_is_the_highest() -> None:
@@ -202,7 +202,13 @@ def test_a_ceiling_grows_by_no_success(limit: ConcurrencyLimit) -> None:
     assert limit.limit == 32
 
 
-def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(limit: ConcurrencyLimit) -> None:
+@pytest.mark.parametrize(
+    ("confirmed", "expected"),
+    [(False, [GRACE_FIRST, GRACE_FIRST * TRIAL_GROWTH, MAX_TRIAL_SECONDS]), (True, [GRACE_FIRST, MAX_TRIAL_SECONDS])],
+)
+def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(
+    limit: ConcurrencyLimit, confirmed: bool, expected: list[float]
+) -> None:
     capped(limit, 33)
     now, delays = 0.0, []
     for _ in range(9):
@@ -212,8 +218,8 @@ def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(limit: Co
         now = opens
         limit.filled(33, now)
         assert limit.opens_at(now) == now + GRACE
-        capped(limit, 33, now)
-    assert delays[:3] == pytest.approx([GRACE_FIRST * TRIAL_GROWTH**count for count in range(3)])
+        capped(limit, 33, now, confirmed)
+    assert delays[: len(expected)] == pytest.approx(expected)
     assert delays[-1] == MAX_TRIAL_SECONDS
 
 

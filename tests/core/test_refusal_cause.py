@@ -134,3 +134,49 @@ def test_attempts_with_a_wrong_number_in_flight_are_forgotten_and_the_answers_ar
     cause.refused(101, 5.1, 5.1 + TRIP)
     assert cause.log_odds(6.0) <= 0.0
     assert cause.slots(6.0) == 4
+
+
+def test_slots_explain_an_attempt_that_a_new_connection_delayed() -> None:
+    """The second attempt arrives after the answer to the first one, and the third one finds no free slot."""
+    cause = RefusalCause(Burst(2, 0.0, float("inf")))
+    for order, (in_flight, sent_at) in enumerate([(1, 0.0), (2, 0.5), (2, 0.55)]):
+        cause.sent(order, in_flight, sent_at)
+    cause.answered(0.52)
+    cause.refused(2, 0.55, 0.55 + 6 * TRIP)
+    cause.sent(3, 2, 0.7)
+    cause.refused(3, 0.7, 0.7 + TRIP)
+    assert cause.slots(1.0) == 1
+    assert cause.log_odds(1.0) <= 0.0
+
+
+def test_slots_explain_an_attempt_that_a_later_one_overtook() -> None:
+    """The second attempt is refused because the third one, on an older connection, has taken the last of two slots."""
+    cause = RefusalCause(Burst(2, 0.0, float("inf")))
+    for order, (in_flight, sent_at) in enumerate([(1, 0.0), (2, 0.5), (3, 0.51)]):
+        cause.sent(order, in_flight, sent_at)
+    cause.refused(1, 0.5, 0.5 + 3 * TRIP)
+    cause.sent(3, 3, 0.7)
+    cause.refused(3, 0.7, 0.7 + TRIP)
+    assert cause.slots(1.0) == 2
+    assert cause.log_odds(1.0) <= 0.0
+
+
+def test_refusals_at_random_that_take_as_long_as_answers_are_not_taken_for_delays() -> None:
+    """Eight callers, of whose attempts 30 % are refused; answers and refusals take 0.3 to 0.8 s."""
+    draw = Random(9)
+    cause = RefusalCause(Burst(8, 0.0, float("inf")))
+    flying: list[tuple[float, int, float, bool]] = []
+    now, found = 0.0, []
+    for order in range(60):
+        now += 0.08
+        while len(flying) == 8 or (flying and flying[0][0] <= now):
+            end, which, sent_at, refused = flying.pop(0)
+            now = max(now, end)
+            if refused:
+                cause.refused(which, sent_at, end)
+                found.append(cause.is_random(end))
+            else:
+                cause.answered(end)
+        cause.sent(order, len(flying) + 1, now)
+        flying = sorted([*flying, (now + draw.uniform(0.3, 0.8), order, now, draw.random() < 0.3)])
+    assert sum(found) >= len(found) / 2

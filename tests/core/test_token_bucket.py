@@ -359,3 +359,29 @@ def test_the_ledger_does_not_grow_without_headers(mirror: TokenBucketMirror) -> 
         mirror.debit(0.5, 0.0, order, float(order))
     assert len(mirror.ledger.entries) <= 2 * mirror.window + 2
     assert mirror.level(5000.0) == pytest.approx(60.0, abs=1.0)
+
+
+def refused(mirror: TokenBucketMirror, reset: float, wait: float) -> None:
+    """Request 9, sent at 10, is refused: the quota is full after `reset` seconds, and has room after `wait`."""
+    observe(mirror, reading(60.0, 0.0), 9, 10.0)
+    mirror.state(9, 10.0 + reset)
+    mirror.on_refused(10.0, 10.0, wait, 1.0)
+
+
+def test_after_a_wait_that_no_bucket_states_there_is_room_for_one_call_until_an_answer_shows_more(
+    mirror: TokenBucketMirror,
+) -> None:
+    refused(mirror, reset=60.0, wait=20.5)
+    assert mirror.level(30.5) == pytest.approx(1.0, abs=0.01)
+    mirror.debit(1.0, 0.0, 10, 30.5)
+    assert mirror.level(30.5) < 1.0
+    mirror.observe(reading(60.0, 30.0), 10, 30.5, 31.0, mirror.ledger.entries[-1])
+    assert mirror.level(31.0) > 25.0
+
+
+@pytest.mark.parametrize(("reset", "wait"), [(20.5, 20.5), (60.0, 1.5)])
+def test_the_wait_of_a_boundary_or_of_a_bucket_bounds_nothing(
+    mirror: TokenBucketMirror, reset: float, wait: float
+) -> None:
+    refused(mirror, reset, wait)
+    assert mirror.level(10.0 + wait) == pytest.approx(wait)

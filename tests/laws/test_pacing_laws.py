@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tests.laws.strategies import Caller, buckets, slots, world, worlds
@@ -62,6 +62,7 @@ def test_everybody_is_served_whatever_became_of_the_capacity_meanwhile(
 
 
 @given(st.integers(10, 50), st.floats(1.0, 3.0), st.floats(1.0, 30.0), quick)
+@example(40, 2.0, 2.0, {"seed": 22, "network": 0.05, "slowest": 0.5})
 def test_capacity_that_collapsed_is_in_use_again_soon_after_it_came_back(
     rate: int, at: float, lasts: float, facts: dict[str, float]
 ) -> None:

@@ -450,7 +450,13 @@ def _record(gates: LimiterState, permit: Permit, now: float) -> None:
     """Record the refusal for the comparison of causes, which begins with the first one."""
     if gates.cause is None:
         gates.cause = RefusalCause(gates.run(permit, before=True), permit.in_flight == 1)
+        under_way = INFINITY
         for each in sorted([*gates.permits_in_flight.values(), permit], key=lambda each: each.order):
+            while under_way < INFINITY and each.in_flight <= under_way:
+                # An answer since the attempt before it has freed a slot.
+                gates.cause.answered(each.sent_at)
+                under_way -= 1
+            under_way = each.in_flight
             if not each.beyond:
                 gates.cause.sent(each.order, each.in_flight, each.sent_at)
     gates.cause.refused(permit.order, permit.sent_at, now)
@@ -466,8 +472,8 @@ def _explained_by_concurrency(
     cause, limit, grace = outcome.cause, gates.concurrency, gates.pause.grace
     if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):
         return False
+    assert gates.cause is not None
     if cause is not Cause.CONCURRENCY and permit.in_flight > 1:
-        assert gates.cause is not None
         odds = gates.cause.log_odds(now)
         if gates.pacer.active:
             return new_wave and odds < -DECISIVE and limit.cap(gates.cause.slots(now), now)
@@ -482,7 +488,8 @@ def _explained_by_concurrency(
         ),
         default=0,
     )
-    if limit.refused(permit.in_flight, admitted, now, new_wave, grace):
+    confirmed = cause is Cause.CONCURRENCY or gates.cause.slots_explain(now)
+    if limit.refused(permit.in_flight, admitted, now, new_wave, grace, confirmed):
         return True
     if cause is not Cause.CONCURRENCY:
         return False

@@ -32,6 +32,7 @@ from tidegate.core.hidden_window import HiddenWindow
 from tidegate.core.pacer_phases import (
     ANNOUNCED_PATIENCE,
     FEW,
+    HELD_SPANS,
     MARGIN,
     NAMED_PROOFS,
     OUTAGE_WAITS,
@@ -611,6 +612,9 @@ class Pacer:
             if self._broken < DOUBTS
             else 0.0
         )
+        if started_up and not self._again:
+            # The rate may have changed amid its only measurement, which proves no more than its own time.
+            self._patience = min(self._patience, max(PATIENCE_KNOWN, HELD_SPANS * seconds))
         # Half a call for what may have been left at either instant.
         sure = min(ANNOUNCED_SHARE * self._most, MARGIN * (rate if overflown else (count - 0.5) / seconds))
         gauge.believe(self._least, self._highest)

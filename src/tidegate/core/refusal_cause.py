@@ -6,7 +6,8 @@ which attempts are refused:
 
 - *Slots*: N calls run at once, so an attempt is refused where N run already. An answer on its way to the client has
   left its slot. So the provider ran as many calls as were in flight, except for the answers that the client received
-  within a refusal round trip after the attempt was sent.
+  within a refusal round trip after the attempt was sent. A new connection makes that round trip longer, so it is taken
+  from the refusals around the attempt.
 - *Bucket*: units come back at a rate, up to a content. The content is known from the calls before the first refusal.
   Several rates are tried, and the best one counts. The level is an interval: a refusal shows that it was below one
   unit, an admitted call that it was not.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import log
 
 from tidegate.core.backoff import GRACE_FIRST
@@ -38,6 +39,9 @@ STRAY = 0.02
 JITTER = 0.25
 """Share of a round trip by which travel times may differ. Raising it makes attempts sent close to an answer prove less.
 """
+
+TICK = 1e-9
+"""Seconds by which sums of instants may differ."""
 
 TRIED_RATES = 16
 RATE_STEP = 1.3
@@ -70,15 +74,19 @@ cause for longer."""
 
 
 class SentAttempt:
-    """One attempt: the instant at which it was sent in monotonic seconds, and the number in flight with it."""
+    """One attempt: the instant at which it was sent in monotonic seconds, and the number in flight with it.
 
-    __slots__ = ("in_flight", "order", "refused", "sent_at")
+    `travel` is the seconds until its refusal arrived.
+    """
+
+    __slots__ = ("in_flight", "order", "refused", "sent_at", "travel")
 
     def __init__(self, order: int, in_flight: int, sent_at: float) -> None:
         self.order = order
         self.in_flight = in_flight
         self.sent_at = sent_at
         self.refused = False
+        self.travel = 0.0
 
 
 class ChanceOdds:
@@ -182,6 +190,7 @@ class RefusalCause:
         for attempt in reversed(self._attempts):
             if attempt.order <= order:
                 attempt.refused = attempt.order == order
+                attempt.travel = now - sent_at
                 return
 
     def withdrawn(self, order: int) -> None:
@@ -200,6 +209,10 @@ class RefusalCause:
     def slots(self, now: float) -> int:
         """Return the number of slots that explains most outcomes."""
         return self._best_slots(self._known(now))[1]
+
+    def slots_explain(self, now: float) -> bool:
+        """Return whether a number of slots explains all outcomes."""
+        return self._best_slots(self._known(now))[0] == 0
 
     def log_odds(self, now: float) -> float:
         """Return the logarithm of the odds that a bucket refused, and not the slots; 0 where no refusal is kept.
@@ -251,10 +264,12 @@ class RefusalCause:
         return random > self._slots_likelihood(known)
 
     def _slots_likelihood(self, known: list[SentAttempt]) -> float:
-        """Return the logarithm of the probability of these outcomes under the best number of slots."""
-        number, likelihood = self._best_slots(known)[1], 0.0
-        for each in known:
-            least, running = self._running(each)
+        """Return the logarithm of the probability of these outcomes under the best number of slots.
+
+        Refusals at random may take as long as answers. To take that for delays would let slots explain all of them.
+        """
+        number, likelihood = self._best_slots(known, delayed=False)[1], 0.0
+        for each, (least, running) in zip(known, self._running(known, delayed=False), strict=True):
             full = max(STRAY, min(1.0 - STRAY, (running - number + 1.0) / max(1.0, running - least + 1.0)))
             likelihood += log(full if each.refused else 1.0 - full)
         return likelihood
@@ -266,26 +281,42 @@ class RefusalCause:
         settled = now - 2.0 * self._round_trip
         return [each for each in attempts if each.refused or each.sent_at <= settled]
 
-    def _best_slots(self, known: list[SentAttempt]) -> tuple[int, int]:
+    def _best_slots(self, known: list[SentAttempt], delayed: bool = True) -> tuple[int, int]:
         """Return the fewest outcomes that slots exclude, and their number, which explains the newest refusal."""
         most = max(1, next((each.in_flight for each in reversed(known) if each.refused), 2) - 1)
         excluded = [0] * (most + 1)
-        for each in known:
-            least, running = self._running(each)
+        for each, (least, running) in zip(known, self._running(known, delayed), strict=True):
             # An admitted attempt excludes as many slots as ran already, a refused one all numbers above that.
             low, high = (max(0, running + 1), most) if each.refused else (0, max(0, least))
             for number in range(low, min(high, most) + 1):
                 excluded[number] += 1
         return min((excluded[number], number) for number in range(1, most + 1))
 
-    def _running(self, attempt: SentAttempt) -> tuple[int, int]:
-        """Return the least and the most calls that the provider ran when the attempt arrived there."""
-        before = bisect_right(self._answers, attempt.sent_at)
-        soon, late = (
-            bisect_right(self._answers, attempt.sent_at + (1.0 + sign * JITTER) * self._round_trip)
-            for sign in (-1.0, 1.0)
-        )
-        return attempt.in_flight - 1 - late + before, attempt.in_flight - 1 - soon + before
+    def _running(self, known: list[SentAttempt], delayed: bool) -> Iterator[tuple[int, int]]:
+        """Yield for each attempt the least and the most calls that the provider ran when it arrived there.
+
+        Where attempts are `delayed` on their way, the refusals that were under way with them show for how long, and
+        they overtake each other by as much as that differs. Attempts that were refused never ran.
+        """
+        refused = [each for each in known if each.refused] if delayed else []
+        sent = [each.sent_at for each in known]
+        for place, each in enumerate(known):
+            shortest = travel = each.travel if each.refused and delayed else self._round_trip
+            if not each.refused:
+                near = (other.travel for other in refused if abs(other.sent_at - each.sent_at) <= other.travel)
+                travel = max(near, default=shortest)
+            before = bisect_right(self._answers, each.sent_at)
+            soon = bisect_right(self._answers, each.sent_at + (1.0 - JITTER) * shortest) - before
+            late = bisect_right(self._answers, each.sent_at + (1.0 + JITTER) * travel) - before
+            vain = sum(other.order < each.order and other.sent_at + other.travel > each.sent_at for other in refused)
+            running = each.in_flight - 1 - vain
+            if not each.refused:
+                yield running - late, running - soon
+                continue
+            # It was overtaken by attempts whose round trips are shorter.
+            last = bisect_right(sent, each.sent_at + travel - self._round_trip - TICK)
+            overtaking = sum(not other.refused for other in known[place + 1 : last])
+            yield running - late, running - soon + overtaking
 
     def rate(self, now: float) -> float:
         """Return the slowest rate in calls a second of a bucket that explains nearly all outcomes; 0: not known."""

@@ -163,7 +163,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
     "SentAttempt": {"sent_at": AT},
     "ServerClock": {"_at": AT, "_high": BEFORE, "_low": BEFORE},
     "StartupPhase": {"_lead_until": AT},
-    "TokenBucketMirror": {"_anchor_at": AT, "_ceiling_at": AT, "since": AT, "stated_at": AT},
+    "TokenBucketMirror": {"_anchor_at": AT, "_ceiling_at": AT, "_waits_until": AT, "since": AT, "stated_at": AT},
     "WindowInference": {
         "_first": (AT, None),
         "_instant": (EITHER, EITHER),

@@ -33,6 +33,7 @@ from functools import partial
 from tidegate.core.charge_steps import FoundLevel
 from tidegate.core.charging import RULES
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
+from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 
@@ -45,6 +46,10 @@ SCALE_BOUNDS = (0.1, 10.0)
 
 Deviations under a tenth are noise.
 """
+
+LONGER = 2.0
+"""Times the seconds in which a bucket gets back the units of a call. A refusal that states a longer wait is none of a
+bucket. Raising it takes more refusals for those of a bucket."""
 
 FULL = 0.98
 """A bucket this full may have wasted refill: a span that touches it proves nothing."""
@@ -234,6 +239,7 @@ class TokenBucketMirror(QuotaMirror):
         "_reorder",
         "_round_trip",
         "_spilt",
+        "_waits_until",
         "_worth",
         "period",
         "rate",
@@ -253,6 +259,7 @@ class TokenBucketMirror(QuotaMirror):
         self._anchor_level = self._anchor_least = self.limit
         self._ceiling = self.limit
         self._ceiling_at = now
+        self._waits_until = -INFINITY
         self._anchor_remaining = self._anchor_stated = self.limit
         self._hidden = False
         self._worth = EstimateScale(self.limit, now)
@@ -389,8 +396,11 @@ class TokenBucketMirror(QuotaMirror):
     def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
         """The provider refused although this copy saw room: keep one more unit in hand for a while."""
         self._round_trip = min(self._round_trip, ROUND_TRIPS * (now - sent_at))
-        if retry_after and self.limit <= FEW and self.unit == "requests" and self._anchor_remaining <= 0.0:
-            self._read_wait(retry_after)
+        if retry_after:
+            if self.limit <= FEW and self.unit == "requests" and self._anchor_remaining <= 0.0:
+                self._read_wait(retry_after)
+            if self.charging is None or not self.charging.returns:
+                self._bound_by_wait(retry_after, sent_at, now, amount)
         if self._brim < self.limit:
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         if sent_at < self.since:
@@ -401,6 +411,21 @@ class TokenBucketMirror(QuotaMirror):
         if self.charging is not None:
             self.charging.steps.wake()
         self._margin.refused(self.limit)
+
+    def _bound_by_wait(self, wait: float, sent_at: float, now: float, amount: float) -> None:
+        """Believe only that the refused call has room after the wait, where units come back one by one.
+
+        A bucket has room for a call sooner, and a fixed window is full again at that instant. Here the quota is full
+        only later. An answer to a later call shows what else is back.
+        """
+        rounding = rounding_of(wait)
+        bucket_wait = LONGER * amount * self.scale / self.rate
+        if wait - rounding <= bucket_wait or not now + wait + WHOLE + rounding < self.stated_at < INFINITY:
+            return
+        self._advance(now)
+        later = sum(debit.amount for debit in self.ledger.entries if debit.charged_at >= sent_at)
+        self._ceiling = min(self._ceiling, amount * self.scale + self.rate * (rounding - wait) - later)
+        self._waits_until = now + wait
 
     def observe(
         self, reading: QuotaReading, order: int, sent_at: float, now: float, debit: LoggedCharge | None
@@ -496,7 +521,7 @@ class TokenBucketMirror(QuotaMirror):
         self._advance(now)
         refilled = level + self.rate * (now - sent_at)
         seen_level = (refilled if refilled < self._brim else self._brim) - self.ledger.total
-        if first or seen_level > self._ceiling:
+        if first or (seen_level > self._ceiling and (sent_at >= self._waits_until or (debit and debit.amount > 0.0))):
             self._ceiling = seen_level
 
     def _leave_out_returns(self, sent_at: float) -> None:
