@@ -74,7 +74,7 @@ def fit(
         known = list(_reserves(name, names, tallies, spent, ahead))
         line = _line(connection, experiment_id, row.dataset_id, name)
         total = sum(_amount(name, tokens) for tokens in spent.values())
-        wanted = min(wanted, repetitions * _rows_of_known_size(line, claimed_sizes, sizes))
+        wanted = min(wanted, repetitions * _rows_of_known_size(line, claimed_sizes, sizes, size))
         while wanted:
             # Fewer rows may be longer ones on average: the first rows of the chunk are claimed.
             rows = max(1, wanted // repetitions)
@@ -113,17 +113,17 @@ def _sizes(connection: Connection, dataset_id: int, of_chunks: ColumnElement[boo
     return [int(size or 0) for size in connection.execute(query).scalars()]
 
 
-def _rows_of_known_size(line: SizeLine, claimed: list[int], sizes: list[int]) -> int:
-    """Return how many of the first rows may be claimed: one of a size far above the measured ones is under way."""
+def _rows_of_known_size(line: SizeLine, claimed: list[int], sizes: list[int], most: int) -> int:
+    """Return how many of the first rows, at `most`, may be claimed: one far above the measured sizes is under way."""
     if not line.largest:
-        return len(sizes)
+        return most
     free = 0 if any(map(line.is_beyond, claimed)) else 1
     for place, size in enumerate(sizes):
         if line.is_beyond(size):
             if not free:
                 return place
             free -= 1
-    return len(sizes)
+    return most
 
 
 def _line(connection: Connection, experiment_id: int, dataset_id: int, name: str) -> SizeLine:
