@@ -43,6 +43,7 @@ from tests.runner.batch_scene import (
 from tests.runner.scene import TOO_LONG, runner_at, stored
 from tidegate.cli.experiment.display import Display
 from tidegate.cli.main import app
+from tidegate.core.token_totals import added
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError
 from tidegate.runner import BatchTask, Budget, Experiment, Summary
@@ -516,6 +517,9 @@ def test_answers_stay_at_the_provider_while_parse_is_wrong(tmp_path: Path, provi
     ended = ran(tmp_path, openai_of(provider), 8, resume=True)
     assert (ended.counts, len(ended.batches)) == ({"ok": 8}, 1)
     assert set(custom_ids(provider).values()) == {1}
+    # What is read again was paid for once.
+    assert ended.spend["task"].metered == 8
+    assert added(each.usages["task"].tokens for each in ended.runs) == ended.spend["task"]
 
 
 def test_rows_in_batches_are_not_called_one_by_one(

@@ -147,7 +147,7 @@ class RunAudit:
 
     def _usage(self, before: ItemUsage | None, attempts: Sequence[AttemptEnded], waited: float) -> ItemUsage:
         """Return the usage of an item with the attempts of one more job, and add it to the run's."""
-        tokens, model, reason, request_id, total = before if before is not None else ItemUsage()
+        tokens, model, reason, request_id, total, _ = before if before is not None else ItemUsage()
         total += waited
         for ended in attempts:
             total += ended.waited

@@ -257,7 +257,8 @@ class AttemptRecord:
 class ItemUsage(NamedTuple):
     """Tokens and cost of all governed calls of an item, and facts of its last answer.
 
-    `waited` is the time in seconds that it waited for capacity, in a queue or before its dispatch.
+    `waited` is the time in seconds that it waited for capacity, in a queue or before its dispatch. `batch` is the
+    number of the provider's batch that the answer comes from, 0 for calls. An answer that is read again counts once.
     """
 
     tokens: TokenTotals = TokenTotals()
@@ -265,6 +266,7 @@ class ItemUsage(NamedTuple):
     finish_reason: str | None = None
     request_id: str | None = None
     waited: float = 0.0
+    batch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
 """Tokens and costs of items, and their sums by stage, which a reader gets without visiting the items.
 
 Theory of operation. An item has one row for each claim under which it made governed calls, with all its attempts under
-that claim. Where replicas claim chunks of rows, each claim of the chunk counts. A later result of the same item
-replaces it. The batch that writes such rows reads those that it replaces, and adds the difference to the sums, in the
-same transaction. What an item of an earlier claim has cost stays counted.
+that claim, and one for each provider's batch that answered it. Where replicas claim chunks of rows, each claim of the
+chunk counts. A later result of the same item replaces it. The batch that writes such rows reads those that it replaces,
+and adds the difference to the sums, in the same transaction. What an item of an earlier claim has cost stays counted.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def _row(result: RunResult | AnnotationResult | ItemAttempts, usage: ItemUsage) 
         "ordinal": result.ordinal,
         "repetition": result.repetition,
         "stage": shortened(stage),
-        "run_epoch": result.epoch,
+        # A batch may be read again under a later claim; its rows come before those of any claim.
+        "run_epoch": usage.batch - CHUNK_CLAIMS if usage.batch else result.epoch,
         **usage.tokens._asdict(),
         "model": _cleaned(usage.model),
         "finish_reason": _cleaned(usage.finish_reason),

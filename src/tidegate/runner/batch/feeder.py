@@ -370,7 +370,7 @@ class BatchFeeder(Feeder):
                     # It may be in the part that is cut off, and is paid for.
                     continue
                 answer = self._read(line) if line is not None else missing_answer(status, short)
-                if self._results.take(item, answer):
+                if self._results.take(item, answer, record.number):
                     queued.append(item)
                 else:
                     back.append(place)

@@ -35,8 +35,8 @@ class BatchResults:
         # The name by which a model was asked, by the one that it answers with.
         self._asked_as: dict[str, str] = {}
 
-    def take(self, item: Item, answer: ItemAnswer) -> bool:
-        """Queue the result of a row; return False if it gets another attempt.
+    def take(self, item: Item, answer: ItemAnswer, batch: int) -> bool:
+        """Queue the result of a row of that batch; return False if it gets another attempt.
 
         The provider has answered or refused every row by now, so failures of some do not stop the run. Errors of
         `parse` do: it is repaired, and the answers are still at the provider.
@@ -56,7 +56,7 @@ class BatchResults:
             item.attempts += 1
             run.write_failure(item, ResultStatus.ERROR, answer.kind, answer.reason)
             return True
-        item.usage = self._usage(item, answer)
+        item.usage = self._usage(item, answer)._replace(batch=batch)
         try:
             output = self._task.parse(answer.body)
         except UnusableAnswer as error:
