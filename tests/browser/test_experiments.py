@@ -282,9 +282,12 @@ def test_one_row_is_drawn_and_accessible(page: Any, url: tuple[str, str], scheme
         page.set_viewport_size({"width": width, "height": 640})
         opened(page, url, "/experiments/1/rows", "City 99,")
         page.get_by_role("button", name="q8", exact=True).click()
-        page.get_by_role("dialog").get_by_text("as far as anybody knows.").wait_for()
+        drawer = page.get_by_role("dialog")
+        drawer.get_by_text("as far as anybody knows.").wait_for()
         shot(page, "page-experiments-row" if (width, scheme) == (1280, "light") else "")
         assert violations(page) == [], width
+        page.keyboard.press("Escape")
+        drawer.wait_for(state="detached")
 
 
 def test_a_run_is_stopped_and_resumed_from_the_page(page: Any, tmp_path: Path) -> None:
