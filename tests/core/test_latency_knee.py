@@ -65,6 +65,14 @@ def test_a_provider_that_keeps_up_is_given_all(seed: int, spread: float) -> None
     assert server.limits == []
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_answers_on_both_sides_of_a_bound_between_two_levels_are_not_compared(seed: int) -> None:
+    draw, knee_of_chance = random.Random(seed), LatencyKnee()
+    for sent in range(5_000):
+        took = draw.lognormvariate(-0.7, 0.3)
+        assert not knee_of_chance.answered(draw.randint(248, 264), float(sent), sent + took)
+
+
 def test_a_latency_that_grows_less_than_the_load_is_worth_it() -> None:
     server = Server(lambda flying: 0.5 * flying**0.4)
     server.run(30.0)

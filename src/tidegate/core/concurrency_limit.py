@@ -43,6 +43,10 @@ MEMORY = 64
 DOUBT = 1.5
 """Standard errors by which two levels must differ beyond the required gain."""
 
+APART = sqrt(2.0)
+"""Ratio of the numbers in flight from which two levels are compared. Raising it finds a knee later; lowering it takes
+chance for a knee where the number in flight is near the bound between two levels. Derived: half a level."""
+
 HOLD_FIRST = 10.0
 """Seconds after the first cut before a higher limit is tried; they double with each cut."""
 
@@ -130,6 +134,8 @@ class LatencyKnee:
                 continue
             quickest = min(quickest, low.mean)
             more = high.flying / high.count * low.count / low.flying
+            if more < APART:
+                continue
             allowed = more / (1.0 + WORTH * (more - 1.0))
             sure = 1.0 - DOUBT * sqrt(high.doubt**2 + low.doubt**2)
             futile = futile or high.mean * sure > allowed * low.mean
