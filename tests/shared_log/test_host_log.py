@@ -353,6 +353,20 @@ def test_no_more_than_the_largest_number_of_members_join(tmp_path: Path) -> None
             (each.carrier if isinstance(each, Peer) else each).close()
 
 
+def test_a_process_that_joins_takes_the_row_of_a_dead_one_where_all_are_in_use(tmp_path: Path) -> None:
+    with peers(tmp_path, 1) as (one,):
+        joined = [Peer(tmp_path / "log") for _ in range(MEMBERS - 1)]
+        numbers = sorted(each.log.member for each in joined[:3])
+        for each in joined[:3]:
+            each.die()
+        # No member makes a step in between that would look for the dead ones.
+        late = Peer(tmp_path / "log")
+        assert shared(one.step()).members == MEMBERS - 2
+        assert sorted(one.gone) == numbers
+        for each in (*joined[3:], late):
+            each.carrier.close()
+
+
 def test_a_number_of_a_live_member_is_not_given_again(tmp_path: Path) -> None:
     with peers(tmp_path, 2) as (one, two):
         file = os.open(log_file(tmp_path), os.O_RDWR)

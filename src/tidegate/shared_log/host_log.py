@@ -296,6 +296,10 @@ class HostLog:
                 file.grow()
         me = file.add_member(life)
         if me is None:
+            # Processes that end quickly may fill all rows before the dead ones are found.
+            self._end_dead(file, file.members(reread=True), now)
+            me = file.add_member(life)
+        if me is None:
             raise Unshared("it has the largest number of members already")
         self._words, self._generation = file.words, file.words[GENERATION]
         self._cursor, self._joined_at = file.words[TAIL], now
@@ -390,14 +394,7 @@ class HostLog:
 
     def _probe(self, file: LogFile, me: Member, suspects: Sequence[Member], now: float) -> list[Member]:
         """Append the end of each dead member among some; return those that live."""
-        known = {each.row: each for each in file.members(reread=True)}
-        for each in suspects:
-            # A member that left without the lock has another life in its row by now.
-            present = known.get(each.row)
-            if present is not None and each.row != me.row and not self._lives.holds(present.life):
-                file.append(present.number, [(now, b"")])
-                file.remove_member(present)
-                del known[each.row]
+        self._end_dead(file, [each for each in suspects if each.row != me.row], now)
         file.set_second(PROBED_AT, now)
         if me.life != self._lives.begin():
             # The own life file was removed: the others take this member for dead unless it shows the new one.
@@ -405,6 +402,16 @@ class HostLog:
             file.set_life(me.row, self._lives.number)
             file.set_rank(self._me, me.rank)
         return file.members()
+
+    def _end_dead(self, file: LogFile, suspects: Sequence[Member], now: float) -> None:
+        """Append the end of each dead member among some, and free its row."""
+        known = {each.row: each for each in file.members(reread=True)}
+        for each in suspects:
+            # A member that left without the lock has another life in its row by now.
+            present = known.get(each.row)
+            if present is not None and not self._lives.holds(present.life):
+                file.append(present.number, [(now, b"")])
+                file.remove_member(present)
 
     def _load(self, file: LogFile, me: Member, now: float) -> Checkpoint | None:
         """Return a checkpoint that this member must load; its entries are read from there."""
