@@ -1,10 +1,10 @@
 """Several processes of one key in virtual time: N registries that share a log, before one provider.
 
 python -m bench.shared [--only NAME,…] [--members 4,8] [--shapes even,uneven,joins,kills] [--lags 0,0.003] [--seeds 3]
-    [--even | --odd] [--apart]
+    [--even | --odd] [--apart] [--hears 0.01]
 
 The rows are the laboratory's and two of one process's usual quotas; the bounds are those of one process. `--apart`
-shares nothing, for comparison.
+shares nothing, for comparison. With `--hears`, members hear each other that many seconds late, as through a server.
 """
 
 from __future__ import annotations
@@ -170,7 +170,9 @@ class Member:
 class Fleet(World):
     """One row at one seed before several processes; `shape` divides the calls among `count` of them."""
 
-    def __init__(self, row: Row, seed: int, count: int, shape: Shape, lag: float, *, apart: bool = False) -> None:
+    def __init__(
+        self, row: Row, seed: int, count: int, shape: Shape, lag: float, *, apart: bool = False, hears: float = 0.0
+    ) -> None:
         super().__init__(
             Settings(telemetry=False, status=False), seed, repeats=SDK_RETRIES, most_steps=MOST_STEPS, lag=lag
         )
@@ -191,7 +193,7 @@ class Fleet(World):
         self.done = 0
         # Calls that the provider charged twice: their process was killed before it had the answer.
         self.repeated = 0
-        self.store = MemoryStore()
+        self.store = MemoryStore(hears)
         self.carriers: list[MemoryCarrier] = []
         self.members: list[Member] = []
         self._divide(list(row.calls(seed)), shape.shares(count), apart=apart)
@@ -282,9 +284,11 @@ class FleetRun:
     refused_away: float = 0.0
 
 
-def run(row: Row, seed: int, count: int, shape: Shape, lag: float = 0.0, *, apart: bool = False) -> FleetRun:
+def run(
+    row: Row, seed: int, count: int, shape: Shape, lag: float = 0.0, *, apart: bool = False, hears: float = 0.0
+) -> FleetRun:
     """One row at one seed, to its end."""
-    fleet = Fleet(row, seed, count, shape, lag, apart=apart)
+    fleet = Fleet(row, seed, count, shape, lag, apart=apart, hears=hears)
     fleet.run()
     truth = fleet.accounts.truth()
     start = truth.admitted_at[0]
@@ -340,6 +344,7 @@ def main() -> int:
     parity = parser.add_mutually_exclusive_group()
     parity.add_argument("--odd", action="store_true")
     parity.add_argument("--even", action="store_true")
+    parser.add_argument("--hears", type=float, default=0.0, help="seconds until members hear each other (default 0)")
     parser.add_argument("--apart", action="store_true", help="without a log")
     given = parser.parse_args()
     seeds = seeds_of(given.seeds, odd=given.odd, even=given.even)
@@ -352,7 +357,7 @@ def main() -> int:
         if row.family.name == "windows" and (shape.joins or shape.kills):
             # These rows have as many calls as their windows hold: one call more costs a whole window.
             continue
-        runs = [run(row, seed, count, shape, lag, apart=given.apart) for seed in seeds]
+        runs = [run(row, seed, count, shape, lag, apart=given.apart, hears=given.hears) for seed in seeds]
         name = f"{row.name} x{count} {shape.name} {lag * 1000:g} ms"
         found = checks(name, row, shape, runs)
         asked += found
