@@ -34,6 +34,45 @@ def test_slots_are_told_from_a_bucket_by_what_was_in_flight() -> None:
     assert played(slots=4).slots(4.0) == 4
 
 
+def test_what_is_heard_late_from_another_process_counts_as_if_it_were_heard_at_once() -> None:
+    draw, ends, at = Random(3), list[float](), 0.0
+    made: list[tuple[float, str, int, bool]] = []
+    for order in range(60):
+        at += draw.uniform(0.02, 0.06)
+        full = sum(end > at for end in ends) >= 4
+        made.append((at, "sent", order, full))
+        end = at + (TRIP if full else draw.uniform(0.1, 0.4))
+        if not full:
+            ends.append(end)
+        made.append((end, "ended", order, full))
+
+    def told(late: float) -> RefusalCause:
+        """Hear every second attempt `late` seconds after it was sent or answered, as a replica does."""
+        cause, flying, ended = (
+            RefusalCause(Burst(4, 0.0, float("inf"))),
+            dict[int, float](),
+            list[tuple[float, float]](),
+        )
+        heard = sorted((each[0] + late * (each[2] % 2), *each) for each in made)
+        for _, at, what, order, full in heard:
+            if what == "sent":
+                later = sum(sent > at for sent in flying.values())
+                flying[order] = at
+                cause.sent(order, len(flying), at)
+                cause.order_last(len(flying) - later + sum(sent <= at < end for sent, end in ended))
+                continue
+            cause.end_before(at)
+            ended.append((flying.pop(order), at))
+            if full:
+                cause.refused(order, at - TRIP, at)
+            else:
+                cause.answered(at)
+        return cause
+
+    assert told(0.05).log_odds(at + 1.0) == told(0.0).log_odds(at + 1.0)
+    assert told(0.05).slots(at + 1.0) == 4
+
+
 def test_the_rate_of_a_bucket_is_known_roughly() -> None:
     assert 4.0 <= played(slots=None).rate(4.0) <= 14.0
 

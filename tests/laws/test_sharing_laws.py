@@ -207,6 +207,8 @@ LATE = {
     "one a second": (0.05, 4, Limit(limit=60, window=60.0, burst=1), 20.0, 60, 6, 61.0),
     "seventeen a second, one by one": (0.05, 4, Limit(limit=1000, window=60.0, burst=1), 40.0, 300, 130, 120.0),
     "windows": (0.05, 8, Limit(kind="fixed", limit=40, window=4.0), 40.0, 300, 4, 30.0),
+    "slots": (0.01, 8, Limit(kind="slots", limit=32), 200.0, 640, 30, 9.0),
+    "few slots, heard very late": (0.05, 4, Limit(kind="slots", limit=8), 100.0, 200, 34, 10.0),
     "small windows": (0.02, 8, Limit(kind="fixed", limit=12, window=6.0), 40.0, 100, 5, 49.0),
 }
 """Seconds in which an event is heard, members, limit, calls a second, calls, most refusals, most seconds."""

@@ -117,7 +117,8 @@ class ChanceOdds:
     def add(self, attempt: SentAttempt) -> None:
         """Take in an attempt; they come in their order."""
         self.newest = attempt.order
-        seconds, self._at = attempt.sent_at - self._at, attempt.sent_at
+        # An attempt of another process may be heard after later ones.
+        seconds, self._at = max(0.0, attempt.sent_at - self._at), max(self._at, attempt.sent_at)
         if not self._levels:
             if attempt.refused:
                 self._levels = [(0.0, 0.0, 1.0)] * len(BUCKET_RATES)
@@ -180,17 +181,37 @@ class RefusalCause:
         self._fitted_at = -INFINITY
 
     def answered(self, now: float) -> None:
-        """Record an answer, which freed a slot."""
+        """Record an answer, which freed a slot; one of another process may come late."""
+        later: list[float] = []
+        while self._answers and self._answers[-1] > now:
+            later.append(self._answers.pop())
         self._answers.append(now)
+        self._answers.extend(reversed(later))
+
+    def order_last(self, in_flight: int) -> None:
+        """Put the last attempt in its place, where another process sent it before the ones that are recorded."""
+        attempts = self._attempts
+        last = attempts.pop()
+        last.in_flight, place = in_flight, len(attempts)
+        while place and attempts[place - 1].sent_at > last.sent_at:
+            place -= 1
+            attempts[place].in_flight += 1
+        attempts.insert(place, last)
+
+    def end_before(self, at: float) -> None:
+        """Count an attempt that ended at `at` no longer among those in flight with the ones that were sent since."""
+        for each in reversed(self._attempts):
+            if each.sent_at <= at:
+                break
+            each.in_flight -= 1
 
     def refused(self, order: int, sent_at: float, now: float) -> None:
         """Record the refusal of what was sent at `sent_at`."""
         self._round_trip = min(self._round_trip, now - sent_at)
         self._fitted_at = -INFINITY
         for attempt in reversed(self._attempts):
-            if attempt.order <= order:
-                attempt.refused = attempt.order == order
-                attempt.travel = now - sent_at
+            if attempt.order == order:
+                attempt.refused, attempt.travel = True, now - sent_at
                 return
 
     def withdrawn(self, order: int) -> None:
@@ -298,17 +319,17 @@ class RefusalCause:
         Where attempts are `delayed` on their way, the refusals that were under way with them show for how long, and
         they overtake each other by as much as that differs. Attempts that were refused never ran.
         """
-        refused = [each for each in known if each.refused] if delayed else []
+        refused = [(place, each) for place, each in enumerate(known) if each.refused] if delayed else []
         sent = [each.sent_at for each in known]
         for place, each in enumerate(known):
             shortest = travel = each.travel if each.refused and delayed else self._round_trip
             if not each.refused:
-                near = (other.travel for other in refused if abs(other.sent_at - each.sent_at) <= other.travel)
+                near = (other.travel for _, other in refused if abs(other.sent_at - each.sent_at) <= other.travel)
                 travel = max(near, default=shortest)
             before = bisect_right(self._answers, each.sent_at)
             soon = bisect_right(self._answers, each.sent_at + (1.0 - JITTER) * shortest) - before
             late = bisect_right(self._answers, each.sent_at + (1.0 + JITTER) * travel) - before
-            vain = sum(other.order < each.order and other.sent_at + other.travel > each.sent_at for other in refused)
+            vain = sum(its < place and other.sent_at + other.travel > each.sent_at for its, other in refused)
             running = each.in_flight - 1 - vain
             if not each.refused:
                 yield running - late, running - soon

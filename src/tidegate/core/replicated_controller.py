@@ -7,6 +7,7 @@ of one log have one *membership* in common: it numbers the attempts in flight of
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,12 @@ from tidegate.core.limiter_state import KeyCounts, Out, Permit
 from tidegate.core.replica_events import EventKind, ReplicaEvent, write_event
 from tidegate.core.replica_state import SHARED, TABLE
 from tidegate.core.safe_capacity import ABANDONED
-from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, PACE_TURN, MemberTurns
+from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, PACE_TURN, MemberTurns, SlotTurns
 from tidegate.core.two_levels import ModelController
+from tidegate.core.unseen_demand import LONGEST
 from tidegate.core.values import CAPACITY, INFINITY, OK, Cost, Outcome, RequestFacts, Silence, Usage
 
-ADDED = ("held", "replaying", "replica", "tag", "tally")
+ADDED = ("held", "own_ends", "replaying", "replica", "slot_turns", "tag", "tally")
 """Fields of a controller that its replica adds."""
 
 
@@ -94,8 +96,10 @@ class ReplicatedController(AdmissionController):
         __slots__ = ()
 
     held: dict[int, int]
+    own_ends: deque[tuple[float, float]]
     replaying: bool | None
     replica: LogMembership
+    slot_turns: SlotTurns
     tag: str
     tally: KeyCounts
 
@@ -104,6 +108,8 @@ class ReplicatedController(AdmissionController):
         self.replica, self.tag = replica, tag
         self.tally = KeyCounts()
         self.held = {}
+        self.own_ends = deque()
+        self.slot_turns = SlotTurns()
         self.replaying = None
         self.concurrency.limit_to(MAX_BOUND)
         replica.controllers[tag] = self
@@ -154,11 +160,21 @@ class ReplicatedController(AdmissionController):
         """Return when to look again where a slot or the pace is for the head of another member; None where none is."""
         replica = self.replica
         slots, flying = self.concurrency.limit, len(self.permits_in_flight)
-        if flying < slots <= flying + len(replica.others):
+        # Slow start takes no turns: it opens more slots than members hear of, and ends with the first refusals.
+        late = replica.unseen.delayed and self.concurrency.ceiling < INFINITY
+        if flying >= slots:
+            self.slot_turns.note_full()
+            if late and replica.ahead(now):
+                # All members would test the ceiling at the same instant.
+                return now + LOOK_AGAIN, "concurrency"
+        elif slots <= flying + len(replica.others):
             mine, held = self.in_flight, self.held
             owed = [each for each in replica.others if replica.is_owed(each, held.get(each.member, 0), mine, now)]
             if flying + len(replica.waited_for(owed, now)) >= slots:
                 return now + LOOK_AGAIN, "concurrency"
+            opens = self.slot_turns.opens_at(slots - flying, replica, now) if late else now
+            if opens > now:
+                return opens, "concurrency"
         if self.pacer.active and self.pacer.rate > 0.0:
             # A fixed instant, so that a member that does not run delays the others once.
             paced = self.pacer.spacing.opened_at() + len(replica.ahead(now)) * PACE_TURN / self.pacer.rate
@@ -219,6 +235,7 @@ class ReplicatedController(AdmissionController):
         finally:
             self.counts = counts
         counts.attempts += 1
+        self.slot_turns.note_taken()
         replica.safe.admitted(now)
         replica.unseen.own(now)
         replica.service.note_admitted(replica.member, now)
@@ -243,7 +260,7 @@ class ReplicatedController(AdmissionController):
             super().withdraw(permit, now, out)
             return
         self._step(now)
-        serial = self._land(permit)
+        serial = self._land(permit, now)
         replica.service.note_returned(replica.member, now)
         counts, self.counts = self.counts, self.tally
         try:
@@ -284,9 +301,11 @@ class ReplicatedController(AdmissionController):
             super().settle(permit, outcome, now, draw, out)
             return
         self._step(now)
-        serial = self._land(permit)
+        serial = self._land(permit, now)
         if outcome.kind is not OK and outcome.kind in CAPACITY:
             replica.service.note_returned(replica.member, now)
+        else:
+            self.slot_turns.note_left(now)
         counts, tally = self.counts, self.tally
         before = tally.answered, tally.refused, tally.failed, tally.abandoned, tally.ignored
         self.counts = tally
@@ -345,13 +364,16 @@ class ReplicatedController(AdmissionController):
             # Its member looked before it admitted, and a look may begin a test of the charging rules.
             self.quotas.ready_at(event.cost, at)
             blocked = -1 if event.flag else 0
-            return super().admit(event.cost, at, event.number, None, blocked, event.beyond)
+            permit = super().admit(event.cost, at, event.number, None, blocked, event.beyond)
+            self._hear_sent(permit, at)
+            return permit
         finally:
             self.counts, self.replaying, self.used_at = counts, None, used_at
 
     def replay_end(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
         """Settle or withdraw a call of another member."""
         permit.sent_at = at + event.sent if event.sent or event.outcome is not ABANDONED else permit.sent_at
+        self._hear_end(at)
         counts, used_at = self.counts, self.used_at
         self.counts = self.tally
         try:
@@ -413,17 +435,57 @@ class ReplicatedController(AdmissionController):
     def _restore_quotas(self, quotas: Any) -> None:
         self.quotas = quotas
 
+    def _hear_sent(self, permit: Permit, at: float) -> None:
+        """Correct the numbers in flight for an attempt that was sent before own events, and is heard after them."""
+        if not self.replica.unseen.delayed:
+            return
+        later = self._sent_after(at)
+        for each in later:
+            each.in_flight += 1
+        permit.in_flight += sum(sent <= at < ended for sent, ended in self.own_ends) - len(later)
+        if self.cause is not None and not permit.beyond:
+            self.cause.order_last(permit.in_flight)
+        if len(self.permits_in_flight) >= self.concurrency.limit:
+            self.slot_turns.note_full()
+
+    def _hear_end(self, at: float) -> None:
+        """Correct the numbers in flight for an end before own attempts that is heard after them."""
+        if not self.replica.unseen.delayed:
+            return
+        for each in self._sent_after(at):
+            each.in_flight -= 1
+        if self.cause is not None:
+            self.cause.end_before(at)
+
+    def _note_end(self, permit: Permit, now: float) -> None:
+        """Keep an own end until no attempt is heard any more that was sent before it."""
+        ends = self.own_ends
+        while ends and ends[0][1] < now - LONGEST:
+            ends.popleft()
+        ends.append((permit.sent_at, now))
+
+    def _sent_after(self, at: float) -> list[Permit]:
+        later = []
+        for each in reversed(self.permits_in_flight.values()):
+            if each.sent_at > at:
+                later.append(each)
+            elif each.sent_at < at - LONGEST:
+                break
+        return later
+
     def _step(self, now: float) -> LogMembership:
         replica = self.replica
         if not replica.stepping:
             replica.begin(now)
         return replica
 
-    def _land(self, permit: Permit) -> int:
+    def _land(self, permit: Permit, now: float) -> int:
         """End the flight of an own permit; return its serial number."""
         replica = self.replica
         serial = replica.serials.pop(permit, 0)
         replica.land(replica.member, serial)
+        if replica.unseen.delayed:
+            self._note_end(permit, now)
         return serial
 
     def _count_own(self, counts: KeyCounts, before: tuple[int, ...]) -> None:

@@ -8,6 +8,9 @@ up. All members count in the order of the log.
 
 A head waits until there is room for its own cost and the costs of the heads before it. So the first goes at one unit
 and the second at two, and a member that died delays the others by no more than its own unit.
+
+At a server, members hear each other late. Two heads that are ready at one instant then take the same unit or slot. So
+each gives those that go before it the time to be heard, once for each instant at which its gate opens.
 """
 
 from __future__ import annotations
@@ -132,6 +135,44 @@ class RecentService:
         return service
 
 
+class SlotTurns:
+    """Slots of one key that this member may take where members hear each other late.
+
+    A slot that an own attempt has just left is for the own head: no other member knows of it yet. Another free slot is
+    seen by all members at about the same time. So each head waits until those that go before it have been heard.
+    """
+
+    __slots__ = ("_free_since", "_left", "_left_at")
+
+    def __init__(self) -> None:
+        self._free_since = INFINITY
+        self._left, self._left_at = 0, -INFINITY
+
+    def note_left(self, now: float) -> None:
+        """Count a slot that an own attempt leaves now."""
+        self._left = self._left + 1 if self._left_at == now else 1
+        self._left_at = now
+
+    def note_taken(self) -> None:
+        """Count a slot that an own attempt takes."""
+        self._left = max(0, self._left - 1)
+        self._free_since = INFINITY
+
+    def note_full(self) -> None:
+        """Note that no slot is free: the next free one is another one."""
+        self._free_since = INFINITY
+
+    def opens_at(self, free: int, turns: MemberTurns, now: float) -> float:
+        """Return when the own head may take one of the slots that are `free`."""
+        if self._left and self._left_at == now:
+            return now
+        ahead = len(turns.ahead(now))
+        if free > ahead + turns.unseen.calls(now, len(turns.others)):
+            return now
+        self._free_since = min(self._free_since, now)
+        return self._free_since + ahead * (turns.unseen.hearing(now) + LOOK_AGAIN)
+
+
 class MemberTurns:
     """Place of the process with the number `member` among those that share a key.
 
@@ -178,7 +219,9 @@ class MemberTurns:
             return ready, gate
         if alone > now:
             self.due = alone if ready <= alone else -INFINITY
-        # A head that was ready waits from now on for the others at most; `due` may be of a gate that has no end.
+        else:
+            # The gate may have opened earlier than was estimated. The head waits for the others once, not at each look.
+            self.due = min(self.due, now)
         turn = min(max(opened_at, self.due), max(ready, now)) + ahead * (hearing + LOOK_AGAIN)
         return (turn, gate or "quota") if turn > ready else (ready, gate)
 
@@ -199,16 +242,16 @@ class MemberTurns:
     def is_owed(self, each: WaitingMember, held: int, mine: int, now: float) -> bool:
         """Return whether a slot is for the head of another member, which holds `held` and this one `mine`.
 
-        It goes to the head of higher priority, else to the member that holds fewer. Once they are even, each uses its
-        own again, unless the other one was served less by more than `SLOT_LEAD`, and the one that was served more was
-        not passed too often.
+        It goes to the head of higher priority, else to the member that holds fewer: by two where members hear each
+        other late. Once they are even, each uses its own again, unless the other one was served less by more than
+        `SLOT_LEAD`, and the one that was served more was not passed too often.
         """
         if each.priority != self.priority:
             return each.priority > self.priority
         lead = self.service.calls(self.member, now) - self.service.calls(each.member, now)
         behind = self.service.passed(self.member if lead > 0.0 else each.member)
         catches_up = abs(lead) > max(SLOT_LEAD, self._lead) and behind < self._most
-        return lead > 0.0 if catches_up else held < mine
+        return lead > 0.0 if catches_up else held + self.unseen.delayed < mine
 
     @property
     def _most(self) -> int:
@@ -240,6 +283,6 @@ class MemberTurns:
             if now >= since + again:
                 since, again = now, 2.0 * again
             self.kept[each.member, each.served_at] = since, again
-            if now < since + PATIENCE:
+            if now < since + PATIENCE + 2.0 * self.unseen.hearing(now):
                 found.append(each)
         return found
