@@ -158,7 +158,7 @@ MUTATIONS = (
         6,
         "slots and rates are told apart by the likelihood of all outcomes",
         "core/refusal_cause.py",
-        "        return (self._best_slots(known)[0] - self._bucket_misfits(known, now)) * -log(STRAY)\n",
+        "        return (misfits - self._bucket_misfits(known, now)) * -log(STRAY)\n",
         "        return 0.0\n",
         Bound("tiny-bucket", 6, "ratio", 1.08),
     ),

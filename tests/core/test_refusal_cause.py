@@ -73,6 +73,25 @@ def test_what_is_heard_late_from_another_process_counts_as_if_it_were_heard_at_o
     assert told(0.05).slots(at + 1.0) == 4
 
 
+def test_an_attempt_that_a_test_overtook_is_refused_by_slots() -> None:
+    cause = RefusalCause(Burst(4, 0.0, float("inf")))
+    setup = 0.003
+    for order in range(20):
+        # Four calls run, and each new one takes the slot of an answer.
+        cause.sent(order, min(order + 1, 4), 0.1 * order)
+        cause.answered(0.1 * order + 0.099)
+    for order in (20, 21, 22):
+        cause.sent(order, order - 15, 2.0)
+        cause.refused(order, 2.0, 2.0 + TRIP + setup)
+    # The test of a fifth slot has a connection already, and comes first.
+    cause.sent(23, 4, 2.5)
+    cause.sent(24, 5, 2.5 + setup - 0.0001)
+    cause.refused(23, 2.5, 2.5 + TRIP + setup)
+    assert cause.slots_explain(2.5 + TRIP + setup)
+    assert cause.slots(2.5 + TRIP + setup) == 4
+    assert cause.log_odds(2.5 + TRIP + setup) < EVIDENCE
+
+
 def test_the_rate_of_a_bucket_is_known_roughly() -> None:
     assert 4.0 <= played(slots=None).rate(4.0) <= 14.0
 

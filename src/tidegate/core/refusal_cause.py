@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import log
 
 from tidegate.core.backoff import GRACE_FIRST
@@ -229,11 +229,11 @@ class RefusalCause:
 
     def slots(self, now: float) -> int:
         """Return the number of slots that explains most outcomes."""
-        return self._best_slots(self._known(now))[1]
+        return self._best_slots(self._known(now), self._overtakers(now))[1]
 
     def slots_explain(self, now: float) -> bool:
         """Return whether a number of slots explains all outcomes."""
-        return self._best_slots(self._known(now))[0] == 0
+        return self._best_slots(self._known(now), self._overtakers(now))[0] == 0
 
     def log_odds(self, now: float) -> float:
         """Return the logarithm of the odds that a bucket refused, and not the slots; 0 where no refusal is kept.
@@ -243,7 +243,8 @@ class RefusalCause:
         known = self._known(now)
         if not any(each.refused for each in known):
             return 0.0
-        return (self._best_slots(known)[0] - self._bucket_misfits(known, now)) * -log(STRAY)
+        misfits = self._best_slots(known, self._overtakers(now))[0]
+        return (misfits - self._bucket_misfits(known, now)) * -log(STRAY)
 
     def random_odds(self, now: float) -> float:
         """Return the logarithm of the odds that attempts are refused at random, and not by a bucket of one rate."""
@@ -289,8 +290,8 @@ class RefusalCause:
 
         Refusals at random may take as long as answers. To take that for delays would let slots explain all of them.
         """
-        number, likelihood = self._best_slots(known, delayed=False)[1], 0.0
-        for each, (least, running) in zip(known, self._running(known, delayed=False), strict=True):
+        number, likelihood = self._best_slots(known, (), delayed=False)[1], 0.0
+        for each, (least, running) in zip(known, self._running(known, (), delayed=False), strict=True):
             full = max(STRAY, min(1.0 - STRAY, (running - number + 1.0) / max(1.0, running - least + 1.0)))
             likelihood += log(full if each.refused else 1.0 - full)
         return likelihood
@@ -302,18 +303,30 @@ class RefusalCause:
         settled = now - 2.0 * self._round_trip
         return [each for each in attempts if each.refused or each.sent_at <= settled]
 
-    def _best_slots(self, known: list[SentAttempt], delayed: bool = True) -> tuple[int, int]:
+    def _overtakers(self, now: float) -> list[float]:
+        """Return when the attempts were sent whose refusal would be here, but of which it is not certain."""
+        certain, likely = now - 2.0 * self._round_trip, now - (1.0 - JITTER) * self._round_trip
+        return [each.sent_at for each in self._attempts if not each.refused and certain < each.sent_at <= likely]
+
+    def _best_slots(
+        self, known: list[SentAttempt], overtakers: Sequence[float], delayed: bool = True
+    ) -> tuple[int, int]:
         """Return the fewest outcomes that slots exclude, and their number, which explains the newest refusal."""
-        most = max(1, next((each.in_flight for each in reversed(known) if each.refused), 2) - 1)
+        ran = list(self._running(known, overtakers, delayed))
+        newest = next((place for place in reversed(range(len(known))) if known[place].refused), None)
+        # An attempt that was overtaken met more calls than were in flight when it was sent.
+        most = 1 if newest is None else max(1, known[newest].in_flight - 1, ran[newest][1])
         excluded = [0] * (most + 1)
-        for each, (least, running) in zip(known, self._running(known, delayed), strict=True):
+        for each, (least, running) in zip(known, ran, strict=True):
             # An admitted attempt excludes as many slots as ran already, a refused one all numbers above that.
             low, high = (max(0, running + 1), most) if each.refused else (0, max(0, least))
             for number in range(low, min(high, most) + 1):
                 excluded[number] += 1
         return min((excluded[number], number) for number in range(1, most + 1))
 
-    def _running(self, known: list[SentAttempt], delayed: bool) -> Iterator[tuple[int, int]]:
+    def _running(
+        self, known: list[SentAttempt], overtakers: Sequence[float], delayed: bool
+    ) -> Iterator[tuple[int, int]]:
         """Yield for each attempt the least and the most calls that the provider ran when it arrived there.
 
         Where attempts are `delayed` on their way, the refusals that were under way with them show for how long, and
@@ -335,8 +348,10 @@ class RefusalCause:
                 yield running - late, running - soon
                 continue
             # It was overtaken by attempts whose round trips are shorter.
-            last = bisect_right(sent, each.sent_at + travel - self._round_trip - TICK)
+            arrived = each.sent_at + travel - (1.0 - JITTER) * self._round_trip
+            last = bisect_right(sent, arrived)
             overtaking = sum(not other.refused for other in known[place + 1 : last])
+            overtaking += sum(each.sent_at < other <= arrived for other in overtakers)
             yield running - late, running - soon + overtaking
 
     def rate(self, now: float) -> float:
