@@ -318,6 +318,10 @@ class PacingBucket:
             self._level = min(0.0, 1.0 - self.rate * self.grace)
         return alone, level > most + 1.0
 
+    def owe_at_most(self, calls: float) -> None:
+        """Forget what was sent in excess of the pace by more than some calls."""
+        self._level = max(self._level, -calls)
+
     def withdrawn(self, sent_at: float, now: float) -> None:
         """Undo the call admitted at `sent_at`: the next may go in its stead, alone if it was to go alone."""
         if self._judged_at == sent_at + self.grace:

@@ -447,6 +447,8 @@ class ReplicatedController(AdmissionController):
             self.cause.order_last(permit.in_flight)
         if len(self.permits_in_flight) >= self.concurrency.limit:
             self.slot_turns.note_full()
+        # Members count differently, so others may go by a higher pace: this one must not pay for all their calls later.
+        self.pacer.spacing.owe_at_most(2.0 + len(self.replica.others))
 
     def _hear_end(self, at: float) -> None:
         """Correct the numbers in flight for an end before own attempts that is heard after them."""

@@ -1,0 +1,32 @@
+"""Processes that hear each other 10 ms late, as through a server, before providers that announce nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.shared import ROWS, SHAPES, run
+
+RUNS = [
+    ("silent-tokens", 3, 8),
+    ("silent-tokens", 7, 8),
+    ("silent-slots", 1, 4),
+    ("silent-slots", 5, 4),
+    ("silent-slots", 9, 8),
+    ("latency-knee", 1, 4),
+    ("latency-knee", 3, 4),
+]
+"""Rows, seeds and members that took 1.3 to 7.3 of the ideal time before members corrected what they hear late."""
+
+
+@pytest.mark.parametrize(("name", "seed", "members"), RUNS)
+def test_members_find_a_hidden_limit_though_they_hear_each_other_late(name: str, seed: int, members: int) -> None:
+    row = next(each for each in ROWS if each.name == name)
+    found = run(row, seed, members, SHAPES[0], hears=0.01)
+    assert found.lost == 0
+    assert found.ratio < 1.2
+    assert found.refused_share < 0.08
+
+
+def test_slots_are_no_rate_where_a_test_overtakes_the_attempt_before_it() -> None:
+    row = next(each for each in ROWS if each.name == "silent-slots")
+    assert run(row, 15, 8, SHAPES[0]).ratio < 1.1
