@@ -64,6 +64,8 @@ def test_the_list_leads_to_one_experiment_and_to_its_failed_rows(page: Any, url:
     shown(page, "0.746 mean ± 0.436 of 343")
     assert page.get_by_role("img", name="Scores of judge.score: 336").count() == 1
     page.get_by_role("link", name="error BadRequestError").click()
+    # The screen before it shows the error too.
+    page.get_by_role("button", name="q311", exact=True).wait_for()
     shown(page, "the prompt is too long")
     assert page.url.endswith("#/experiments/1/rows?status=failed")
     assert names(page) == ["q7", "q11", "q61", "q107", "q111", "q161", "q207", "q211", "q261", "q307", "q311"]
