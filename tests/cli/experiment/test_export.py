@@ -308,18 +308,57 @@ def test_list_says_whose_process_is_gone(mixed: Place) -> None:
     assert line.rstrip().endswith("its process has ended: resume continues it")
 
 
-@pytest.mark.parametrize("columns", ["40", "80"])
-def test_a_long_reason_is_cut_in_the_list_and_whole_where_nobody_looks(
-    mixed: Place, columns: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reason = "because " * 40
-    with sqlite3.connect(mixed.path / "tidegate.db") as database:
+def in_error(place: Place, reason: str) -> None:
+    with sqlite3.connect(place.path / "tidegate.db") as database:
         database.execute("UPDATE tidegate_execution_configs SET status = 'ERROR', last_error = ?", (reason,))
     database.close()
-    lines = mixed.run("list", COLUMNS=columns).out.splitlines()
-    assert (len(lines), max(map(len, lines))) == (3, int(columns))
+
+
+@pytest.mark.parametrize("columns", [40, 48, 80, 99, 100, 120, 140])
+def test_the_list_shows_names_states_and_reasons_at_any_width(mixed: Place, columns: int) -> None:
+    mixed.doubles(2)
+    mixed.write("second.py", (mixed.path / "my_eval.py").read_text().replace('"doubles"', '"answers-of-the-day"'))
+    assert mixed.run("run", "second.py").code == 0
+    in_error(mixed, "5 consecutive failures " + "of one kind " * 30)
+    lines = mixed.run("list", COLUMNS=str(columns)).out.splitlines()
+    assert max(map(len, lines)) <= columns
+    for name, answered in ("answers-of-the-day", "4/4"), ("mixed", "2/3"):
+        (at,) = [at for at, line in enumerate(lines) if line.split()[:3] == [name, "ERROR", answered]]
+        told = lines[at] if columns >= 100 else lines[at + 1]
+        assert "5 consecutive failures" in told
+        assert told.rstrip().endswith("…")
+
+
+def test_the_list_has_one_line_for_an_experiment_without_a_reason(mixed: Place) -> None:
+    lines = mixed.run("list", COLUMNS="80").out.splitlines()
+    assert [line.split()[:3] for line in lines[2:]] == [["mixed", "COMPLETED", "2/3"]]
+
+
+def test_a_name_that_is_wider_than_the_terminal_keeps_its_state_beside_it(mixed: Place) -> None:
+    mixed.write("second.py", (mixed.path / "my_eval.py").read_text().replace('"mixed"', repr("sweep-" * 20)))
+    assert mixed.run("run", "second.py").code == 3
+    for columns in 48, 100:
+        lines = mixed.run("list", COLUMNS=str(columns)).out.splitlines()
+        (line,) = [line for line in lines if line.startswith("sweep-")]
+        assert "COMPLETED" in line
+        assert len(line) <= columns
+
+
+def test_the_list_is_whole_where_nobody_looks(mixed: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_error(mixed, "because " * 40)
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert reason.strip() in mixed.run("list", COLUMNS="").out
+    assert ("because " * 40).strip() in mixed.run("list", COLUMNS="").out
+
+
+@pytest.mark.parametrize("columns", [48, 60, 80])
+def test_failures_name_their_stage_and_kind_at_any_width(mixed: Place, columns: int) -> None:
+    with sqlite3.connect(mixed.path / "tidegate.db") as database:
+        database.execute("UPDATE tidegate_runs SET error = ? WHERE status = 'error'", ("it broke " * 30,))
+    database.close()
+    lines = mixed.run("show", "mixed", COLUMNS=str(columns)).out.splitlines()
+    (line,) = [line for line in lines if line.startswith("task error")]
+    assert line.split()[2] == "ValueError"
+    assert len(line) <= columns
 
 
 def test_show_tells_the_state_the_scores_and_the_last_log_lines(mixed: Place) -> None:

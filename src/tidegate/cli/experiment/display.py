@@ -141,15 +141,21 @@ def printer(*, stderr: bool = False) -> Console:
     return unbounded(Printer(highlight=False, stderr=stderr))
 
 
-def table(*names: str, right: Collection[str] = (), cut: Collection[str] = ()) -> Table:
-    """Return an empty table. Columns in `right` hold numbers; those in `cut` end in an ellipsis if they do not fit."""
+def table(*names: str, right: Collection[str] = (), whole: Collection[str] = ()) -> Table:
+    """Return an empty table. Columns in `right` hold numbers; these and the ones in `whole` never shrink.
+
+    The widest of the others shrinks first: it folds, and a cell made by `cut` ends in an ellipsis.
+    """
     made = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for name in names:
-        whole = name in right or name in cut
-        made.add_column(
-            name, justify="right" if name in right else "left", no_wrap=whole, overflow="ellipsis" if whole else "fold"
-        )
+        is_number = name in right
+        made.add_column(name, justify="right" if is_number else "left", no_wrap=is_number or name in whole)
     return made
+
+
+def cut(text: str) -> Text:
+    """Return a text as one line, which ends in an ellipsis where it does not fit."""
+    return Text(" ".join(printable(text).split()), no_wrap=True, overflow="ellipsis")
 
 
 def bad(number: int) -> str:
@@ -299,11 +305,12 @@ def _scores(scores: Sequence[Score]) -> Table:
 
 
 def _failures(failures: Sequence[Failure]) -> Table:
-    made = table("failures", "kind", "count", "example", right=("count",), cut=("example",))
+    made = table("failures", "kind", "count", "example", right=("count",))
     for each in failures:
         stage = each.evaluator or "task"
-        example = " ".join((each.example or "").split())
-        made.add_row(Text(f"{stage} {each.status}"), Text(each.kind or NOTHING), bad(each.count), Text(example))
+        made.add_row(
+            Text(f"{stage} {each.status}"), Text(each.kind or NOTHING), bad(each.count), cut(each.example or "")
+        )
     return made
 
 

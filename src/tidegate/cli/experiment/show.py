@@ -6,15 +6,19 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
 
+from tidegate.cli.console import UNBOUNDED
 from tidegate.cli.experiment import display
 from tidegate.cli.experiment.common import Code, after_cooldown, command, existing, found, key_totals
-from tidegate.cli.experiment.display import printer, table
+from tidegate.cli.experiment.display import cut, printer, table
 from tidegate.cli.status import facts as key_facts
 from tidegate.core.display import json_line
 from tidegate.core.token_totals import TokenTotals, added, cost_text, token_facts
@@ -40,6 +44,16 @@ from tidegate.storage.tally_table import TASKS
 
 NOT_SHOWN = frozenset({"type", "id", "stats", "answered_by", "warnings"})
 """Details of a log line that are shown in another form."""
+
+MIN_WIDTH_WITH_REASON = 100
+"""Columns of a terminal from which the list has a column for the reason. Raising it puts reasons on lines of their own
+in wider terminals. Derived: the other columns take about 65 with a name of 15 characters."""
+
+NUMBERS = frozenset({"answered", "failed", "parked", "cost"})
+"""Columns of the list that hold numbers."""
+
+DISPENSABLE = ("created", "cost", "parked", "failed")
+"""Columns that a narrow list leaves out, the first one first, until the names fit."""
 
 
 async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
@@ -190,30 +204,61 @@ def facts(each: ExperimentSummary) -> dict[str, Any]:
     }
 
 
+class ExperimentTable(NamedTuple):
+    """Table of experiments by column; the name and the state fit any terminal.
+
+    A wide terminal has the reason as the last column. A narrow one has it below its experiment, and no column that has
+    no room beside the names.
+    """
+
+    columns: Mapping[str, list[str]]
+    reasons: list[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        columns = dict(self.columns)
+        if options.max_width >= MIN_WIDTH_WITH_REASON:
+            yield self._table({**columns, "reason": self.reasons})
+            return
+        unlimited = options.update_width(UNBOUNDED)
+        for name in DISPENSABLE:
+            if Measurement.get(console, unlimited, self._table(columns)).maximum > options.max_width:
+                columns.pop(name, None)
+        lines = console.render_lines(self._table(columns), options, pad=False)
+        head = len(lines) - len(self.reasons)
+        for reason, line in zip([""] * head + self.reasons, lines, strict=True):
+            yield from (*line, Segment.line())
+            if reason:
+                yield Padding(cut(reason), (0, 0, 0, 2))
+
+    def _table(self, columns: Mapping[str, list[str]]) -> Table:
+        numbers = tuple(name for name in columns if name in NUMBERS)
+        made = table(*columns, right=numbers, whole=("state", "created"))
+        for cells in zip(*columns.values(), strict=True):
+            made.add_row(*map(cut, cells))
+        return made
+
+
 def _table(
     summaries: list[ExperimentSummary],
     replicas: dict[int, int],
     spent: Mapping[int, TokenTotals],
     batches: dict[int, dict[str, int]],
-) -> Table:
-    costs = any(tokens.priced for tokens in spent.values())
-    numbers = ("answered", "failed", "parked", *(["cost"] if costs else []))
-    made = table(
-        "experiment", "state", *numbers, "created", "reason", right=numbers, cut=("state", "created", "reason")
-    )
-    for each in summaries:
-        row = each.experiment
-        made.add_row(
-            Text(row.name),
-            row.status.value,
-            f"{each.runs.get(ResultStatus.OK, 0)}/{row.rows * row.repetitions}",
-            str(each.count(ResultStatus.ERROR, ResultStatus.INVALID)),
-            str(each.count(ResultStatus.PARKED)),
-            *([cost_text(spent[row.id], least="≥ ") or display.NOTHING] if costs else []),
-            f"{row.created_on.astimezone():%Y-%m-%d %H:%M}",
-            Text(_why(row, replicas[row.id], batches.get(row.id, {}))),
-        )
-    return made
+) -> ExperimentTable:
+    rows = [each.experiment for each in summaries]
+    costs = [cost_text(spent[row.id], least="≥ ") or display.NOTHING for row in rows]
+    columns = {
+        "experiment": [row.name for row in rows],
+        "state": [row.status.value for row in rows],
+        "answered": [
+            f"{each.runs.get(ResultStatus.OK, 0)}/{row.rows * row.repetitions}"
+            for each, row in zip(summaries, rows, strict=True)
+        ],
+        "failed": [str(each.count(ResultStatus.ERROR, ResultStatus.INVALID)) for each in summaries],
+        "parked": [str(each.count(ResultStatus.PARKED)) for each in summaries],
+        **({"cost": costs} if any(tokens.priced for tokens in spent.values()) else {}),
+        "created": [f"{row.created_on.astimezone():%Y-%m-%d %H:%M}" for row in rows],
+    }
+    return ExperimentTable(columns, [_why(row, replicas[row.id], batches.get(row.id, {})) for row in rows])
 
 
 def _why(row: ExperimentRow, replicas: int, batches: dict[str, int]) -> str:
