@@ -143,7 +143,7 @@ MUTATIONS = (
         "a rate is measured between refusals, and held",
         "core/pacer.py",
         "            self._learn(let_in, count, seconds, cause, held, sent_at, now)\n",
-        "            self.spacing.rate *= 0.5\n",
+        "            self.spacing.set_rate(0.5 * self.rate, now)\n",
         Bound("tiny-bucket", 4, "refused_share", 0.045),
     ),
     Mutation(

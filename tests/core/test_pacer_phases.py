@@ -105,7 +105,7 @@ def test_the_first_wait_is_in_proportion_to_what_went_before(cause: Cause, secon
 
 def test_no_wait_is_longer_than_the_slowest_pace() -> None:
     spacing = PacingBucket()
-    spacing.rate = 10.0
+    spacing.set_rate(10.0, 0.0)
     for cause in (Cause.RATE, Cause.OVERLOAD, Cause.SLOPE):
         for _ in range(200):
             spacing.wait_alone(next_wait(spacing, cause))

@@ -9,7 +9,8 @@ from tidegate.core.rate_meter import PacingBucket
 def spacing() -> PacingBucket:
     """Ten calls a second, nothing ready at 0."""
     spacing = PacingBucket()
-    spacing.rate, spacing.grace = 10.0, 0.03
+    spacing.grace = 0.03
+    spacing.set_rate(10.0, 0.0)
     spacing.ready(0.0, 0.0)
     return spacing
 
@@ -54,7 +55,7 @@ def test_a_refusal_leaves_nothing(spacing: PacingBucket) -> None:
 
 
 def test_after_a_wait_one_goes_alone_until_it_must_have_been_let_in(spacing: PacingBucket) -> None:
-    spacing.rate = 1000.0
+    spacing.set_rate(1000.0, 5.0)
     spacing.emptied(5.0)
     spacing.wait_alone(0.5)
     assert spacing.opens_at(5.0) == pytest.approx(5.5)
@@ -106,3 +107,23 @@ def test_a_pause_at_an_unknown_rate_saves_one_call(spacing: PacingBucket) -> Non
     assert spacing.opens_at(5.0) == pytest.approx(7.0)
     spacing.sent(100.0, 7.0, 2.0)
     assert spacing.opens_at(7.0) == pytest.approx(7.1)
+
+
+def test_a_slower_pace_does_not_stretch_a_wait(spacing: PacingBucket) -> None:
+    """A wait of many calls at a fast pace is the same wait at a slow one."""
+    spacing.set_rate(100.0, 0.0)
+    spacing.ready(-59.0, 0.0)
+    assert spacing.opens_at(0.0) == pytest.approx(0.6)
+    spacing.set_rate(1.0, 0.1)
+    assert spacing.opens_at(0.1) <= 0.6 + 1.0
+
+
+def test_a_faster_pace_does_not_shorten_a_wait(spacing: PacingBucket) -> None:
+    spacing.wait_alone(0.5)
+    spacing.set_rate(1000.0, 0.0)
+    assert spacing.opens_at(0.0) >= 0.4
+
+
+def test_what_came_back_at_the_former_pace_stays(spacing: PacingBucket) -> None:
+    spacing.set_rate(1.0, 0.05)
+    assert spacing.opens_at(0.05) == pytest.approx(0.55)

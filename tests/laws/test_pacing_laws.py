@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 from hypothesis import assume, example, given
@@ -12,7 +13,10 @@ from tests.laws.world import KEY, World
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.concurrency_limit import RAMP
 from tidegate.core.exchange import Ending
+from tidegate.core.pacer import Pacer
 from tidegate.core.pacer_phases import SLOWEST
+from tidegate.core.rate_meter import Burst, PacingBucket
+from tidegate.core.values import INFINITY, Cause
 from tidegate.settings import Settings
 from tidegate.testing import Limit
 
@@ -121,3 +125,67 @@ def test_a_server_with_so_many_slots_is_filled_and_seldom_overrun(
     refused = sum(not attempt.admitted for attempt in played.attempts)
     assert played.peak == held
     assert refused <= 12 + 600.0 * facts["network"] + played.makespan
+
+
+rates = st.floats(SLOWEST, 1000.0)
+waits = st.floats(0.0, 60.0)
+bucket_steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("pace"), rates),
+        st.tuples(st.just("refused"), st.just(0.0)),
+        st.tuples(st.just("alone"), waits),
+        st.tuples(st.just("held"), waits),
+        st.tuples(st.just("sent"), st.floats(0.0, 2.0)),
+        st.tuples(st.just("time"), waits),
+    ),
+    max_size=30,
+)
+
+
+@given(rates, bucket_steps)
+@example(200.0, [("alone", 1.0), ("pace", SLOWEST)])
+def test_no_call_waits_longer_than_the_pace_and_the_waits_that_were_asked_for(
+    rate: float, steps: list[tuple[str, float]]
+) -> None:
+    spacing, now, asked = PacingBucket(), 0.0, 0.0
+    spacing.set_rate(rate, now)
+    spacing.ready(1.0, now)
+    for step, value in steps:
+        if step == "pace":
+            spacing.set_rate(value, now)
+        elif step == "time":
+            now += value
+        elif step == "sent":
+            now = spacing.opens_at(now)
+            spacing.grace = value
+            asked = max(asked, now + value)
+            spacing.sent(INFINITY, now)
+        else:
+            spacing.emptied(now)
+            if step != "refused":
+                (spacing.wait_alone if step == "alone" else spacing.hold_off)(value)
+                asked = max(asked, now + value)
+        assert spacing.opens_at(now) <= max(now, asked) + 1.0 / spacing.rate + 1e-6
+
+
+@given(st.integers(0, 100_000))
+@example(323)
+@example(2310)
+def test_no_call_waits_for_more_than_a_minute_and_one_call_at_the_pace(seed: int) -> None:
+    """A minute is the most that the pacer asks for. The limit counts units; some calls cost many of them."""
+    draw = random.Random(seed)
+    rate, size = draw.uniform(0.1, 20.0), draw.uniform(1.0, 300.0)
+    costs = [(draw.choice([1, 30, 100]) if draw.random() < 0.2 else 1) for _ in range(300)]
+    pacer, now, level, at = Pacer(), 0.01, 0.0, 0.0
+    pacer.begin(Burst(draw.randint(1, 60), 0.2, INFINITY), 0.0, now, Cause.RATE, 0.03)
+    for cost in costs:
+        opens = pacer.spacing.opens_at(now)
+        assert opens - now <= 1.0 / SLOWEST + 1.0 / pacer.rate + 1e-6
+        mark = pacer.mark
+        pacer.sent(opens)
+        level, at, now = min(size, level + rate * (opens - at)), opens, opens
+        if level >= cost:
+            level -= cost
+        else:
+            now += 0.01
+            pacer.refused(mark, opens, now, True, Cause.RATE, 0.03)

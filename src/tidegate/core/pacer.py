@@ -263,7 +263,7 @@ class Pacer:
         wait = first_wait(run, cause, grace)
         if cause is Cause.SLOPE:
             self.phase = PacerPhase.RAMP
-            self.spacing.rate = self._ramp.first(run, sent_at)
+            self.spacing.set_rate(self._ramp.first(run, sent_at), now)
             self._after(self._ramp.seconds, 0, now)
         else:
             rate = self._startup.first(run, wait)
@@ -333,7 +333,8 @@ class Pacer:
                 self._floor.proofs = NAMED_PROOFS
             tried = self._floor.judge(let_in, alone, sent_at)
             if tried:
-                self.phase, self.spacing.rate, self._next, self._next_count = self._instead
+                self.phase, rate, self._next, self._next_count = self._instead
+                self.spacing.set_rate(rate, now)
                 if sent_at > self._floor.since and (not self.gauge.informed or self._highest > WIDE * self._least):
                     return
             held = self.phase is PacerPhase.CRUISE and not (tried and sent_at > self._floor.since)
@@ -377,7 +378,7 @@ class Pacer:
         self._window.sent(now)
         # The call that went alone, and this one.
         self._window_let_in = self.gauge.let_in - 2
-        self.spacing.rate = first.calls / max(first.seconds, SHORTEST_RUN)
+        self.spacing.set_rate(first.calls / max(first.seconds, SHORTEST_RUN), now)
         self.spacing.ready(0.0, now)
 
     def _states_window(self, count: int, seconds: float, sent_at: float) -> bool:
@@ -401,7 +402,7 @@ class Pacer:
         self._window.admitted = count + self.gauge.let_in - let_in
         self._window_let_in = let_in - count
         self.gauge.zero(let_in, sent_at)
-        self.spacing.rate = count / max(sent_at - first_at, SHORTEST_RUN)
+        self.spacing.set_rate(count / max(sent_at - first_at, SHORTEST_RUN), now)
         self.spacing.reset_backoff()
         self._window.wait(sent_at)
         self._await_window(max(now, self._window.told(*self.stated)), now)
@@ -578,13 +579,13 @@ class Pacer:
             return
         self._instead = (self.phase, self.rate, self._next, self._next_count)
         self.phase = PacerPhase.STARTUP
-        self.spacing.rate = floor.begin(self.rate, gauge.let_in, now, gauge.content < SMALL)
+        self.spacing.set_rate(floor.begin(self.rate, gauge.let_in, now, gauge.content < SMALL), now)
         self._startup.begin(now)
         self._after(self.spacing.grace, 1, now)
 
     def _start_up(self, rate: float, now: float) -> None:
         self.phase = PacerPhase.STARTUP
-        self.spacing.rate = max(SLOWEST, rate)
+        self.spacing.set_rate(max(SLOWEST, rate), now)
         self._base = 0.0
         self._startup.begin(now)
         self._after(0.0, SEEK_CALLS, now)
@@ -637,7 +638,8 @@ class Pacer:
     def _cruise(self, rate: float, now: float) -> None:
         rate = max(SLOWEST, rate)
         self.phase = PacerPhase.CRUISE
-        self.spacing.rate = self._base = rate
+        self._base = rate
+        self.spacing.set_rate(rate, now)
         self.gauge.best = max(self.gauge.best, rate)
         gauge = self.gauge
         best = gauge.best if self._broken < DOUBTS else INFINITY
@@ -652,18 +654,18 @@ class Pacer:
     def _step(self, now: float) -> None:
         """Take in that the calls sent at this pace were admitted."""
         if self.phase is PacerPhase.RAMP:
-            self.spacing.rate = self._ramp.step(self.rate)
+            self.spacing.set_rate(self._ramp.step(self.rate), now)
             self._after(self._ramp.seconds, 0, now)
         elif self.phase is PacerPhase.STARTUP:
             self._after(STEP_SECONDS, SEEK_CALLS, now)
             gauge = self.gauge
             if self._floor.trying and (not gauge.informed or self._floor.holds(gauge.let_in, gauge.content, now)):
                 # Nothing was refused at the floor, so the rate that refusals suggested was none: nothing is known.
-                self.spacing.rate *= STEP_MOST
+                self.spacing.set_rate(STEP_MOST * self.rate, now)
                 self._after(self.spacing.grace, 1, now)
             else:
                 small = gauge.content < max(FEW, SHALLOW_SECONDS * self.rate) or self.chance_odds > EVIDENCE
-                self.spacing.rate = self._startup.step(self.rate, gauge.pace(now), now, small)
+                self.spacing.set_rate(self._startup.step(self.rate, gauge.pace(now), now, small), now)
             if self.rate >= ANNOUNCED_SHARE * self._most:
                 # The first rise shows if the hidden quota has this rate.
                 self._patience = ANNOUNCED_PATIENCE if self.gauge.rate > TOP * self._most else PATIENCE_KNOWN
@@ -672,7 +674,8 @@ class Pacer:
             if self.phase is PacerPhase.CRUISE and self._broken < DOUBTS:
                 self._broken = 0
             self._base, self.phase = self.rate, PacerPhase.PROBE_UP
-            self.spacing.rate, seconds = self._probe_up.step(self.rate)
+            rate, seconds = self._probe_up.step(self.rate)
+            self.spacing.set_rate(rate, now)
             self._after(seconds, STEP_CALLS, now)
 
     def _too_steep(self, count: int, now: float) -> None:

@@ -76,7 +76,7 @@ class RampPhase:
 
     def _follow(self, growth: GrowthLimit, spacing: PacingBucket, now: float) -> None:
         at = growth.next_at(now, spacing.grace)
-        spacing.rate = growth.rate
+        spacing.set_rate(growth.rate, now)
         _open_at(spacing, at, now)
 
 

@@ -266,10 +266,10 @@ class PacingBucket:
     in a row one was refused, `wait` is how long the last of them waited, in seconds.
     """
 
-    __slots__ = ("_at", "_judged_at", "_level", "_lone", "_saved", "grace", "rate", "wait", "waits")
+    __slots__ = ("_at", "_judged_at", "_level", "_lone", "_rate", "_saved", "grace", "wait", "waits")
 
     def __init__(self) -> None:
-        self.rate = 0.0
+        self._rate = 0.0
         self.grace = 0.0
         self.waits = 0
         self.wait = 0.0
@@ -278,14 +278,26 @@ class PacingBucket:
         self._saved = 0.0
         self._judged_at = INFINITY
 
+    @property
+    def rate(self) -> float:
+        """Return the pace in calls a second."""
+        return self._rate
+
+    def set_rate(self, rate: float, now: float) -> None:
+        """Change the pace from `now` on: what came back so far stays, and a wait below zero keeps its seconds."""
+        self._level += self._rate * (now - self._at)
+        if self._level < 0.0 < self._rate:
+            self._level *= rate / self._rate
+        self._rate, self._at = rate, now
+
     def opens_at(self, now: float) -> float:
         """When the next call may go."""
-        missing = 1.0 - self._level - self.rate * (now - self._at)
-        return now if missing <= 1e-9 else now + missing / self.rate
+        missing = 1.0 - self._level - self._rate * (now - self._at)
+        return now if missing <= 1e-9 else now + missing / self._rate
 
     def opened_at(self) -> float:
         """Return when the next call may go, or could have gone."""
-        return self._at + (1.0 - self._level) / self.rate
+        return self._at + (1.0 - self._level) / self._rate
 
     def alone(self, now: float) -> bool:
         """Return whether an attempt is under way that no call may follow before its fate is known."""
@@ -308,14 +320,14 @@ class PacingBucket:
 
         Returns whether it goes alone, and whether the pace had been left unused before it.
         """
-        level = self._level + self.rate * (now - self._at)
-        most = 1.0 + self.rate * waited + self._saved
+        level = self._level + self._rate * (now - self._at)
+        most = 1.0 + self._rate * waited + self._saved
         self._saved = max(0.0, min(self._saved, level) - 1.0)
         self._level, self._at = min(level, most, burst) - 1.0, now
         alone, self._lone = self._lone, False
         if alone:
             self._judged_at = now + self.grace
-            self._level = min(0.0, 1.0 - self.rate * self.grace)
+            self._level = min(0.0, 1.0 - self._rate * self.grace)
         return alone, level > most + 1.0
 
     def owe_at_most(self, calls: float) -> None:
@@ -333,7 +345,7 @@ class PacingBucket:
     def emptied(self, now: float) -> None:
         """A refusal: nothing is left."""
         self._judged_at = INFINITY
-        self._level, self._at = min(0.0, self._level + self.rate * (now - self._at)), now
+        self._level, self._at = min(0.0, self._level + self._rate * (now - self._at)), now
 
     def ready(self, level: float, now: float) -> None:
         """Has `level` calls to let go at `now`."""
@@ -345,7 +357,7 @@ class PacingBucket:
         At their end one call may go in any case, and nothing goes alone.
         """
         self._saved = rate * seconds
-        self._level = min(self._level, max(1.0, self._saved) - self.rate * seconds)
+        self._level = min(self._level, max(1.0, self._saved) - self._rate * seconds)
         self._lone = False
 
     def burst(self, calls: int, now: float) -> None:
@@ -354,13 +366,13 @@ class PacingBucket:
 
     def hold_off(self, seconds: float) -> None:
         """Lets nothing go for this time from the refusal that emptied it; never shortens that."""
-        self._level = min(self._level, 1.0 - self.rate * seconds)
+        self._level = min(self._level, 1.0 - self._rate * seconds)
 
     def wait_alone(self, seconds: float) -> None:
         """Lets one go alone, `seconds` after the refusal that emptied it."""
         self.waits += 1
         self.wait = seconds
-        self._level = 1.0 - self.rate * seconds
+        self._level = 1.0 - self._rate * seconds
         self._lone = True
 
     def reset_backoff(self) -> None:
