@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 
 import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from tests.gateway.asgi import HOST, TOKEN, asked
 from tidegate.gateway.proxy import GatewayProxy
 from tidegate.gateway.upstreams import Upstreams
 from tidegate.transports.gateway_url import real_server
 
-HOST = "127.0.0.1:4790"
-TOKEN = "the-token"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")
 PATHS = (
     "/api.openai.com/v1/chat/completions",
@@ -101,7 +102,7 @@ def test_requests_without_the_token_are_refused(client: TestClient, sent: Sent, 
 
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_other_servers_are_not_reached(client: TestClient, sent: Sent, path: str) -> None:
-    assert client.post(f"/{TOKEN}{path}").status_code == 403
+    assert client.post(f"/{TOKEN}{path}").status_code in (403, 404)
     assert sent == []
 
 
@@ -112,7 +113,7 @@ def test_other_servers_are_not_reached(client: TestClient, sent: Sent, path: str
         ("/llm.example:8443/v1/models", "https://llm.example:8443", None),
         ("/http/of-hosts.example/v1/models", "http://of-hosts.example", None),
         ("/llm.example/v1/models", "https://llm.example", "llm.example"),
-        ("/llm.example:443/v1/models", "https://llm.example:443", "llm.example"),
+        ("/llm.example:443/v1/models", "https://llm.example", "llm.example"),
     ],
 )
 def test_what_a_refusal_advises_works(client: TestClient, path: str, upstream: str, host: str | None) -> None:
@@ -130,6 +131,34 @@ def test_what_a_refusal_advises_works(client: TestClient, path: str, upstream: s
 @pytest.mark.parametrize("path", ["", "/", "/http", "/http/"])
 def test_a_path_without_a_server_is_refused(client: TestClient, sent: Sent, path: str) -> None:
     assert client.post(f"/{TOKEN}{path}").status_code in (403, 404)
+    assert sent == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/api.openai.com/v1/" + "a" * 100_000, "/xn--a.openai.azure.com/openai/x", "/999.1.1.1/v1", "/my.host/v1#/../x"],
+)
+def test_a_url_that_no_client_sends_is_refused_with_the_reason(path: str) -> None:
+    sent = Sent()
+    proxy = GatewayProxy(
+        hosts=(HOST,),
+        token=TOKEN,
+        upstreams=Upstreams(["https://999.1.1.1", "https://my.host"]),
+        client=httpx.AsyncClient(transport=httpx.MockTransport(sent)),
+    )
+    status, _, body = asyncio.run(asked(proxy, path.encode()))
+    assert status == 400
+    assert "URL is invalid" in json.loads(body)["error"]["message"]
+    assert sent == []
+
+
+@pytest.mark.parametrize("first", ["content-length", "transfer-encoding"])
+def test_a_body_with_two_lengths_is_refused(client: TestClient, sent: Sent, first: str) -> None:
+    headers = {"content-length": "5", "transfer-encoding": "chunked"}
+    order = sorted(headers.items(), key=lambda each: each[0] != first)
+    answer = client.request("POST", f"/{TOKEN}/api.openai.com/v1/responses", headers=order, content=b"5\r\nhello")
+    assert answer.status_code == 400
+    assert "Content-Length and Transfer-Encoding" in answer.text
     assert sent == []
 
 

@@ -18,7 +18,7 @@ import logging
 import secrets
 from collections.abc import Collection, Iterable
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 from starlette.datastructures import Headers
@@ -72,6 +72,13 @@ class BrokenAnswer(Exception):
     """The server's answer broke off; the client's connection must break off, too."""
 
 
+class Target(NamedTuple):
+    """Server of a request, and the URL at it."""
+
+    server: RealServer
+    url: httpx.URL
+
+
 class GatewayProxy:
     """ASGI application for one start of a gateway; its `token` is the first segment of every path.
 
@@ -91,14 +98,14 @@ class GatewayProxy:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
             return
-        server = self._server(scope)
-        if isinstance(server, RealServer):
-            await self._forward(scope, receive, send, server)
+        target = self._target(scope)
+        if isinstance(target, Target):
+            await self._forward(scope, receive, send, target)
         else:
-            await _refuse(send, *server)
+            await _refuse(send, *target)
 
-    def _server(self, scope: Scope) -> RealServer | tuple[int, str]:
-        """Return the server of a request, or status and reason of its refusal."""
+    def _target(self, scope: Scope) -> Target | tuple[int, str]:
+        """Return where a request goes, or status and reason of its refusal."""
         forged = forgery_of(Headers(scope=scope), self._hosts)
         if forged is not None:
             return forged
@@ -114,15 +121,28 @@ class GatewayProxy:
         passed = _passed(scope["headers"])
         if self._number in passed or len(passed) >= MAX_HOPS:
             return 508, "request refused: it has passed this gateway already; its base URL leads back to the gateway"
-        return server
+        given = {name for name, _ in scope["headers"]}
+        if {b"content-length", b"transfer-encoding"} <= given:
+            return 400, "request refused: it has both Content-Length and Transfer-Encoding, so its end is not certain"
+        query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
+        try:
+            url = httpx.URL(f"{server.scheme}://{server.address}{self._upstreams.path_at(server)}{query}")
+            # A host whose Punycode cannot be decoded raises UnicodeError here.
+            is_same = bool(url.host) and (url.scheme, url.netloc.decode()) == (server.scheme, server.address)
+        except (httpx.InvalidURL, UnicodeError) as error:
+            return 400, f"request refused: its URL is invalid ({error})"
+        # The HTTP client must connect to the very server that was compared.
+        if not is_same or url.fragment:
+            return 400, "request refused: its URL is invalid (it can be read in two ways)"
+        return Target(server, url)
 
-    async def _forward(self, scope: Scope, receive: Receive, send: Send, server: RealServer) -> None:
+    async def _forward(self, scope: Scope, receive: Receive, send: Send, target: Target) -> None:
         """Send a request on, unless its client closes the connection before the end of the answer."""
         # A gateway before this one has governed the call already.
-        governed = self._is_inference(scope, server) and not _passed(scope["headers"])
+        governed = self._is_inference(scope, target.server) and not _passed(scope["headers"])
         task = asyncio.current_task()
         assert task is not None, "the server runs each request in a task"
-        body, watcher, gone = self._body(scope, receive, server), None, False
+        body, watcher, gone = self._body(scope, receive), None, False
 
         async def cancel_at_end() -> None:
             nonlocal gone
@@ -140,7 +160,7 @@ class GatewayProxy:
             # While pieces are read, the body itself tells of the end of the connection.
             if isinstance(content, bytes):
                 watcher = asyncio.ensure_future(cancel_at_end())
-            await self._answer(self._request(scope, server, content), governed, send)
+            await self._answer(self._request(scope, target, content), governed, send)
         except ClientGone:
             return
         except asyncio.CancelledError:
@@ -152,7 +172,7 @@ class GatewayProxy:
             if body is not None:
                 body.release()
 
-    def _body(self, scope: Scope, receive: Receive, server: RealServer) -> RequestBody | None:
+    def _body(self, scope: Scope, receive: Receive) -> RequestBody | None:
         """Return the body of a request; None for a request without one."""
         given = dict(scope["headers"])
         length = given.get(b"content-length", b"")
@@ -161,17 +181,14 @@ class GatewayProxy:
         return RequestBody(receive, int(length) if length.isdigit() else None, self._budget)
 
     def _is_inference(self, scope: Scope, server: RealServer) -> bool:
-        host = server.address.partition(":")[0]
-        return scope["method"] == "POST" and providers.generates(host, self._upstreams.path_at(server))
+        return scope["method"] == "POST" and providers.generates(server.host, self._upstreams.path_at(server))
 
-    def _request(self, scope: Scope, server: RealServer, content: Any) -> httpx.Request:
-        query = f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else ""
-        url = httpx.URL(f"{server.scheme}://{server.address}{self._upstreams.path_at(server)}{query}")
+    def _request(self, scope: Scope, target: Target, content: Any) -> httpx.Request:
         headers = _passed_on(scope["headers"], NOT_SENT)
-        headers.insert(0, (b"host", url.netloc))
-        if not self._upstreams.is_known(server):
+        headers.insert(0, (b"host", target.url.netloc))
+        if not self._upstreams.is_known(target.server):
             headers.append((HOP, b",".join([*_passed(scope["headers"]), self._number])))
-        return httpx.Request(scope["method"], url, headers=headers, content=content)
+        return httpx.Request(scope["method"], target.url, headers=headers, content=content)
 
     async def _answer(self, request: httpx.Request, governed: bool, send: Send) -> None:
         try:

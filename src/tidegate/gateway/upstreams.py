@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from tidegate import providers
 from tidegate.errors import ConfigurationError
-from tidegate.transports.gateway_url import PLAIN, RealServer
+from tidegate.transports.gateway_url import PORTS, RealServer, address_of
 
 ADDED_VERSIONS = {("api.anthropic.com", "/messages"): "/v1/messages"}
 """Paths that a server does not have, with those that are meant.
@@ -32,15 +32,12 @@ class Upstreams:
         """Return whether the gateway may send requests to a server."""
         if (server.scheme, server.address) in self._named:
             return True
-        host = server.address.removesuffix(":443")
-        by_tls = server.scheme != PLAIN and ":" not in host
-        return by_tls and (host in self._hosts or providers.table_of(host) is not None)
+        return self._by_tls(server) and (server.host in self._hosts or self.is_known(server))
 
     def refusal(self, server: RealServer) -> str:
         """Return why a server is not reached, and the settings that allow it."""
         url = f"{server.scheme}://{server.address}"
-        host = server.address.removesuffix(":443")
-        by_host = "" if server.scheme == PLAIN or ":" in host else f", or set TIDEGATE_HOSTS={host}"
+        by_host = f", or set TIDEGATE_HOSTS={server.host}" if self._by_tls(server) else ""
         return (
             f"{url} is neither a known provider nor a server that you named; start `tidegate gateway --upstream {url}`"
             f"{by_host}; for `tidegate run`, set the program's base-URL variable to it before the run{by_host}"
@@ -48,7 +45,7 @@ class Upstreams:
 
     def is_known(self, server: RealServer) -> bool:
         """Return whether a server is that of a known provider, which cannot be another gateway."""
-        return providers.table_of(server.address.partition(":")[0]) is not None
+        return providers.table_of(server.host) is not None
 
     @staticmethod
     def path_at(server: RealServer) -> str:
@@ -56,12 +53,17 @@ class Upstreams:
         return ADDED_VERSIONS.get((server.address, server.path), server.path)
 
     @staticmethod
+    def _by_tls(server: RealServer) -> bool:
+        """Return whether a server is reached by TLS at its usual port."""
+        return server.scheme == "https" and server.address == server.host
+
+    @staticmethod
     def _server(url: str) -> tuple[str, str]:
         try:
             parts = urlsplit(url)
-            parts.port  # noqa: B018  # raises for a port that is no number
         except ValueError as error:
             raise ConfigurationError("upstream", url, str(error)) from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-            raise ConfigurationError("upstream", url, "it must be a URL such as https://llm.example/v1")
-        return parts.scheme, parts.netloc.lower()
+        address = address_of(parts.scheme, parts.netloc) if parts.scheme in PORTS else ""
+        if not address:
+            raise ConfigurationError("upstream", url, "it must be an ASCII URL such as https://llm.example/v1")
+        return parts.scheme, address

@@ -9,6 +9,8 @@ those that they have without the gateway.
 from __future__ import annotations
 
 import os
+import re
+from ipaddress import AddressValueError, IPv6Address
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -23,13 +25,26 @@ LOOPBACK = ("http://127.0.0.1:", "http://localhost:", "http://[::1]:")
 PLAIN = "http"
 """Segment before the host of a server without TLS."""
 
+PORTS = {"http": 80, "https": 443}
+"""Ports that an address leaves out, by scheme."""
+
+AUTHORITY = re.compile(
+    r"(?:(?P<name>[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*)\.?|\[(?P<ip>[0-9a-f:.]{2,45})\])(?::(?P<port>[0-9]{0,5}))?"
+)
+"""Host and port of a URL, in lower case: no user name, no character that one reader of URLs takes for another part."""
+
 
 class RealServer(NamedTuple):
-    """Server behind a path below the root: its scheme, its host with the port, and the rest of the path."""
+    """Server behind a path below the root: its scheme, its address by `address_of`, and the rest of the path."""
 
     scheme: str
     address: str
     path: str
+
+    @property
+    def host(self) -> str:
+        """Return the host without the port; an IPv6 address has its brackets."""
+        return self.address if self.address.endswith("]") else self.address.rpartition(":")[0] or self.address
 
     @property
     def url(self) -> str:
@@ -37,25 +52,42 @@ class RealServer(NamedTuple):
         return f"{self.scheme}://{self.address}{self.path}"
 
 
+def address_of(scheme: str, authority: str) -> str:
+    """Return host and port in the one form that is compared and connected to; empty for what is no plain authority.
+
+    A host that is not ASCII is none: libraries differ in its encoding, so they could connect to different hosts.
+    """
+    found = AUTHORITY.fullmatch(authority.lower())
+    port = int(found["port"] or 0) if found is not None else 0
+    if found is None or port > 0xFFFF:
+        return ""
+    try:
+        host = found["name"] or f"[{IPv6Address(found['ip'])}]"
+    except AddressValueError:
+        return ""
+    return f"{host}:{port}" if port and port != PORTS[scheme] else host
+
+
 def real_server(path: str) -> RealServer | None:
     """Return the server that a path below the root names; None for a path that names none."""
-    scheme, (address, slash, rest) = "https", path.removeprefix("/").partition("/")
-    if address == PLAIN:
-        scheme, (address, slash, rest) = PLAIN, rest.partition("/")
-    return RealServer(scheme, address.lower(), f"{slash}{rest}") if address else None
+    scheme, (authority, slash, rest) = "https", path.removeprefix("/").partition("/")
+    if authority == PLAIN:
+        scheme, (authority, slash, rest) = PLAIN, rest.partition("/")
+    address = address_of(scheme, authority)
+    return RealServer(scheme, address, f"{slash}{rest}") if address else None
 
 
 def through(root: str, url: str) -> str:
     """Return the URL by which `url`, the base URL of a server, is reached through the gateway at `root`.
 
-    Raise `ValueError` for a URL without a host, with another scheme, or with a user name.
+    Raise `ValueError` for a URL without a plain host, with another scheme, a user name, or a query.
     """
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc or parts.query:
+    address = address_of(parts.scheme, parts.netloc) if parts.scheme in PORTS else ""
+    if not address or parts.query or (parts.scheme, address) == ("https", PLAIN):
         raise ValueError("no plain http or https URL")
-    parts.port  # noqa: B018  # raises for a port that is no number
     plain = f"{PLAIN}/" if parts.scheme == PLAIN else ""
-    return f"{root}/{plain}{parts.netloc}{parts.path}"
+    return f"{root}/{plain}{address}{parts.path}"
 
 
 class GatewayRoot:
