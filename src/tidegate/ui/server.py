@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -35,6 +36,10 @@ HTTP_PORT = 80
 
 SHUTDOWN_SECONDS = 2
 """Seconds that open requests get at the end; the browser asks again after a second at most."""
+
+HEADER_SECONDS = 60
+"""Seconds in which the headers of a request must arrive; else its connection is closed. Raising it lets another user of
+the machine hold more connections open. Source: `client_header_timeout` of nginx, `headersTimeout` of Node's server."""
 
 
 def create_app(
@@ -123,14 +128,34 @@ def serve(app: Starlette, listener: socket.socket, started: Callable[[], None]) 
 
 
 class CallbackServer(uvicorn.Server):
-    """Server that calls `started` once, when it answers."""
+    """Server that calls `started` once, when it answers, and closes connections whose headers do not end."""
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, started: Callable[[], None], monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(config)
         self._told = started
+        self._monotonic = monotonic
+        self._waiting: dict[Any, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and tell so."""
         await super().startup(sockets)
         if self.started:
             self._told()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Close connections that have sent no whole headers for too long; uvicorn has no such limit."""
+        now = self._monotonic()
+        waiting = [each for each in self.server_state.connections if _awaits_headers(each)]
+        self._waiting = {each: self._waiting.get(each, now) for each in waiting}
+        for each, since in self._waiting.items():
+            if now - since > HEADER_SECONDS:
+                each.transport.close()
+        return await super().on_tick(counter)
+
+
+def _awaits_headers(connection: Any) -> bool:
+    """Return whether a connection has no request, and is not one between two requests: uvicorn ends those itself."""
+    cycle = connection.cycle
+    return (cycle is None or cycle.response_complete) and connection.timeout_keep_alive_task is None
