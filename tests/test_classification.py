@@ -95,7 +95,7 @@ def test_type_name_without_status_decides(error: Exception, kind: Kind) -> None:
         ("Rate limit reached for gpt-5 on requests per min", RATE),
         ("tokens per day limit exceeded", DAY),
         ("An error occurred (ThrottlingException) when calling InvokeModel", RATE),
-        ("Error code: 503 - upstream", TRANSIENT),
+        ("Error code: 503 - upstream", Kind.OVERLOADED),
         ("Error code: 529", Kind.OVERLOADED),
         ("overloaded_error: Overloaded", Kind.OVERLOADED),
         ("HTTP 500", TRANSIENT),

@@ -162,7 +162,7 @@ _TYPE_RULES: tuple[tuple[re.Pattern[str], int, Outcome], ...] = tuple(
          r"|ResourceExhausted|(?:RequestLimit|ProvisionedThroughput)Exceeded)",
          429, Kind.RATE_LIMIT, Cause.RATE),
         (r"\w*(?:Overloaded|ModelNotReady)", 529, Kind.OVERLOADED, Cause.OVERLOAD),
-        (r"\w*ServiceUnavailable", 503, Kind.TRANSIENT, Cause.OUTAGE),
+        (r"\w*ServiceUnavailable", 503, Kind.OVERLOADED, Cause.UNAVAILABLE),
     )
 )  # fmt: skip
 """Names of types without a common base (openai, anthropic, litellm, langchain, botocore, google.api_core), in the order

@@ -2,7 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, fixed, refusal
+from tests.core.values import (
+    ABANDONED,
+    INVALID,
+    KEY,
+    OK,
+    OUTAGE,
+    TIMEOUT,
+    UNAVAILABLE,
+    answer,
+    bucket,
+    fixed,
+    refusal,
+)
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.circuit_breaker import BreakerState
 from tidegate.core.limiter_state import Permit
@@ -300,6 +312,28 @@ def test_answers_sent_before_an_outage_do_not_hide_it(admission: AdmissionContro
     assert not admission.breaker.closed
 
 
+def test_where_every_answer_is_a_503_without_a_reason_it_is_an_outage(admission: AdmissionController) -> None:
+    for permit in admit(admission, 5):
+        settle(admission, permit, UNAVAILABLE, draw=0.5)
+    assert admission.ready_at(Cost(), NOW) == (NOW + 0.5, "breaker")
+    (probe,) = admit(admission, now=NOW + 1.0)
+    assert probe.probe
+    settle(admission, probe, UNAVAILABLE, NOW + 1.1)
+    assert admission.breaker.state is BreakerState.OPEN
+    settle(admission, admit(admission, now=NOW + 9.0)[0], OK, NOW + 9.1)
+    assert admission.breaker.closed
+
+
+def test_a_503_without_a_reason_between_answers_slows_the_key_and_opens_no_breaker(
+    admission: AdmissionController,
+) -> None:
+    for number in range(10):
+        settle(admission, admit(admission, now=NOW + number)[0], UNAVAILABLE, NOW + number)
+        settle(admission, admit(admission, now=NOW + number)[0], OK, NOW + number + 0.5)
+    assert admission.breaker.closed
+    assert admission.pacer.active or admission.concurrency.limit < 20
+
+
 @pytest.mark.parametrize("outcome", [INVALID, refusal(), answer()])
 def test_any_answer_to_the_probe_closes_the_breaker(admission: AdmissionController, outcome: Outcome) -> None:
     admission.breaker.state = BreakerState.OPEN
@@ -307,9 +341,10 @@ def test_any_answer_to_the_probe_closes_the_breaker(admission: AdmissionControll
     assert admission.breaker.closed
 
 
-def test_a_failed_probe_opens_it_again(admission: AdmissionController) -> None:
+@pytest.mark.parametrize("outcome", [OUTAGE, UNAVAILABLE])
+def test_a_failed_probe_opens_it_again(admission: AdmissionController, outcome: Outcome) -> None:
     admission.breaker.state = BreakerState.OPEN
-    settle(admission, admit(admission)[0], OUTAGE, draw=0.5)
+    settle(admission, admit(admission)[0], outcome, draw=0.5)
     assert admission.ready_at(Cost(), NOW) == (NOW + 0.525, "breaker")
 
 

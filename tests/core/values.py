@@ -14,6 +14,7 @@ OK = Outcome(Kind.OK)
 ABANDONED = Outcome(Kind.ABANDONED)
 REFUSED = Outcome(Kind.RATE_LIMIT, Cause.RATE)
 OUTAGE = Outcome(Kind.TRANSIENT, Cause.OUTAGE)
+UNAVAILABLE = Outcome(Kind.OVERLOADED, Cause.UNAVAILABLE, status=503)
 TIMEOUT = Outcome(Kind.TRANSIENT, Cause.NONE)
 INVALID = Outcome(Kind.PERMANENT, Cause.INVALID)
 

@@ -162,7 +162,7 @@ def test_a_code_decides_before_the_message_does():
 
 @pytest.mark.parametrize("text", ["overloadedness", "requests per daylight", "reoverloaded"])
 def test_phrases_are_found_as_whole_words_only(text):
-    assert answer(COMPATIBLE, 503, {}, {"error": {"message": text}}).kind is Kind.TRANSIENT
+    assert answer(COMPATIBLE, 503, {}, {"error": {"message": text}}).cause is Cause.UNAVAILABLE
     assert answer(COMPATIBLE, 429, {}, {"error": {"message": text}}).row == "common:rate_limit"
 
 
@@ -216,7 +216,7 @@ def test_every_error_status_has_a_row(provider):
         assert outcome.kind is not Kind.OK
         assert outcome.row != "unknown"
         documented = outcome.row.startswith(f"{provider.name}:")
-        assert documented or (outcome.kind in CAPACITY) == (status in (429, 529))
+        assert documented or (outcome.kind in CAPACITY) == (status in (429, 503, 529))
 
 
 def test_a_subscriptions_rate_limit_is_not_taken_for_a_throttle_of_the_servers():

@@ -111,7 +111,7 @@ def test_english_needs_no_glossary():
         (403, "", "用户已被封禁", (Kind.PERMANENT, "auth")),
         (403, "", "该令牌无权访问模型 gpt-4", (Kind.PERMANENT, "auth")),
         (429, "", "当前分组上游负载已饱和，请稍后再试", (Kind.OVERLOADED, "others_capacity")),
-        (503, "model_not_found", "当前分组 default 下对于模型 gpt-4 无可用渠道", (Kind.TRANSIENT, "outage")),
+        (503, "model_not_found", "当前分组 default 下对于模型 gpt-4 无可用渠道", (Kind.OVERLOADED, "unavailable")),
     ],
 )
 def test_the_answers_of_new_api_and_one_api_are_read(status, code, message, expected):

@@ -237,7 +237,7 @@ def _update_useful_max(gates: LimiterState, now: float, out: Out) -> None:
         out.append(changed(gates.key, now, gates.concurrency.limit))
 
 
-CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD})
+CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD, Cause.UNAVAILABLE})
 """Causes that say that this client sends too much. Other clients' capacity and a model that is not ready say nothing
 about it."""
 
@@ -255,7 +255,11 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     gates.counts.refused += 1
     if outcome.answer is not None:
         gates.refusal = outcome, now
-    answered(gates, permit, now, out)
+    if outcome.cause is not Cause.UNAVAILABLE:
+        answered(gates, permit, now, out)
+    elif not permit.silent:
+        # It states nothing: without an answer in between, such refusals are an outage.
+        _count_outage(gates, permit, outcome, now, draw, out)
     gates.pause.refused_within(now - permit.sent_at)
     new_wave = permit.epoch >= gates.epoch and not permit.beyond
     if new_wave:
@@ -416,6 +420,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     if gates.pacer.disproved():
         _forget_pace(gates, permit)
     before, pacer = gates.concurrency.limit, gates.pacer
+    cause = Cause.OVERLOAD if outcome.cause is Cause.UNAVAILABLE else outcome.cause
     assert gates.cause is not None
     plain = outcome.cause is Cause.RATE and not outcome.retry_after
     if new_wave and plain and gates.cause.is_random(now):
@@ -438,12 +443,12 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
             pacer.stray_odds = gates.cause.random_odds(now)
             # Where a provider names a time, no refusal of its is taken for chance.
             pacer.chance_odds = gates.cause.chance_odds(now) if plain else -EVIDENCE
-        pacer.refused(permit.mark, permit.sent_at, now, new_wave, outcome.cause, gates.pause.grace, latency)
+        pacer.refused(permit.mark, permit.sent_at, now, new_wave, cause, gates.pause.grace, latency)
     else:
         known = gates.cause.rate(now) if gates.cause is not None and gates.concurrency.ceiling < INFINITY else 0.0
         gates.concurrency.remove_ceiling()
         pacer.gauge.note(gates.run(permit, before=True), permit.sent_at, permit.in_flight == 1)
-        pacer.begin(gates.run(permit), permit.sent_at, now, outcome.cause, gates.pause.grace, latency, known)
+        pacer.begin(gates.run(permit), permit.sent_at, now, cause, gates.pause.grace, latency, known)
 
 
 def _record(gates: LimiterState, permit: Permit, now: float) -> None:

@@ -56,7 +56,11 @@ class Silence(StrEnum):
 
 
 class Cause(StrEnum):
-    """Cause of a result, where one status means several things (a 429 has seven meanings)."""
+    """Cause of a result, where one status means several things (a 429 has seven meanings).
+
+    `OVERLOAD` is stated by a code, words, a wait or a status of its own. `UNAVAILABLE` is a 503 that states nothing:
+    the server sheds load while other calls of the key are answered, and is down while none is.
+    """
 
     NONE = "none"
     RATE = "rate"
@@ -71,6 +75,7 @@ class Cause(StrEnum):
     OUTAGE = "outage"
     AUTH = "auth"
     INVALID = "invalid"
+    UNAVAILABLE = "unavailable"
 
 
 CAPACITY = frozenset({Kind.RATE_LIMIT, Kind.OVERLOADED})

@@ -50,20 +50,6 @@ def endpoints(base: str, *paths: str) -> tuple[Endpoint, ...]:
     return tuple(Endpoint(f"{base}/{path}") for path in paths)
 
 
-OVERLOAD_WORDS = (
-    "overload",
-    "overloaded",
-    "unavailable",
-    "queue is full",
-    "queue full",
-    "server busy",
-    "server is busy",
-    "high demand",
-    "high traffic",
-    "no capacity",
-    "at capacity",
-)
-
 IETF_ROW = HeaderRow(
     name="ratelimit",
     unit="requests",
@@ -122,28 +108,26 @@ COMMON_ERRORS = (
         status=frozenset({529}),
     ),
     ErrorRow(
-        name="overloaded_words",
-        kind=Kind.OVERLOADED,
-        cause=Cause.OVERLOAD,
-        source="captures deepseek-503, together-503-capacity, sglang-503-queue, sglang-200-instream-503",
-        status=frozenset({503}),
-        text=OVERLOAD_WORDS,
-    ),
-    ErrorRow(
-        name="overloaded_code",
-        kind=Kind.OVERLOADED,
-        cause=Cause.OVERLOAD,
-        source="captures anthropic-529, bedrock-503-ServiceUnavailable; PROVIDERS.md section 4 (status UNAVAILABLE)",
-        status=frozenset({500, 503}),
-        codes=frozenset({"overloaded_error", "overloaded", "unavailable", "serviceunavailableexception"}),
-    ),
-    ErrorRow(
         name="unavailable_for_a_time",
         kind=Kind.OVERLOADED,
         cause=Cause.OVERLOAD,
         source=f"{_RFC} (503 with Retry-After: expected to be over by then)",
         status=frozenset({503}),
         waits=True,
+    ),
+    ErrorRow(
+        name="unavailable_code",
+        kind=Kind.OVERLOADED,
+        cause=Cause.UNAVAILABLE,
+        source="capture bedrock-503-ServiceUnavailable; PROVIDERS.md section 4 (status UNAVAILABLE)",
+        codes=frozenset({"unavailable", "serviceunavailableexception"}),
+    ),
+    ErrorRow(
+        name="unavailable",
+        kind=Kind.OVERLOADED,
+        cause=Cause.UNAVAILABLE,
+        source=f"{_RFC} (503: a temporary overload or scheduled maintenance), whatever the body is",
+        status=frozenset({503}),
     ),
     ErrorRow(
         name="auth",

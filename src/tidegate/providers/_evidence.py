@@ -145,10 +145,10 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     long = facts.wait is not None and LONG_WAIT <= facts.wait <= LONGEST_WAIT
     if long and (facts.status is None or facts.status == 429 or denied):
         return LONG
-    if throttled and families.UPSTREAM.found(words):
-        return OTHERS
     if throttled and (families.CAPACITY.found(words) or _any(families.CAPACITY_CODES, codes)):
         return OTHERS if facts.status == 429 else OVERLOAD
+    if throttled and families.UPSTREAM.found(words):
+        return OTHERS
     if (throttled or denied) and (families.CONCURRENCY.found(words) or _any(families.CONCURRENCY_CODES, codes)):
         return CONCURRENCY
     if facts.status == INVALID:

@@ -159,7 +159,7 @@ class ErrorRow:
 
     @property
     def yields(self) -> bool:
-        """Return whether the row compares only what other meanings share: a status, or the code of a rate.
+        """Return whether the row compares only what other meanings share: a status or its name, or the code of a rate.
 
         Such a row gives way to the stronger witnesses of `_evidence`.
         """
@@ -167,7 +167,8 @@ class ErrorRow:
             return False
         if self.cause is Cause.NEVER_FITS or self.cause is Cause.NOT_READY or self.cause is Cause.SLOPE:
             return False
-        return not self.codes or self.kind in (Kind.RATE_LIMIT, Kind.PERMANENT, Kind.TRANSIENT)
+        shared = self.kind in (Kind.RATE_LIMIT, Kind.PERMANENT, Kind.TRANSIENT) or self.cause is Cause.UNAVAILABLE
+        return not self.codes or shared
 
     def says(self, text: str) -> bool:
         """Return whether the message contains or equals one of the phrases; True if the row has none."""

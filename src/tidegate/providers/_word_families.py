@@ -317,12 +317,13 @@ CAPACITY_CODES = words_of(
 )
 
 CONCURRENCY = WordFamily(
-    ("concurren", "parallel", "simultaneous", "already"),
+    ("concurren", "parallel", "simultaneous", "already", "connection"),
     words_of(
         rf"\b(?:concurren(?:t|cy)|parallel|simultaneous)\b{GAP}(?:{BOUND}|exceed(?:ed|s)?|reached)\b",
         r"\b(?:too many|high|reduce|lower|exceed\w{0,4}|maximum|max)\b(?: \w{1,20}){0,3}? "
         r"(?:concurren(?:t|cy)|parallel|simultaneous)\b",
         r"\brequests? already (?:queued|running|in progress|in flight)\b",
+        r"\btoo many (?:\w{1,20} )?connections\b",
     ),
 )
 CONCURRENCY_CODES = words_of(r"concurren", r"streams?_(?:cap|limit)")

@@ -45,13 +45,6 @@ ERRORS = (
         codes=frozenset({"servicequotaexceededexception"}),
     ),
     ErrorRow(
-        name="unavailable",
-        kind=Kind.OVERLOADED,
-        cause=Cause.OVERLOAD,
-        source=f"capture bedrock-503-ServiceUnavailable; {_MODEL}; in a stream as serviceUnavailableException",
-        codes=frozenset({"serviceunavailableexception"}),
-    ),
-    ErrorRow(
         name="model_timeout",
         kind=Kind.TRANSIENT,
         cause=Cause.OUTAGE,

@@ -66,18 +66,10 @@ ERRORS = (
         status=_429,
         codes=frozenset({"resource_exhausted"}),
     ),
-    ErrorRow(
-        name="unavailable",
-        kind=Kind.OVERLOADED,
-        cause=Cause.OVERLOAD,
-        source="PROVIDERS.md section 4 (503 UNAVAILABLE: the model is overloaded), read 2026-11-21",
-        status=frozenset({503}),
-        codes=frozenset({"unavailable"}),
-    ),
 )
 
 VERTEX_ERRORS = (
-    *ERRORS[:-2],
+    *ERRORS[:-1],
     ErrorRow(
         name="dynamic_shared_quota",
         kind=Kind.OVERLOADED,
@@ -86,7 +78,7 @@ VERTEX_ERRORS = (
         status=_429,
         text=("resource exhausted",),
     ),
-    *ERRORS[-2:],
+    ERRORS[-1],
 )
 
 _METHODS = ("generateContent", "streamGenerateContent", "embedContent", "batchEmbedContents", "predict")

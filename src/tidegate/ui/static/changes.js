@@ -11,6 +11,7 @@ const CAUSES = {
   others_capacity: "others use the capacity",
   not_ready: "model not ready",
   overload: "overload",
+  unavailable: "503 without a reason",
   outage: "outage",
   auth: "credential refused",
 };
