@@ -60,6 +60,24 @@ def restored(spec: Mapping[str, Any]) -> Experiment:
     return _renamed(found, spec)
 
 
+def reread(spec: Mapping[str, Any]) -> tuple[Experiment, str]:
+    """Return the experiment of a stored spec as its file declares it now, and a notice if that file is not used.
+
+    Raise `ConfigurationError` for a file that is not usable, and `CannotLoad` as `restored` does.
+    """
+    source = str(spec.get("source"))
+    if spec.get("declared") is None:
+        return restored(spec), ""
+    if not Path(source).is_file():
+        return restored(spec), f"its stored declaration runs: {source} is not there"
+    found = load(source)
+    if found.name != (spec.get("original") or spec["name"]):
+        return restored(spec), f"its stored declaration runs: {source} declares {found.name!r} now"
+    if reason := lacking(found.credentials):
+        raise CannotLoad(source, reason)
+    return _renamed(found, spec), ""
+
+
 def _renamed(found: Experiment, spec: Mapping[str, Any]) -> Experiment:
     """Return an experiment under the name of its spec, which differs after a fresh start, and with its `spread`."""
     found.spread = found.spread or bool(spec.get("spread"))

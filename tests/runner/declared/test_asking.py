@@ -191,6 +191,55 @@ def test_a_yaml_file_is_a_whole_experiment_with_judges_on_another_provider(decla
         assert not any(key.encode() in path.read_bytes() for key in KEYS.values())
 
 
+TYPO = """
+name: typo
+dataset: data/questions.jsonl
+task:
+  provider: openai
+  model: gpt-5-mini
+  base_url: {openai}
+  api_key_env: TASK_KEY
+  prompt: What is the capital of {{contry}}?
+"""
+
+
+def test_a_resume_reads_the_corrected_file_as_its_own_advice_says(declared: Place) -> None:
+    countries = ("France", "Chad", "Peru", "Tonga", "Mongolia")
+    declared.write("data/questions.jsonl", "".join(f'{{"country": "{each}"}}\n' for each in countries))
+    with answering() as task:
+        declared.write("experiment.yaml", TYPO.format(openai=task.openai_url))
+        done = declared.run("run", "experiment.yaml", **KEYS)
+        assert (done.code, done.out.splitlines()[0].split()[:2]) == (7, ["typo:", "ERROR"])
+        advice = "once the cause is corrected, `tidegate experiment resume typo` tries the failed ones again"
+        assert done.out.splitlines()[-1] == advice
+        file = declared.path / "experiment.yaml"
+        file.write_text(file.read_text().replace("contry", "country"))
+        done = declared.run("resume", "typo", **KEYS)
+        assert (done.code, done.out.splitlines()[0]) == (0, "typo: COMPLETED: 5 rows, 5 answered")
+
+
+def test_a_resume_names_what_the_file_has_changed_and_when_it_does_not_read_it(declared: Place) -> None:
+    with answering() as task:
+        declared.write("experiment.yaml", TYPO.format(openai=task.openai_url).replace("contry", "country"))
+        assert declared.run("run", "experiment.yaml", **KEYS).code == 0
+        file = declared.path / "experiment.yaml"
+        text = file.read_text()
+        assert declared.run("resume", "typo", **KEYS).err == ""
+        file.write_text(text.replace("What is", "Which is"))
+        assert (
+            "typo changed: the kept answers were made with another task" in declared.run("resume", "typo", **KEYS).err
+        )
+        file.write_text(text.replace("name: typo", "name: other"))
+        said = declared.run("resume", "typo", **KEYS)
+        assert (said.code, said.err) == (0, f"typo: its stored declaration runs: {file} declares 'other' now\n")
+        file.write_text(text.replace("prompt:", "promt:"))
+        said = declared.run("resume", "typo", **KEYS)
+        assert (said.code, "task.promt" in said.complaint) == (2, True)
+        file.unlink()
+        said = declared.run("resume", "typo", **KEYS)
+        assert (said.code, said.err) == (0, f"typo: its stored declaration runs: {file} is not there\n")
+
+
 def test_without_a_key_it_is_blocked_and_says_which_variable(declared: Place) -> None:
     declared.write("experiment.yaml", DECLARED.format(openai="http://127.0.0.1:9", anthropic="http://127.0.0.1:9"))
     done = declared.run("run", "experiment.yaml", TASK_KEY="k")

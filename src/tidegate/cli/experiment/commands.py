@@ -81,7 +81,7 @@ def resume(
     budget_usd: BudgetUsd = None,
     budget_tokens: BudgetTokens = None,
 ) -> None:
-    """Continue an experiment by its name, with the code that the database names.
+    """Continue an experiment by its name, with the code or the YAML file that the database names, as it is now.
 
     Failed and parked results are tried again. Ctrl-C and the exit codes are those of `run`.
     """

@@ -35,7 +35,7 @@ from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, StateC
 from tidegate.runner.budget import budget_options
 from tidegate.runner.changes import advice, changed_parts
 from tidegate.runner.item import TASK
-from tidegate.runner.loader import lacking, restored
+from tidegate.runner.loader import lacking, reread, restored
 from tidegate.runner.progress import WORDS, Summary
 from tidegate.runner.replica import is_dead, owner, replica_name
 from tidegate.storage import ExperimentRow, Failure, ResultStatus, RunResult, Status, Store
@@ -202,9 +202,11 @@ def resume_named(name: str, url: str, given: Mapping[str, Any]) -> int:
     row = asyncio.run(_row(name, url))
     try:
         # Outside any event loop, as in `run`: imported code may run its own loop.
-        experiment = restored(row.spec)
+        experiment, notice = reread(row.spec)
     except CannotLoad as error:
         raise asyncio.run(block(url, row, error)) from None
+    if notice:
+        printer(stderr=True).print(f"{row.name}: {notice}", markup=False, soft_wrap=True)
     return asyncio.run(_run_experiment(experiment, url, given, resumed=True))
 
 
@@ -400,12 +402,13 @@ class ExperimentCommand:
             )
         if self._runner.saved is not None:
             return f"{self._command('resume')} continues it from the copy"
+        once = "once the cause is corrected, " if summary.status is Status.ERROR else ""
         if parked and not any(each.status is ResultStatus.ERROR for each in failures):
-            return f"{self._command('resume')} tries the {parked} parked again"
+            return f"{once}{self._command('resume')} tries the {parked} parked again"
         if any(each.status in (ResultStatus.ERROR, ResultStatus.PARKED) for each in failures):
-            return f"{self._command('resume')} tries the failed ones again"
-        if summary.status is Status.ERROR:
-            return f"once the cause is corrected, {self._command('resume')} continues it"
+            return f"{once}{self._command('resume')} tries the failed ones again"
+        if once:
+            return f"{once}{self._command('resume')} continues it"
         return f"{self._command('export')} writes every answer" if summary.answered else ""
 
     def _command(self, verb: str, *more: str) -> str:
