@@ -9,7 +9,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
+.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites never-worse docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -24,6 +24,7 @@ test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) $
 	$(ENVS)/test/bin/python -m pytest -n 2 -m real tests/shared_log
 	$(ENVS)/browser/bin/python -m pytest -m real tests/browser
 	$(ENVS)/test/bin/python -m pytest -m real tests/node
+	$(ENVS)/test/bin/python -m conformance.never_worse --short
 
 # The pictures of docs/page.md, from the browser tests.
 docs-shots: $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE)
@@ -97,6 +98,11 @@ frameworks: $(ENVS)/test/ready
 # The SDKs' own test suites, without tidegate and with it.
 suites:
 	$(PYTHON) -m conformance.suites --environments $(ENVS) $(NAMES)
+
+# Programs without tidegate, wrapped and under `tidegate run`, against the same servers: none may be worse with it.
+# The programs of `make frameworks` are among them. NAMES takes some.
+never-worse: $(ENVS)/test/ready
+	$(ENVS)/test/bin/python -m conformance.never_worse $(if $(NAMES),$(NAMES),--frameworks)
 
 # The documentation site, in build/docs/site. A warning, a broken link or a page outside the navigation is an error.
 docs: $(ENVS)/docs/ready

@@ -1,0 +1,82 @@
+"""Comparison of a program's run with tidegate with its plain run, and the reasons why the former is worse."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+TIME_FACTOR = 1.05
+"""Bound of the time of a run in which plain answers every row, as a multiple of plain's time."""
+
+TIME_ALLOWANCE_SECONDS = 1.0
+"""Seconds on top of `TIME_FACTOR`: the start of `tidegate run` and the noise of one run."""
+
+HOPELESS_ALLOWANCE_SECONDS = 30.0
+"""Seconds for which tidegate may hold back an error that no wait can cure. Source: the first promise of the design."""
+
+REPORT = "NEVER_WORSE "
+"""First word of the line in which a program reports its rows."""
+
+
+class Ended(NamedTuple):
+    """What a user sees of one run of a program.
+
+    `errors` counts the exceptions that the program caught by type. `said` holds the lines of standard error that tell
+    of trouble. `exit_code` is None for a run that was stopped at its time limit.
+    """
+
+    answered: int
+    rows: int
+    errors: Mapping[str, int]
+    exit_code: int | None
+    seconds: float
+    said: frozenset[str]
+    requests: int = 0
+    messages: tuple[str, ...] = ()
+
+
+def ended_of(output: str, complaints: str, exit_code: int | None, seconds: float, requests: int) -> Ended:
+    """Return what a run came to, from its output and standard error."""
+    answered, rows, errors, messages = 0, 0, {}, ()
+    for line in output.splitlines():
+        if line.startswith(REPORT):
+            told = json.loads(line.removeprefix(REPORT))
+            answered, rows, errors = told["answered"], told["rows"], told["errors"]
+            seconds = told.get("seconds") or seconds
+            messages = tuple(told["messages"])
+    return Ended(answered, rows, errors, exit_code, seconds, frozenset(_trouble(complaints)), requests, messages)
+
+
+def _trouble(complaints: str) -> Iterable[str]:
+    """Yield the lines of standard error that tell of trouble, without what differs between two runs."""
+    for line in complaints.splitlines():
+        if re.match(r"(Traceback|Exception ignored|Fatal|Segmentation|\S*(Error|Exception|Warning)\b)", line.strip()):
+            yield re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "0", line.strip())[:80]
+
+
+def worse(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
+    """Return the reasons why a governed run is worse than the plain one; none if it is at least as good.
+
+    `hopeless` says that the errors of this program are such that no wait can cure them.
+    """
+    reasons = []
+    if governed.answered < plain.answered:
+        reasons.append(f"{governed.answered} rows answered, plain {plain.answered}")
+    if governed.exit_code is None and plain.exit_code is not None:
+        reasons.append("did not end")
+    elif governed.exit_code != plain.exit_code:
+        reasons.append(f"exit code {governed.exit_code}, plain {plain.exit_code}")
+    bound = TIME_FACTOR * plain.seconds + TIME_ALLOWANCE_SECONDS
+    if hopeless:
+        bound += HOPELESS_ALLOWANCE_SECONDS
+    if (hopeless or plain.answered == plain.rows > 0) and governed.seconds > bound:
+        reasons.append(f"{governed.seconds:.1f} s, plain {plain.seconds:.1f} s")
+    fresh = sorted(governed.errors.keys() - plain.errors.keys())
+    if fresh:
+        reasons.append(f"raises {', '.join(fresh)}")
+    fresh = sorted(governed.said - plain.said)
+    if fresh:
+        reasons.append(f"writes {fresh[0]!r}")
+    return reasons
