@@ -59,7 +59,10 @@ def test_the_list_leads_to_one_experiment_and_to_its_failed_rows(page: Any, url:
     opened(page, url, "/experiments", "capitals")
     row = page.get_by_role("row").filter(has=page.get_by_role("link", name="capitals", exact=True))
     assert "stopped" in row.inner_text()
-    assert row.get_by_role("progressbar", name="tasks of capitals").get_attribute("aria-valuenow") == "350"
+    bar = row.get_by_role("progressbar", name="evaluations of capitals")
+    assert bar.get_attribute("aria-valuenow") == "686"
+    assert bar.get_attribute("aria-valuetext") == "679 of 686 ok, 7 failed, 0 parked"
+    assert "last activity" in page.get_by_role("table").first.inner_text()
     page.get_by_role("link", name="capitals", exact=True).click()
     shown(page, "0.746 mean ± 0.436 of 343")
     assert page.get_by_role("img", name="Scores of judge.score: 336").count() == 1

@@ -8,8 +8,11 @@ import csv
 import io
 import json
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from tests.ui.test_serve import PATIENCE
 from tidegate.launch.counter_row import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals
-from tidegate.runner.replica import replica_tag
+from tidegate.runner.replica import replica_name, replica_tag
 from tidegate.storage import Store, claims
 from tidegate.storage.row_pages import CELL
 from tidegate.ui.experiment_answers import WHOLE, readable
@@ -84,10 +87,32 @@ def test_list_has_state_progress_and_means(client: TestClient) -> None:
     assert hostile["status"] == "COMPLETED"
     assert (capitals["name"], capitals["status"]) == ("capitals", "STOPPED")
     assert "no answer of openai" in capitals["why"]
-    assert capitals["tasks"] == {"done": ROWS, "answered": ANSWERED, "total": ROWS}
-    assert capitals["evaluations"] == {"done": 2 * ANSWERED, "total": 2 * ANSWERED}
+    lost = len(FAILED) + len(INVALID)
+    assert capitals["tasks"] == {
+        "done": ROWS, "ok": ANSWERED, "failed": lost, "parked": len(PARKED), "total": ROWS
+    }  # fmt: skip
+    judged = 2 * ANSWERED
+    assert capitals["evaluations"] == {"done": judged, "ok": judged - 7, "failed": 7, "parked": 0, "total": judged}
     assert (capitals["failed"], capitals["parked"], capitals["invalid"]) == (len(FAILED) + 1 + 7, 2, 1)
     assert [each["title"] for each in capitals["means"]] == ["correct", "judge.score"]
+
+
+def test_list_tells_the_last_activity_and_not_the_creation(database: Path, client: TestClient) -> None:
+    sql(database, "UPDATE tidegate_experiments SET created_at = '2020-01-01 00:00:00.000'")
+    hostile, capitals = got(client, "")["experiments"]
+    assert datetime.fromtimestamp(capitals["active"], UTC).year > 2020
+    # It has no log line.
+    assert datetime.fromtimestamp(hostile["active"], UTC).year == 2020
+
+
+def test_experiment_whose_process_has_ended_is_interrupted_everywhere(database: Path, client: TestClient) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    replica = f"{replica_name().partition('-')[0]}-{ended.pid}-0"
+    running = f"SET status = 'RUNNING', claimed_at = '2020-01-01 00:00:00.000', claimed_by = '{replica}'"
+    sql(database, f"UPDATE tidegate_execution_configs {running} WHERE experiment_id = {CAPITALS}")
+    assert [each["state"] for each in got(client, "")["experiments"]] == ["completed", "interrupted"]
+    assert got(client, f"/{CAPITALS}")["state"] == "interrupted"
 
 
 def test_list_goes_on_below_a_number(client: TestClient) -> None:
@@ -347,7 +372,7 @@ def test_resume_starts_a_process_that_answers_the_rest(
     while (one := got(client, f"/{number}"))["started"]["code"] is None:
         assert time.monotonic() < end
     assert one["started"]["code"] == 0, one["started"]["said"]
-    assert (one["status"], one["tasks"]["answered"]) == ("COMPLETED", 30)
+    assert (one["status"], one["tasks"]["ok"]) == ("COMPLETED", 30)
 
 
 async def stopped_run(database: Path) -> int:

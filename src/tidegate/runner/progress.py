@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.runner.item import TASK, TASK_STAGE
+from tidegate.runner.replica import state_text
 from tidegate.runner.stats import RunStats, added_up
 from tidegate.storage import (
     AnnotationResult,
@@ -142,7 +143,7 @@ class Summary:
         if self.to_judge:
             parts.append(f"{self.to_judge} {'judgement' if self.to_judge == 1 else 'judgements'} to come")
         why = f" ({row.last_error})" if row.last_error else ""
-        return f"{row.name}: {row.status}{why}: {', '.join(parts)}"
+        return f"{row.name}: {state_text(row)}{why}: {', '.join(parts)}"
 
     def __str__(self) -> str:
         means = [f"\n{each.title}: {each.mean:.3f} of {each.scored}" for each in self.scores if each.mean is not None]

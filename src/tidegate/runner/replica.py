@@ -103,3 +103,8 @@ def _here() -> str:
         except OSError:
             facts.append("")
     return blake2b("\0".join(facts).encode(), digest_size=4).hexdigest()
+
+
+def state_text(row: ExperimentRow) -> str:
+    """Return the state of an experiment for people: one whose process has ended does not run."""
+    return "INTERRUPTED" if row.status is Status.RUNNING and is_dead(row.claimed_by) else row.status.value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, case, func, insert, select, update
@@ -16,7 +17,16 @@ from tidegate.storage.database import Database
 from tidegate.storage.deletion import next_number
 from tidegate.storage.json_codec import cleaned, decoded, encoded, shortened
 from tidegate.storage.records import JSON, Claim, ExperimentRow, ExperimentSummary, ResultStatus, Status
-from tidegate.storage.schema import annotation_rows, datasets, deleted, execution_configs, experiments, not_ok, runs
+from tidegate.storage.schema import (
+    annotation_rows,
+    datasets,
+    deleted,
+    execution_configs,
+    experiments,
+    logs,
+    not_ok,
+    runs,
+)
 from tidegate.storage.sql_clock import since
 
 
@@ -78,6 +88,20 @@ async def page(database: Database, before: int | None, limit: int) -> list[Exper
         query = query.where(experiments.c.id < before)
     async with database.reading() as connection:
         return [_experiment(row) for row in (await connection.execute(query)).all()]
+
+
+async def last_activities(database: Database, experiment_ids: Sequence[int]) -> dict[int, datetime]:
+    """Return the instant of the last log line of each experiment that has one."""
+    newest = (
+        select(logs.c.at)
+        .where(logs.c.experiment_id == experiments.c.id)
+        .order_by(logs.c.id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    query = select(experiments.c.id, newest).where(experiments.c.id.in_(experiment_ids))
+    async with database.reading() as connection:
+        return {number: at for number, at in (await connection.execute(query)).all() if at is not None}
 
 
 async def every(database: Database) -> list[ExperimentSummary]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from tidegate.core.token_totals import TokenTotals
@@ -140,6 +141,10 @@ class Store:
     async def page(self, before: int | None, limit: int) -> builtins.list[ExperimentRow]:
         """Return the next experiments with a number below `before`, the newest first, without a look at results."""
         return await experiments.page(self._database, before, limit)
+
+    async def last_activities(self, experiment_ids: Sequence[int]) -> dict[int, datetime]:
+        """Return the instant of the last log line of each experiment that has one, by its number."""
+        return await experiments.last_activities(self._database, experiment_ids)
 
     async def list(self) -> builtins.list[ExperimentSummary]:
         """Return every experiment, the newest first."""

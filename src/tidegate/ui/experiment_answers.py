@@ -14,7 +14,7 @@ from tidegate.core.display import printable
 from tidegate.core.token_totals import TokenTotals, added, token_facts
 from tidegate.core.wait_text import wait_text
 from tidegate.launch.runs import live_runs
-from tidegate.runner.replica import is_dead, owner, replica_tag, stopper
+from tidegate.runner.replica import is_dead, owner, replica_tag, state_text, stopper
 from tidegate.runner.stats import added_up
 from tidegate.storage import (
     BatchRecord,
@@ -63,6 +63,7 @@ def summary(row: ExperimentRow, stages: Stages | None, spend: Spend, source: Exp
         "id": row.id,
         "name": row.name,
         "status": row.status.value,
+        "state": state_text(row).lower(),
         "why": _why(row),
         "dead": row.status is Status.RUNNING and is_dead(row.claimed_by),
         "quiet": row.quiet,
@@ -263,8 +264,8 @@ def _progress(row: ExperimentRow, stages: Stages | None, source: ExperimentSourc
     running = row.status is Status.RUNNING and row.complete
     return {
         "tallied": True,
-        "tasks": {"done": tasks.items, "answered": answered, "total": total},
-        "evaluations": {"done": judged, "total": expected} if judges else None,
+        "tasks": _part([tasks], total),
+        "evaluations": _part(judges, expected) if judges else None,
         "failed": failed,
         "parked": sum(each.failed.get("parked", 0) for each in (tasks, *judges)),
         "invalid": tasks.failed.get("invalid", 0),
@@ -276,6 +277,16 @@ def _progress(row: ExperimentRow, stages: Stages | None, source: ExperimentSourc
             if one.scored
         ],
     }
+
+
+def _part(stages: Sequence[StageTally], total: int) -> dict[str, int]:
+    """Return the items of stages together: all that are done, and those that are ok and parked."""
+    done, ok, parked = sum(each.items for each in stages), _count(stages, "ok"), _count(stages, "parked")
+    return {"done": done, "ok": ok, "parked": parked, "failed": done - ok - parked, "total": max(total, done)}
+
+
+def _count(stages: Sequence[StageTally], status: str) -> int:
+    return sum(each.counts.get(status, 0) for each in stages)
 
 
 def _why(row: ExperimentRow) -> str:
@@ -312,9 +323,8 @@ def _stage(name: str, stages: Stages, spend: Spend, row: ExperimentRow) -> dict[
     answered = stages.get(TASKS, StageTally()).counts.get("ok", 0)
     return {
         "name": name,
-        "total": row.rows * row.repetitions if name == TASKS else answered,
         "former": name != TASKS and isinstance(asked, Mapping) and name not in asked,
-        "done": tally.items,
+        **_part([tally], row.rows * row.repetitions if name == TASKS else answered),
         "counts": tally.counts,
         "attempts": tally.attempts,
         "seconds": tally.milliseconds / 1000 / tally.items if tally.items else None,

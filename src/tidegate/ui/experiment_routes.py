@@ -84,7 +84,14 @@ class ExperimentView:
         for row in rows[:PAGE]:
             if row.id not in tallies:
                 self.source.build(store, row.id)
-        found = [answers.summary(row, tallies.get(row.id), spends[row.id], self.source) for row in rows[:PAGE]]
+        active = await store.last_activities(numbers)
+        found = [
+            {
+                **answers.summary(row, tallies.get(row.id), spends[row.id], self.source),
+                "active": active.get(row.id, row.created_on).timestamp(),
+            }
+            for row in rows[:PAGE]
+        ]
         return _json({"experiments": found, "more": len(rows) > PAGE})
 
     async def shown(self, request: Request) -> Response:

@@ -305,7 +305,10 @@ def test_list_says_whose_process_is_gone(mixed: Place) -> None:
         database.execute(f"UPDATE tidegate_execution_configs {running}", (replica,))
     database.close()
     (line,) = [line for line in mixed.run("list").out.splitlines() if line.startswith("mixed")]
+    assert line.split()[:2] == ["mixed", "INTERRUPTED"]
     assert line.rstrip().endswith("its process has ended: resume continues it")
+    assert mixed.run("show", "mixed").out.startswith("mixed: INTERRUPTED")
+    assert mixed.shown("mixed")["status"] == "RUNNING"
 
 
 def in_error(place: Place, reason: str) -> None:

@@ -27,7 +27,7 @@ from tidegate.errors import CoolingDown
 from tidegate.launch.totals import KeyTotal
 from tidegate.runner import RunnerSettings
 from tidegate.runner.progress import Summary
-from tidegate.runner.replica import actor, is_dead, owner, stopper
+from tidegate.runner.replica import actor, is_dead, owner, state_text, stopper
 from tidegate.storage import (
     BatchState,
     ExperimentRow,
@@ -248,7 +248,7 @@ def _table(
     costs = [cost_text(spent[row.id], least="≥ ") or display.NOTHING for row in rows]
     columns = {
         "experiment": [row.name for row in rows],
-        "state": [row.status.value for row in rows],
+        "state": [state_text(row) for row in rows],
         "answered": [
             f"{each.runs.get(ResultStatus.OK, 0)}/{row.rows * row.repetitions}"
             for each, row in zip(summaries, rows, strict=True)

@@ -22,7 +22,7 @@ const score = (value) => {
 };
 const share = (part, whole) => (whole > 0 ? Math.min(1, part / whole) : 0);
 const percent = (part) => (part > 0 && part < 0.01 ? "< 1 %" : `${Math.floor(100 * part)} %`);
-const since = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s ago` : `${clock(seconds)} ago`);
+const since = (seconds) => (seconds < 90 ? `${Math.max(0, Math.round(seconds))} s ago` : seconds < 5400 ? `${Math.round(seconds / 60)} min ago` : `${clock(seconds)} ago`);
 const day = (seconds) => new Date(seconds * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short", hour12: false });
 
 // Tokens and their cost; a cost that only a part of the answers has is a lower bound.
@@ -66,18 +66,26 @@ async function pollRows(at, running) {
 
 const SIGNS = { RUNNING: "▶", COMPLETED: "✓", STOPPED: "■", ERROR: "!", BLOCKED: "×", READY: "○" };
 
-const State = ({ of }) => html`<span class=${`state ${of.dead ? "ERROR" : of.status}`}><i aria-hidden="true">${of.dead ? "!" : SIGNS[of.status]}</i> ${of.status.toLowerCase()}</span>`;
+const State = ({ of }) => html`<span class=${`state ${of.dead ? "INTERRUPTED" : of.status}`}><i aria-hidden="true">${of.dead ? "‖" : SIGNS[of.status]}</i> ${of.state}</span>`;
 
-function Bar({ label, done, total, failed = 0 }) {
-  const part = share(done, total);
+// What is ok, what failed and what is parked, of all. A failed item is done; it is no success.
+function Bar({ label, of, name = "" }) {
+  const parts = [["fill", of.ok], ["bad", of.failed], ["parked", of.parked]];
+  const text = `${exact(of.ok)} of ${exact(of.total)} ok, ${exact(of.failed)} failed, ${exact(of.parked)} parked`;
+  let x = 0;
   return html`
-    <div class="bar" role="progressbar" aria-label=${label} aria-valuenow=${done} aria-valuemin="0" aria-valuemax=${Math.max(total, done)}>
+    <div class=${name ? "bar named" : "bar"} role="progressbar" aria-label=${label} aria-valuenow=${of.done} aria-valuemin="0" aria-valuemax=${of.total} aria-valuetext=${text} title=${text}>
+      ${name && html`<span class="faint">${name}</span>`}
       <svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true">
         <rect class="track" width="100" height="1" />
-        <rect class="fill" width=${100 * part} height="1" />
-        <rect class="bad" x=${100 * (part - share(failed, total))} width=${100 * share(failed, total)} height="1" />
+        ${parts.map(([kind, count]) => {
+          const width = 100 * share(count, of.total);
+          const rect = html`<rect class=${kind} key=${kind} x=${x} width=${width} height="1" />`;
+          x += width;
+          return rect;
+        })}
       </svg>
-      <span><b>${exact(done)}</b> of ${exact(total)} <span class="faint">${percent(part)}</span></span>
+      <span><b>${exact(of.ok)}</b> of ${exact(of.total)} <span class="faint">${percent(share(of.ok, of.total))}</span></span>
     </div>`;
 }
 
@@ -153,8 +161,8 @@ function Problem({ data }) {
 function Progress({ of }) {
   if (!of.tallied) return html`<span class="faint">results are being counted</span>`;
   return html`
-    <${Bar} label=${`tasks of ${of.name}`} done=${of.tasks.done} total=${Math.max(of.tasks.total, of.tasks.done)} failed=${of.tasks.done - of.tasks.answered} />
-    ${of.evaluations && html`<${Bar} label=${`evaluations of ${of.name}`} done=${of.evaluations.done} total=${of.evaluations.total} />`}`;
+    <${Bar} label=${`tasks of ${of.name}`} of=${of.tasks} name="tasks" />
+    ${of.evaluations && html`<${Bar} label=${`evaluations of ${of.name}`} of=${of.evaluations} name="evaluations" />`}`;
 }
 
 const Means = ({ of }) => (of.means ?? []).slice(0, 4).map((each) => html`<span class="mean" key=${each.title}>${plain(each.title)} <b>${score(each.mean)}</b></span>`);
@@ -170,7 +178,7 @@ function List({ data }) {
   return html`
     ${data.experiments.length > 1 && html`<p class="choice">${chosen.length === 2 ? html`<a href=${`#${BASE}/compare?a=${chosen[0]}&b=${chosen[1]}`}>compare the two chosen experiments</a>` : html`<span class="faint">choose two experiments to compare them</span>`}</p>`}
     <div class="scroll"><table class="list">
-      <thead><tr><th scope="col">experiment</th><th scope="col">state</th><th scope="col">tasks, evaluations</th><th scope="col" class="number">failed</th><th scope="col" class="number">parked</th><th scope="col" class="number">ETA</th>${spends && html`<th scope="col" class="number">tokens</th><th scope="col" class="number">cost</th>`}<th scope="col">means</th><th scope="col">last heard of</th></tr></thead>
+      <thead><tr><th scope="col">experiment</th><th scope="col">state</th><th scope="col">answered, judged</th><th scope="col" class="number">failed</th><th scope="col" class="number">parked</th><th scope="col" class="number">ETA</th>${spends && html`<th scope="col" class="number">tokens</th><th scope="col" class="number">cost</th>`}<th scope="col">means</th><th scope="col">last activity</th></tr></thead>
       <tbody>${data.experiments.map((each) => html`
         <tr key=${each.id}>
           <th scope="row"><input type="checkbox" aria-label=${`compare ${each.name}`} checked=${chosen.includes(each.id)} onChange=${() => choose(each.id)} /> <a href=${`#${BASE}/${each.id}`}><bdi>${plain(each.name)}</bdi></a><small class="faint">${exact(each.rows)}${each.rows_complete ? "" : "+"} rows${each.repetitions > 1 ? ` × ${each.repetitions}` : ""}</small></th>
@@ -182,7 +190,7 @@ function List({ data }) {
           ${spends && html`<td data-title="tokens" class="number">${each.tokens.metered ? amount(each.tokens.input_tokens + each.tokens.output_tokens) : "–"}</td>
           <td data-title="cost" class="number">${cost(each.tokens) || "–"}</td>`}
           <td data-title="means" class="means"><${Means} of=${each} /></td>
-          <td data-title="last heard of" class="faint">${each.quiet !== null ? since(each.quiet) : day(each.created)}</td>
+          <td data-title="last activity" class="faint">${since(each.quiet ?? data.as_of - each.active)}</td>
         </tr>`)}</tbody>
     </table></div>
     ${data.more && html`<p><a href=${`#${BASE}/?before=${data.experiments.at(-1).id}`}>older experiments</a></p>`}`;
@@ -244,7 +252,7 @@ function Stage({ of, number }) {
   return html`
     <article class="stage" aria-label=${of.name}>
       <h3><bdi>${plain(of.name)}</bdi> ${of.former && html`<span class="badge">of an earlier run</span>`}</h3>
-      <${Bar} label=${`results of ${of.name}`} done=${of.done} total=${Math.max(of.total, of.done)} failed=${of.done - (of.counts.ok ?? 0)} />
+      <${Bar} label=${`results of ${of.name}`} of=${of} />
       <ul class="numbers">
         ${failed.map(([status, count]) => html`<li key=${status} class="refused"><b>${exact(count)}</b> ${status === "error" ? "failed" : status}</li>`)}
         ${of.seconds >= 0.05 && html`<li>mean time <b>${duration(of.seconds)}</b></li>`}
