@@ -50,6 +50,7 @@ def _limited() -> Handler:
     return bucket(servers.limited, announced=True)
 
 
+OWN_TESTS = "-m pytest -q -c /dev/null --rootdir . -p no:cacheprovider test_own_stub.py"
 POISON_429 = error(429, "Rate limit exceeded", "rate_limit_exceeded", "requests")
 POISON_402 = error(402, "Prompt tokens limit exceeded: 230799 > 91442. To increase, create a key with a higher limit")
 REVOKED = error(401, "Incorrect API key provided: sk-x.", "invalid_api_key", "invalid_request_error")
@@ -181,7 +182,13 @@ ROWS: tuple[Row, ...] = (
     _row("wait-for-thread", "openai_rows.py to_thread", _limited),
     _row("alarm", "openai_alarm.py", lambda: servers.paused(0.3, 6.0), 8),
     _row("ctrl-c", "openai_interrupted.py", lambda: servers.paused(1.0, 60.0), hopeless=True, seconds=150.0),
-    _row("own-stub-run", "-m pytest -q -p no:cacheprovider test_own_stub.py", servers.calm, 0, hopeless=True),
+    _row(
+        "own-stub-run",
+        OWN_TESTS,
+        servers.calm,
+        0,
+        hopeless=True,
+    ),
     # What surrounds inference.
     _row("files", "openai_rows.py files", lambda: bucket(servers.bare)),
     _row("poll", "openai_rows.py poll", lambda: bucket(servers.bare)),

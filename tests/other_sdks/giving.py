@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 import tidegate
-from tidegate.testing import Limit, Scenario, Simulator
+from tidegate.testing import Fault, Limit, Scenario, Simulator
 
 HURRY = tidegate.Settings(pause_base=0.02, max_pause=0.2)
 """Waits of a blink, for limits that are gone in a blink."""
 
-TIGHT = Scenario(limiters=(Limit(limit=3, window=0.3),), retry_after="none", headers=False)
-"""Refuses most of what comes at once, and tells nothing of the time."""
+TIGHT = Scenario(faults=(Fault(kind="status", nth=(1, 2, 3), status=429),), headers=False)
+"""Refuses the first three requests, however fast they come, and tells nothing of the time."""
 
 ONCE = Scenario(limiters=(Limit(limit=1, window=3600.0),), retry_after="none", headers=False, scope="global")
 """Answers one call of the hour."""

@@ -91,7 +91,7 @@ def test_refused_calls_are_answered_after_all_each_attempt_under_one_permit(way:
         govern(registry, client)
         assert together(asking(way, client), 8) == ["You said: How high?"] * 8
         assert provider.truth().total.answered == 8
-        assert provider.truth().total.refusals >= 1
+        assert provider.truth().total.received == 11
         attempts, received = tallied(registry, provider)
     assert attempts == received
     assert at_rest(registry)

@@ -478,7 +478,7 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int, longe
         assert (summary.last_error or "").startswith("budget of $")
         assert summary.answered == summary.scores[0].scored
         assert summary.tokens.cost == pytest.approx(provider.spent)
-        assert provider.spent <= usd + max(0.02 * usd, 1_900e-6)
+        assert provider.spent <= usd + max(0.05 * usd, 1_900e-6)
         assert provider.spent >= 0.9 * usd
         # A larger budget continues it, and every row is asked once.
         await owner.start(experiment(10.0))

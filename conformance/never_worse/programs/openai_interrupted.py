@@ -17,6 +17,8 @@ def main() -> None:
     def ask(row: int) -> object:
         return client.chat.completions.create(model="m", messages=[{"role": "user", "content": text(row)}])
 
+    # A shell starts programs in the background with interrupts ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT))
     timer.daemon = True
     timer.start()
