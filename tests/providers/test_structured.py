@@ -76,7 +76,7 @@ def test_a_quota_of_bytes_is_dropped_and_one_of_tokens_is_kept():
 
 
 def test_commas_and_semicolons_in_a_string_do_not_split_it():
-    assert read(policy='"a,b;c";q=5;w=60')[0] == [("a,b;c", "requests", 5, None, None, 60)]
+    assert read(policy='"a,b;c";q=5;w=60')[0] == [("requests-minute-155108", "requests", 5, None, None, 60)]
 
 
 def test_an_instant_as_reset_counts_from_the_answer():

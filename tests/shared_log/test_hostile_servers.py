@@ -104,7 +104,7 @@ def test_members_share_again_after_a_key_was_evicted(redis: RedisServer, evicted
     name = os.urandom(8)
     one, two = two_peers(redis, name)
     with Redis.from_url(redis.url) as client:
-        client.delete(f"{{tidegate:v3:{name.hex()}}}:{evicted}")
+        client.delete(f"{{tidegate:v4:{name.hex()}}}:{evicted}")
     assert_shared(one, two)
     three = StorePeer(redis_carrier(redis.url), name)
     together(one, two, three)

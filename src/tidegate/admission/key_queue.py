@@ -406,6 +406,8 @@ class KeyQueue:
         if waiter.replayable() and rejection.replays(waiter.deadline, now):
             self._replay(waiter)
             return True
+        if rejection.is_elsewhere and waiter.replayable() and rejection.opens_at(waiter.deadline, now) > now:
+            return False
         self._price(waiter)
         admission = self.admission
         # No learned limit holds the call that asks the provider; learned limits hold the many that follow.
@@ -441,7 +443,7 @@ class KeyQueue:
         rejection = self.admission.rejection
         assert rejection is not None, "the key is rejected"
         rejection.replayed += 1
-        waiter.replay = rejection.outcome
+        waiter.replay = rejection.own
 
     def _admit_or_refuse_now(self, waiter: Waiter, now: float, out: Out) -> None:
         """Admit a call that does not wait, unless a quota, the pause, the breaker or the highest concurrency holds it.
@@ -576,6 +578,8 @@ class KeyQueue:
         if self._untaken and waiter.executor is not None and self._first_untaken().executor is not waiter.executor:
             self._untaken_of_several = True
         self._untaken[waiter] = now
+        if self.admission.rejection is not None and waiter.permit is not None:
+            self.admission.rejection.note_asked(waiter.permit.order, now)
 
     def _price(self, waiter: Waiter) -> None:
         estimate = self.admission.estimate

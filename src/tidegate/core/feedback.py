@@ -253,7 +253,7 @@ TinyLLM#17, 86400 s for a per-minute limit."""
 def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     """Close the gate that explains a refusal. `draw` is uniform in [0, 1)."""
     gates.counts.refused += 1
-    if outcome.answer is not None:
+    if outcome.answer is not None and outcome.answer.body:
         gates.refusal = outcome, now
     if outcome.cause is not Cause.UNAVAILABLE:
         answered(gates, permit, now, out)

@@ -5,6 +5,9 @@ key keeps the answer and gives it to the calls of the next `HOLDS` seconds. Then
 the others still get the kept answer. A rejection returns quickly, so an asking call that is not rejected within a few
 of its round trips was admitted. Any other answer to a later attempt ends the rejection.
 
+Another process that shares the key may get the answer. Its text stays there, so one call of this process asks for a
+text of its own, while the others wait for it.
+
 A daily quota may name its reset. A call whose deadline is later waits for the reset, and then one goes alone. If that
 one is rejected again, and the next one too, the named reset is no longer believed.
 """
@@ -47,17 +50,20 @@ def rejects_key(outcome: Outcome) -> bool:
 class KeyRejection:
     """Rejection of one key. Instants are monotonic seconds.
 
-    `outcome` is the newest rejecting answer, `order` the number of the attempt that got it. `replayed` calls got that
-    answer without a request. `reset_at` is when the provider says that the key works again, None where it did not.
+    `outcome` is the newest rejecting answer, `order` the number of the attempt that got it. `own` is the newest one of
+    this process. `replayed` calls got that answer without a request. `reset_at` is when the provider says that the
+    key works again, None where it did not.
     """
 
     __slots__ = (
+        "_asked",
         "_fruitless",
         "_grace",
         "_probe_order",
         "_probed_at",
         "order",
         "outcome",
+        "own",
         "probe_at",
         "replayed",
         "reset_at",
@@ -67,6 +73,9 @@ class KeyRejection:
     def __init__(self, since: float) -> None:
         self.since = since
         self.outcome = Outcome(Kind.PERMANENT)
+        self.own: Outcome | None = None
+        # Number and instant of the newest own attempt; None where there was none.
+        self._asked: tuple[int, float] | None = None
         self.order = 0
         self.replayed = 0
         self.reset_at: float | None = None
@@ -78,13 +87,18 @@ class KeyRejection:
 
     @property
     def answer(self) -> ReplayableRefusal | None:
-        """Return the provider's answer, as far as it may be repeated."""
-        return self.outcome.answer
+        """Return the provider's answer to this process, as far as it may be repeated."""
+        return self.own.answer if self.own is not None else None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Return whether only another process has the answer."""
+        return self.own is None and self.outcome.answer is not None
 
     @property
     def is_unanswerable(self) -> bool:
         """Return whether the named reset proved false and no answer is kept to repeat: asking again is useless."""
-        return self.answer is None and self.reset_at is None and self._fruitless >= FRUITLESS
+        return self.outcome.answer is None and self.reset_at is None and self._fruitless >= FRUITLESS
 
     @property
     def gate(self) -> str:
@@ -96,6 +110,11 @@ class KeyRejection:
         if self.reset_at is not None and sent_at >= self.reset_at:
             self._fruitless += 1
         self._grace = min(GRACE_BOUNDS[1], max(GRACE_FIRST, GRACE_ROUND_TRIPS * (now - sent_at)))
+        if outcome.answer is None or outcome.answer.body:
+            self.own = outcome if outcome.answer is not None else None
+        elif self.own is not None and (self.own.kind, self.own.cause) != (outcome.kind, outcome.cause):
+            # What this process was told does not hold any more.
+            self.own = None
         self.outcome, self.order = outcome, order
         self.probe_at = now + HOLDS
         self._probed_at = float("-inf")
@@ -118,7 +137,9 @@ class KeyRejection:
         if self.waits(deadline):
             assert self.reset_at is not None, "it waits for a reset"
             return max(self.reset_at, judged_at if self._probed_at >= self.reset_at else now)
-        return max(self.probe_at, judged_at) if self.answer is not None else now
+        if self.answer is not None:
+            return max(self.probe_at, judged_at)
+        return self._asked[1] + self._grace if self.is_elsewhere and self._asked is not None else now
 
     def may_probe(self, now: float) -> bool:
         """Return whether an attempt sent at `now` asks if the rejection lasts."""
@@ -132,10 +153,16 @@ class KeyRejection:
         if self.may_probe(now):
             self._probed_at, self._probe_order = now, order
 
+    def note_asked(self, order: int, now: float) -> None:
+        """Record that an attempt of this process goes out."""
+        self._asked = order, now
+
     def note_probe_lost(self, order: int) -> None:
         """Record that the attempt numbered `order` had no result: if it was the asking one, the next one asks."""
         if order == self._probe_order:
             self._probed_at = float("-inf")
+        if self._asked is not None and order == self._asked[0]:
+            self._asked = None
 
     def _probe_in_flight(self, now: float) -> bool:
         return now < self._probed_at + self._grace

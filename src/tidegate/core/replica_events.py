@@ -3,6 +3,9 @@
 Theory of operation. A record is a checksum of four bytes, and a JSON list: the kind of the event, the tag of the key,
 and its facts. Instants are offsets in seconds from the instant of the record. The reader checks each value, as a log
 may be truncated or scrambled. It raises `UnreadableRecord` for what is no event, and nothing else.
+
+No text of a provider is in a record, as other people may read a log: it may repeat a credential. A refusal is written
+as its kind, cause and times. Its error object stays in the process that got it.
 """
 
 from __future__ import annotations
@@ -30,12 +33,8 @@ from tidegate.core.values import (
 )
 
 MAX_RECORD = 16_384
-"""Bytes of a record at most. Raising it shares longer error bodies and slows each reader of a hostile log. Chosen:
-forty times the usual record with four readings."""
-
-MAX_ANSWER = 2_048
-"""Bytes of a refusal's body that is shared, at most. Raising it lets other processes repeat longer answers, and fills
-the log sooner. Chosen: error objects of providers take 100 to 800 bytes."""
+"""Bytes of a record at most. Raising it shares more readings and slows each reader of a hostile log. Chosen: forty
+times the usual record with four readings."""
 
 MAX_OFFSET = 1e6
 """Seconds between an attempt's sending and its end, at most. Raising it believes longer calls. Chosen: eleven days."""
@@ -85,7 +84,7 @@ class ReplicaEvent(NamedTuple):
 
 
 def write_event(event: ReplicaEvent) -> bytes:
-    """Return the record of an event; a body that is too long to share is left out."""
+    """Return the record of an event."""
     text = _encoded(_plain(event))
     return crc32(text).to_bytes(4, "little") + text
 
@@ -184,10 +183,6 @@ PLAIN_READING = (None, None, None, None, None, None, None, 0.001, 1.0, False, No
 
 
 def _plain_outcome(outcome: Outcome) -> list[Any]:
-    answer = outcome.answer
-    # The body of an authentication failure may show a part of the credential.
-    if answer is not None and (outcome.cause is Cause.AUTH or len(answer.body) > MAX_ANSWER):
-        answer = None
     return _trimmed(
         (
             outcome.kind._value_,
@@ -198,7 +193,8 @@ def _plain_outcome(outcome: Outcome) -> list[Any]:
             outcome.row[:64],
             outcome.status,
             outcome.ignored,
-            None if answer is None else [answer.status, answer.body.decode("latin-1"), answer.code[:256]],
+            # A wrong credential may be that of one process.
+            None if outcome.answer is None or outcome.cause is Cause.AUTH else outcome.answer.status,
         ),
         PLAIN_OUTCOME,
     )
@@ -213,7 +209,7 @@ def _outcome(
     row: str = "",
     status: int | None = None,
     ignored: int = 0,
-    answer: Any = None,
+    answer: int | None = None,
 ) -> Outcome:
     return Outcome(
         KINDS[kind],
@@ -224,11 +220,7 @@ def _outcome(
         _text(row, 64),
         _optional(status, _whole),
         _whole(ignored),
-        None
-        if answer is None
-        else ReplayableRefusal(
-            _whole(answer[0]), _text(answer[1], MAX_ANSWER).encode("latin-1"), _text(answer[2], 256)
-        ),
+        None if answer is None else ReplayableRefusal(_whole(answer)),
     )
 
 

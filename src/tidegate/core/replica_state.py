@@ -175,7 +175,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
 }
 """Fields that hold instants, by class; a subclass names those of its bases too."""
 
-CONTROLLER: dict[str, Shape] = {"_began": AT, "overcommit_at": AT, "refusal": (None, AT)}
+CONTROLLER: dict[str, Shape] = {"_began": AT, "overcommit_at": AT}
 """The fields of a controller that hold instants."""
 
 ACCOUNT = ("order", "pause", "quotas", "slow_start")
@@ -199,7 +199,6 @@ SHARED = (
     "pause",
     "permits_in_flight",
     "provenance",
-    "refusal",
     "rejection",
     "resumes",
     "tally",
@@ -215,6 +214,7 @@ OWN = (
     "home",
     "key",
     "quotas",
+    "refusal",
     "stalled_loops",
     "untaken",
     "used_at",
@@ -222,11 +222,14 @@ OWN = (
 """The fields of a controller that belong to one process, and its quotas, which two levels may have."""
 
 KEPT: dict[str, tuple[str, ...]] = {
+    "KeyRejection": ("own", "_asked"),
     "Pause": ("suspended_until",),
     "Permit": ("generation", "loop", "place", "thread", "trace"),
     "QuotaSet": ("_explores",),
+    "ReplayableRefusal": ("body", "code"),
 }
-"""Fields that belong to one process, by class. `_explores` is what a look found and the next admission checks again."""
+"""Fields that belong to one process, by class. No text of a provider leaves it. `_explores` is what a look found and
+the next admission checks again."""
 
 MAX_CHECKPOINT = 1 << 20
 """Bytes of a checkpoint at most, compressed. Raising it shares the state of keys with more charges. Chosen: the charges

@@ -20,7 +20,7 @@ from tidegate.core.safe_capacity import ABANDONED
 from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, PACE_TURN, MemberTurns, SlotTurns
 from tidegate.core.two_levels import ModelController
 from tidegate.core.unseen_demand import LONGEST
-from tidegate.core.values import CAPACITY, INFINITY, OK, Cost, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.values import CAPACITY, INFINITY, OK, Cause, Cost, Outcome, RequestFacts, Silence, Usage
 
 ADDED = ("held", "own_ends", "replaying", "replica", "slot_turns", "tag", "tally")
 """Fields of a controller that its replica adds."""
@@ -430,6 +430,9 @@ class ReplicatedController(AdmissionController):
         for field, value in zip(SHARED, fields, strict=True):
             setattr(self, field, value)
         self.pause.suspended_until = suspended
+        if self.rejection is not None and self.rejection.outcome.cause is Cause.AUTH:
+            # As with its event: a wrong credential may be that of one process.
+            self.rejection = None
         self._restore_quotas(quotas)
 
     def _restore_quotas(self, quotas: Any) -> None:

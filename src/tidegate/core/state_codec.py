@@ -59,8 +59,9 @@ def slots_of(cls: type) -> tuple[str, ...]:
 class StateTable:
     """The classes of which state consists, and the shapes of their fields that hold instants.
 
-    `kept` names fields by class that belong to one process: they are not written. A new object has None in them, and an
-    object that is reused keeps them. `revision` differs between two tables of which one cannot read the other's text.
+    `kept` names fields by class that belong to one process: they are not written. A new object has None in them, a
+    named tuple its defaults, and an object that is reused keeps them. `revision` differs between two tables of which
+    one cannot read the other's text.
     """
 
     def __init__(
@@ -150,7 +151,8 @@ class StateEncoder:
         if isinstance(value, Enum):
             return ["e", name, value.value]
         if isinstance(value, tuple):
-            return ["n", name, *map(self.encode, value)]
+            written = _part(value, self._table.fields[name]) if self._table.kept[name] else value
+            return ["n", name, *map(self.encode, written)]
         number = self._number(value)
         if number is not None:
             return ["r", number]
@@ -253,9 +255,10 @@ class StateDecoder:
 
     def _decode_tuple(self, name: str, *fields: Any) -> Any:
         shapes = self._table.fields[name]
-        return self._class_of(name)(
-            *(self.decode(each, shape) for each, (_, shape) in zip(fields, shapes, strict=True))
-        )
+        cls = self._class_of(name)
+        if not issubclass(cls, tuple):
+            raise UnknownState(f"state unreadable: {name} is no tuple")
+        return cls(**{slot: self.decode(each, shape) for each, (slot, shape) in zip(fields, shapes, strict=True)})
 
     def _decode_object(self, name: str, own_name: str, *fields: Any) -> Any:
         cls = self._class_of(name)
@@ -277,6 +280,11 @@ class StateDecoder:
         for slot, value in values.items():
             setattr(made, slot, value)
         return made
+
+
+def _part(value: object, fields: Iterable[tuple[str, Shape]]) -> tuple[Any, ...]:
+    """Return those fields of a named tuple."""
+    return tuple(getattr(value, name) for name, _ in fields)
 
 
 def _inner(shape: Shape) -> Shape:

@@ -259,11 +259,12 @@ class QuotaReading(NamedTuple):
 class ReplayableRefusal(NamedTuple):
     """Error object of a refusal, as JSON in `body`, without anything that belongs to one call only.
 
+    `body` is empty where another process got the refusal: what a provider writes stays in the process that reads it.
     `code` names the error where a provider does so in a header (Amazon's `x-amzn-errortype`).
     """
 
     status: int
-    body: bytes
+    body: bytes = b""
     code: str = ""
 
 

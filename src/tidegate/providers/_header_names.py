@@ -8,6 +8,7 @@ window; perhaps a unit; else the name of a policy. A name is read once, when it 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import NamedTuple
 
@@ -44,6 +45,20 @@ _TENS = re.compile(r"[1-9][0-9]{1,2}")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
+_PLAIN = re.compile(r"[0-9]{0,6}[A-Za-z]?[a-z]{0,10}(?:[ ._-][0-9]{0,6}[A-Za-z]?[a-z]{0,10}){0,7}")
+"""Names that are words and counts (`100-in-15min`). A credential is no such text: it has longer or mixed words."""
+
+
+def plain_name(name: str, otherwise: str) -> str:
+    """Return a name that a provider writes, or `otherwise` and a digest where it may hold a credential.
+
+    Names of quotas are in shared logs, files and metrics, and a server may put any text there.
+    """
+    if _PLAIN.fullmatch(name):
+        return name
+    return f"{otherwise}-{hashlib.blake2b(name.encode('utf-8', 'replace'), digest_size=3).hexdigest()}"
+
+
 class NamedPlace(NamedTuple):
     """The place of a header's value: in a row that its name describes, or among the headers of no quota."""
 
@@ -67,7 +82,7 @@ def place_of(header: str) -> NamedPlace | None:
     unit = next((_UNITS[word] for word in words if word in _UNITS), "tokens" if "ai" in words else "requests")
     if unit == "tokens" and not {"input", "output"}.isdisjoint(words):
         unit = "input_tokens" if "input" in words else "output_tokens"
-    name = "-".join(word for word in words if word not in ("x", "ratelimit", *roles))
+    name = plain_name("-".join(word for word in words if word not in ("x", "ratelimit", *roles)), unit)
     row = HeaderRow(name, unit, _SOURCE, limit=(header,), refill="fixed", bare="seconds", window=window)
     return NamedPlace(_ROLES[roles[0]], row)
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tidegate.core.values import QuotaReading, ResetInstant, Unit
 from tidegate.providers import _values
-from tidegate.providers._header_names import place_of
+from tidegate.providers._header_names import place_of, plain_name
 from tidegate.providers._schema import (
     CELLS,
     COMBINED,
@@ -193,7 +193,7 @@ def _items(
             left.remove(policy)
             readings.append(_reading(policy, remaining, reset))
         else:
-            name = names[-1] if names else UNNAMED
+            name = plain_name(names[-1], UNNAMED) if names else UNNAMED
             readings.append(_quota(name, None, remaining, reset))
     return readings + [_reading(policy) for policy in left], bad
 
@@ -233,7 +233,8 @@ def _triplet(
 
 def _reading(policy: _Policy, remaining: float | None = None, reset: StatedReset = UNSTATED) -> QuotaReading:
     window = f"-{window_name(policy.window)}" if policy.window else ""
-    name = policy.names[-1] if policy.names else f"{policy.unit}{window}"
+    unnamed = f"{policy.unit}{window}"
+    name = plain_name(policy.names[-1], unnamed) if policy.names else unnamed
     return _quota(name, policy.limit, remaining, reset, policy.unit, policy.window or None)
 
 
