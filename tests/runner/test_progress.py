@@ -6,7 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import tidegate
+from tests.core.values import answer as answered
+from tests.core.values import bucket
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.runner import Evaluator, Experiment
@@ -82,6 +86,34 @@ async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_cre
         assert (wait.reason, wait.key) == ("pause", "p · p.test · key 012345")
         assert wait.seconds is not None
         assert 0 < wait.seconds <= 30
+        await runner.shutdown(0.0)
+
+
+@in_loop
+async def test_rest_is_foretold_beside_an_evaluator_that_makes_no_calls(tmp_path: Path) -> None:
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    go = asyncio.Event()
+
+    async def answer(row: Any) -> Any:
+        if row["n"] > 2:
+            await go.wait()
+        return await registry.aexecute(KEY, lambda: asyncio.sleep(0, 1))
+
+    def judge(row: Any, output: Any) -> float:
+        return 1.0
+
+    async with runner_at(tmp_path, registry=registry) as runner:
+        number = await runner.start(Experiment("e", rows(60), answer, [judge], max_concurrency=4))
+        while (seen := runner.progress(number)) is None or seen.stages[1].finished < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert seen.stages[1].total == 3
+        permit = registry.try_admit(KEY)
+        assert isinstance(permit, tidegate.Permit)
+        registry.settle(permit, answered(bucket(120.0, 0.0)))
+        seen = runner.progress(number)
+        assert seen is not None
+        # 53 rows are not started, at two a second.
+        assert seen.rest == pytest.approx(53 / 2, rel=0.1)
         await runner.shutdown(0.0)
 
 

@@ -32,6 +32,7 @@ from tidegate.storage import Store, claims
 from tidegate.storage.row_pages import CELL
 from tidegate.ui.experiment_answers import WHOLE, readable
 from tidegate.ui.experiment_routes import PAGE, experiment_routes
+from tidegate.ui.experiment_source import ExperimentSource
 from tidegate.ui.server import create_app
 
 CAPITALS, HOSTILES = 1, 2
@@ -113,6 +114,16 @@ def test_experiment_whose_process_has_ended_is_interrupted_everywhere(database: 
     sql(database, f"UPDATE tidegate_execution_configs {running} WHERE experiment_id = {CAPITALS}")
     assert [each["state"] for each in got(client, "")["experiments"]] == ["completed", "interrupted"]
     assert got(client, f"/{CAPITALS}")["state"] == "interrupted"
+
+
+def test_eta_of_a_resumed_experiment_counts_neither_kept_rows_nor_the_time_before(tmp_path: Path) -> None:
+    now = 0.0
+    source = ExperimentSource(str(tmp_path / "tidegate.db"), clock=lambda: now)
+    for now in range(100):  # noqa: B007  # the clock of the source
+        assert source.eta(1, 1, "task", 60, 240) is None
+    for now in range(100, 105):
+        told = source.eta(1, 2, "task", 60 + 2 * (now - 100), 240)
+    assert told == pytest.approx(172 / 2)
 
 
 def test_list_goes_on_below_a_number(client: TestClient) -> None:

@@ -282,9 +282,13 @@ class RunState:
         to_judge = task.total - (task.finished - task.done.get(ResultStatus.OK, 0))
         rests = []
         for stage, seen in zip(self.stages, stages, strict=True):
+            usage = stage.key_usage
+            if stage.index != TASK and usage.known and usage.key is None and not seen.ready:
+                # An evaluator without calls, which keeps up with the answers.
+                continue
             total = seen.total if stage.index == TASK else to_judge
             rest = 0 if seen.closed else max(0, total - seen.finished - seen.under_way)
-            rests.append(StageRest(stage.key_usage.key, stage.key_usage.cost, seen.finished, rest))
+            rests.append(StageRest(usage.key, usage.cost, seen.finished, rest))
         return self._forecast.seconds(rests)
 
     def _held_back(self) -> Wait | None:

@@ -258,9 +258,9 @@ def _progress(row: ExperimentRow, stages: Stages | None, source: ExperimentSourc
     expected = max(0, max(total, tasks.items) - (tasks.items - answered)) * len(judges)
     judged = sum(each.items for each in judges)
     failed = sum(each.failed.get(status, 0) for each in (tasks, *judges) for status in ("error", "invalid"))
-    etas = [source.eta(row.id, TASKS, tasks.items, total)]
+    etas = [source.eta(row.id, row.epoch, TASKS, tasks.items, total)]
     if judges:
-        etas.append(source.eta(row.id, "", judged, expected))
+        etas.append(source.eta(row.id, row.epoch, "", judged, expected))
     running = row.status is Status.RUNNING and row.complete
     return {
         "tallied": True,

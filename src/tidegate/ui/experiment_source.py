@@ -15,21 +15,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegate.core.recent_rate import RecentRate
 from tidegate.errors import ConfigurationError, DatabaseFileLost, StoreError
 
 if TYPE_CHECKING:
     from tidegate.storage import Store
-
-SPAN = 60.0
-"""Seconds over which the speed of an experiment is measured. Raising it makes an ETA steadier and slower to follow a
-change. Chosen: a quota per minute shows its true rate."""
 
 AGAIN = 2.0
 """Seconds after which a database that could not be opened is tried again. Raising it shows a new database later."""
@@ -48,23 +44,6 @@ class SourceProblem(Exception):
     def __init__(self, reason: str, *, missing: bool = False) -> None:
         super().__init__(reason)
         self.missing = missing
-
-
-class Speed:
-    """Recent speed of the results of one stage."""
-
-    def __init__(self) -> None:
-        self._looks: deque[tuple[float, int]] = deque()
-
-    def eta(self, done: int, total: int, now: float) -> float | None:
-        """Note the progress at `now`, and return the seconds until all are done; None without a speed."""
-        self._looks.append((now, done))
-        while len(self._looks) > 2 and self._looks[1][0] <= now - SPAN:
-            self._looks.popleft()
-        if done >= total:
-            return 0.0
-        (then, before), (_, after) = self._looks[0], self._looks[-1]
-        return (total - done) * (now - then) / (after - before) if after > before else None
 
 
 @dataclass(slots=True)
@@ -98,7 +77,7 @@ class ExperimentSource:
     _store: Store | None = None
     _problem: tuple[float, SourceProblem] | None = None
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _speeds: dict[tuple[int, str], Speed] = field(default_factory=dict)
+    _rates: dict[tuple[int, str], tuple[int, RecentRate]] = field(default_factory=dict)
     _building: asyncio.Task[None] | None = None
 
     async def store(self) -> Store:
@@ -148,9 +127,14 @@ class ExperimentSource:
         except (StoreError, ConfigurationError, DatabaseFileLost) as error:
             raise SourceProblem(str(error)) from error
 
-    def eta(self, number: int, stage: str, done: int, total: int) -> float | None:
-        """Return the seconds until a stage is done, by its speed in the last minute."""
-        return self._speeds.setdefault((number, stage), Speed()).eta(done, total, self.clock())
+    def eta(self, number: int, epoch: int, stage: str, done: int, total: int) -> float | None:
+        """Return the seconds until a stage is done, by its speed in the last minute under the claim `epoch`."""
+        known, rate = self._rates.get((number, stage), (0, RecentRate()))
+        if known != epoch:
+            rate = RecentRate()
+        self._rates[number, stage] = epoch, rate
+        rate.note(done, self.clock())
+        return rate.seconds(total - done) if done < total else 0.0
 
     def build(self, store: Store, number: int) -> None:
         """Build the tally of an experiment in the background, unless one is being built."""

@@ -82,6 +82,15 @@ def test_the_rate_is_that_of_the_last_minute() -> None:
     assert seen.eta == pytest.approx(2000 - done, rel=0.02)
 
 
+def test_rows_that_a_resume_keeps_are_no_work_of_the_last_minute() -> None:
+    seen = tally(task(0), judge())
+    for quarter in range(13):
+        now = 0.5 + quarter / 4
+        done = 60 + min(10, 40 * quarter) + int(2 * (now - 0.5))
+        seen.update([task(240, ok=done), judge(ok=done)], now)
+    assert seen.eta == pytest.approx((240 - seen.tasks.done) / 2, rel=0.2)
+
+
 def test_stages_behind_one_key_are_told_together_with_the_first_opening() -> None:
     stages = [
         task(9, Wait("quota requests", "openai · m", 0.42)),

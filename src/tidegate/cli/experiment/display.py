@@ -10,7 +10,7 @@ import contextlib
 import math
 import os
 import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,16 +26,13 @@ from rich.text import Text
 
 from tidegate.cli.console import unbounded
 from tidegate.core.display import printable
+from tidegate.core.recent_rate import RecentRate
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
 from tidegate.core.token_totals import TokenTotals, token_facts, tokens_text
 from tidegate.core.wait_text import clock, wait_text
 from tidegate.runner import StageProgress
 from tidegate.runner.progress import Summary, choice_lines
 from tidegate.storage import BatchRecord, BatchState, Failure, ResultStatus, Score
-
-SPAN = 60.0
-"""Seconds over which the rate for an ETA is measured. Raising it makes the ETA steadier and slower to follow a change.
-Chosen: a quota per minute shows its true rate."""
 
 FAILED = (ResultStatus.ERROR, ResultStatus.INVALID)
 
@@ -45,24 +42,22 @@ class ShownRate:
 
     def __init__(self) -> None:
         self.done = self.total = 0
-        self._looks: deque[tuple[float, int]] = deque()
+        self._rate = RecentRate()
 
     def update(self, done: int, total: int, now: float) -> None:
         """Record the progress at `now` (monotonic seconds)."""
+        if not self.total:
+            # Results of earlier runs are counted once the rows are known: they are no work of this run.
+            self._rate.clear()
         self.done, self.total = done, total
-        self._looks.append((now, done))
-        while len(self._looks) > 2 and self._looks[1][0] <= now - SPAN:
-            self._looks.popleft()
+        self._rate.note(done, now)
 
     @property
     def eta(self) -> float | None:
         """Return the seconds until all are done at the recent speed; None without a rate."""
         if self.done >= self.total:
             return 0.0 if self.total else None
-        if not self._looks:
-            return None
-        (then, before), (now, after) = self._looks[0], self._looks[-1]
-        return (self.total - self.done) * (now - then) / (after - before) if after > before else None
+        return self._rate.seconds(self.total - self.done)
 
 
 class ShownCounts:
