@@ -13,7 +13,7 @@ from tidegate import RateLimitRegistry, Settings
 from tidegate.core.events import Event, ShareLost
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
-from tidegate.shared_log import host
+from tidegate.shared_log import host, host_log
 from tidegate.shared_log.host_file import PROTOCOL, LogFile
 from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import VirtualClock
@@ -80,6 +80,35 @@ def test_a_corrupt_log_ends_with_the_attempts_of_the_others(folder: Path, member
     assert own._shared is not None
     (session,) = own._shared.sessions.values()
     assert not session.replica.flights, "an attempt of another process would hold a slot for ever"
+
+
+def test_processes_whose_file_was_removed_share_again_with_later_ones(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_log, "PROBED_EVERY", 0.01)
+    own, other, told = sharing(folder)
+    call(own, other, own, other)
+    flying = admitted(other)
+    call(own)
+    (log,) = (path for path in folder.iterdir() if path.suffix == f".{PROTOCOL}")
+    log.unlink()
+    late = RateLimitRegistry(Settings(share=str(folder), telemetry=False, status=False))
+    call(late)
+    ends = time.monotonic() + GIVEN_UP
+    while {each.snapshot().keys[KEY].members for each in (own, other, late)} != {3}:
+        assert time.monotonic() < ends, "they do not find each other"
+        call(own, other, late)
+    call(own, late)
+    for each in (own, late):
+        assert each._shared is not None
+        (session,) = each._shared.sessions.values()
+        assert len(session.replica.flights) == 1, "the attempt in flight of the other process is known, once"
+    other.settle(flying, Outcome(Kind.OK))
+    call(other, own, late, own)
+    assert own._shared is not None
+    (session,) = own._shared.sessions.values()
+    assert not session.replica.flights
+    assert not [each for each in told if isinstance(each, ShareLost)]
 
 
 def no_space(log: LogFile) -> None:

@@ -51,7 +51,7 @@ STEPS = st.lists(
         st.tuples(st.just("write"), PLACES, CONTENTS),
         st.tuples(st.just("step"), st.integers(0, 2), st.sampled_from([b"", b"said", b"x" * 5000])),
         st.tuples(st.just("wait"), st.floats(0.0, 2.0), st.none()),
-        st.tuples(st.just("cut"), st.integers(PAGE, SIZE), st.none()),
+        st.tuples(st.just("cut"), st.one_of(st.just(0), st.integers(0, PAGE), st.integers(0, SIZE)), st.none()),
     ),
     min_size=3,
     max_size=40,

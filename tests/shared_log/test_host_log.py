@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -430,7 +431,7 @@ def test_another_clock_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_process_shares_only_as_many_logs_as_its_descriptors_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "descriptor_limit", lambda: 64)
+    monkeypatch.setattr(host, "descriptor_limit", lambda: 32)
     carrier = HostCarrier.at(tmp_path / "log")
     joined = [carrier.join(b"key %d" % number, START) for number in range(5)]
     assert [log is not None for log in joined] == [True, True, True, True, False]
@@ -468,3 +469,75 @@ def test_the_last_member_removes_the_file_and_leaves_none_that_was_not_used(tmp_
     first.close()
     second.close()
     assert [each for each in path.iterdir() if each.suffix == f".{PROTOCOL}"] == []
+
+
+@pytest.mark.parametrize("left", [0, 1, 143, 144, 2047])
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_file_that_is_cut_off_ends_its_sharing_and_no_process(tmp_path: Path, left: int, count: int) -> None:
+    with peers(tmp_path, count) as found:
+        os.truncate(log_file(tmp_path), left)
+        now = START
+        for each in found * 3:
+            now += PROBED_EVERY
+            each.step(b"said", now=now)
+        if left < 144 or count == 2:
+            assert [bool(each.log.ended) for each in found] == [True] * count
+        joiner = Peer(tmp_path / "log", now=now)
+        assert joiner.step(now=now) is ALONE
+        joiner.carrier.close()
+
+
+def rejoined(found: list[Peer], now: float) -> None:
+    """Let the peers step until all are members of one log."""
+    for _ in range(6):
+        for each in found:
+            each.step(now=now)
+            now += 0.03
+    assert [each.log.members for each in found] == [len(found)] * len(found)
+
+
+@pytest.mark.parametrize("damage", ["removed", "replaced by a copy", "replaced by an empty file"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_members_of_a_file_that_was_removed_meet_at_the_new_one(tmp_path: Path, damage: str, count: int) -> None:
+    with peers(tmp_path, count) as found:
+        found[0].step(b"before")
+        for each in found:
+            each.step()
+        file = log_file(tmp_path)
+        copy = file.read_bytes()
+        file.unlink()
+        if damage != "removed":
+            file.touch(0o600)
+            file.write_bytes(copy if damage == "replaced by a copy" else b"")
+        joiner = Peer(tmp_path / "log")
+        joiner.step()
+        now = START + PROBED_EVERY
+        returned = []
+        for each in found * 3:
+            step = each.step(now=now)
+            returned += [each] if step is not None and step.returned else []
+            joiner.step(now=now)
+            now += 0.03
+        assert [returned.count(each) for each in found] == [1] * count, "each announces its attempts again, once"
+        rejoined([*found, joiner], now)
+        found[0].step(b"after", now=now + 2.0)
+        for each in (*found[1:], joiner):
+            each.step(now=now + 2.0)
+            assert each.state[-1] == b"after"
+        assert [each.log.ended for each in (*found, joiner)] == [""] * (count + 1)
+        joiner.carrier.close()
+
+
+@pytest.mark.parametrize("damage", ["folder", "link", "directory"])
+def test_a_file_that_cannot_be_opened_again_ends_its_sharing(tmp_path: Path, damage: str) -> None:
+    with peers(tmp_path, 2) as found:
+        file = log_file(tmp_path)
+        if damage == "folder":
+            shutil.rmtree(file.parent)
+        else:
+            file.unlink()
+            file.mkdir() if damage == "directory" else file.symlink_to("/etc/passwd")
+        for now in (START + PROBED_EVERY, START + PROBED_EVERY + 0.01):
+            for each in found:
+                each.step(now=now)
+        assert [bool(each.log.ended) for each in found] == [True, True]

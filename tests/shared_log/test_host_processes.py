@@ -41,11 +41,11 @@ def test_forty_forks_at_once_break_no_sequence(tmp_path: Path, members: str) -> 
 
 
 WRITES = 6
-"""Of one step that says records over the end of the ring, publishes a head and hands over a checkpoint: two for the
-records, one for the head, one for the checkpoint; the step ends before the last of these numbers."""
+"""Of one step that says records over the end of the ring, publishes a head and hands over a checkpoint: one before the
+records, two for them, one for the head, one for the checkpoint, and one that makes all of it visible."""
 
 
-@pytest.mark.parametrize("write", range(WRITES))
+@pytest.mark.parametrize("write", range(WRITES + 1))
 def test_a_member_killed_at_any_write_of_its_step_said_all_or_nothing(tmp_path: Path, write: int) -> None:
     with peers(tmp_path, 2) as (one, two):
         while not RING - 40_000 < one.log._file.words[TAIL] < RING - 10_000:  # type: ignore[union-attr]
@@ -63,7 +63,7 @@ def test_a_member_killed_at_any_write_of_its_step_said_all_or_nothing(tmp_path: 
             each.step(b"later", now=START + 9.0)
         last = two.step(now=START + 9.0)
         assert shared(last).members == 2
-        expected = [b"y" * 30_000] * 3 if write >= 2 else []
+        expected = [b"y" * 30_000] * 3 if write == WRITES else []
         assert [each for each in one.state if each != b"later"] == expected
         assert sorted(two.state) == sorted(one.state)
         assert len(one.gone) == len(two.gone) == 1
@@ -75,17 +75,18 @@ def test_a_member_killed_at_any_write_of_its_step_said_all_or_nothing(tmp_path: 
 
 def test_entries_that_a_killed_member_overwrote_are_not_read(tmp_path: Path) -> None:
     with peers(tmp_path, 3) as (one, two, three):
-        words = one.log._file.words  # type: ignore[union-attr]
-        behind = words[TAIL]
-        while words[TAIL] - behind < RING - 50_000:
+        file = one.log._file
+        assert file is not None
+        behind = file.peek(TAIL)
+        while file.peek(TAIL) - behind < RING - 50_000:
             one.enter()
             one.log.leave([Record(START, b"x" * 20_000)], None)
         pid = os.fork()
         if not pid:
-            _killed_at(tmp_path, 1)
+            _killed_at(tmp_path, 2)
         os.waitpid(pid, 0)
         three.step(b"saved")
-        assert words[TAIL] - behind <= RING < words[LIMIT] - behind
+        assert file.peek(TAIL) - behind <= RING < file.peek(LIMIT) - behind
         assert shared(two.step(now=START + 1.5)).checkpoint
         assert two.state == three.state
         assert two.log.ended == ""

@@ -152,7 +152,7 @@ class LogSession:
     def begin(self, now: float) -> None:
         """Begin a step: apply what the other members did. Where the log is locked, hold admissions back."""
         replica, log = self.replica, self._log
-        if replica.alone and log is not None and log.is_alone():
+        if replica.alone and log is not None and log.is_alone(now):
             replica.held_until = -INFINITY
             return
         replica.stepping = True

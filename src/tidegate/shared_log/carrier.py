@@ -3,7 +3,7 @@
 Theory of operation. A *log* belongs to one key, or to one account with all of its keys. A *member* is one process at
 one log. A step of a member is: `enter` locks the log and returns the entries that other members appended; the member
 replays them, decides with its own replica, and gives `leave` the records of its own events. A carrier keeps the log: a
-mapped file of one host, Redis, PostgreSQL, or memory in tests. It does not read payloads.
+file of one host, Redis, PostgreSQL, or memory in tests. It does not read payloads.
 
 Instants in a payload are offsets in seconds from its entry's `at`, so that a carrier between hosts, whose monotonic
 clocks differ, maps `at` alone.
@@ -81,7 +81,7 @@ class Step(NamedTuple):
 
 
 ALONE = Step()
-"""The step of a member without others: it appends and locks nothing, and costs one load of eight bytes.
+"""The step of a member without others: it appends and locks nothing, and costs one read of eight bytes.
 
 `leave` has no effect after it, and need not be called."""
 
@@ -104,7 +104,7 @@ class MemberLog(Protocol):
     joins_until: float
     """Instant in monotonic seconds until which steps may be None because this member has not joined yet."""
 
-    def is_alone(self) -> bool:
+    def is_alone(self, now: float) -> bool:
         """Return whether `enter` would return `ALONE`, at less cost; it may say False without need."""
 
     def enter(self, now: float) -> Step | None:

@@ -29,9 +29,6 @@ DESCRIPTORS = 8
 """Share of the file descriptors of this process that logs may take, as a divisor. Raising it shares fewer keys. Chosen:
 a program's own connections need the rest."""
 
-DESCRIPTORS_OF_LOG = 2
-"""Descriptors of one log. Derived: the file, and the copy that `mmap` keeps before Python 3.13."""
-
 
 def descriptor_limit() -> int:
     """Return the number of descriptors that this process may have."""
@@ -61,7 +58,7 @@ class HostCarrier:
         self.secret = folder.secret()
         self._lives = Lives(folder)
         self._logs: set[HostLog] = set()
-        self._most = max(1, descriptor_limit() // (DESCRIPTORS * DESCRIPTORS_OF_LOG))
+        self._most = max(1, descriptor_limit() // DESCRIPTORS)
         self._used, self._counted_at, self._cleared_at = 0, -math.inf, -math.inf
         _carriers.add(self)
         with contextlib.suppress(OSError, Unshared):

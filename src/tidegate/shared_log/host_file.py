@@ -1,16 +1,14 @@
 """Layout of a host's log, and each read and write of it. The caller holds the file's lock, except where stated.
 
-The first page is mapped: 8-byte words, then a row for each member. The rest is read and written by offset, so that a
-file that is cut off gives an error and not a signal. In order: the heads, a ring of entries, and two checkpoints that
-are written in turn. The word that makes new content visible is stored last, so a process that is killed at any instant
-leaves the content before.
+The first page has 8-byte words, then a row for each member. Then follow the heads, a ring of entries, and two
+checkpoints that are written in turn. Everything is read and written by offset, and nothing is mapped: a file that is
+cut off gives an error and not a signal. A step reads the words once, and stores them with its end in one write. Content
+is written before the words that make it visible, so a process that is killed at any instant leaves the content before.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import mmap
 import os
 import secrets
 import struct
@@ -61,6 +59,10 @@ ROWS_AT = 1024
 ROW = struct.Struct("<QHHI")
 """A member: life (0: none), number, rank."""
 
+WORDS_SIZE = 8 * (CHECKPOINT_RANK + 1)
+HEADER_SIZE = ROWS_AT + MEMBERS * ROW.size
+"""Bytes of the words, and of the words and the rows, which are read together."""
+
 HEADS_AT = PAGE
 HEAD = struct.Struct("<qd10d")
 
@@ -68,6 +70,10 @@ RING_AT = HEADS_AT + 2 * PAGE
 RING = 512 * 1024
 """Bytes of entries. Raising it lets a member sleep longer before it must load a checkpoint. Measured: 300 bytes a call,
 so 1,700 calls."""
+
+RESERVED = RING // 64
+"""Bytes after an append that may be overwritten by the next ones. Raising it saves writes, and makes the ring shorter.
+Chosen: 30 appends."""
 
 ENTRY = struct.Struct("<IHd")
 MAX_PAYLOAD = 65_535
@@ -114,14 +120,14 @@ class Saved(NamedTuple):
 
 
 class LogFile:
-    """An open file with its first page mapped."""
+    """An open file, and a copy of its words and rows as `load` has read them."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._map: mmap.mmap | None = None
-        self.words: memoryview[int] = memoryview(bytes(PAGE)).cast("Q")
-        self._seconds: memoryview[float] = memoryview(bytes(PAGE)).cast("d")
-        self._page = memoryview(bytes(PAGE))
+        self._header = memoryview(bytearray(HEADER_SIZE))
+        self.words: memoryview[int] = self._header.cast("Q")
+        self._seconds: memoryview[float] = self._header.cast("d")
+        self._stored = bytes(WORDS_SIZE)
         self._members: tuple[int, list[Member]] = (-1, [])
 
     @property
@@ -130,25 +136,37 @@ class LogFile:
         return os.fstat(self.descriptor).st_size
 
     def attach(self) -> bool:
-        """Map the first page; return False where the file has none yet."""
+        """Read the words and the rows; return False where the file has no whole page yet."""
         if self.size < PAGE:
             return False
-        if self._map is None:
-            options = {"trackfd": False} if sys.version_info >= (3, 13) else {}
-            self._map = mmap.mmap(self.descriptor, PAGE, **options)
-            self._page = memoryview(self._map)
-            self.words, self._seconds = self._page.cast("Q"), self._page.cast("d")
+        self.load()
         return True
 
+    def load(self) -> None:
+        """Read the words and the rows; raise `CorruptLog` where the file is cut off."""
+        found = self._read(HEADER_SIZE, 0)
+        self._header[:], self._stored = found, found[:WORDS_SIZE]
+
+    def peek(self, word: int) -> int:
+        """Return a word as it is in the file now, also without the lock; 0 where the file is cut off."""
+        return int.from_bytes(os.pread(self.descriptor, 8, 8 * word), sys.byteorder)
+
+    def commit(self) -> None:
+        """Store the words that were changed."""
+        words = bytes(self._header[:WORDS_SIZE])
+        if words != self._stored:
+            self._write(words, 0)
+            self._stored = words
+
     def reset(self) -> None:
-        """Write a log without members and entries. The zeros are written: a store to a page without memory is fatal."""
-        generation = secrets.randbits(63) | 1
+        """Write a log without members and entries."""
         os.ftruncate(self.descriptor, min(self.size, PAGE))
-        self._write(bytes(PAGE), 0)
-        self.attach()
+        self._header[:] = bytes(HEADER_SIZE)
         self.words[PROTOCOL_WORD] = PROTOCOL
-        self.words[GENERATION] = generation
+        self.words[GENERATION] = secrets.randbits(63) | 1
         self.words[MAGIC_WORD] = MAGIC
+        self._write(bytes(self._header) + bytes(PAGE - HEADER_SIZE), 0)
+        self._stored = bytes(self._header[:WORDS_SIZE])
         self._members = (-1, [])
 
     def grow(self) -> None:
@@ -164,8 +182,9 @@ class LogFile:
 
     def shrink(self) -> None:
         """Reduce the file to its first page: its member is alone."""
-        os.ftruncate(self.descriptor, PAGE)
         self.words[CHECKPOINT] = self.words[WAITING] = 0
+        self.commit()
+        os.ftruncate(self.descriptor, PAGE)
 
     def second(self, word: int) -> float:
         """Return a word that is an instant; raise `CorruptLog` where it is none."""
@@ -182,7 +201,7 @@ class LogFile:
         """Return the rows in use. A member that left without the lock is only seen with `reread`."""
         population = self.words[POPULATION]
         if reread or self._members[0] != population:
-            rows = ROW.iter_unpack(self._page[ROWS_AT : ROWS_AT + MEMBERS * ROW.size])
+            rows = ROW.iter_unpack(self._header[ROWS_AT:])
             found = [Member(row, life, number, rank) for row, (life, number, rank, _) in enumerate(rows) if life]
             if len({each.number for each in found}) != len(found):
                 raise CorruptLog("two of its members have one number")
@@ -201,15 +220,15 @@ class LogFile:
             number = (number + 1) & 0xFFFF
         self.words[NEXT_MEMBER] = number + 1
         self._clear_head(row)
-        # The life comes last: a row without one is free.
-        ROW.pack_into(self._page, ROWS_AT + row * ROW.size, 0, number, PENDING, 0)
-        self.set_life(row, life)
-        self._count_population()
-        return Member(row, life, number, PENDING)
+        member = Member(row, life, number, PENDING)
+        self._write_row(member)
+        return member
 
     def set_life(self, row: int, life: int) -> None:
         """Store the number of a member's process; also without the lock, by that member itself."""
-        self.words[(ROWS_AT + row * ROW.size) // 8] = life
+        place = ROWS_AT + row * ROW.size
+        self.words[place // 8] = life
+        self._write(self._header[place : place + 8], place)
 
     def life(self, row: int) -> int:
         """Return the number of a row's process."""
@@ -217,7 +236,12 @@ class LogFile:
 
     def set_rank(self, member: Member, rank: int) -> None:
         """Store the rank of a member."""
-        ROW.pack_into(self._page, ROWS_AT + member.row * ROW.size, member.life, member.number, rank, 0)
+        self._write_row(member._replace(rank=rank))
+
+    def _write_row(self, member: Member) -> None:
+        place = ROWS_AT + member.row * ROW.size
+        ROW.pack_into(self._header, place, member.life, member.number, member.rank, 0)
+        self._write(self._header[place : place + ROW.size], place)
         self._count_population()
 
     def remove_member(self, member: Member) -> None:
@@ -251,9 +275,10 @@ class LogFile:
     def _append(self, block: bytes | bytearray, last: float) -> None:
         tail = self.words[TAIL]
         # Readers must know what is overwritten also when this process is killed before it moves the tail, so the limit
-        # is not lowered; beyond the ring it is that of a corrupt file.
-        limit = self.words[LIMIT]
-        self.words[LIMIT] = max(tail + len(block), limit if limit <= tail + RING else 0)
+        # is not lowered; beyond the ring it is that of a corrupt file. It is raised by more, as each time is a write.
+        if not tail + len(block) <= self.words[LIMIT] <= tail + RING:
+            self.words[LIMIT] = tail + len(block) + RESERVED
+            self.commit()
         start = tail % RING
         first = RING - start
         if len(block) <= first:
@@ -366,11 +391,5 @@ class LogFile:
             done = os.pwrite(self.descriptor, content, offset)
 
     def close(self) -> None:
-        """Close the file; `words` are zeros from now on."""
-        self.words, self._seconds = memoryview(bytes(PAGE)).cast("Q"), memoryview(bytes(PAGE)).cast("d")
-        if self._map is not None:
-            self._page.release()
-            with contextlib.suppress(BufferError):
-                self._map.close()
-            self._map = None
+        """Close the file."""
         os.close(self.descriptor)

@@ -1,10 +1,15 @@
-"""One member's end of a host's log: joining, the steps under the file's lock, and the ways out of sharing."""
+"""One member's end of a host's log: joining, the steps under the file's lock, and the ways out of sharing.
+
+Once in `PROBED_EVERY` a member looks whether its file still has its name. Where it was removed or replaced, the member
+joins the file that has the name now, as if the log had lost its content.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+import sys
 import time
 from collections.abc import Sequence
 from typing import Protocol
@@ -88,7 +93,7 @@ class HostLog:
         self.member = -1
         self._folder, self._lives, self._name, self._owner = folder, lives, name, owner
         self._reason = ""
-        self._closed = False
+        self._closed = self._returned = False
         self.keeps = True
         self.joins_until = float("-inf")
         self._blank()
@@ -96,8 +101,8 @@ class HostLog:
     def _blank(self) -> None:
         """Forget the membership."""
         self._file: LogFile | None = None
-        self._words: memoryview[int] = memoryview(bytes(PAGE)).cast("Q")
-        self._sole = -1
+        self._descriptor, self._sole_word = -1, b""
+        self._named_at = float("-inf")
         self._me: Member | None = None
         self._generation = 0
         self._held = self._away = False
@@ -136,13 +141,19 @@ class HostLog:
         finally:
             self._unlock()
 
-    def is_alone(self) -> bool:
-        """Return whether there is no other member, by one load of eight bytes."""
-        return self._words[POPULATION] == self._sole
+    def is_alone(self, now: float) -> bool:
+        """Return whether there is no other member, by one read of eight bytes."""
+        if not self._sole_word or not self._named_at <= now < self._named_at + PROBED_EVERY:
+            return False
+        try:
+            # Written out because every call of a lone member runs this.
+            return os.pread(self._descriptor, 8, 8 * POPULATION) == self._sole_word
+        except OSError:
+            return False
 
     def enter(self, now: float) -> Step | None:
-        """Lock the log and read it; one load of eight bytes for a member without others."""
-        if self._words[POPULATION] == self._sole:
+        """Lock the log and read it; one read of eight bytes for a member without others."""
+        if self.is_alone(now):
             return ALONE
         if self._reason or self._closed:
             return ENDED if self._reason else ALONE
@@ -218,7 +229,7 @@ class HostLog:
     def _waits(self, now: float) -> bool:
         """Return whether a member without a state still waits for a checkpoint."""
         me = self._me
-        waits = me is not None and me.rank == PENDING and self._words[CHECKPOINT] == self._awaited
+        waits = me is not None and me.rank == PENDING and self._peek(CHECKPOINT) == self._awaited
         return waits and self._joined_at <= now < self._joined_at + PATIENCE
 
     def _lock(self) -> bool:
@@ -226,14 +237,26 @@ class HostLog:
             self._file = LogFile(self._folder.open_file(self._name, os.O_CREAT))
         return lock(self._file.descriptor)
 
-    def _unlock(self) -> None:
+    def _unlock(self, commits: bool = True) -> None:
         if self._file is not None:
-            with contextlib.suppress(OSError):
-                unlock(self._file.descriptor)
+            try:
+                if commits:
+                    self._file.commit()
+            except OSError:
+                pass  # The file is gone or cut off, which the next step finds.
+            finally:
+                with contextlib.suppress(OSError):
+                    unlock(self._file.descriptor)
+
+    def _peek(self, word: int) -> int:
+        try:
+            return self._file.peek(word) if self._file is not None else 0
+        except OSError:
+            return 0
 
     def _busy(self, now: float) -> Step | None:
         """Wait for the lock until `PATIENCE` is over, then go alone for a while."""
-        steps = self._words[STEPS]
+        steps = self._peek(STEPS)
         moved = steps != self._busy_steps
         if (
             not self._busy_from <= now
@@ -255,18 +278,29 @@ class HostLog:
     def _step(self, now: float) -> Step | None:
         file, me = self._file, self._me
         assert file is not None
+        if me is not None and not self._named_at <= now < self._named_at + PROBED_EVERY:
+            if not self._folder.holds(self._name, file.descriptor):
+                # What the others do is not known any more, nor the own attempts to those at the new file.
+                self._unlock()
+                self._drop()
+                self._returned = True
+                return None
+            self._named_at = now
         if me is None or not self._is_member(file, me):
             # Either it never joined, or the others took it for dead.
             me = self._join(now)
-            if me is None:
+            if me is None or self._waits(now):
                 return None
-            if file.words[POPULATION] == self._sole:
-                return ALONE
-            if self._waits(now):
-                return None
+        if self._returned:
+            self._returned = False
+            return self._read(file, me, now)._replace(returned=True)
+        if self._sole_word and file.words[POPULATION] == int.from_bytes(self._sole_word, sys.byteorder):
+            return ALONE
+        self._sole_word = b""
         return self._read(file, me, now)
 
     def _is_member(self, file: LogFile, me: Member) -> bool:
+        file.load()
         if file.words[MAGIC_WORD] != MAGIC:
             raise CorruptLog("its first bytes are not those of a log")
         return file.words[GENERATION] == self._generation and file.life(me.row) == me.life
@@ -278,10 +312,12 @@ class HostLog:
         if not self._folder.holds(self._name, file.descriptor):
             self._drop()
             return None
+        self._named_at = now
         life = self._lives.begin()
         fresh = not file.attach()
         # One is enough: the dead ones are found later, one at a time.
-        is_used = not fresh and any(self._lives.holds(each.life) for each in self._rows(file))
+        others = [] if fresh else [each for each in self._rows(file) if each.life != life]
+        is_used = any(self._lives.holds(each.life) for each in others)
         if not is_used:
             if fresh and not self._owner.has_room(PAGE):
                 self._remove(file)
@@ -294,6 +330,11 @@ class HostLog:
                 if not self._owner.has_room(SIZE - PAGE):
                     raise Unshared("the shared files of this user have reached their budget")
                 file.grow()
+            for each in file.members():
+                if each.life == life:
+                    # A copy of a file that this process used before.
+                    file.append(each.number, [(now, b"")])
+                    file.remove_member(each)
         me = file.add_member(life)
         if me is None:
             # Processes that end quickly may fill all rows before the dead ones are found.
@@ -301,14 +342,14 @@ class HostLog:
             me = file.add_member(life)
         if me is None:
             raise Unshared("it has the largest number of members already")
-        self._words, self._generation = file.words, file.words[GENERATION]
+        self._generation = file.words[GENERATION]
         self._cursor, self._joined_at = file.words[TAIL], now
         self._last_at = file.second(LAST_AT)
         self._me, self.member = me, me.number
         if not is_used:
             self._set_rank(file, FULL)
             self._live = [self._me]
-            self._sole = file.words[POPULATION]
+            self._note_sole(file)
             return self._me
         self._live = file.members()
         # A checkpoint that is there already is loaded at once.
@@ -455,13 +496,20 @@ class HostLog:
         """Stop appending: there is no other member."""
         file.shrink()
         self._kept.clear()
-        self._sole = file.words[POPULATION]
+        self._note_sole(file)
+
+    def _note_sole(self, file: LogFile) -> None:
+        """Note that there is no other member until the number of the members changes."""
+        self._descriptor, self._sole_word = file.descriptor, file.words[POPULATION].to_bytes(8, sys.byteorder)
 
     def _leave_log(self) -> None:
         file, me = self._file, self._me
-        if file is None or me is None or file.words[GENERATION] != self._generation or file.life(me.row) != me.life:
+        if file is None or me is None:
             return
         self._held = self._held or lock(file.descriptor)
+        file.load()
+        if file.words[GENERATION] != self._generation or file.life(me.row) != me.life:
+            return
         if not self._held:
             # No process has this number: the others find this member dead.
             file.set_life(me.row, secrets.randbits(63) | 1)
@@ -493,7 +541,9 @@ class HostLog:
         self._reason = str(error) or type(error).__name__
         file, me = self._file, self._me
         with contextlib.suppress(Exception):
-            if file is not None and me is not None and file.life(me.row) == me.life:
-                file.set_life(me.row, secrets.randbits(63) | 1)
-        self._unlock()
+            if file is not None and me is not None:
+                file.load()
+                if file.life(me.row) == me.life:
+                    file.set_life(me.row, secrets.randbits(63) | 1)
+        self._unlock(commits=False)
         self._drop()

@@ -107,7 +107,7 @@ class MemoryMember:
             each.wanted = True
         log.members[self.member] = self
 
-    def is_alone(self) -> bool:
+    def is_alone(self, now: float) -> bool:
         """Return whether there is no other member."""
         return len(self.log.members) == 1 and not self._store.away and self._read == len(self.log.entries)
 

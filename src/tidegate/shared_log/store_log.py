@@ -219,7 +219,7 @@ class StoreLog:
                 return self._asked_at + SOLE_EVERY
             return self._asked_at + (HEAD_EVERY if self._own_head or self._rank != FULL else STEP_EVERY)
 
-    def is_alone(self) -> bool:
+    def is_alone(self, now: float) -> bool:
         """Return False: each step asks the carrier's thread for news."""
         return False
 
