@@ -96,11 +96,12 @@ def test_refusal_for_a_listed_reason_goes_to_the_next_choice(virtual: VirtualWai
 
 
 def test_money_is_not_asked_again_while_its_key_is_rejected(virtual: VirtualWaits) -> None:
-    first, second = Model("a", NO_MONEY), Model("b")
+    first, second = Model("a", NO_MONEY, NO_MONEY), Model("b")
     judge = virtual.fallback(first, second)
+    judge.execute(0)
     judge.execute(1)
     answered = judge.execute(2)
-    assert (answered.value, first.calls) == ("b 2", 1)
+    assert (answered.value, first.calls) == ("b 2", 2)
     assert reasons(answered) == [("a", "money")]
     assert answered.passed_over[0].until is None
 
@@ -149,12 +150,12 @@ def test_when_none_opens_in_time_the_first_choices_own_refusal_is_raised(virtual
 
 
 def test_without_money_anywhere_nothing_is_waited_for(virtual: VirtualWaits) -> None:
-    first, second = Model("a", NO_MONEY), Model("b", NO_MONEY)
+    first, second = Model("a", NO_MONEY, NO_MONEY), Model("b", NO_MONEY, NO_MONEY)
     judge = virtual.fallback(first, second)
-    for _ in range(2):
+    for _ in range(3):
         with pytest.raises((ProviderError, tidegate.Error), match="status 429"):
             judge.execute(1)
-    assert (first.calls, second.calls, virtual.now) == (1, 1, 1000.0)
+    assert (first.calls, second.calls, virtual.now) == (2, 2, 1000.0)
 
 
 @pytest.mark.parametrize(("patience", "chosen"), [(30.0, "a"), (10.0, "b")])
@@ -323,7 +324,7 @@ def test_key_that_direct_calls_queue_for_serves_the_fallback_in_turn() -> None:
 
 
 def test_closed_choice_keeps_one_callback_however_many_calls_pass_it_over(virtual: VirtualWaits) -> None:
-    first, second = Model("a", DAY), Model("b")
+    first, second = Model("a", DAY, DAY), Model("b")
     judge = virtual.fallback(first, second)
     for row in range(50):
         assert judge.execute(row).choice.endswith("b")

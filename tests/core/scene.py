@@ -10,7 +10,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.exchange import AttemptResult, CallPolicy, ExchangeResult, Flow, Resume, Send, WaitUntil
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cost, Outcome
+from tidegate.core.values import Cost, Outcome, ReplayableRefusal
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
@@ -18,29 +18,30 @@ from tidegate.testing import VirtualClock
 class PricedCall(GovernedCall):
     """A call at a fixed price."""
 
-    __slots__ = ("expected", "mocked")
+    __slots__ = ("credential", "expected", "mocked")
 
+    credential: str
     expected: Cost
     mocked: bool
 
     def price(self, estimate: CostEstimator) -> Cost:
         return self.expected
 
-    def replayable(self) -> bool:
-        return not self.mocked
+    def receives(self, answer: ReplayableRefusal | None) -> bool:
+        return answer is not None and not self.mocked and answer.credential in ("", self.credential)
 
 
 class Caller:
     """One call: `state` is `sent`, `waiting` or `ended`."""
 
-    def __init__(self, scene: Scene, max_wait: float, cost: Cost, mocked: bool, priority: int) -> None:
+    def __init__(self, scene: Scene, max_wait: float, cost: Cost, mocked: bool, priority: int, credential: str) -> None:
         self.scene = scene
         self.woken = False
         self.ended: ExchangeResult | None = None
         self.permit: Permit | None = None
         self.until: float | None = None
         governed = self.governed = PricedCall(scene.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
-        governed.expected, governed.mocked = cost, mocked
+        governed.expected, governed.mocked, governed.credential = cost, mocked, credential
         permit = governed.try_start()
         if permit is not None:
             self.flow: Flow | None = None
@@ -105,10 +106,15 @@ class Scene:
         self.registry = RateLimitRegistry(Settings(**settings), clock=self.clock, draw=lambda: 0.5)
 
     def call(
-        self, max_wait: float = 3600.0, cost: Cost | None = None, mocked: bool = False, priority: int = 0
+        self,
+        max_wait: float = 3600.0,
+        cost: Cost | None = None,
+        mocked: bool = False,
+        priority: int = 0,
+        credential: str = "",
     ) -> Caller:
         """A call that comes now."""
-        return Caller(self, max_wait, cost or Cost(), mocked, priority)
+        return Caller(self, max_wait, cost or Cost(), mocked, priority, credential)
 
     @property
     def seen(self) -> Any:

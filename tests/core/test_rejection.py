@@ -33,29 +33,150 @@ def replayed(caller: Caller) -> bool:
     return caller.ended is not None and caller.ended.ending is Ending.REPLAYED
 
 
-def reject(scene: Scene, outcome: Outcome = NO_MONEY, max_wait: float = 3600.0) -> Caller:
-    caller = scene.call(max_wait)
+def reject(scene: Scene, outcome: Outcome = NO_MONEY, credential: str = "") -> Caller:
+    caller = scene.call(credential=credential)
     caller.reply(outcome)
     return caller
 
 
+def reject_twice(scene: Scene, outcome: Outcome = NO_MONEY) -> Caller:
+    reject(scene, outcome)
+    return reject(scene, outcome)
+
+
+def of(credential: str, outcome: Outcome = WRONG_KEY) -> Outcome:
+    """The rejection of a call that carries a credential."""
+    assert outcome.answer is not None
+    return outcome._replace(answer=outcome.answer._replace(credential=credential))
+
+
+def test_single_rejection_is_given_to_nobody(scene: Scene) -> None:
+    reject(scene)
+    assert scene.call().state == "sent"
+    assert scene.seen.rejected == ""
+    assert scene.seen.replayed == 0
+
+
+def test_call_that_confirms_a_rejection_goes_alone(scene: Scene) -> None:
+    reject(scene)
+    asking = scene.call()
+    others = [scene.call() for _ in range(20)]
+    assert (asking.state, {each.state for each in others}) == ("sent", {"waiting"})
+    asking.reply(NO_MONEY)
+    assert {each.poll() for each in others} == {"ended"}
+    assert all(replayed(each) for each in others)
+
+
+@pytest.mark.parametrize("outcome", [OK, FORBIDDEN])
+def test_other_answer_to_the_call_that_would_confirm_it_ends_a_rejection(scene: Scene, outcome: Outcome) -> None:
+    reject(scene)
+    asking = scene.call()
+    others = [scene.call() for _ in range(3)]
+    asking.reply(outcome)
+    assert {each.poll() for each in others} == {"sent"}
+
+
+def test_slow_call_that_would_confirm_a_rejection_holds_nobody_for_long(scene: Scene) -> None:
+    reject(scene)
+    scene.call()
+    other = scene.call()
+    assert other.until is not None
+    scene.clock.advance(0.75)
+    assert other.poll() == "sent"
+
+
+def test_rejections_of_calls_sent_together_confirm_nothing(scene: Scene) -> None:
+    """Two too expensive ones may be under way at once, and the answers of the others still on their way."""
+    together = [scene.call() for _ in range(3)]
+    together[0].reply(NO_MONEY)
+    together[1].reply(NO_MONEY)
+    assert scene.seen.rejected == ""
+    assert scene.call().state == "sent"
+
+
+def test_success_between_two_rejections_begins_again(scene: Scene) -> None:
+    earlier = scene.call()
+    reject(scene)
+    earlier.reply(OK)
+    reject(scene)
+    assert scene.seen.rejected == ""
+    assert scene.call().state == "sent"
+
+
+def test_each_tenth_rejected_call_costs_no_other(scene: Scene) -> None:
+    ends = [scene.call().reply(NO_MONEY if number % 10 == 3 else OK) for number in range(60)]
+    assert ends == ["ended"] * 60
+    assert (scene.seen.answered, scene.seen.replayed) == (54, 0)
+
+
+def test_rejection_is_given_to_the_same_credential_only(scene: Scene) -> None:
+    reject(scene, of("old"), "old")
+    reject(scene, of("old"), "old")
+    assert replayed(scene.call(credential="old"))
+    assert scene.call(credential="new").state == "sent"
+
+
+def test_rejection_ends_with_the_success_of_another_credential(scene: Scene) -> None:
+    reject(scene, of("old"), "old")
+    reject(scene, of("old"), "old")
+    scene.call(credential="new").reply(OK)
+    assert scene.call(credential="old").state == "sent"
+    assert scene.seen.rejected == ""
+
+
+def test_queued_call_with_another_credential_is_not_given_the_rejection() -> None:
+    scene = Scene(start_concurrency=2)
+    sent = [scene.call(credential="old") for _ in range(2)]
+    old, new = scene.call(credential="old"), scene.call(credential="new")
+    sent[0].reply(of("old"))
+    assert old.poll() == "sent"
+    old.reply(of("old"))
+    assert scene.seen.rejected == "auth"
+    assert new.poll() == "sent"
+
+
+def test_refresh_at_each_rejection_loses_no_call(scene: Scene) -> None:
+    """A token lives for ten calls; the caller takes a new one at a rejection and asks again."""
+    token, lost = 0, 0
+    for number in range(100):
+        for _ in range(2):
+            caller = scene.call(credential=str(token))
+            if caller.state == "sent":
+                caller.reply(of(str(token)) if token < number // 10 else OK)
+            if not (replayed(caller) or token < number // 10):
+                break
+            token = number // 10
+        else:
+            lost += 1
+    assert lost == 0
+
+
+def test_dead_key_with_a_hundred_queued_calls_sends_few() -> None:
+    scene = Scene(start_concurrency=3)
+    calls = [scene.call(credential="dead") for _ in range(100)]
+    while under_way := [each for each in calls if each.poll() == "sent"]:
+        under_way[0].reply(of("dead"))
+    assert {each.state for each in calls} == {"ended"}
+    assert scene.seen.attempts <= 5
+
+
 @pytest.mark.parametrize("outcome", [NO_MONEY, WRONG_KEY, day(None)])
 def test_rejected_key_answers_calls_for_a_second(scene: Scene, outcome: Outcome) -> None:
-    first = reject(scene, outcome)
-    assert first.ended is not None
-    assert first.ended.ending is Ending.GIVEN_UP
-    assert first.ended.attempt is not None
-    assert first.ended.attempt.response == "own"
+    for first in (reject(scene, outcome), reject(scene, outcome)):
+        assert first.ended is not None
+        assert first.ended.ending is Ending.GIVEN_UP
+        assert first.ended.attempt is not None
+        assert first.ended.attempt.response == "own"
     for _ in range(40):
         scene.clock.advance(0.02)
         assert replayed(scene.call())
-    assert (scene.seen.attempts, scene.seen.replayed, scene.seen.calls) == (1, 40, 41)
-    assert scene.seen.failed_calls == 41
+    assert (scene.seen.attempts, scene.seen.replayed, scene.seen.calls) == (2, 40, 42)
+    assert scene.seen.failed_calls == 42
 
 
 @pytest.mark.parametrize("outcome", [FORBIDDEN, NO_MONEY_403, INVALID, WRONG_KEY._replace(answer=None)])
 def test_answer_of_one_request_is_replayed_to_nobody(scene: Scene, outcome: Outcome) -> None:
-    reject(scene, outcome)
+    reject_twice(scene, outcome)
     assert scene.call().state == "sent"
     assert scene.seen.rejected == ""
 
@@ -65,6 +186,8 @@ def test_rejected_key_answers_those_in_line_at_once(scene: Scene) -> None:
     waiting = [scene.call() for _ in range(20)]
     assert {each.state for each in waiting} == {"waiting"}
     sent[0].reply(NO_MONEY)
+    assert waiting[0].poll() == "sent"
+    waiting.pop(0).reply(NO_MONEY)
     assert all(each.woken for each in waiting)
     assert {each.poll() for each in waiting} == {"ended"}
     assert all(replayed(each) for each in waiting)
@@ -72,19 +195,19 @@ def test_rejected_key_answers_those_in_line_at_once(scene: Scene) -> None:
 
 
 def test_rejected_key_lets_one_ask_after_a_second(scene: Scene) -> None:
-    reject(scene)
+    reject_twice(scene)
     scene.clock.advance(1.0)
     asking = scene.call()
     assert asking.state == "sent"
     assert all(replayed(scene.call()) for _ in range(5))
     asking.reply(NO_MONEY)
     assert replayed(scene.call())
-    assert scene.seen.attempts == 2
+    assert scene.seen.attempts == 3
 
 
 @pytest.mark.parametrize("outcome", [ABANDONED, OUTAGE])
 def test_asking_call_that_came_to_nothing_lets_the_next_ask(scene: Scene, outcome: Outcome) -> None:
-    reject(scene)
+    reject_twice(scene)
     scene.clock.advance(1.0)
     scene.call().reply(outcome)
     assert scene.call().state == "sent"
@@ -92,7 +215,7 @@ def test_asking_call_that_came_to_nothing_lets_the_next_ask(scene: Scene, outcom
 
 def test_asking_call_that_is_not_rejected_quickly_was_let_in(scene: Scene) -> None:
     """An answer may take minutes: it must not hold up the key that works again."""
-    reject(scene)
+    reject_twice(scene)
     scene.clock.advance(1.0)
     asking = scene.call()
     assert asking.state == "sent"
@@ -104,7 +227,7 @@ def test_asking_call_that_is_not_rejected_quickly_was_let_in(scene: Scene) -> No
 def behind_a_slow_asking_one(count: int) -> tuple[Scene, Caller, list[Caller]]:
     """A rejected key with two slots, the call that asks it again, and `count` calls that came 0.3 s later."""
     scene = Scene(start_concurrency=2)
-    reject(scene)
+    reject_twice(scene)
     scene.clock.advance(1.0)
     asking = scene.call()
     scene.clock.advance(0.3)
@@ -133,7 +256,7 @@ def test_calls_behind_a_slow_asking_one_go_when_it_is_answered() -> None:
 
 @pytest.mark.parametrize("outcome", [OK, REFUSED, FORBIDDEN])
 def test_other_answer_of_a_later_attempt_ends_the_rejection(scene: Scene, outcome: Outcome) -> None:
-    reject(scene)
+    reject_twice(scene)
     scene.clock.advance(1.0)
     asking = scene.call()
     asking.reply(outcome)
@@ -142,13 +265,13 @@ def test_other_answer_of_a_later_attempt_ends_the_rejection(scene: Scene, outcom
 
 def test_success_of_an_earlier_attempt_does_not_end_the_rejection(scene: Scene) -> None:
     earlier = scene.call()
-    reject(scene)
+    reject_twice(scene)
     earlier.reply(OK)
     assert replayed(scene.call())
 
 
 def test_scripted_call_is_sent_to_a_rejected_key(scene: Scene) -> None:
-    reject(scene)
+    reject_twice(scene)
     assert scene.call(mocked=True).state == "sent"
     assert replayed(scene.call())
 
@@ -174,6 +297,8 @@ def test_day_quota_with_reset_beyond_deadline_is_handed_back(scene: Scene) -> No
     assert first.ended is not None
     assert first.ended.attempt is not None
     assert first.ended.attempt.response == "own"
+    second = scene.call(max_wait=3600.0)
+    second.reply(day(4000.0))
     assert replayed(scene.call(max_wait=3600.0))
     assert scene.call(max_wait=5000.0).state == "waiting"
 
@@ -212,7 +337,7 @@ def test_day_quota_that_frees_one_call_at_a_time_is_waited_for_again(scene: Scen
 def test_rejected_key_tells_its_reason_and_time(scene: Scene) -> None:
     told: list[Event] = []
     scene.registry.subscribe(told.append)
-    reject(scene, WRONG_KEY)
+    reject_twice(scene, WRONG_KEY)
     assert (scene.seen.rejected, scene.seen.rejected_for, scene.seen.gate) == ("auth", 1.0, "rejected")
     scene.call()
     scene.clock.advance(1.0)
@@ -220,12 +345,12 @@ def test_rejected_key_tells_its_reason_and_time(scene: Scene) -> None:
     begun = next(each for each in told if isinstance(each, KeyRejected))
     assert (begun.kind, begun.cause, begun.until, begun.status) == (Kind.PERMANENT, Cause.AUTH, None, 401)
     assert next(each for each in told if isinstance(each, KeyAccepted)).replayed == 1
-    assert sum(isinstance(each, RequestFailed) for each in told) == 2
+    assert sum(isinstance(each, RequestFailed) for each in told) == 3
 
 
 def test_rejection_is_one_warning_with_key_reason_and_count(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="tidegate"):
-        reject(scene)
+        reject_twice(scene)
         for _ in range(7):
             scene.call()
         scene.clock.advance(1.0)
@@ -240,7 +365,7 @@ def test_rejection_is_one_warning_with_key_reason_and_count(scene: Scene, caplog
 
 
 def test_try_admit_of_a_rejected_key_says_until_when(scene: Scene) -> None:
-    reject(scene)
+    reject_twice(scene)
     answer = scene.registry.try_admit(scene.seen.key)
     assert isinstance(answer, NotReady)
     assert (answer.gate, answer.ready_at) == ("rejected", 1.0)
@@ -260,11 +385,15 @@ def test_call_already_refused_is_given_the_rejection(scene: Scene) -> None:
     scene.clock.advance(5.0)
     assert caller.poll() == "sent"
     caller.reply(NO_MONEY)
-    assert replayed(other) or other.poll() == "ended"
-    assert replayed(other)
-    assert scene.seen.attempts == 2
+    scene.clock.advance(5.0)
+    assert other.poll() == "sent"
+    last = scene.call()
+    other.reply(NO_MONEY)
+    assert last.poll() == "ended"
+    assert replayed(last)
+    assert scene.seen.attempts == 3
 
 
 def test_rejection_holds_whatever_a_call_costs(scene: Scene) -> None:
-    reject(scene)
+    reject_twice(scene)
     assert replayed(scene.call(cost=Cost(tokens=1e6)))

@@ -52,8 +52,9 @@ def text(caller: Caller) -> bytes:
     return caller.ended.attempt.outcome.answer.body
 
 
-def test_the_first_call_of_each_process_asks_and_the_others_get_its_text(two: tuple[SharedScene, SharedScene]) -> None:
+def test_two_calls_of_each_process_ask_and_the_others_get_their_text(two: tuple[SharedScene, SharedScene]) -> None:
     one, other = two
+    one.call().reply(NO_MONEY)
     one.call().reply(NO_MONEY)
     assert text(one.call()) == THEIRS.body
     asking = other.call()
@@ -62,6 +63,8 @@ def test_the_first_call_of_each_process_asks_and_the_others_get_its_text(two: tu
     assert {each.state for each in waiting} == {"waiting"}
     one.clock.advance(0.02)
     asking.reply(NO_MONEY._replace(answer=OURS))
+    assert waiting[0].poll() == "sent"
+    waiting.pop(0).reply(NO_MONEY._replace(answer=OURS))
     assert {each.poll() for each in waiting} == {"ended"}
     assert {text(each) for each in waiting} == {OURS.body}
     assert text(one.call()) == THEIRS.body
@@ -108,6 +111,7 @@ def test_a_wrong_credential_of_another_process_holds_nothing(two: tuple[SharedSc
     one, other = two
     wrong = Outcome(Kind.PERMANENT, Cause.AUTH, status=401, answer=THEIRS._replace(status=401))
     one.call().reply(wrong)
+    one.call().reply(wrong)
     assert text(one.call()) == THEIRS.body
     assert [other.call().state for _ in range(3)] == ["sent"] * 3
 
@@ -116,12 +120,16 @@ def test_a_process_that_joins_hears_of_the_rejection_without_its_text() -> None:
     clock, store = VirtualClock(), MemoryStore()
     one = SharedScene(clock, store)
     one.call().reply(NO_MONEY)
+    one.call().reply(NO_MONEY)
     late = SharedScene(clock, store)
     asking = late.call()
     while asking.poll() != "sent":
         one.call()
         clock.advance(0.01)
     assert late.seen.rejected == "money"
-    assert late.call().state == "waiting"
+    behind = late.call()
+    assert behind.state == "waiting"
     asking.reply(NO_MONEY._replace(answer=OURS))
+    assert behind.poll() == "sent"
+    behind.reply(NO_MONEY._replace(answer=OURS))
     assert text(late.call()) == OURS.body

@@ -59,8 +59,9 @@ def test_execute_of_a_rejected_key_raises_facts_and_shares_no_exception() -> Non
         made.append(Refused(429, json.dumps(MONEY).encode()))
         raise made[-1]
 
-    with pytest.raises(Refused):
-        registry.execute("k", call)
+    for _ in range(2):
+        with pytest.raises(Refused):
+            registry.execute("k", call)
     for _ in range(58):
         clock.advance(0.01)
         with pytest.raises(KeyRefused) as caught:
@@ -68,7 +69,7 @@ def test_execute_of_a_rejected_key_raises_facts_and_shares_no_exception() -> Non
         assert (caught.value.cause, caught.value.status) == ("money", 429)
         assert json.loads(caught.value.body)["error"]["code"] == "insufficient_quota"
         assert caught.value.__cause__ is None
-    assert len(made) == 1
+    assert len(made) == 2
     clock.advance(1.0)
     with pytest.raises(Refused):
         registry.execute("k", call)

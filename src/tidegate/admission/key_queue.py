@@ -387,38 +387,41 @@ class KeyQueue:
         if waiter.priced_version != self.admission.estimate.version:
             self._price(waiter)
         rejection = self.admission.rejection
-        if rejection is not None:
+        if rejection is not None and (rejection.waits(waiter.deadline) or waiter.receives(rejection.holding)):
             opens = rejection.opens_at(waiter.deadline, now)
             if opens > now:
                 return opens, rejection.gate
         return self.admission.ready_at(waiter.cost, now, blocks)
 
     def _replay_or_probe(self, waiter: Waiter, now: float, out: Out) -> bool:
-        """Handle a call that arrives while the provider rejects the whole key; return False if it joins the queue.
+        """Handle a call that arrives while the provider rejects the key; return False if it joins the queue.
 
         The call gets the kept answer, or it is admitted to ask the provider again. It joins the queue to wait for a
-        named reset, or where a gate holds it and it cannot be given the kept answer.
+        named reset or for the call that confirms the rejection, where a gate holds it, or with another credential.
         """
         rejection = self.admission.rejection
         assert rejection is not None, "the key is rejected"
-        if rejection.waits(waiter.deadline):
+        answer = rejection.answer
+        if rejection.waits(waiter.deadline) or (answer is not None and not waiter.receives(answer)):
             return False
-        if waiter.replayable() and rejection.replays(waiter.deadline, now):
+        if rejection.replays(waiter.deadline, now):
             self._replay(waiter)
             return True
-        if rejection.is_elsewhere and waiter.replayable() and rejection.opens_at(waiter.deadline, now) > now:
+        if answer is not None and not rejection.confirmed:
+            return False
+        if waiter.receives(rejection.holding) and answer is None and rejection.opens_at(waiter.deadline, now) > now:
             return False
         self._price(waiter)
         admission = self.admission
         # No learned limit holds the call that asks the provider; learned limits hold the many that follow.
-        asks = rejection.may_probe(now) or not waiter.replayable() or rejection.answer is None
+        asks = rejection.may_probe(now) or answer is None
         ready, self.gate = (admission.admits if asks else admission.ready_at)(waiter.cost, now)
         if ready <= now:
             waiter.place = waiter.place or self.waiting.next_place()
             waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=asks, call=waiter.number)
             self._note_permit(waiter, now)
             return True
-        if not waiter.replayable() or rejection.answer is None:
+        if answer is None:
             return False
         if not asks and rejection.reset_at is None:
             # No queued call waits for a reset: the queue moves, or gets the answer if the call that asks is rejected.
@@ -434,7 +437,7 @@ class KeyQueue:
         if rejection.answer is None:
             return
         for waiter in list(self.waiting.in_order()):
-            if rejection.replays(waiter.deadline, now) and waiter.replayable():
+            if rejection.replays(waiter.deadline, now) and waiter.receives(rejection.answer):
                 self._remove(waiter, changed_groups)
                 self._replay(waiter)
                 to_wake.append(waiter)
@@ -469,7 +472,8 @@ class KeyQueue:
         if gate not in ("breaker", "concurrency"):
             waiter.opens_at = ready
         refusal = admission.refusal
-        if refusal is not None and now - refusal[1] <= MINUTE and gate != "breaker" and waiter.replayable():
+        recent = refusal is not None and now - refusal[1] <= MINUTE and gate != "breaker"
+        if recent and refusal is not None and waiter.receives(refusal[0].answer):
             waiter.replay = refusal[0]
 
     def _expire_early(

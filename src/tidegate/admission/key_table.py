@@ -39,7 +39,7 @@ from tidegate.core import events, saved_state
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.credentials import masked
 from tidegate.core.limiter_state import Permit
-from tidegate.core.rejection import KeyRejection
+from tidegate.core.rejection import KeyRejection, in_force
 from tidegate.core.snapshot import HeadWait, QueueForecast, RegistrySnapshot, queue_forecast
 from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, OK, REFUSED, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
@@ -281,10 +281,10 @@ class KeyTable:
             queue = self._queue_behind(permit)
             if queue is not None:
                 now = now if self._shared is None else self._shared.enter(queue, now)
-                before = queue.admission.rejection
+                before = queue.admission.rejection and in_force(queue.admission.rejection)
                 queue.admission.learn(permit, outcome, now, out)
-                if queue.admission.rejection is not before:
-                    self._note_rejection(permit.key, before, queue.admission.rejection)
+                if before is not None:
+                    self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
             to_wake = self._pump(queue, now, out)
         if to_wake or out or self._dropped or self._records:
             self._act(to_wake, out)
@@ -554,8 +554,8 @@ class KeyTable:
             if not queue.idle:
                 self._queues.move_to_end(key)
             elif over or now - queue.admission.used_at > self.settings.idle_after:
-                if queue.admission.rejection is not None:
-                    self._note_rejection(key, queue.admission.rejection, None, forgotten=True)
+                if (rejection := in_force(queue.admission.rejection)) is not None:
+                    self._note_rejection(key, rejection, None, forgotten=True)
                 queue.close()
                 del self._queues[key]
                 over = len(self._queues) >= self.settings.max_keys
@@ -587,7 +587,7 @@ class KeyTable:
             permit.settled = True
         elif not permit.settled:
             draw = 0.0 if outcome.kind is OK else self.draw()
-            before = queue.admission.rejection
+            before = queue.admission.rejection and in_force(queue.admission.rejection)
             if self._shared is not None and outcome.kind is OK and queue.admission.at_bound:
                 self._at_bound.add(queue)
             queue.admission.settle(permit, outcome, now, draw, out)
@@ -596,8 +596,8 @@ class KeyTable:
             limit = queue.admission.concurrency
             if limit.limit >= limit.highest and outcome.kind is OK and queue.admission.bound.may_rise:
                 self._at_bound.add(queue)
-            if queue.admission.rejection is not before:
-                self._note_rejection(permit.key, before, queue.admission.rejection)
+            if before is not None or queue.admission.rejection is not None:
+                self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
             if outcome.kind is not OK:
                 self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
                 if self.settings.suspend_models and outcome.kind in REFUSED:
@@ -658,10 +658,10 @@ class KeyTable:
         self, key: Key, ended: KeyRejection | None, begun: KeyRejection | None, forgotten: bool = False
     ) -> None:
         """Note for the log that a rejection began or ended; `log_rest` logs those that last until the process ends."""
-        if ended is not None:
+        if ended is not None and ended is not begun:
             what = "the key is forgotten" if forgotten else "a call was admitted again"
             self._records.append(partial(log_end, key, ended, what))
-        if begun is not None:
+        if begun is not None and begun is not ended:
             self._records.append(partial(log_begin, self, key, begun))
 
     def _note_wait(self, queue: KeyQueue, waiting: int, now: float) -> None:
@@ -675,7 +675,7 @@ class KeyTable:
     def rejections(self) -> list[tuple[Key, KeyRejection]]:
         """Return the keys that the provider rejects now."""
         with self._lock, self._steps:
-            found = [(key, queue.admission.rejection) for key, queue in self._queues.items()]
+            found = [(key, in_force(queue.admission.rejection)) for key, queue in self._queues.items()]
         return [(key, rejection) for key, rejection in found if rejection is not None]
 
     def _wake_all(self, to_wake: list[Waiter], out: list[events.Event] | None) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from tidegate.admission.executors import Executor
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import INFINITY, Cost, Outcome
+from tidegate.core.values import INFINITY, Cost, Outcome, ReplayableRefusal
 
 
 class Waker(Protocol):
@@ -102,9 +102,9 @@ class Waiter:
         """Return whether the call goes now or not at all."""
         return False
 
-    def replayable(self) -> bool:
-        """Return whether the call may be given the answer of another one."""
-        return True
+    def receives(self, answer: ReplayableRefusal | None) -> bool:
+        """Return whether the call may be given this answer to another one: it carries the same credential."""
+        return answer is not None
 
     def price(self, estimate: CostEstimator) -> Cost:
         """Return the expected charge of the call, from the knowledge of its key so far; here one request."""

@@ -44,7 +44,7 @@ RETURNED = {
 }
 
 
-ASKS = "; until then the key's other calls get it too, and one call a second asks the provider again"
+ASKS = "; after a second one, calls with the same credential get it too, and one call a second asks the provider again"
 """How a key that the provider rejects as a whole is tried."""
 
 

@@ -105,12 +105,13 @@ def answered(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
 
 
 def rejected(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-    """Record an answer that no repetition changes: it may hold for the whole key."""
+    """Record an answer that no repetition changes: it may hold for all calls with the same credential."""
     if not rejects_key(outcome):
         return
-    begins = gates.rejection is None
     rejection = gates.rejection = gates.rejection or KeyRejection(now)
-    rejection.note_rejection(outcome, permit.order, permit.sent_at, now)
+    was_in_force = rejection.in_force
+    rejection.note_rejection(outcome, permit.order, gates.order, permit.sent_at, now)
+    begins = rejection.in_force and not was_in_force
     if begins:
         gates.counts.note_closing()
     if begins and out is not None:
@@ -126,9 +127,12 @@ def accepted(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
     if outcome.kind is Kind.TRANSIENT or outcome.kind is Kind.ABANDONED:
         rejection.note_probe_lost(permit.order)
         return
-    # An attempt sent before the rejected one may end long after it, and proves nothing about the key's state since.
-    if permit.order > rejection.order:
+    # An attempt sent before the rejected one may end long after it, and proves nothing about the key's state since. But
+    # a rejection that is not in force needs two answers in a row.
+    if permit.order > rejection.order or (outcome.kind is OK and not rejection.in_force):
         gates.rejection = None
+        if not rejection.in_force:
+            return
         gates.counts.note_closing()
         if out is not None:
             out.append(events.KeyAccepted(gates.key, now, rejection.replayed))

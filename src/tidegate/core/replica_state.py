@@ -222,11 +222,11 @@ OWN = (
 """The fields of a controller that belong to one process, and its quotas, which two levels may have."""
 
 KEPT: dict[str, tuple[str, ...]] = {
-    "KeyRejection": ("own", "_asked"),
+    "KeyRejection": ("own", "_asked", "_own_until", "confirmed"),
     "Pause": ("suspended_until",),
     "Permit": ("generation", "loop", "place", "thread", "trace"),
     "QuotaSet": ("_explores",),
-    "ReplayableRefusal": ("body", "code"),
+    "ReplayableRefusal": ("body", "code", "credential"),
 }
 """Fields that belong to one process, by class. No text of a provider leaves it. `_explores` is what a look found and
 the next admission checks again."""

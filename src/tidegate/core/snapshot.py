@@ -487,7 +487,7 @@ def key_snapshot(
         retried_calls=counts.retried_calls,
         latency_p95=_percentile(latencies, 0.95),
         pace=admission.pacer.sustained_rate if admission.pacer.active else 0.0,
-        rejected=rejection.outcome.cause.value if rejection is not None else "",
+        rejected=rejection.outcome.cause.value if rejection is not None and rejection.in_force else "",
         rejected_for=max(0.0, opens - now),
         stated_wait=pause.stated if stated else 0.0,
         stated_for=stated,

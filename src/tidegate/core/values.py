@@ -260,12 +260,15 @@ class ReplayableRefusal(NamedTuple):
     """Error object of a refusal, as JSON in `body`, without anything that belongs to one call only.
 
     `body` is empty where another process got the refusal: what a provider writes stays in the process that reads it.
-    `code` names the error where a provider does so in a header (Amazon's `x-amzn-errortype`).
+    `code` names the error where a provider does so in a header (Amazon's `x-amzn-errortype`). `credential` is a keyed
+    digest of the credential that was rejected; only calls with the same one get the answer. It is empty where any call
+    of the key may.
     """
 
     status: int
     body: bytes = b""
     code: str = ""
+    credential: str = ""
 
 
 class Outcome(NamedTuple):

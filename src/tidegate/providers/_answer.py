@@ -6,6 +6,7 @@ Pure, and never raises. A refusal without an error object is not replayed.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome, ReplayableRefusal
@@ -20,13 +21,11 @@ UNAUTHENTICATED = 401
 AUTHENTICATION = frozenset(
     {
         "authenticationerror",
-        "expiredtoken",
         "incorrectapikey",
         "invalidapikey",
         "invalidauthentication",
         "invalidauthenticationerror",
         "invalidtoken",
-        "tokenexpired",
         "unauthenticated",
         "unauthorized",
     }
@@ -37,8 +36,14 @@ OpenAI: `invalid_api_key`; Anthropic: `authentication_error`; Google: `UNAUTHENT
 Moonshot: `invalid_authentication_error` (PROVIDERS.md sections 1, 4, 5 and 9).
 """
 
-OF_ONE_REQUEST = ("can only afford", "fewer max_tokens")
-"""Phrases of OpenRouter for a request that exceeds its credits, where a smaller one may pass (402)."""
+OF_ONE_REQUEST = re.compile(r"tokens?\b.*\d|\d.*tokens?\b", re.DOTALL)
+"""A lack of money that is stated as a number of tokens is that of one request: a smaller one may pass.
+
+OpenRouter's 402: "can only afford 1200 ... fewer max_tokens", "Prompt tokens limit exceeded: 230799 > 91442".
+"""
+
+EXPIRED = "expired"
+"""Word in a 401 about a token whose time is over: the next call of the same account will carry another one."""
 
 ERROR_FIELDS = frozenset(
     {"__type", "code", "detail", "error", "error_code", "error_type", "message", "object", "param", "status", "title",
@@ -65,10 +70,12 @@ def answer_of(outcome: Outcome, headers: Iterable[tuple[bytes, bytes]], body: by
     if not isinstance(error, dict):
         return None
     refusal = refusal_in(error)
-    if not refusal.text or any(words in refusal.text for words in OF_ONE_REQUEST):
+    if not refusal.text or (outcome.kind is Kind.QUOTA_EXHAUSTED and OF_ONE_REQUEST.search(refusal.text)):
         return None
     if outcome.kind is Kind.PERMANENT:
         named = {_plain(code) for code in refusal.codes}
+        if EXPIRED in refusal.text or any(EXPIRED in code for code in named):
+            return None
         if outcome.cause is not Cause.AUTH or status != UNAUTHENTICATED or named.isdisjoint(AUTHENTICATION):
             return None
     ids, code = _identifiers(headers)

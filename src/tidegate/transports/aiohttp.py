@@ -386,6 +386,7 @@ class AiohttpModule:
                 body.model,
                 url.raw_query_string.encode(),
                 account,
+                bool(_middlewares(session, kwargs)),
             )
             call = AiohttpCall(binding, sending, wrapped, args, body.options, True)
             if provider.credential_part is not None:
@@ -472,9 +473,14 @@ def _always() -> bool:
     return True
 
 
+def _middlewares(session: Any, options: Mapping[str, Any]) -> Iterable[Any]:
+    middlewares: Iterable[Any] = options.get("middlewares") or getattr(session, "_middlewares", ()) or ()
+    return middlewares
+
+
 def _account(session: Any, options: Mapping[str, Any], url: Any) -> str:
     """Return an identifier of the credentials that `_request` adds itself (aiohttp 3.14 `client.py` 755-790, 888)."""
-    added: list[Any] = list(options.get("middlewares") or getattr(session, "_middlewares", ()) or ())
+    added: list[Any] = list(_middlewares(session, options))
     if url.raw_user or url.raw_password:
         added.append((url.raw_user or "", url.raw_password or ""))
     elif session.trust_env and not (options.get("auth") or session.auth):

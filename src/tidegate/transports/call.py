@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -31,10 +32,21 @@ from tidegate.core.credentials import is_secret_segment, masked
 from tidegate.core.display import printable
 from tidegate.core.exchange import AttemptResult, Ending, ExchangeResult, Flow, RetryTime, retry_time
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import OK, Cause, Cost, Key, Kind, Outcome, RequestFacts, Usage
+from tidegate.core.values import (
+    CAPACITY,
+    OK,
+    Cause,
+    Cost,
+    Key,
+    Kind,
+    Outcome,
+    ReplayableRefusal,
+    RequestFacts,
+    Usage,
+)
 from tidegate.errors import add_note
 from tidegate.transports.governance import Binding
-from tidegate.transports.principals import TOKEN_START, lasting_claims
+from tidegate.transports.principals import EXPIRES_SOON, TOKEN_START, expiry, lasting_claims
 
 
 class RequestRoute:
@@ -58,6 +70,7 @@ class OutgoingRequest(NamedTuple):
 
     `headers` are the raw pairs, in any case; they are read once. `body` is None if it cannot be read twice. `query` is
     raw. `account` distinguishes credentials that the stack adds only when it sends (see `principals`).
+    `adds_credential` says that an object adds them, so that they may change from one sending to the next.
     """
 
     route: RequestRoute
@@ -67,10 +80,18 @@ class OutgoingRequest(NamedTuple):
     model: str = ""
     query: bytes = b""
     account: str = ""
+    adds_credential: bool = False
 
 
-def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestFacts) -> Key:
-    """Return the key of a request. Keys are interned, so a client's next request gets the same object."""
+Secrets = tuple[tuple[bytes, bytes], ...]
+"""The headers of a request that hold a credential, also where it is in the query."""
+
+
+def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestFacts) -> tuple[Key, Secrets]:
+    """Return the key of a request, and its credentials as they are sent.
+
+    Keys are interned, so a client's next request gets the same object.
+    """
     route = sending.route
     provider, names = route.provider, route.names
     headers = list(sending.headers)
@@ -80,14 +101,15 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestF
         secrets = tuple([pair for pair in headers if pair[0] in names])
     if len(secrets) > 1:
         secrets = tuple(sorted(dict(secrets).items()))
-    for _, value in secrets:
-        if value[7:10] == TOKEN_START:
-            secrets = tuple([(name, lasting_claims(each)) for name, each in secrets])
-            break
     if sending.query and provider.query_credential:
         secrets += _query_credentials(provider, sending.query)
     if provider.credential_part is not None:
         secrets = tuple([(name, _payer(provider, value)) for name, value in secrets])
+    sent = secrets
+    for _, value in secrets:
+        if value[7:10] == TOKEN_START:
+            secrets = tuple([(name, lasting_claims(each)) for name, each in secrets])
+            break
     account = sending.account if "authorization" in provider.credential else ""
     facts = (route.facts, hash((secrets, account)), request_facts.model)
     key = registry.interned.get(facts)
@@ -105,7 +127,7 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestF
             providers.family_of(provider, route.path),
         )
         registry.intern(facts, key, operation_of(route.path))
-    return key
+    return key, sent
 
 
 def operation_of(path: str) -> str:
@@ -231,7 +253,10 @@ class HttpCall(GovernedCall, ABC):
     It holds the function that the SDK called, as `wrapped(*args, **kwargs)`, and whether the answer streams.
     """
 
-    __slots__ = ("args", "kwargs", "mocks", "provider", "request_facts", "stream", "wrapped")
+    __slots__ = ("args", "kwargs", "mocks", "provider", "request_facts", "secrets", "stream", "wrapped")
+
+    secrets: Secrets | None
+    """The credentials that it carries, None where an object adds one only when it is sent."""
 
     def __init__(
         self,
@@ -257,7 +282,10 @@ class HttpCall(GovernedCall, ABC):
         self.provider = provider
         self.request_facts = request_facts
         policy = binding.policy if sending.replayable else binding.policy._replace(replayable=False)
-        key = key_of(registry, sending, request_facts)
+        key, secrets = key_of(registry, sending, request_facts)
+        if sending.account:
+            secrets += ((b"account", sending.account.encode()),)
+        self.secrets = None if sending.adds_credential else secrets
         super().__init__(registry, key, policy, provider.default_window, binding.priority)
 
     @property
@@ -367,12 +395,17 @@ class HttpCall(GovernedCall, ABC):
         """Return whether a mock answers the request. Such a mock must see every request."""
         return False
 
-    def replayable(self) -> bool:
+    def receives(self, answer: ReplayableRefusal | None) -> bool:
         """Return whether the call may receive a copy of another call's answer."""
         try:
-            return not self.is_mocked()
+            return answer is not None and answer.credential in ("", self.credential()) and not self.is_mocked()
         except Exception:
             return False
+
+    def credential(self) -> str | None:
+        """Return a keyed digest of the credentials that the call carries; None where they are not known."""
+        secrets = self.secrets
+        return None if secrets is None else self.registry.digest(repr(secrets))
 
     def price(self, estimate: CostEstimator) -> Cost:
         """Return the expected charge of the call, from what its key has learned so far."""
@@ -419,9 +452,21 @@ class HttpCall(GovernedCall, ABC):
         return b"text/html" in kind
 
     def with_replayable_answer(self, outcome: Outcome, response: Any, body: bytes | None) -> Outcome:
-        """Return the outcome with the part of the answer that other calls of the key may receive."""
+        """Return the outcome with the part of the answer that other calls of the key may receive.
+
+        A refusal for lack of capacity may go to all of them. Any other goes to those with the same credential, unless
+        that was a token whose time is over: its next call will carry another one.
+        """
         answer = providers.answer_of(outcome, self.pairs(response), body) if self.is_from_provider(response) else None
+        if answer is not None and outcome.kind not in CAPACITY:
+            credential = None if self._has_expired() else self.credential()
+            answer = None if credential is None else answer._replace(credential=credential)
         return outcome if answer is None else outcome._replace(answer=answer)
+
+    def _has_expired(self) -> bool:
+        """Return whether the call carries a token that has expired, or will very soon."""
+        soon = time.time() + EXPIRES_SOON
+        return any(expiry(value) < soon for _, value in self.secrets or ())
 
     def error_outcome(self, permit: Permit, error: Exception) -> Outcome:
         """Return the outcome of an attempt that raised. If a hook raised for the status, judge the answer itself."""

@@ -250,7 +250,8 @@ class HttpxModule:
                 parts = getattr(url, "_uri_reference", None)  # its properties encode on each access
                 account = parts.userinfo if parts is not None else url.userinfo.decode("latin-1")
             direct = _direct(client, self.networks)
-            outgoing = OutgoingRequest(route, _headers(request.headers), body, replayable, model, query, account)
+            headers = _headers(request.headers)
+            outgoing = OutgoingRequest(route, headers, body, replayable, model, query, account, auth is not None)
             call = HttpxCall(binding, outgoing, wrapped, args, kwargs, bool(kwargs.get("stream")))
             call.stack, call.direct, call.signer = self, direct, None
             if route.provider.credential_part is not None:

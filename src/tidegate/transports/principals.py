@@ -25,6 +25,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
+from tidegate.core.values import INFINITY
+
 MAX_OBJECTS = 1024
 """Number of known objects above which one whose end cannot be observed is forgotten. Raising it uses more memory;
 lowering it may give such an object a second key. Chosen: far above the clients of one program."""
@@ -119,15 +121,31 @@ TOKEN_START = b"eyJ"
 @functools.lru_cache(maxsize=1024)
 def lasting_claims(value: bytes) -> bytes:
     """Return the part of a credential header that stays the same while its token is refreshed; else the header."""
+    lasting = {name: claim for name, claim in _claims(value).items() if name not in VOLATILE}
+    return json.dumps(lasting, sort_keys=True).encode() if SUBJECT & lasting.keys() else value
+
+
+EXPIRES_SOON = 60.0
+"""Seconds before its end from which on a token counts as expired. Raising it fetches tokens earlier, and calls more
+rejections theirs. Chosen: clocks of machines differ by less, and identity libraries renew tokens minutes before."""
+
+
+def expiry(value: bytes) -> float:
+    """Return when the token in a credential header expires, in seconds since 1970; infinity where it names no time."""
+    named = _claims(value).get("exp")
+    return float(named) if isinstance(named, int | float) else INFINITY
+
+
+def _claims(value: bytes) -> dict[str, Any]:
+    """Return the claims of a JSON Web Token in a credential header, empty for any other credential."""
     if value[7:10] != TOKEN_START:
-        return value
+        return {}
     try:
         payload = value.split(b".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)))
-        lasting = {name: claim for name, claim in claims.items() if name not in VOLATILE}
-    except (ValueError, IndexError, AttributeError, RecursionError):
-        return value
-    return json.dumps(lasting, sort_keys=True).encode() if SUBJECT & lasting.keys() else value
+    except (ValueError, IndexError, RecursionError):
+        return {}
+    return claims if isinstance(claims, dict) else {}
 
 
 def _part(known: KnownPrincipals, first: str) -> None:

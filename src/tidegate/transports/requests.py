@@ -158,6 +158,7 @@ class RequestsModule:
                     replayable,
                     query=url.query.encode(),
                     account=account,
+                    adds_credential=account != "",
                 ),
                 wrapped,
                 args,
