@@ -41,6 +41,11 @@ KNEE = Family(name="knee", ratio=1.05, refused=0.0, stretched=1.5)
 STRAY = Family(name="stray", ratio=5.0, refused=0.0)
 """Random refusals that end. Each one holds the key back for a while, which an oracle that knows better spares."""
 
+RARE = Family(name="rare", ratio=1.07, refused=0.0)
+TENTH = Family(name="tenth", ratio=1.17, refused=0.0)
+"""Random refusals, 3 % and 10 % of all calls, where nothing is limited. Each one takes as long as an answer, and its
+call is sent again: that is 0.03 and 0.11 of the ideal. Messages travel for 0.02 of it."""
+
 UNLIMITED = Family(name="unlimited", ratio=1.05, refused=0.0)
 
-FAMILIES = (HEADERS, WINDOWS, SHIFTING, SILENT, CHANGING, OUTAGE, KNEE, UNLIMITED, STRAY, SLOPE, SLOW)
+FAMILIES = (HEADERS, WINDOWS, SHIFTING, SILENT, CHANGING, OUTAGE, KNEE, UNLIMITED, STRAY, RARE, TENTH, SLOPE, SLOW)

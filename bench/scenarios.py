@@ -16,11 +16,13 @@ from bench.families import (
     HEADERS,
     KNEE,
     OUTAGE,
+    RARE,
     SHIFTING,
     SILENT,
     SLOPE,
     SLOW,
     STRAY,
+    TENTH,
     UNLIMITED,
     WINDOWS,
     Family,
@@ -121,6 +123,13 @@ def _tokens(limit: float, **facts: Any) -> Limit:
 
 def _provider(*limiters: Limit, dialect: str = "openai", **facts: Any) -> Scenario:
     return Scenario(**{"dialect": dialect, "limiters": limiters, "latency": LATENCY, **facts})
+
+
+def _random(name: str, share: float, status: int, sdk: Sdk, **facts: Any) -> Row:
+    """Return a row that refuses a `share` of its calls at random, whatever is in flight and however fast they come."""
+    faults = (Fault(kind="status", probability=share, status=status),)
+    scenario = _provider(_requests(100_000), AMPLE_TOKENS, faults=faults, **{"dialect": sdk, **facts})
+    return Row(name=name, family=RARE if share < 0.05 else TENTH, scenario=scenario, count=1800, callers=32, sdk=sdk)
 
 
 ROWS = (
@@ -316,6 +325,14 @@ ROWS = (
         count=300,
         callers=1,
     ),
+    _random("random-503", 0.03, 503, "openai"),
+    _random("random-503-tenth", 0.1, 503, "openai"),
+    _random("random-529", 0.03, 529, "anthropic"),
+    _random("random-529-tenth", 0.1, 529, "anthropic"),
+    _random("random-429", 0.03, 429, "openai"),
+    _random("random-502-tenth", 0.1, 502, "openai"),
+    _random("random-503-silent", 0.03, 503, "openai", dialect="none"),
+    _random("random-529-silent", 0.03, 529, "anthropic", dialect="none"),
     Row(
         name="unlimited",
         family=UNLIMITED,

@@ -1,4 +1,4 @@
-"""A provider that refused at random, and then refuses for a reason: the key must notice, and not resend without end."""
+"""Refusals at random cost little; where a provider then refuses for a reason, the key notices and slows down."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.core.values import KEY, OK
+from tests.core.values import KEY, OK, bucket
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
 from tidegate.core.pacer import FASTEST
@@ -16,6 +16,7 @@ from tidegate.core.values import Cause, Cost, Kind, Outcome
 from tidegate.settings import Settings
 
 REFUSAL = Outcome(Kind.RATE_LIMIT, Cause.RATE, status=429)
+OVERLOADED = Outcome(Kind.OVERLOADED, Cause.OVERLOAD, status=529)
 BEGINS = 20.0
 """Instant at which the provider begins to refuse for a reason."""
 
@@ -69,3 +70,39 @@ def test_bucket_after_random_refusals_is_paced() -> None:
 def test_pace_has_an_upper_bound_where_refusals_stay_random() -> None:
     _, key = refused_by_tens(lambda now: True, BEGINS, 50)
     assert key.pacer.rate <= 2 * FASTEST
+
+
+AMPLE = (bucket(10_000.0, 9_990.0),)
+
+
+def answered_in_half_a_minute(share: float, refusal: Outcome, ample: bool, seconds: float) -> float:
+    """Return the part of the answers to 32 callers that are left where a `share` is refused after `seconds`."""
+    drawn, now, ended, answers = random.Random(3), 0.0, list[tuple[float, int, Permit, Outcome]](), 0
+    key = AdmissionController(KEY, Settings(), 60.0, 0.0)
+    while now < 30.0:
+        ready, _ = key.ready_at(Cost(), now)
+        if ready <= now and len(ended) < 32:
+            permit = key.admit(Cost(), now, 0.0, None)
+            good = drawn.random() >= share
+            outcome = (OK if good else refusal)._replace(readings=AMPLE if ample else ())
+            after = drawn.uniform(0.4, 0.6) * (1.0 if good else seconds / 0.5)
+            heapq.heappush(ended, (now + after, permit.order, permit, outcome))
+            continue
+        now = max(now, min([each[0] for each in ended[:1]] + [ready] * (len(ended) < 32)))
+        while ended and ended[0][0] <= now:
+            _, _, permit, outcome = heapq.heappop(ended)
+            answers += outcome.kind is Kind.OK
+            key.settle(permit, outcome, now, drawn.random(), None)
+    return answers / (32 * 30 / 0.5)
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.5], ids=["refused soon", "refused late"])
+@pytest.mark.parametrize("ample", [True, False], ids=["ample", "silent"])
+@pytest.mark.parametrize("share", [0.03, 0.1])
+def test_overloads_at_random_cost_no_more_than_their_share(share: float, ample: bool, seconds: float) -> None:
+    assert answered_in_half_a_minute(share, OVERLOADED, ample, seconds) > 0.95 - share
+
+
+@pytest.mark.parametrize("share", [0.03, 0.1])
+def test_a_429_far_from_the_announced_quota_may_be_random(share: float) -> None:
+    assert answered_in_half_a_minute(share, REFUSAL, True, 0.5) > 0.95 - share

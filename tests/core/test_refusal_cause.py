@@ -169,22 +169,22 @@ def test_the_odds_of_chance_bear_changes_of_a_rate() -> None:
 
 def test_chance_is_disproved_by_refusals_that_follow_each_other() -> None:
     cause = thrown(share=0.4)
-    assert cause.is_random(30.0)
+    assert cause.is_random(30.0, True)
     for order in range(60, 75):
         cause.sent(order, 2, 30.0 + 0.01 * order)
         cause.refused(order, 30.0 + 0.01 * order, 30.0 + 0.01 * order + TRIP)
-    assert not cause.is_random(40.0)
+    assert not cause.is_random(40.0, True)
 
 
 def test_refusals_of_slots_are_not_random() -> None:
-    assert not played(slots=4).is_random(4.0)
+    assert not played(slots=4).is_random(4.0, True)
 
 
 def test_attempts_with_a_wrong_number_in_flight_are_forgotten_and_the_answers_are_not() -> None:
     cause = played(slots=4)
     cause.forget()
     assert cause.log_odds(4.0) == 0.0
-    assert not cause.is_random(4.0)
+    assert not cause.is_random(4.0, True)
     # Sent with four in flight, of which one had ended: its answer arrives within a round trip, so a slot was free.
     cause.sent(100, 5, 5.0)
     cause.answered(5.0 + TRIP / 2)
@@ -232,7 +232,7 @@ def test_refusals_at_random_that_take_as_long_as_answers_are_not_taken_for_delay
             now = max(now, end)
             if refused:
                 cause.refused(which, sent_at, end)
-                found.append(cause.is_random(end))
+                found.append(cause.is_random(end, True))
             else:
                 cause.answered(end)
         cause.sent(order, len(flying) + 1, now)

@@ -30,7 +30,7 @@ from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import Source
 from tidegate.core.quota import charge_of, expected_charge
 from tidegate.core.quota_base import QuotaMirror
-from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, RefusalCause
+from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, ODDS_AMPLE, ODDS_OVERLOAD, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
 from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, Cause, Cost, Kind, Outcome, QuotaReading
@@ -245,6 +245,9 @@ CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD,
 """Causes that say that this client sends too much. Other clients' capacity and a model that is not ready say nothing
 about it."""
 
+CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD})
+"""Causes whose refusals may come at random, whatever the client does."""
+
 NEARLY_EMPTY = 0.05
 """Share of a limit below which a mirror may be wrong about the last units. Raising it blames a refusal on a quota that
 has more left. Chosen: attempts in flight are not yet known."""
@@ -419,18 +422,23 @@ def _forget_pace(gates: LimiterState, permit: Permit) -> None:
 
 
 def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
-    """Decide between a ceiling and a rate as the cause of a refusal; either then holds calls back."""
+    """Decide between chance, a ceiling and a rate as the cause of a refusal; the latter two hold calls back."""
     _record(gates, permit, now)
     if gates.pacer.disproved():
         _forget_pace(gates, permit)
     before, pacer = gates.concurrency.limit, gates.pacer
     cause = Cause.OVERLOAD if outcome.cause is Cause.UNAVAILABLE else outcome.cause
     assert gates.cause is not None
-    plain = outcome.cause is Cause.RATE and not outcome.retry_after
-    if new_wave and plain and gates.cause.is_random(now):
-        gates.concurrency.remove_ceiling()
-        if pacer.active:
+    # Where a provider names a time, no refusal of its is taken for chance.
+    plain = not outcome.retry_after and outcome.cause in CHANCE
+    if plain and _is_chance(gates, gates.cause, outcome, now, new_wave):
+        gates.aside = True
+        if gates.concurrency.ceiling < INFINITY:
+            gates.concurrency.remove_ceiling()
+        if new_wave and pacer.active:
             pacer.ignore(permit.mark, now)
+        elif pacer.active and permit.mark >= 0:
+            pacer.gauge.refused(permit.mark)
         return
     if _explained_by_concurrency(gates, permit, outcome, now, new_wave):
         pacer.active = False
@@ -453,6 +461,14 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
         gates.concurrency.remove_ceiling()
         pacer.gauge.note(gates.run(permit, before=True), permit.sent_at, permit.in_flight == 1)
         pacer.begin(gates.run(permit), permit.sent_at, now, cause, gates.pause.grace, latency, known)
+
+
+def _is_chance(gates: LimiterState, cause: RefusalCause, outcome: Outcome, now: float, new_wave: bool) -> bool:
+    """Return whether a refusal comes at random, so that nothing that this key does prevents it."""
+    quotas = gates.quotas
+    ample = quotas.mirrors and not quotas.unproven and quotas.ample
+    cause.expect_chance(ODDS_AMPLE if ample else 0.0 if outcome.cause is Cause.RATE else ODDS_OVERLOAD)
+    return cause.is_random(now, new_wave)
 
 
 def _record(gates: LimiterState, permit: Permit, now: float) -> None:

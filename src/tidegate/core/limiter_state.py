@@ -295,7 +295,8 @@ class LimiterState:
     nothing was sent since. `untaken` permits, the last one granted at `given_at`, are of calls that have not run since.
     Until they run, the absence of refusals proves little. `stalled_loops` are event loops that do not run. Their
     attempts cannot end, and do not count from `overcommit_at` on. `home` identifies the key table that the key is in.
-    `answered_order` is the order of the newest attempt that any answer came to.
+    `answered_order` is the order of the newest attempt that any answer came to. The failure settled last is `aside`
+    where it shows no limit of the key: only its own call waits.
     """
 
     __slots__ = (
@@ -303,6 +304,7 @@ class LimiterState:
         "_began",
         "_refused_before",
         "answered_order",
+        "aside",
         "bound",
         "breaker",
         "cause",
@@ -357,7 +359,7 @@ class LimiterState:
         self.untaken = 0
         self.given_at = now
         self.used_at = self._began = now
-        self.resumes = False
+        self.resumes = self.aside = False
         self.rejection: KeyRejection | None = None
         self.refusal: tuple[Outcome, float] | None = None
         self.stalled_loops: list[object] = []
