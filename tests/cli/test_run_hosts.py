@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from tests.cli.running import PYTHON, environ, run
+from tests.transports.answering import Server
 from tidegate.testing import Limit, Scenario, SimulatorProcess
 
 PROGRAM = """
@@ -52,6 +55,39 @@ def test_run_hosts_that_pass_by_are_named_in_the_last_line(tmp_path: Path) -> No
         "(set TIDEGATE_HOSTS=a.example,b.example,c.example to govern such calls)"
     )
     assert "secret" not in "".join(done.lines)
+
+
+FAILING = """
+import os, openai
+client = openai.OpenAI(base_url=os.environ["URL"], api_key="sk-wrong-secret", max_retries=0)
+for _ in range(3):
+    try:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
+    except openai.APIError:
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("http://127.0.0.1:9/v1", "3 calls, 0 answered, 0 given up, 3 failed (no connection), 0 refusals retried"),
+        ("localhost:9/v1", "no LLM call was governed; 3 calls had a URL without a host (does the base URL begin with "
+                           "https://?)"),
+    ],
+)  # fmt: skip
+def test_run_names_why_no_call_reached_a_server(tmp_path: Path, url: str, told: str) -> None:
+    (tmp_path / "program.py").write_text(FAILING)
+    assert run(PYTHON, "program.py", env=environ(URL=url), cwd=tmp_path).last == f"tidegate: {told}"
+
+
+def test_run_names_the_status_and_the_cause_of_failed_calls(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FAILING)
+    rejected = b'{"error": {"message": "Incorrect API key", "code": "invalid_api_key"}}'
+    with Server(lambda number, path: (401, {}, rejected)) as server:
+        url = server.chat.removesuffix("/chat/completions")
+        last = run(PYTHON, "program.py", env=environ(URL=url), cwd=tmp_path).last
+    assert last == "tidegate: 3 calls, 0 answered, 0 given up, 3 failed (401: key rejected), 0 refusals retried"
 
 
 def test_run_hosts_of_tidegate_hosts_are_governed_by_what_the_line_says(tmp_path: Path) -> None:

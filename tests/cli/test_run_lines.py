@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from tidegate.admission.key_hook import NO_HOST
 from tidegate.cli.status import facts, state_lines
 from tidegate.cli.status_text import StatusText, end_line
 from tidegate.core.wait_text import amount, clock
@@ -168,6 +169,34 @@ def test_end_line_overload_that_the_caller_saw_is_no_429_and_not_retried() -> No
 def test_one_is_told_in_the_singular() -> None:
     said = end_line(totals(key("a", answered=1, attempts=2, resent=1, refused=1, absorbed=1)))
     assert said == "1 call, 1 answered, 0 given up, 1 refusal retried"
+
+
+def test_the_line_at_the_end_says_why_calls_failed() -> None:
+    a = limited(key("a", attempts=20, failed=20, failed_calls=20), 12.0, limit=600.0)
+    assert end_line(totals(a), failures={"401: key rejected": 20}) == (
+        "20 calls, 0 answered, 0 given up, 20 failed (401: key rejected), 0 refusals retried"
+    )
+    mixed = {"no connection": 2, "": 1, "401: key rejected": 9, "status 500\x1b": 5}
+    assert "20 failed (9 × 401: key rejected, 5 × status 500\\x1b, 2 × no connection, more)" in end_line(
+        totals(a), failures=mixed
+    )
+
+
+def test_the_line_at_the_end_calls_a_spent_day_quota_used_up() -> None:
+    a = limited(key("a", answered=15, attempts=200, refused=185, failed_calls=185, handed_back_day=185), 6.0)
+    told = end_line(totals(a), failures={"429: day quota spent": 185})
+    assert "185 failed (429: day quota spent), 185 refusals" in told
+    assert told.endswith("100% of the day quota used")
+
+
+def test_the_line_at_the_end_names_calls_whose_url_has_no_host() -> None:
+    missed = Ungoverned(Counter({NO_HOST: 3}))
+    assert end_line(totals(), missed) == (
+        "no LLM call was governed; 3 calls had a URL without a host (does the base URL begin with https://?)"
+    )
+    assert "2 calls to 1 host were not governed: a.example (set TIDEGATE_HOSTS=a.example to" in end_line(
+        totals(), Ungoverned(Counter({NO_HOST: 1, "a.example": 2}))
+    )
 
 
 def test_an_attempt_that_execute_repeated_is_no_failed_call() -> None:

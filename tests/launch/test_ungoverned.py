@@ -8,11 +8,11 @@ from pathlib import Path
 from tests.cli.running import PYTHON, run
 from tests.launch.plugin import install_plugin
 from tidegate.admission.key_hook import SOCKET
-from tidegate.launch.ungoverned import HostCounts, read
+from tidegate.launch.ungoverned import host_counts, read
 
 
 def test_host_counts_of_a_process_and_its_fork_add_up(tmp_path: Path) -> None:
-    counts = HostCounts(str(tmp_path))
+    counts = host_counts(str(tmp_path))
     for _ in range(3):
         counts.count("a.example")
     child = os.fork()
@@ -27,7 +27,7 @@ def test_host_counts_of_a_process_and_its_fork_add_up(tmp_path: Path) -> None:
 
 
 def test_host_counts_of_websocket_sessions_are_no_calls(tmp_path: Path) -> None:
-    counts = HostCounts(str(tmp_path))
+    counts = host_counts(str(tmp_path))
     for host in ("api.example", f"{SOCKET}api.example", f"{SOCKET}api.example"):
         counts.count(host)
     found = read(tmp_path)
@@ -35,7 +35,7 @@ def test_host_counts_of_websocket_sessions_are_no_calls(tmp_path: Path) -> None:
 
 
 def test_host_counts_of_many_hosts_are_bounded(tmp_path: Path) -> None:
-    counts = HostCounts(str(tmp_path))
+    counts = host_counts(str(tmp_path))
     for number in range(5000):
         counts.count(f"h{number}.example")
     found = read(tmp_path)
@@ -44,7 +44,7 @@ def test_host_counts_of_many_hosts_are_bounded(tmp_path: Path) -> None:
 
 
 def test_host_counts_without_a_folder_do_not_fail(tmp_path: Path) -> None:
-    HostCounts(str(tmp_path / "gone")).count("a.example")
+    host_counts(str(tmp_path / "gone")).count("a.example")
     assert read(tmp_path).calls == 0
 
 

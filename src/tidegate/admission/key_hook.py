@@ -16,8 +16,12 @@ A function that it returns is called once that lock is free, to write to the log
 on_ungoverned: Callable[[str], None] | None = None
 """Called with the host of each ungoverned call to an inference path; it must not fail.
 
-For a websocket session with an inference server it is called with `SOCKET` and the host.
+For a websocket session with an inference server it is called with `SOCKET` and the host, for a call of an SDK whose URL
+has no host with `NO_HOST`.
 """
+
+NO_HOST = "(no host)"
+"""Name of the host of a call whose URL has none: the address of a server without `https://` is such a URL."""
 
 SOCKET = "wss://"
 """Prefix of the host of a websocket session."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
+from tidegate.admission.key_hook import NO_HOST
 from tidegate.core.token_totals import tokens_text
 from tidegate.core.wait_text import CLOSED, amount, awaited, clock, sized, wait_text
 from tidegate.launch.totals import KeyTotal, Totals
@@ -25,9 +27,11 @@ HOSTS = 5
 readable and still names the frequent hosts."""
 
 REASONS = 3
-"""Most reasons for ungoverned processes that the last line names. Raising it lengthens the line. Chosen: processes of
-one run seldom differ in their reasons."""
+"""Most reasons of failed calls, or for ungoverned processes, that the last line names. Raising it lengthens the line.
+Chosen: one run seldom has more."""
 
+
+NONE: Mapping[str, int] = MappingProxyType({})
 
 COLUMNS = 10_000
 """Columns of a line that nothing cuts. Lowering it drops parts of long lines. Chosen: wider than any line."""
@@ -115,8 +119,11 @@ def _joined(parts: list[Part]) -> str:
     return "tidegate  " + " · ".join(part.text for part in parts)
 
 
-def end_line(totals: Totals, ungoverned: Ungoverned | None = None) -> str:
-    """Return the line at the end: the governed calls, then the ungoverned processes and calls."""
+def end_line(totals: Totals, ungoverned: Ungoverned | None = None, failures: Mapping[str, int] = NONE) -> str:
+    """Return the line at the end: the governed calls, then the ungoverned processes and calls.
+
+    `failures` are the failed calls by reason, as far as it is known.
+    """
     missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
         why = (
@@ -126,7 +133,7 @@ def end_line(totals: Totals, ungoverned: Ungoverned | None = None) -> str:
     elif not totals.calls and missed:
         governed = "no LLM call was governed"
     else:
-        governed = _counted(totals)
+        governed = _counted(totals, failures)
     return "; ".join([governed, *missed])
 
 
@@ -136,8 +143,13 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
         reasons = list(dict.fromkeys(map(printable, ungoverned.processes)))
         further = f" | and {len(reasons) - REASONS} more" if len(reasons) > REASONS else ""
         yield f"some processes ran ungoverned: {' | '.join(reasons[:REASONS])}{further}"
-    if ungoverned.calls:
-        calls, hosts = ungoverned.calls, ungoverned.hosts
+    hosts = ungoverned.hosts.copy()
+    if lost := hosts.pop(NO_HOST, 0):
+        yield (
+            f"{lost} {'call' if lost == 1 else 'calls'} had a URL without a host "
+            "(does the base URL begin with https://?)"
+        )
+    if calls := ungoverned.calls - lost:
         named = [printable(host) for host, _ in hosts.most_common(HOSTS)]
         more = len(hosts) > HOSTS or ungoverned.others
         which = ", ".join([*named, "more"] if more else named)
@@ -158,26 +170,40 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
 
 
-def _counted(totals: Totals) -> str:
+def _counted(totals: Totals, failures: Mapping[str, int]) -> str:
     if not totals.calls:
         return "no LLM call was seen; `tidegate doctor` lists what is governed"
-    parts = [f"{totals.calls} {'call' if totals.calls == 1 else 'calls'}", *_endings(totals), _refusals(totals)]
+    parts = [
+        f"{totals.calls} {'call' if totals.calls == 1 else 'calls'}",
+        *_endings(totals, failures),
+        _refusals(totals),
+    ]
     parts += filter(None, (_share(totals), tokens_text(totals.tokens), _shared(totals)))
     return ", ".join(parts)
 
 
-def _endings(totals: Totals) -> Iterator[str]:
+def _endings(totals: Totals, failures: Mapping[str, int]) -> Iterator[str]:
     """Yield what became of the calls; the numbers add up to them."""
     yield f"{totals.sum('answered')} answered"
     yield f"{totals.sum('given_up')} given up"
     if failed := totals.sum("failed_calls"):
-        yield f"{failed} failed"
+        yield f"{failed} failed{_reasons(failures)}"
     if abandoned := sum(key.abandoned for key in totals.keys.values()):
         yield f"{abandoned} abandoned"
     if flying := sum(key.in_flight for key in totals.keys.values()):
         yield f"{flying} in flight"
     if queued := sum(key.queued for key in totals.keys.values()):
         yield f"{queued} waiting at the end"
+
+
+def _reasons(failures: Mapping[str, int]) -> str:
+    """Return the most frequent reasons of failed calls in brackets; without their numbers where there is one alone."""
+    most = Counter(failures).most_common()
+    if not most:
+        return ""
+    told = [f"{number} × {text or 'other'}" for text, number in most[:REASONS]]
+    told += ["more"] if len(most) > REASONS else []
+    return f" ({printable(most[0][0] if len(most) == 1 else ', '.join(told))})"
 
 
 def _refusals(totals: Totals) -> str:
@@ -195,10 +221,13 @@ def _shared(totals: Totals) -> str:
 
 def _share(totals: Totals) -> str:
     key = max(totals.keys.values(), key=lambda each: each.calls)
-    quota = key.binding
-    if quota is None or quota.share is None:
-        return ""
     of = f" by {key.key}" if len(totals.keys) > 1 else ""
+    if any(key.counts[f"{fate}_day"] for fate in ("handed_back", "given_up")):
+        # The provider announces no such quota, and says by its refusal that it is spent.
+        return f"100% of the day quota used{of}"
+    quota = key.binding
+    if quota is None or quota.share is None or not key.counts["answered"]:
+        return ""
     return f"{quota.share:.0%} of the limit used ({sized(quota.name, quota.limit, quota.window)}){of}"
 
 

@@ -318,10 +318,10 @@ class KeyRecorder:
     def on_ungoverned(self, host: str) -> None:
         """Count an ungoverned call to `host`."""
         if self._hosts is None:
-            from tidegate.launch.ungoverned import HostCounts
+            from tidegate.launch.ungoverned import host_counts
 
             # Two threads may both create an object: both files count.
-            self._hosts = HostCounts(self._run_dir or "")
+            self._hosts = host_counts(self._run_dir or "")
         self._hosts.count(host)
 
     def _forked(self) -> None:

@@ -26,6 +26,7 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import ExecutorGroup, Waiter, WaitQueue
 from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
+from tidegate.core.failure_reason import failure_reason
 from tidegate.core.limiter_state import KeyCounts, KeyQuotas
 from tidegate.core.provenance import Provenance, Source
 from tidegate.core.rejection import KeyRejection
@@ -52,12 +53,16 @@ from tidegate.launch.counter_row import (
     ring,
 )
 from tidegate.launch.shared_file import HEADER, packed
+from tidegate.launch.text_counts import TextCounts
 
 ROWS = 16
 """Keys of one file; a process with more of them creates another file. Raising it makes every file larger. Chosen: most
 processes have fewer keys."""
 
 SUFFIX = ".sheet"
+
+FAILURES = ".failures"
+"""Suffix of the files with the failed calls of a process by reason."""
 
 QUOTAS_EVERY = 0.1
 """Seconds after which a key's quotas are written again while more than half of each is left. Raising it saves time per
@@ -95,6 +100,7 @@ class CounterFile:
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._counts: weakref.WeakSet[SharedKeyCounts] = weakref.WeakSet()
+        self._failures = TextCounts(folder, FAILURES)
         self.forked()
 
     def forked(self) -> None:
@@ -102,12 +108,13 @@ class CounterFile:
         self._born = time.time_ns()
         self._files = 0
         self._next = ROWS
+        self._failures.forked()
         for counts in self._counts:
             counts.detach()
 
     def track(self, queue: KeyQueue) -> None:
         """Count in a row the events of the key queue `queue` from now on."""
-        counts = SharedKeyCounts(queue, self.row)
+        counts = SharedKeyCounts(queue, self.row, self._failures.count)
         queue.admission.counts = counts
         queue.waiting = SharedLineLength(counts)
         queue.tokens = SharedTokenCounter(counts)
@@ -192,6 +199,7 @@ class SharedKeyCounts(KeyCounts):
         "_cause",
         "_cause_at",
         "_changes",
+        "_count_failure",
         "_doubles",
         "_get_row",
         "_limits",
@@ -223,11 +231,14 @@ class SharedKeyCounts(KeyCounts):
     replayed = _kept("replayed")
     left = _kept("left")
 
-    def __init__(self, queue: KeyQueue, get_row: Callable[[], memoryview]) -> None:
+    def __init__(
+        self, queue: KeyQueue, get_row: Callable[[], memoryview], count_failure: Callable[[str], None]
+    ) -> None:
         self.latencies: deque[float] = deque(maxlen=100)
         self.retried_calls = 0
         self._queue = queue
         self._get_row = get_row
+        self._count_failure = count_failure
         self._quotas_at = self._outlook_at = float("-inf")
         self._cause, self._cause_at = Cause.NONE, float("-inf")
         self.detach()
@@ -353,7 +364,9 @@ class SharedKeyCounts(KeyCounts):
         self.note_closing()
 
     def note_fate(self, fate: str, outcome: Outcome) -> None:
-        """Count a refusal by its cause and by how its call went on; other outcomes are not counted."""
+        """Count a refusal by its cause and by how its call went on, and a failed call by its reason."""
+        if fate == "handed_back":
+            self._count_failure(failure_reason(outcome))
         if outcome.kind in REFUSED:
             self.integers[PLACES[refusal_counter(fate, outcome)]] += 1
 

@@ -106,6 +106,11 @@ def provider_elsewhere(
     `headers` returns the request's pairs with names in lower case. `networked` returns whether the client sends over a
     network. In a process with tidegate installed, this rule never governs mocks and applications under test.
     """
+    hook = key_hook.on_ungoverned
+    if not host:
+        if hook is not None and providers.sdk_family(headers()) is not None:
+            hook(key_hook.NO_HOST)
+        return None
     if binding.any_host or not providers.generates(host, path):
         return None
     pairs = dict(headers())
@@ -116,8 +121,8 @@ def provider_elsewhere(
         if not certain:
             return None
         if family is None and not is_private_name(host):
-            if key_hook.on_ungoverned is not None and networked():
-                key_hook.on_ungoverned(host)
+            if hook is not None and networked():
+                hook(host)
             return None
         family = "openai"
     if not networked():

@@ -231,7 +231,7 @@ class HttpxModule:
                 return None
             url = request.url
             route = _route(binding, url)
-            if route is None and not binding.any_host and _generates(url):
+            if route is None and not binding.any_host and (_generates(url) or not url.host):
                 route = self._route_elsewhere(binding, client, request)
             if route is None:
                 return None
