@@ -264,12 +264,12 @@ def test_an_attempt_is_an_example_for_its_callers_span(scene: Scene) -> None:
     assert [exemplar.span_id for exemplar in point.exemplars] == [user.context.span_id]
 
 
-def test_the_end_of_a_queue_is_shown_with_the_gate_that_binds(scene: Scene) -> None:
+def test_the_end_of_a_queue_is_one_series_whatever_gate_binds(scene: Scene) -> None:
     scene.registry.settle(permit_of(scene), answer(bucket(60.0, 0.0)))
     for _ in range(3):
         scene.call()
     # Three calls at one a second, and the quarter of a call that the quota keeps back.
-    assert scene.providers.points("tidegate.queue.eta", "tidegate.gate") == {("quota requests",): 3.25}
+    assert scene.providers.points("tidegate.queue.eta", "tidegate.gate") == {(None,): 3.25}
 
 
 def test_an_end_that_nobody_knows_is_not_shown(narrow: Scene) -> None:

@@ -88,7 +88,8 @@ def test_metrics_and_spans_arrive_at_a_collector_and_what_exports_them_is_not_go
         user_tracer = tracers.get_tracer("user")
         with Simulator(Scenario()) as provider, make("openai", provider.url) as client:
             ask(client, user_tracer)
-        registry.emit(a_wait(registry))
+        with user_tracer.start_as_current_span("waiting"):
+            registry.emit(a_wait(registry))
         tracers.shutdown()
         meters.shutdown()
     finally:

@@ -7,6 +7,7 @@ import inspect
 import re
 
 import pytest
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
 from tests.core.values import KEY
 from tests.telemetry.scene import Providers, Scene
@@ -53,6 +54,17 @@ def test_every_event_becomes_a_measurement_an_event_on_the_span_or_a_span(kind: 
     measured = [each for each in signals.INSTRUMENTS if each.kind in FED and scene.providers.points(each.name)]
     (user,) = scene.providers.spans("user")
     assert measured or user.events or scene.providers.spans("tidegate.wait")
+
+
+@pytest.mark.parametrize("kind", [each for each in EVENTS if signals.SIGNALS[each].measures])
+def test_what_an_event_measures_inside_a_recorded_span_is_encoded_for_a_collector(kind: type[events.Event]) -> None:
+    scene = Scene(telemetry_tokens=True)
+    with scene.providers.span("user"):
+        scene.registry.emit(specimen(kind))
+    # An exemplar keeps the amount as it was given, and the encoder takes numbers only.
+    found = scene.providers.reader.get_metrics_data()
+    assert found is not None
+    assert encode_metrics(found).resource_metrics
 
 
 @pytest.mark.parametrize("kind", EVENTS)

@@ -91,21 +91,43 @@ def test_a_wait_is_a_span_below_the_callers_that_ends_with_it(narrow: Scene) -> 
     assert (wait.attributes or {})["server.address"] == "provider.test"
 
 
+def test_a_wait_is_not_taken_for_a_call_of_a_model(narrow: Scene) -> None:
+    narrow.registry.intern(("a",), KEY, "chat")
+    first = narrow.call()
+    with narrow.providers.span("user"):
+        second = narrow.call()
+        narrow.reply(first, ANSWERED, 3.0)
+        narrow.after(second, 0.0)
+    (wait,) = narrow.providers.spans("tidegate.wait")
+    # By the conventions a span with `gen_ai.operation.name` is an inference, and backends count it as one.
+    assert [name for name in wait.attributes or {} if name.startswith("gen_ai.")] == []
+
+
+def test_a_wait_without_a_span_of_the_caller_makes_no_trace_of_its_own(narrow: Scene) -> None:
+    first, second = narrow.call(), narrow.call()
+    narrow.reply(first, ANSWERED, 3.0)
+    narrow.after(second, 0.0)
+    assert narrow.providers.spans("tidegate.wait") == []
+    assert narrow.providers.points("tidegate.wait.duration") == {(): (2, 3.0)}
+
+
 @pytest.mark.parametrize(("seconds", "spans"), [(0.0, 0), (0.01, 0), (0.011, 1)])
 def test_only_a_wait_of_more_than_ten_milliseconds_is_a_span(narrow: Scene, seconds: float, spans: int) -> None:
-    first, second = narrow.call(), narrow.call()
-    narrow.reply(first, ANSWERED, seconds)
-    narrow.after(second, 0.0)
+    with narrow.providers.span("user"):
+        first, second = narrow.call(), narrow.call()
+        narrow.reply(first, ANSWERED, seconds)
+        narrow.after(second, 0.0)
     assert len(narrow.providers.spans("tidegate.wait")) == spans
 
 
 def test_a_call_that_goes_back_to_the_queue_has_a_span_for_each_of_its_waits(scene: Scene) -> None:
-    flow = scene.call(attempts=3)
-    scene.reply(flow, REFUSED)
-    scene.after(flow, 2.0)
-    scene.reply(flow, TIMEOUT)
-    scene.after(flow, 0.5)
-    scene.reply(flow, ANSWERED)
+    with scene.providers.span("user"):
+        flow = scene.call(attempts=3)
+        scene.reply(flow, REFUSED)
+        scene.after(flow, 2.0)
+        scene.reply(flow, TIMEOUT)
+        scene.after(flow, 0.5)
+        scene.reply(flow, ANSWERED)
     gates = [(span.attributes or {})["tidegate.gate"] for span in scene.providers.spans("tidegate.wait")]
     assert gates == ["pause", "backoff"]
 

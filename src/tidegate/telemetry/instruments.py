@@ -14,7 +14,7 @@ from opentelemetry.trace import INVALID_SPAN, Tracer, get_current_span, set_span
 from tidegate.admission.key_table import KeyTable
 from tidegate.core import events
 from tidegate.core.snapshot import KeySnapshot, QuotaSnapshot
-from tidegate.telemetry.attributes import GATE, QUOTA, QUOTA_UNIT, KeyAttributes, Keys, Pairs
+from tidegate.telemetry.attributes import QUOTA, QUOTA_UNIT, KeyAttributes, Keys, Pairs
 from tidegate.telemetry.signals import (
     ETA,
     IN_FLIGHT,
@@ -69,7 +69,7 @@ def _counted(unit: str) -> str:
 
 def _eta(key: KeySnapshot) -> Seen:
     if key.eta is not None:
-        yield key.eta, ((GATE.name, key.eta_gate),) if key.eta_gate else ()
+        yield key.eta, ()
 
 
 def _quotas(key: KeySnapshot, group: str, amount: Callable[[QuotaSnapshot], float]) -> Seen:
@@ -157,7 +157,8 @@ def note(tracer: Tracer, event: events.Event, key: KeyAttributes) -> None:
     """Add an event to the current span, or create a span for it, according to `SIGNALS`.
 
     A wait is reported when it ends. Its span therefore ends now and began `lasting` seconds ago: no clock needs
-    conversion.
+    conversion. Without a span of the caller it has none, as it would be a trace of its own. Backends take a span with
+    any attribute of the GenAI conventions for a call of a model, so that it has none of these.
     """
     found = SIGNALS[type(event)].note
     if found is None:
@@ -168,9 +169,9 @@ def note(tracer: Tracer, event: events.Event, key: KeyAttributes) -> None:
             span.add_event(found.name, key.along(read(found.facts, event)))
         return
     lasting = found.lasting(event)
-    if lasting > REAL_WAIT:
+    if lasting > REAL_WAIT and get_current_span().get_span_context().is_valid:
         now = time.time_ns()
-        span = tracer.start_span(
-            found.name, attributes=key.along(read(found.facts, event)), start_time=now - int(lasting * 1e9)
-        )
-        span.end(now)
+        attributes = {
+            name: value for name, value in key.along(read(found.facts, event)).items() if not name.startswith("gen_ai.")
+        }
+        tracer.start_span(found.name, attributes=attributes, start_time=now - int(lasting * 1e9)).end(now)

@@ -120,6 +120,11 @@ def _gave_up_on(event: Any) -> str | None:
     return _error(event) if event.gate is None else "queue_deadline"
 
 
+def _given_up(event: Any) -> int:
+    # An exemplar keeps a boolean as it is, and then no metric of the interval can be encoded.
+    return int(event.given_up)
+
+
 FAILED: Facts = (*ENDED[:-1], (a.ERROR, _gave_up_on), (a.GATE, attrgetter("gate")))
 """Facts about the end of a call without an answer."""
 
@@ -148,7 +153,6 @@ ETA = Instrument(
     "gauge",
     "s",
     "until the last call in the queue is let through, where that is known",
-    (a.GATE,),
 )
 REQUESTS_LIMIT = Instrument(
     "tidegate.quota.requests.limit", "gauge", "{request}", "requests that the quota allows in a window", (a.QUOTA,)
@@ -236,7 +240,7 @@ SIGNALS: dict[type[events.Event], Signals] = {
         ),
     ),
     events.RequestFailed: Signals(
-        (Measure(GIVE_UPS, FAILED, attrgetter("given_up")),),
+        (Measure(GIVE_UPS, FAILED, _given_up),),
         Note(
             "tidegate.request.failed",
             (
