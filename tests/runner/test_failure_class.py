@@ -81,7 +81,8 @@ def test_a_function_that_fails_after_its_calls_were_answered_fails_for_good() ->
 
 
 @pytest.mark.parametrize(
-    "outcome", [Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=503), Outcome(Kind.TRANSIENT, Cause.OUTAGE, row=UNREACHED)]
+    "outcome",
+    [Outcome(Kind.OVERLOADED, Cause.UNAVAILABLE, status=503), Outcome(Kind.TRANSIENT, Cause.OUTAGE, row=UNREACHED)],
 )
 def test_verdict_on_503_or_unreached_server_spends_no_attempt(outcome: Outcome) -> None:
     assert of(RuntimeError("APIConnectionError"), outcome) == FailureClass(NextStep.CAPACITY, "outage")

@@ -43,11 +43,8 @@ class FailureClass(NamedTuple):
     retry_after: float | None = None
 
 
-UNAVAILABLE = 503
-"""HTTP status of a server that is temporarily unavailable (RFC 9110, section 15.6.4)."""
-
 OUTAGE = "outage"
-"""Kind of a failure to get any answer."""
+"""Kind of a failure to get any answer, or one that states anything."""
 
 ANSWERED = FailureClass(NextStep.ANSWERED)
 TIMEOUT = FailureClass(NextStep.TRANSIENT, "timeout")
@@ -91,7 +88,7 @@ def _of_outcome(outcome: Outcome, probe: bool, name: str = UNREADABLE) -> Failur
     if kind is Kind.QUOTA_EXHAUSTED:
         return FailureClass(NextStep.PERMANENT, "money")
     if kind is Kind.TRANSIENT:
-        if probe or outcome.status == UNAVAILABLE or outcome.row == UNREACHED:
+        if probe or outcome.row == UNREACHED:
             return FailureClass(NextStep.CAPACITY, _cause(outcome, OUTAGE), outcome.retry_after)
         if outcome.row == UNREADABLE:
             return FailureClass(NextStep.UNUSABLE, name)
@@ -118,4 +115,6 @@ def _of_exception(error: BaseException, answered: bool) -> FailureClass:
 
 
 def _cause(outcome: Outcome, otherwise: str) -> str:
+    if outcome.cause is Cause.UNAVAILABLE:
+        return OUTAGE
     return outcome.cause.value if outcome.cause is not Cause.NONE else otherwise
