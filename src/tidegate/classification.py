@@ -161,7 +161,8 @@ _TYPE_RULES: tuple[tuple[re.Pattern[str], int, Outcome], ...] = tuple(
         (r"\w*(?:Rate_?Limit(?:ed|s)?(?:Exceeded|Reached|Hit)?|TooManyRequests?|Throttl(?:ing|ed)|UnavailableTokens"
          r"|ResourceExhausted|(?:RequestLimit|ProvisionedThroughput)Exceeded)",
          429, Kind.RATE_LIMIT, Cause.RATE),
-        (r"\w*(?:Overloaded|ModelNotReady)", 529, Kind.OVERLOADED, Cause.OVERLOAD),
+        (r"\w*Overloaded", 529, Kind.OVERLOADED, Cause.OVERLOAD),
+        (r"\w*ModelNotReady", 529, Kind.OVERLOADED, Cause.NOT_READY),
         (r"\w*ServiceUnavailable", 503, Kind.OVERLOADED, Cause.UNAVAILABLE),
     )
 )  # fmt: skip

@@ -45,7 +45,9 @@ class World(world.World):
         lag: float = 0.0,
         repeats: int = 0,
         watch: Callable[[World], None] | None = None,
+        down: Outcome = Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=500),
     ) -> None:
+        self.down = down
         self.settings = settings or Settings()
         super().__init__(self.settings, seed, lag=lag, repeats=repeats, watch=watch)
         self.scenario = scenario
@@ -97,7 +99,7 @@ class World(world.World):
 
     def _refused(self, refusal: Refusal, readings: tuple[QuotaReading, ...]) -> Outcome:
         if refusal.reason == "outage":
-            return Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=500)
+            return self.down
         hint = refusal.retry_after if self.hints else None
         if refusal.reason == "slots":
             return Outcome(Kind.OVERLOADED, Cause.OVERLOAD, None, readings, status=503)

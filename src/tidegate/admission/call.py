@@ -27,7 +27,7 @@ from tidegate.core.display import printable
 from tidegate.core.events import AttemptTrace
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import CAPACITY, CUSTOM, ELSEWHERE, INFINITY, OK, Cause, Cost, Key, Kind, Outcome
+from tidegate.core.values import CAPACITY, CUSTOM, ELSEWHERE, INFINITY, OK, UNSERVING, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
 from tidegate.errors import DeadlineExceeded, KeyRefused, add_note
 
@@ -177,13 +177,14 @@ class GovernedCall(Waiter):
         """Settle the permit with the outcome of the attempt; return whether the call is in the queue again.
 
         A call refused for the capacity of others is not, while other calls use the key. The provider may refuse it
-        always, and as the head of the queue it would hold them up.
+        always, and as the head of the queue it would hold them up. But the probe of an outage asks again first.
         """
         if self.handoff is not None:
             self.handoff.note_outcome(permit, outcome, not self.policy.patient)
             if rejoin:
                 self.handoff.note_wait_started(self, now)
-        if rejoin and outcome.cause in ELSEWHERE and not outcome.retry_after and self.queue is not None:
+        elsewhere = outcome.cause in ELSEWHERE and not (permit.probe and outcome.cause in UNSERVING)
+        if rejoin and elsewhere and not outcome.retry_after and self.queue is not None:
             rejoin = not self.queue.waiting.count and len(permit.state.permits_in_flight) == 1
         self.registry.settle(permit, outcome, self if rejoin else None, is_counted=True)
         if self.handoff is not None:

@@ -33,7 +33,7 @@ from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, ODDS_AMPLE, ODDS_OVERLOAD, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
 from tidegate.core.retry_hint import WHOLE, rounding_of
-from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, Cause, Cost, Kind, Outcome, QuotaReading
+from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading
 
 
 def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -262,10 +262,9 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     gates.counts.refused += 1
     if outcome.answer is not None and outcome.answer.body:
         gates.refusal = outcome, now
-    if outcome.cause is not Cause.UNAVAILABLE:
+    if outcome.cause not in UNSERVING:
         answered(gates, permit, now, out)
     elif not permit.silent:
-        # It states nothing: without an answer in between, such refusals are an outage.
         _count_outage(gates, permit, outcome, now, draw, out)
     gates.pause.refused_within(now - permit.sent_at)
     new_wave = permit.epoch >= gates.epoch and not permit.beyond
@@ -299,11 +298,14 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         gates.pacer.hint = min(hint or 0.0, gates.pause.cap)
         gates.pacer.stated = (permit.sent_at + span[0], now + span[1]) if span is not None else None
         _unexplained(gates, permit, outcome, now, new_wave, out)
-    unpaced = not (gate or paced)
+    # The breaker asks an outage seldom enough.
+    probed = outcome.cause in UNSERVING and not gates.breaker.closed
+    unpaced = not (gate or paced or probed)
     if unpaced and not hint:
         # Later refusals of a wave add no admitted attempts; to count those takes long where thousands are in flight.
         share = gates.pause.share
-        unpaced = share.refused(_confirmed(gates, now) if new_wave else share.admitted) > OCCASIONAL
+        often = share.refused(_confirmed(gates, now) if new_wave else share.admitted) > OCCASIONAL
+        unpaced = often or gates.breaker.failures > 1
     if unpaced or hint:
         before_pause = pause.until
         until = pause.close(now, hint, tried or unpaced, draw, new_wave, stated)

@@ -90,6 +90,9 @@ TERMINAL = frozenset({Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED, Kind.PERMANENT})
 ELSEWHERE = frozenset({Cause.OTHERS_CAPACITY, Cause.NOT_READY})
 """Causes of a refusal that no rate or concurrency of this client changes."""
 
+UNSERVING = frozenset({Cause.NOT_READY, Cause.UNAVAILABLE})
+"""Causes of a refusal that is an outage where no call of the key is answered in between."""
+
 
 CUSTOM = "custom"
 """Provider of the keys that a program names itself. Two programs of a user may mean different things by one name, so

@@ -93,6 +93,7 @@ PLAN_UNTIL = Meaning("plan_until", Kind.DAILY_LIMIT, Cause.DAY)
 DAY = Meaning("day_used_up", Kind.DAILY_LIMIT, Cause.DAY)
 LONG = Meaning("long_wait", Kind.DAILY_LIMIT, Cause.DAY)
 OTHERS = Meaning("others_capacity_words", Kind.OVERLOADED, Cause.OTHERS_CAPACITY)
+NOT_READY = Meaning("not_ready", Kind.OVERLOADED, Cause.NOT_READY)
 OVERLOAD = Meaning("overload_words", Kind.OVERLOADED, Cause.OVERLOAD)
 RATE = Meaning("rate_words", Kind.RATE_LIMIT, Cause.RATE)
 CONCURRENCY = Meaning("concurrency_words", Kind.RATE_LIMIT, Cause.CONCURRENCY)
@@ -100,7 +101,7 @@ CONCURRENCY = Meaning("concurrency_words", Kind.RATE_LIMIT, Cause.CONCURRENCY)
 LOADS = (OTHERS, OVERLOAD)
 """Meanings of a load that is not the caller's."""
 
-MEANINGS = (ZERO, MONEY, PLAN, PLAN_UNTIL, DAY, LONG, OTHERS, OVERLOAD, RATE, CONCURRENCY)
+MEANINGS = (ZERO, MONEY, PLAN, PLAN_UNTIL, DAY, LONG, NOT_READY, OTHERS, OVERLOAD, RATE, CONCURRENCY)
 
 
 def meaning_of(facts: Witnesses) -> Meaning | None:
@@ -142,6 +143,8 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
         return DAY
     if plan and not _is_a_rate(words):
         return DAY if facts.rejected or "quota_exhausted" in codes else PLAN
+    if throttled and (families.LOADING.found(words) or _any(families.LOADING_CODES, codes)):
+        return NOT_READY
     long = facts.wait is not None and LONG_WAIT <= facts.wait <= LONGEST_WAIT
     if long and (facts.status is None or facts.status == 429 or denied):
         return LONG

@@ -57,11 +57,14 @@ _LISTED = ("error", "errors", "detail", "details", "messages")
 """Fields whose list may hold messages."""
 
 _WAIT = re.compile(
-    r"(?:next(?:access|retry|attempt|allowed|available|request)(?:time|at)?"
+    r"(?:estimatedtime|next(?:access|retry|attempt|allowed|available|request)(?:time|at)?"
     r"|(?:quota|ratelimit)?(?:retry|resets?|wait|cooldown|clears|available|unlocks)"
     r"(?:(?:after|in|delay|time(?:stamp)?|at|date)(?:milliseconds?|millis|ms|seconds?|secs?|s)?|seconds?|secs?|ms))"
 )
-"""Names of fields that state when to try again: `retry_after`, `resetsInSeconds`, `quotaResetDelay`, `reset_at`."""
+"""Names of fields that state when to try again: `retry_after`, `resetsInSeconds`, `quotaResetDelay`, `reset_at`.
+
+Hugging Face's `estimated_time` is in seconds, though names that end so are instants elsewhere.
+"""
 
 _MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
 _MONTH_NAMED = re.compile(
@@ -270,7 +273,7 @@ def _read_times(layer: Layer, waits: list[float], ends: list[float]) -> None:
             continue
         if time.form == "instant":
             ends.append(time.seconds)
-        elif not name.endswith(("at", "date", "time", "timestamp")):
+        elif name == "estimatedtime" or not name.endswith(("at", "date", "time", "timestamp")):
             waits.append(time.seconds / 1000.0 if _MILLISECONDS.search(name) else time.seconds)
 
 

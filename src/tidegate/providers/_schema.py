@@ -165,7 +165,7 @@ class ErrorRow:
         """
         if self.text or self.headers or self.exceeds or self.zero or self.window_at_least or self.wait_at_least:
             return False
-        if self.cause is Cause.NEVER_FITS or self.cause is Cause.NOT_READY or self.cause is Cause.SLOPE:
+        if self.cause is Cause.NEVER_FITS or self.cause is Cause.SLOPE:
             return False
         shared = self.kind in (Kind.RATE_LIMIT, Kind.PERMANENT, Kind.TRANSIENT) or self.cause is Cause.UNAVAILABLE
         return not self.codes or shared

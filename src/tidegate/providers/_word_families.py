@@ -242,6 +242,21 @@ UPSTREAM = WordFamily(
         r"\bupstream(?: \w{1,20}){0,3}? (?:rate[- ]limit\w{0,4}|overloaded|busy|saturated|at capacity)\b",
     ),
 )
+LOADED = r"(?:model|weights?|engine|pipeline|checkpoint|server|backend|worker|replica|deployment|endpoint|instance)s?"
+LOADING = WordFamily(
+    ("loading", "loaded", "warm", "ready", "start", "initiali", "scal", "boot", "cold", "building"),
+    words_of(
+        rf"\b{LOADED}\b(?: [\w./:'-]{{1,80}}){{0,3}}? (?:(?:is|are|being|still|currently|not yet|just) ){{1,4}}"
+        r"(?:(?:being|up) )?(?:loading|loaded|warming(?: up)?|starting(?: up)?|initiali[sz]ing|booting|building"
+        r"|scaling(?: up)?|deploying)\b",
+        rf"\b(?:loading|warming up|starting up|initiali[sz]ing)(?: the)? {LOADED}\b",
+        rf"\b{LOADED}(?: (?:is|are|was))? not (?:yet )?ready\b|\bnot (?:yet )?ready (?:to serve|for inference)\b",
+        r"\bcold[- ]start|\bscal(?:ing|es) (?:up )?from zero\b",
+    ),
+)
+"""What serves the model is coming up: a model that is loaded, a replica that is started."""
+LOADING_CODES = words_of(r"not_?ready", r"model_?loading|loading_?model|scaling_?up|cold_?start|warming")
+
 SERVING = (
     r"(?:gpus?|workers?|instances?|replicas?|slots?|channels?|accounts?|providers?|upstreams?|backends?|servers?|nodes?"
     r"|endpoints?|deployments?|machines?|resources?|hosts?|compute|credentials?|keys?|engines?|models?)"

@@ -24,13 +24,6 @@ ERRORS = (
         text=("tokens per day", "requests per day"),
     ),
     ErrorRow(
-        name="not_ready",
-        kind=Kind.TRANSIENT,
-        cause=Cause.NOT_READY,
-        source=f"capture bedrock-429-ModelNotReady; {_MODEL}: retryable, throttling=false",
-        codes=frozenset({"modelnotreadyexception"}),
-    ),
-    ErrorRow(
         name="throttling",
         kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,

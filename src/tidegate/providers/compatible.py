@@ -140,22 +140,6 @@ ERRORS = (
         codes=frozenset({"limit_burst_rate", "throttling.burstrate"}),
     ),
     ErrorRow(
-        name="not_ready_code",
-        kind=Kind.TRANSIENT,
-        cause=Cause.NOT_READY,
-        source="capture bedrock-429-ModelNotReady",
-        status=_429_503,
-        codes=frozenset({"modelnotreadyexception"}),
-    ),
-    ErrorRow(
-        name="not_ready",
-        kind=Kind.TRANSIENT,
-        cause=Cause.NOT_READY,
-        source="capture bedrock-429-ModelNotReady; PROVIDERS.md section 10 (loading can take minutes)",
-        status=_429_503,
-        text=("not ready to serve", "is currently loading", "model is loading", "loading model"),
-    ),
-    ErrorRow(
         name="queue_code",
         kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
