@@ -11,7 +11,7 @@ import pytest
 
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError
-from tidegate.providers import ModelPrice, load_prices, price_of, register_price
+from tidegate.providers import ModelPrice, load_prices, price_of, register_price, table_of
 from tidegate.providers._prices import PRICES, _added
 
 
@@ -36,8 +36,8 @@ BY_HAND = [
     # 200,001 plain of more than 200,000: 200,001 at 6, 10 of output at 22.5
     ("anthropic", "claude-sonnet-4-5", Usage(200_001, 10), 1.200231, 0.6001155),
     # 10,000 plain at 1.25, 30,000 cached at .125, 5,000 of output (4,000 of it thought) at 10
-    ("google", "gemini-2.5-pro", Usage(40_000, 5_000, 30_000, 0, 4_000), 0.06625, 0.033125),
-    ("google", "gemini-3.5-flash-lite", Usage(1_000, 1_000), 0.0028, 0.0014),
+    ("gemini", "gemini-2.5-pro", Usage(40_000, 5_000, 30_000, 0, 4_000), 0.06625, 0.033125),
+    ("vertex", "gemini-3.5-flash-lite", Usage(1_000, 1_000), 0.0028, 0.0014),
 ]
 
 
@@ -52,9 +52,37 @@ def test_costs_are_those_computed_by_hand(
 
 
 def test_every_row_has_a_source_and_a_date() -> None:
-    for price in PRICES.values():
+    for price in (price for prices in PRICES.values() for price in prices):
         assert price.source.startswith("https://")
         assert price.on is not None
+
+
+def test_every_price_is_found_by_the_name_of_the_provider_that_answers() -> None:
+    hosts = {
+        "openai": "api.openai.com",
+        "anthropic": "api.anthropic.com",
+        "gemini": "generativelanguage.googleapis.com",
+        "vertex": "us-central1-aiplatform.googleapis.com",
+    }
+    found = {name: table_of(host) for name, host in hosts.items()}
+    for provider, model in PRICES:
+        table = found[provider]
+        assert table is not None
+        assert price_of(table.name, model) is not None
+
+
+def test_a_price_whose_end_is_announced_holds_until_then() -> None:
+    price = price_of("gemini", "gemini-3.6-flash", day=date(2026, 12, 31))
+    later = price_of("gemini", "gemini-3.6-flash", day=date(2027, 1, 1))
+    assert price is not None
+    assert later is not None
+    assert (price.input, price.until, later.input, later.until) == (0.75, date(2026, 12, 31), 1.5, None)
+
+
+def test_a_registered_price_that_has_ended_gives_way_to_the_table() -> None:
+    register_price("gpt-4o-mini", ModelPrice(1.0, 2.0, until=date(2026, 1, 1)))
+    (listed,) = PRICES["openai", "gpt-4o-mini"]
+    assert price_of("openai", "gpt-4o-mini", day=date(2026, 1, 2)) is listed
 
 
 @pytest.mark.parametrize(
@@ -63,11 +91,13 @@ def test_every_row_has_a_source_and_a_date() -> None:
         ("openai", "gpt-4o-mini-2024-07-18", "gpt-4o-mini"),
         ("anthropic", "claude-haiku-4-5-20251001", "claude-haiku-4-5"),
         ("anthropic", "claude-3-5-haiku-latest", "claude-3-5-haiku"),
-        ("google", "models/gemini-2.5-pro", "gemini-2.5-pro"),
+        ("anthropic", "claude-sonnet-4-20250514", "claude-sonnet-4"),
+        ("gemini", "models/gemini-2.5-pro", "gemini-2.5-pro"),
+        ("vertex", "gemini-3.1-pro-preview", "gemini-3.1-pro"),
     ],
 )
 def test_versions_of_a_model_have_its_price(provider: str, model: str, same_as: str) -> None:
-    assert price_of(provider, model) is PRICES[provider, same_as]
+    assert price_of(provider, model) is PRICES[provider, same_as][0]
 
 
 @pytest.mark.parametrize(

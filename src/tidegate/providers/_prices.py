@@ -21,6 +21,21 @@ from tidegate.providers._lookup import named
 OPENAI_PAGE = "https://platform.openai.com/docs/pricing"
 ANTHROPIC_PAGE = "https://www.anthropic.com/pricing#api"
 GOOGLE_PAGE = "https://ai.google.dev/gemini-api/docs/pricing"
+_GEMINI_LIST = "https://www.morphllm.com/gemini-api-pricing (cached: public GitHub file 71179640724), read 2026-11-27"
+_GEMINI_2 = "https://www.morphllm.com/gemini-api-pricing (cached: public GitHub file 52802858506), read 2026-11-27"
+_GEMINI_OFFER = (
+    "https://raw.githubusercontent.com/api-evangelist/deepmind/refs/heads/main/plans/deepmind-plans-pricing.yml "
+    "(ai.google.dev as of 2026-10-07), public GitHub file 70095873909, read 2026-11-27"
+)
+_GPT_6 = (
+    "https://platform.openai.com/docs/pricing, as in public GitHub files 70095873909 and 69383373592, read 2026-11-27"
+)
+_EMBEDDINGS = (
+    "https://platform.openai.com/docs/pricing, as in public GitHub files 60368387976, 31474524636, read 2026-11-27"
+)
+_CLAUDE = (
+    "https://www.anthropic.com/pricing#api, as in public GitHub files 70226893210 and 69449325582, read 2026-11-27"
+)
 
 PRICES_DATE = date(2026, 11, 24)
 """Day on which the rows were read. `tidegate doctor` reports a table that is older than `PRICES_MAX_AGE_DAYS`."""
@@ -32,7 +47,7 @@ price of a model less than once a year, and adds models more often."""
 TOKENS = 1_000_000
 """Tokens that a price is for: all providers of the table state prices for a million."""
 
-VERSION = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest)")
+VERSION = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest|preview(?:-\d{2}-\d{4})?)\Z")
 """Suffix of a model's name that states a version of the same price."""
 
 
@@ -43,7 +58,8 @@ class ModelPrice:
     `cached` is for input that is read from a cache, and `cache_write` for input that is written to one; both are the
     price of `input` by default. `batch` is the factor of a provider's Batch API. Input of more than `long_from` tokens
     costs `long_input` (its cached parts in the same ratio), and its output `long_output`; None means that no such
-    rule exists. A negative or infinite number raises `ConfigurationError`.
+    rule exists. The price holds through the day `until`, where its end is announced. A negative or infinite number
+    raises `ConfigurationError`.
     """
 
     input: float
@@ -56,6 +72,7 @@ class ModelPrice:
     long_output: float | None = None
     source: str = ""
     on: date | None = None
+    until: date | None = None
 
     def __post_init__(self) -> None:
         for name in ("input", "output", "cached", "cache_write", "batch", "long_from", "long_input", "long_output"):
@@ -81,16 +98,18 @@ class ModelPrice:
 
 
 class _Row(NamedTuple):
-    """Row of the table; the factor of the Batch API and the source are its provider's."""
+    """Row of the table; the factor of the Batch API is its provider's, and the source where the row has none."""
 
     model: str
     input: float
-    cached: float
+    cached: float | None
     output: float
     cache_write: float | None = None
     long_from: int | None = None
     long_input: float | None = None
     long_output: float | None = None
+    source: str = ""
+    until: date | None = None
 
 
 _OPENAI = (
@@ -111,13 +130,19 @@ _OPENAI = (
     _Row("gpt-5.4-mini", 0.75, 0.075, 4.5),
     _Row("gpt-5.4-nano", 0.2, 0.02, 1.25),
     _Row("gpt-5.5", 5.0, 0.5, 30.0, None, 272_000, 10.0, 45.0),
+    _Row("gpt-5.6-luna", 0.2, 0.02, 1.2, source=_GPT_6),
     _Row("gpt-5.6-terra", 2.0, 0.2, 12.0, 2.5, 272_000, 4.0, 18.0),
+    _Row("gpt-6-astra", 10.0, 1.0, 50.0, None, 272_000, 20.0, 75.0, _GPT_6),
+    _Row("gpt-6-luna", 0.1, 0.01, 0.5, source=_GPT_6),
     _Row("gpt-6-sol", 2.0, 0.2, 10.0, 2.5, 272_000, 4.0, 15.0),
     _Row("gpt-6.1-sol", 2.0, 0.1, 10.0, 2.5, 272_000, 4.0, 15.0),
     _Row("gpt-6.1-terra", 1.0, 0.05, 5.0, 1.25, 272_000, 2.0, 7.5),
+    _Row("text-embedding-3-small", 0.02, None, 0.0, source=_EMBEDDINGS),
+    _Row("text-embedding-3-large", 0.13, None, 0.0, source=_EMBEDDINGS),
 )
 _ANTHROPIC = (
     _Row("claude-3-5-haiku", 0.8, 0.08, 4.0, 1.0),
+    _Row("claude-opus-4", 15.0, 1.5, 75.0, 18.75),
     _Row("claude-opus-4-0", 15.0, 1.5, 75.0, 18.75),
     _Row("claude-opus-4-1", 15.0, 1.5, 75.0, 18.75),
     _Row("claude-opus-4-5", 5.0, 0.5, 25.0, 6.25),
@@ -126,18 +151,29 @@ _ANTHROPIC = (
     _Row("claude-opus-4-8", 5.0, 0.5, 25.0, 6.25),
     _Row("claude-opus-5", 5.0, 0.5, 25.0, 6.25),
     _Row("claude-opus-5-5", 4.0, 0.2, 20.0, 5.0),
+    _Row("claude-sonnet-4", 3.0, 0.3, 15.0, 3.75),
     _Row("claude-sonnet-4-0", 3.0, 0.3, 15.0, 3.75),
     _Row("claude-sonnet-4-5", 3.0, 0.3, 15.0, 3.75, 200_000, 6.0, 22.5),
     _Row("claude-sonnet-4-6", 3.0, 0.3, 15.0, 3.75),
     _Row("claude-sonnet-5", 2.0, 0.2, 10.0, 2.5),
     _Row("claude-sonnet-5-5", 2.0, 0.1, 10.0, 2.5),
     _Row("claude-haiku-4-5", 1.0, 0.1, 5.0, 1.25),
+    _Row("claude-haiku-5-5", 0.1, 0.01, 0.5, 0.125, 100_000, 0.5, 2.5, _CLAUDE),
+    _Row("claude-fable-5", 10.0, 1.0, 50.0, 12.5, source=_CLAUDE),
+    _Row("claude-fable-5-1", 10.0, 0.25, 50.0, 12.5, source=_CLAUDE),
 )
 _GOOGLE = (
     _Row("gemini-2.5-pro", 1.25, 0.125, 10.0, None, 200_000, 2.5, 15.0),
+    _Row("gemini-2.5-flash", 0.3, 0.03, 2.5, source=_GEMINI_2),
+    _Row("gemini-2.5-flash-lite", 0.1, 0.01, 0.4, source=_GEMINI_2),
+    _Row("gemini-3-flash", 0.5, 0.05, 3.0, source=_GEMINI_LIST),
+    _Row("gemini-3.1-pro", 2.0, 0.2, 12.0, None, 200_000, 4.0, 18.0, _GEMINI_LIST),
+    _Row("gemini-3.1-flash-lite", 0.25, 0.025, 1.5, source=_GEMINI_LIST),
     _Row("gemini-3.5-flash", 1.5, 0.15, 9.0),
     _Row("gemini-3.5-flash-lite", 0.3, 0.03, 2.5),
+    _Row("gemini-3.6-flash", 0.75, 0.075, 3.75, source=_GEMINI_OFFER, until=date(2026, 12, 31)),
     _Row("gemini-3.6-flash", 1.5, 0.15, 7.5),
+    _Row("gemini-3.8-flash", 0.75, 0.075, 3.75, source=_GEMINI_OFFER, until=date(2026, 12, 31)),
     _Row("gemini-3.8-flash", 1.5, 0.15, 7.5),
     _Row("gemini-4-argon", 4.0, 0.2, 20.0),
 )
@@ -145,27 +181,32 @@ _GOOGLE = (
 BATCH = 0.5
 """Factor of the Batch APIs of all three providers. Source: the pages of the table."""
 
-PRICES: dict[tuple[str, str], ModelPrice] = {
-    (provider, row.model): ModelPrice(
-        row.input,
-        row.output,
-        row.cached,
-        row.cache_write,
-        BATCH,
-        row.long_from,
-        row.long_input,
-        row.long_output,
-        page,
-        PRICES_DATE,
-    )
-    for provider, page, rows in (
-        ("openai", OPENAI_PAGE, _OPENAI),
-        ("anthropic", ANTHROPIC_PAGE, _ANTHROPIC),
-        ("google", GOOGLE_PAGE, _GOOGLE),
-    )
-    for row in rows
-}
-"""Prices of the table, by provider and model."""
+PRICES: dict[tuple[str, str], tuple[ModelPrice, ...]] = {}
+"""Prices of the table, by the name of a provider's table and the model. Of several, each holds until its end."""
+
+for _provider, _page, _rows in (
+    ("openai", OPENAI_PAGE, _OPENAI),
+    ("anthropic", ANTHROPIC_PAGE, _ANTHROPIC),
+    ("gemini", GOOGLE_PAGE, _GOOGLE),
+    ("vertex", GOOGLE_PAGE, _GOOGLE),
+):
+    for _row in _rows:
+        PRICES[_provider, _row.model] = (
+            *PRICES.get((_provider, _row.model), ()),
+            ModelPrice(
+                _row.input,
+                _row.output,
+                _row.cached,
+                _row.cache_write,
+                BATCH,
+                _row.long_from,
+                _row.long_input,
+                _row.long_output,
+                _row.source or _page,
+                PRICES_DATE,
+                _row.until,
+            ),
+        )
 
 _added: dict[tuple[str | None, str], ModelPrice] = {}
 
@@ -180,27 +221,27 @@ def register_price(model: str, price: ModelPrice, provider: str | None = None) -
     _added[provider, model] = price
 
 
-def price_of(provider: str, model: str, tier: str = "") -> ModelPrice | None:
-    """Return the price of a model at a provider; None where it is unknown.
+def price_of(provider: str, model: str, tier: str = "", day: date | None = None) -> ModelPrice | None:
+    """Return the price of a model at a provider on a day, today by default; None where it is unknown.
 
-    A name with a date or `-latest` at its end has the price of the name without it. A service `tier` has the price that
-    is registered for `model@tier`.
+    A name with a date, `-preview` or `-latest` at its end has the price of the name without it. A service `tier` has
+    the price that is registered for `model@tier`.
     """
     name = model.removeprefix("models/")
     if tier:
-        return _price_named(provider, f"{name}@{tier}")
-    found = _price_named(provider, name)
+        return _price_named(provider, f"{name}@{tier}", day)
+    found = _price_named(provider, name, day)
     if found is None and VERSION.search(name) is not None:
-        found = _price_named(provider, VERSION.sub("", name))
+        found = _price_named(provider, VERSION.sub("", name), day)
     return found
 
 
-def _price_named(provider: str, name: str) -> ModelPrice | None:
-    if _added:
-        for found in (_added.get((provider, name)), _added.get((None, name))):
-            if found is not None:
-                return found
-    return PRICES.get((provider, name))
+def _price_named(provider: str, name: str, day: date | None) -> ModelPrice | None:
+    registered = [_added.get((provider, name)), _added.get((None, name))]
+    for found in (*registered, *PRICES.get((provider, name), ())):
+        if found is not None and (found.until is None or (day or date.today()) <= found.until):
+            return found
+    return None
 
 
 def load_prices(path: Path) -> None:
@@ -233,11 +274,11 @@ def _price(name: str, facts: Any) -> ModelPrice:
         f"it must be an object with input, output and any of {', '.join(sorted(known))}",
     )
     given = dict(facts)
-    if "on" in given:
+    for field in ("on", "until"):
         try:
-            given["on"] = date.fromisoformat(given["on"])
+            given[field] = date.fromisoformat(given[field]) if field in given else None
         except (TypeError, ValueError):
-            raise ConfigurationError(f"price of {name}", given["on"], "a date like 2026-11-24 in `on`") from None
+            raise ConfigurationError(f"price of {name}", given[field], f"a date like 2026-11-24 in `{field}`") from None
     try:
         return ModelPrice(**given)
     except ConfigurationError as error:
