@@ -127,6 +127,14 @@ def test_end_of_a_spend_limit_is_told_as_far_as_it_is_named(told: str, date: str
     assert found["will"].endswith(ASKS)
 
 
+def test_a_limit_that_a_failure_inside_a_stream_states_is_shown_beside_those_of_the_headers() -> None:
+    message = "Rate limit reached for gpt-5.4 on tokens per min (TPM): Limit 10000, Used 9000, Requested 2000."
+    event = {"error": {"message": message, "type": "tokens", "code": "rate_limit_exceeded"}}
+    (found,) = explained({**OPENAI, "body": f"data: {json.dumps(event)}\n\n"})
+    assert found["kind"] == "rate_limit"
+    assert found["limits"] == {"requests_per_minute": 500, "tokens_per_minute": 10000}
+
+
 def test_a_failure_inside_a_good_stream_is_found() -> None:
     event = 'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}\n\n'
     (found,) = explained({**OPENAI, "url": "https://api.anthropic.com/v1/messages", "headers": {}, "body": event})

@@ -17,6 +17,7 @@ from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading
 from tidegate.settings import Settings
 from tidegate.testing import Call, Gate, Refusal, Scenario, Ticket
 
+DOWN = Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=500)
 KEY = Key("virtual", "https://provider.test", "0123456789abcdef", "model")
 
 
@@ -45,7 +46,7 @@ class World(world.World):
         lag: float = 0.0,
         repeats: int = 0,
         watch: Callable[[World], None] | None = None,
-        down: Outcome = Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=500),
+        down: Outcome = DOWN,
     ) -> None:
         self.down = down
         self.settings = settings or Settings()

@@ -162,7 +162,10 @@ def test_an_error_in_a_stream_is_read_without_its_echo_too():
     assert outcome.kind not in (Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED)
 
 
-def test_an_invalid_requests_message_names_no_wait():
+def test_an_invalid_requests_message_names_no_wait_unless_it_is_a_refusal():
     body = {"error": {"message": "You have used up all requests. Try again in 50 minutes", "code": "daily_limit"}}
-    assert judge(COMPATIBLE, 400, [], json.dumps(body).encode(), NOW).retry_after is None
-    assert judge(COMPATIBLE, 403, [], json.dumps(body).encode(), NOW).retry_after == 3000
+    for status in (400, 403):
+        assert judge(COMPATIBLE, status, [], json.dumps(body).encode(), NOW).retry_after == 3000
+    body = {"error": {"message": "Invalid value: Rate limited, try again in 50 minutes"}}
+    outcome = judge(COMPATIBLE, 400, [], json.dumps(body).encode(), NOW)
+    assert (outcome.kind, outcome.retry_after) == (Kind.PERMANENT, None)

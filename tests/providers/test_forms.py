@@ -96,7 +96,7 @@ MESSAGES = [
     (500, "model overloaded, please retry", Kind.OVERLOADED),
     (503, "Cluster at full capacity", Kind.OVERLOADED),
     (504, "queue timeout: no worker picked up the request", Kind.TRANSIENT),
-    (503, "Loading model", Kind.TRANSIENT),
+    (503, "Loading model", Kind.OVERLOADED),
     (503, "Model is warming up", Kind.OVERLOADED),
     (500, "Internal Server Error", Kind.TRANSIENT),
     (502, "Bad Gateway", Kind.TRANSIENT),

@@ -143,7 +143,11 @@ def _judged(
 ) -> Outcome:
     outcome = providers.judge(provider, status, headers, body, now)
     failure = providers.judge_event(provider, body) if status < 400 and body else None
-    return failure._replace(readings=outcome.readings, status=status) if failure is not None else outcome
+    if failure is None:
+        return outcome
+    named = {reading.name for reading in failure.readings}
+    readings = (*failure.readings, *(reading for reading in outcome.readings if reading.name not in named))
+    return failure._replace(readings=readings, status=status)
 
 
 def _will(outcome: Outcome, settings: Settings, returns_on: str) -> str:

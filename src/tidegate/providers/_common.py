@@ -79,7 +79,6 @@ INSUFFICIENT_QUOTA = ErrorRow(
     kind=Kind.QUOTA_EXHAUSTED,
     cause=Cause.MONEY,
     source="capture openai-429-insufficient_quota (OpenAI's shape, sent by its imitators too)",
-    status=frozenset({400, 402, 403, 429}),
     codes=frozenset({"insufficient_quota"}),
 )
 

@@ -43,6 +43,9 @@ echo more. Chosen: the longest such statement that was collected has 90."""
 INVALID = 400
 """HTTP status of an invalid request."""
 
+UNPAID = 402
+"""HTTP status of a call that is not paid for: the account's money, or what calls in flight or one call would cost."""
+
 _SHARED = frozenset({409, 429, 500, 502, 503, 504, 529})
 """Statuses that may report another's capacity. A failure in a stream has none, and may too."""
 
@@ -86,6 +89,7 @@ class Witnesses(NamedTuple):
     zero: bool = False
 
 
+ONE_REQUEST = Meaning("one_request", Kind.PERMANENT, Cause.NEVER_FITS)
 ZERO = Meaning("limit_of_zero", Kind.PERMANENT, Cause.NEVER_FITS)
 MONEY = Meaning("money", Kind.QUOTA_EXHAUSTED, Cause.MONEY)
 PLAN = Meaning("plan_used_up", Kind.QUOTA_EXHAUSTED, Cause.MONEY)
@@ -101,7 +105,7 @@ CONCURRENCY = Meaning("concurrency_words", Kind.RATE_LIMIT, Cause.CONCURRENCY)
 LOADS = (OTHERS, OVERLOAD)
 """Meanings of a load that is not the caller's."""
 
-MEANINGS = (ZERO, MONEY, PLAN, PLAN_UNTIL, DAY, LONG, NOT_READY, OTHERS, OVERLOAD, RATE, CONCURRENCY)
+MEANINGS = (ONE_REQUEST, ZERO, MONEY, PLAN, PLAN_UNTIL, DAY, LONG, NOT_READY, OTHERS, OVERLOAD, RATE, CONCURRENCY)
 
 
 def meaning_of(facts: Witnesses) -> Meaning | None:
@@ -114,8 +118,15 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     words = f"{stated}. {spoken(codes)}"
     throttled = facts.status is None or facts.status in _SHARED
     if facts.status in _OF_REQUEST:
-        return None
+        # Words may name a limit of the request, but an exact code does not.
+        return MONEY if any(families.EXACT_MONEY_CODES.fullmatch(code) for code in codes) else None
     denied = facts.status in _DENIED
+    if facts.status == UNPAID and families.CONCURRENCY.found(words):
+        return CONCURRENCY
+    if facts.status == UNPAID and families.COMPARED.search(stated):
+        return ONE_REQUEST
+    if throttled and families.SHORT_SPENDING.search(stated):
+        return RATE
     if (throttled or facts.status == 403) and (facts.zero or families.ZERO.search(words)):
         return ZERO
     offered = denied and families.OFFER.search(words) is not None and not _is_limited(words)
@@ -157,7 +168,8 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     if facts.status == INVALID:
         return _stated(words, codes)
     if facts.status == 429:
-        return RATE if _is_a_rate(words) else None
+        counted = {reading.unit for reading in facts.readings}
+        return RATE if _is_a_rate(words) else CONCURRENCY if counted == {"concurrent_requests"} else None
     said = _is_throttled(words, codes)
     empty = facts.status in (403, 503) and any(reading.remaining == 0 for reading in facts.readings)
     return RATE if said or empty else None

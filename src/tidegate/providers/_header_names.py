@@ -3,7 +3,8 @@
 Theory of operation. Gateways build names from the window and the policy that an operator configures, so no table can
 list them: `x-ai-ratelimit-remaining-minute-openai` (Kong), `x-ai-ratelimit-limit-<instance>` (APISIX),
 `x-rate-limit-remaining-request-per-minute`. Such a name is a list of words: one of limit, remaining and reset; a
-window; perhaps a unit; else the name of a policy. A name is read once, when it is first seen.
+window; perhaps a unit; else the name of a policy. A limit of concurrency has no window (`x-concurrent-limit-max`). A
+name is read once, when it is first seen.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ _UNITS: dict[str, Unit] = {
     **dict.fromkeys(("request", "requests", "req", "reqs", "calls"), "requests"),
     **dict.fromkeys(("token", "tokens"), "tokens"),
 }
+
+_CONCURRENT = frozenset({"concurrent", "concurrency"})
+
+_USED = frozenset({"current", "used", "active", "reset", "after", "type", "exceeded"})
+"""Words of names whose value is no limit of concurrency, and not what is left of it."""
 
 _UNCOUNTED = frozenset({"cost", "credits", "usd", "bytes", "characters", "seconds", "images", "unified"})
 """Words of names whose quota is not counted here: money, sizes, and shares of a plan."""
@@ -69,6 +75,10 @@ class NamedPlace(NamedTuple):
 def place_of(header: str) -> NamedPlace | None:
     """Return the place of a header by its name in lower case; None if the name describes no limit."""
     words = header.replace("rate-limit", "ratelimit").split("-")
+    if not _CONCURRENT.isdisjoint(words) and _USED.isdisjoint(words):
+        place = REMAINING if "remaining" in words else LIMIT
+        row = HeaderRow("concurrent-requests", "concurrent_requests", _SOURCE, limit=(header,))
+        return NamedPlace(place, row)
     if "ratelimit" not in words:
         return None
     if "retry" in words and "after" in words:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from html import unescape
 from itertools import islice
 from typing import NamedTuple
 
@@ -25,6 +26,10 @@ longest capture has 2,300 (as `_answer.MAX_BODY_BYTES`)."""
 _MAX_TEXT = 4096
 """Characters of a message that are compared with the rows of a table. Raising it spends more time on long messages.
 Chosen: longer than any captured refusal."""
+
+_MAX_PAGE = 1 << 14
+"""Bytes of a page of HTML or XML that are read. Raising it spends more time on a hostile answer. Chosen: pages of
+proxies state the reason within the first few kilobytes, after their styles."""
 
 _MAX_CODE = 128
 """Characters of an error code above which it is ignored. Raising it takes sentences for codes. Chosen: codes are one
@@ -48,10 +53,10 @@ _BESIDE = ("details", "detail", "metadata", "params", "ratelimit", "innererror",
            "originalerror", "providererror")  # fmt: skip
 """Fields whose object adds codes, waits and words to the error that holds it."""
 
-_CODES = ("code", "type", "status", "errorcode", "errortype", "errcode", "reason", "limitsource")
+_CODES = ("code", "type", "status", "errorcode", "errortype", "errcode", "reason", "reasons", "limitsource")
 _STATUSES = ("code", "status", "statuscode")
 _TEXTS = ("message", "detail", "msg", "errormessage", "errormsg", "errmsg", "faultstring", "title", "errordescription",
-          "statusmsg", "error", "errors")  # fmt: skip
+          "statusmsg", "error", "errors", "text")  # fmt: skip
 _TEXTS_BESIDE = ("message", "msg", "title", "reason", "description")
 _LISTED = ("error", "errors", "detail", "details", "messages")
 """Fields whose list may hold messages."""
@@ -112,15 +117,12 @@ Layer = dict[str, object]
 
 
 def refusal_of(body: bytes | None) -> RefusalDetails:
-    """Return the refusal in a body: a JSON object, an array of one, a JSON string, or plain text.
-
-    Nothing is read from HTML, which a proxy wrote.
-    """
+    """Return the refusal in a body: a JSON object, an array of one, a JSON string, plain text, or a page's text."""
     if not body:
         return NOTHING
     start = body[:64].lstrip()
     if start[:1] == b"<":
-        return NOTHING
+        return refusal_in(_page_text(body[:_MAX_PAGE].decode("utf-8", "ignore")))
     if len(body) <= _MAX_BODY:
         document = parsed(body)
         if document is not None:
@@ -168,6 +170,21 @@ def refusal_in(document: object) -> RefusalDetails:
         ends[0] if ends else None,
         upstream,
     )
+
+
+def _page_text(page: str) -> str:
+    """Return the visible text of an HTML or XML page: its title first, without tags, scripts and styles."""
+    texts, hidden = [], ""
+    for piece in page.split("<"):
+        tag, _, text = piece.partition(">")
+        name = tag.split(maxsplit=1)[0].lower() if tag.strip() else ""
+        if hidden:
+            hidden = "" if name == f"/{hidden}" else hidden
+        elif name in ("script", "style"):
+            hidden = name
+        if not hidden and text.strip():
+            texts.append(text.strip())
+    return unescape(". ".join(texts))
 
 
 def parsed(body: bytes | str) -> object:
@@ -234,11 +251,12 @@ def _texts(layer: Layer) -> Iterator[str]:
 
 def _codes(layer: Layer) -> Iterator[str]:
     for key in _CODES:
-        value = layer.get(key)
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            continue
-        if len(str(value)) <= _MAX_CODE:
-            yield from _spellings(str(value))
+        listed = layer.get(key)
+        for value in listed[:_MAX_LISTED] if isinstance(listed, list) else (listed,):
+            if isinstance(value, dict):
+                yield from _codes({name: code for name, code in _named(value).items() if not isinstance(code, list)})
+            elif isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= _MAX_CODE:
+                yield from _spellings(str(value))
     status = layer.get("statuscode")
     if "statusmsg" in layer and isinstance(status, int):
         yield str(status)

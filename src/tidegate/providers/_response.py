@@ -41,8 +41,11 @@ _THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOT
 
 _PAYLOAD = re.compile(rb"\{[^{}]{0,4096}\}")
 
-_REFUSED = re.compile(rb'"(?:status_code|error_code)"\s*:\s*"?[1-9]')
+_REFUSED = re.compile(rb'"(?:status_code|error_code|code)"\s*:\s*"?[1-9]')
 """Code of a refusal in `base_resp` or at the top: a good answer has 0 there, or none."""
+
+_CONTENT = frozenset({"choices", "content", "output", "candidates", "data", "result", "embeddings", "usage"})
+"""Fields of a good answer beside which a code is no refusal."""
 
 _UNLIKE = re.compile(rb'"Error"|"success"\s{0,4}:\s{0,4}false')
 """Marks of a refusal in a good answer that has no `error`."""
@@ -119,8 +122,7 @@ def _meant(refusal: RefusalDetails, status: int | None) -> int | None:
 def _without_echo(refusal: RefusalDetails, status: int | None) -> tuple[RefusalDetails, Prose]:
     """Return the refusal without what an ordinary error quotes of the request, and the facts in its message."""
     refusal = refusal._replace(text=unquoted(status, refusal.text), words=unquoted(status, refusal.words))
-    prose = read_prose(refusal.text, refusal.codes)
-    return refusal, prose._replace(wait=None, until=None) if status == INVALID_STATUS else prose
+    return refusal, read_prose(refusal.text, refusal.codes)
 
 
 def _first(*waits: float | None) -> float | None:
@@ -169,7 +171,7 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
     thrown = _thrown(chunk) if b":exception-type" in chunk else None
     if thrown is not None:
         return _failure(provider, thrown, None)
-    native = b'"base_resp"' in chunk
+    native = b'"base_resp"' in chunk or b'"msg"' in chunk
     # Bare words first: each chunk of a stream passes here, and a search for a quote stops at every field.
     unlike = (b"Error" in chunk or b"success" in chunk) and _UNLIKE.search(chunk) is not None
     if not native and not unlike and b"error" not in chunk:
@@ -179,10 +181,12 @@ def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
     if not native and not named and b'"error"' not in chunk:
         return None
     for line, failing in _event_lines(chunk):
-        refused = _refused_with_200(line) if native else None
+        refused, sure = _refused_with_200(line) if native else (None, False)
         if refused is not None:
             # An unknown code is no outage: the server has answered.
-            return _failure(provider, refused, ANSWERED_STATUS)._replace(status=None)
+            failure = _failure(provider, refused, ANSWERED_STATUS)._replace(status=None)
+            if sure or failure.kind in REFUSED:
+                return failure
         refusal = _event_refusal(line, failing)
         if refusal is not None:
             return _failure(provider, refusal, None)
@@ -193,7 +197,8 @@ def _failure(provider: Provider, refusal: RefusalDetails, status: int | None) ->
     """Return the outcome of a refusal that came with a good status."""
     refusal = refusal._replace(status=refusal.status or (refusal.upstream if refusal.upstream in REFUSING else None))
     refusal, prose = _without_echo(refusal, refusal.status)
-    refusal = refusal._replace(wait=_body_wait(refusal.wait, prose.wait))
+    said = None if refusal.status == INVALID_STATUS else prose.wait
+    refusal = refusal._replace(wait=_body_wait(refusal.wait, said))
     return _outcome(provider, refusal, prose, {}, [], 0, status)
 
 
@@ -224,27 +229,31 @@ def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
             failing = False
 
 
-def _refused_with_200(line: bytes) -> RefusalDetails | None:
-    """Return the refusal that a service puts into a good answer, or into an event of a stream.
+def _refused_with_200(line: bytes) -> tuple[RefusalDetails | None, bool]:
+    """Return the refusal that a service puts into a good answer, or into an event of a stream, and if it surely is one.
 
-    MiniMax's own endpoints have it in `base_resp`, Baidu's in `error_code` and `error_msg`, Tencent's in
-    `Response.Error`, Volcengine's in `ResponseMetadata.Error`. Others have `success: false` beside a code.
+    MiniMax's own endpoints have it in `base_resp`, Baidu's in `error_code` and `error_msg` or `code` and `msg`,
+    Tencent's in `Response.Error`, Volcengine's in `ResponseMetadata.Error`. Others have `success: false` beside a code.
     """
     document = parsed(line) if len(line) <= _MAX_EVENT else None
     if not isinstance(document, dict):
-        return None
+        return None, False
     found = document.get("base_resp")
     code = found.get("status_code") if isinstance(found, dict) else None
     if isinstance(code, int) and code != 0:
-        return refusal_in({"base_resp": found})
+        return refusal_in({"base_resp": found}), True
     for name in ("Response", "ResponseMetadata"):
         holder = document.get(name)
         if isinstance(holder, dict) and isinstance(holder.get("Error"), dict):
-            return refusal_in({name: {"Error": holder["Error"]}})
+            return refusal_in({name: {"Error": holder["Error"]}}), True
     if document.get("success") is False and not document.keys().isdisjoint(("code", "error", "errors")):
-        return refusal_in(document)
+        return refusal_in(document), True
     code = document.get("error_code")
-    return refusal_in(document) if code and isinstance(code, int | str) and code != "0" else None
+    if code and isinstance(code, int | str) and code != "0":
+        return refusal_in(document), True
+    # A good answer may have a code and a message too: its words must state a refusal.
+    stated = isinstance(document.get("msg"), str) and not any(document.get(name) for name in _CONTENT)
+    return (refusal_in(document) if stated and document.get("code") else None), False
 
 
 def _event_refusal(line: bytes, failing: bool) -> RefusalDetails | None:

@@ -167,6 +167,9 @@ class ErrorRow:
             return False
         if self.cause is Cause.NEVER_FITS or self.cause is Cause.SLOPE:
             return False
+        if self.codes and all(code.isdecimal() and len(code) > 3 for code in self.codes):
+            # A number of a vendor's own list means one thing; a shorter one is a status.
+            return False
         shared = self.kind in (Kind.RATE_LIMIT, Kind.PERMANENT, Kind.TRANSIENT) or self.cause is Cause.UNAVAILABLE
         return not self.codes or shared
 

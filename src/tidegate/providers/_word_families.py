@@ -59,6 +59,7 @@ MONEY = WordFamily(
         rf"\brequires? more {OWNED}\b",
         rf"\b{EXCESS}(?: [\w']{{1,20}}){{0,4}}? {SPENDING}",
         rf"\b{SPENDING}(?:[^.!?]|\.(?=[0-9])){{0,40}}?\b{EXCESS}\b",
+        r"\b(?:reached|exceeded) (?:your|the)(?: [\w']{1,20}){0,4}? api usage limits?\b",
         r"\bnot active, please check your billing\b",
         r"\bin good standing\b",
         r"\b(?:account|payment|invoice)(?: \w{1,20}){0,3}? (?:overdue|past due|in arrears)\b",
@@ -74,6 +75,19 @@ MONEY = WordFamily(
         r"\b(?:inactive|no active|without an active) (?:subscription|plan)\b",
     ),
 )
+COMPARED = words_of(
+    r"[0-9] ?(?:>=?|≥) ?[0-9]",
+    r"\b(?:request(?:ed|s)?|needs?|requires?|costs?|prompt)\b[^0-9]{0,40}[0-9][0-9.,]{0,15}"
+    r"[^0-9]{0,40}\b(?:afford|have|has|left|available|remaining|balance(?: is| of)?|limit(?: is| of)?):?"
+    r"[^0-9a-z-]{0,3}(?!0(?:[.,]0{1,9})?(?:[^0-9.,]|[.,](?![0-9])|\Z))[0-9]",
+)
+"""What one request needs beside what there is. A smaller request may pass, unless nothing is left."""
+SHORT = (
+    r"(?:[0-9]{1,3}[- ]?(?:seconds?|secs?|minutes?|mins?)|(?:one|1)[- ](?:minute|hour)|hourly"
+    r"|(?:per|a|each|every)[- ](?:second|minute|hour))"
+)
+SHORT_SPENDING = words_of(rf"\b{SHORT}{GAP}{SPENDING}", rf"\b{SPENDING}{GAP}{SHORT}\b")
+"""A limit of money in a window of up to an hour: it passes like a rate."""
 BUDGET = WordFamily(
     ("budget",),
     words_of(
@@ -91,6 +105,11 @@ MONEY_CODES = words_of(
     r"^billing_|_billing$|billing_hard_limit|insufficient_?(?:balance|funds|credits?)|credits?_(?:balance_)?exhausted",
     r"exceeded_current_quota|budget_(?:exceeded|exhausted)|arrear|overdue|payment_?required|spend(?:ing)?[-_]limit|credit_limit",
 )
+EXACT_MONEY_CODES = words_of(
+    r"insufficient_(?:quota|balance|funds|credits?)|(?:budget|credits?|balance)_(?:exceeded|exhausted|depleted)"
+    r"|payment_required|billing_hard_limit_reached"
+)
+"""Codes that mean money on any status."""
 
 PERIOD = (
     r"(?:(?<!concurrent )session|hourly(?! (?:token|request|rate))|weekly|monthly"
@@ -150,6 +169,7 @@ PLAN_BOUND = words_of(
 PLAN_CODES = words_of(
     r"usage_?limit",
     r"quota_exhausted",
+    r"token_quota",
     r"^quota_exceeded$",
     r"insufficient_\w+_quota",
     r"(?:^|_)(?:weekly|monthly)(?:_|$)",
@@ -332,8 +352,9 @@ CAPACITY_CODES = words_of(
 )
 
 CONCURRENCY = WordFamily(
-    ("concurren", "parallel", "simultaneous", "already", "connection"),
+    ("concurren", "parallel", "simultaneous", "already", "connection", "flight"),
     words_of(
+        r"\bin[- ]flight\b(?: \w{1,20}){0,3}? (?:exceed\w{0,4}|limit|budget|exhausted|for)\b",
         rf"\b(?:concurren(?:t|cy)|parallel|simultaneous)\b{GAP}(?:{BOUND}|exceed(?:ed|s)?|reached)\b",
         r"\b(?:too many|high|reduce|lower|exceed\w{0,4}|maximum|max)\b(?: \w{1,20}){0,3}? "
         r"(?:concurren(?:t|cy)|parallel|simultaneous)\b",

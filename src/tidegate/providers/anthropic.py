@@ -93,14 +93,6 @@ ERRORS = (
         codes=frozenset({"billing_error"}),
     ),
     ErrorRow(
-        name="spend_limit",
-        kind=Kind.QUOTA_EXHAUSTED,
-        cause=Cause.MONEY,
-        source=f"{_LIMITS}: 400 for a limit of one's own; capture anthropic-429-spend-cap",
-        status=frozenset({400, 429}),
-        text=("reached your specified api usage limits", "reached your api usage limits", "credit balance is too low"),
-    ),
-    ErrorRow(
         name="long_context",
         kind=Kind.PERMANENT,
         cause=Cause.NEVER_FITS,

@@ -6,7 +6,7 @@ Source: https://docs.cohere.com/docs/rate-limits and captures cohere-* (PROVIDER
 from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind
-from tidegate.providers._common import COMMON_ERRORS
+from tidegate.providers._common import COMMON_ERRORS, MONTH
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 
 _LIMITS = "https://docs.cohere.com/docs/rate-limits (PROVIDERS.md section 18, read 2026-11-21)"
@@ -44,6 +44,15 @@ COHERE = Provider(
             remaining=("x-trial-endpoint-call-remaining",),
             refill="fixed",
             window=60.0,
+        ),
+        HeaderRow(
+            name="calls-month",
+            label="requests",
+            unit="requests",
+            source=f"{_LIMITS}: calls a month of a trial; a recorded answer of 2026-04-16",
+            limit=("x-endpoint-monthly-call-limit",),
+            refill="fixed",
+            window=MONTH,
         ),
     ),
     errors=(

@@ -98,23 +98,6 @@ _429 = frozenset({429})
 _429_503 = frozenset({429, 503})
 
 ERRORS = (
-    ErrorRow(
-        name="money",
-        kind=Kind.QUOTA_EXHAUSTED,
-        cause=Cause.MONEY,
-        source="captures xai-429-credits, hf-402-credits, deepseek-402; PROVIDERS.md sections 1 and 5",
-        status=frozenset({400, 402, 403, 429}),
-        text=(
-            "insufficient balance",
-            "used all available credits",
-            "reached its monthly spending limit",
-            "no credits remaining",
-            "credit balance is too low",
-            "depleted your monthly included credits",
-            "reached your api usage limits",
-            "reached your specified api usage limits",
-        ),
-    ),
     NEVER_FITS,
     ErrorRow(
         name="concurrency",

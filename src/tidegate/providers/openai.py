@@ -55,13 +55,6 @@ _RATE = frozenset({"rate_limit_exceeded"})
 
 ERRORS = (
     ErrorRow(
-        name="insufficient_quota",
-        kind=Kind.QUOTA_EXHAUSTED,
-        cause=Cause.MONEY,
-        source="capture openai-429-insufficient_quota; PROVIDERS.md section 1",
-        codes=frozenset({"insufficient_quota"}),
-    ),
-    ErrorRow(
         name="request_too_large",
         kind=Kind.PERMANENT,
         cause=Cause.NEVER_FITS,
