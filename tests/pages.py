@@ -14,12 +14,12 @@ from tests.reference import cli_reference, schema_reference
 from tidegate import providers
 from tidegate.cli.experiment.common import MEANINGS
 from tidegate.core import events
-from tidegate.doctor.script import CHECKS
 from tidegate.framework_timeouts.table import TIMEOUTS
 from tidegate.framework_timeouts.timeout import shown
 from tidegate.runner import RunnerSettings
 from tidegate.settings import Settings
 from tidegate.telemetry import attributes, signals
+from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
 from tools import readme_picture
 
 ROOT = Path(__file__).parents[1]
@@ -217,9 +217,11 @@ def gateway_table() -> str:
     return "\n".join(rows)
 
 
-def habit_table() -> str:
-    rows = ["| found | verdict | what it says | read in |", "|---|---|---|---|"]
-    rows += [f"| {each.name} | {each.verdict} | {each.text} | {each.source} |" for each in CHECKS]
+def other_stack_table() -> str:
+    rows = ["| module | distribution | counts |", "|---|---|---|"]
+    for module, distribution in UNGOVERNABLE.items():
+        counts = "where a script has no governed way" if module in SHARED else "always"
+        rows.append(f"| `{module}` | {distribution} | {counts} |")
     return "\n".join(rows)
 
 
@@ -296,7 +298,7 @@ GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "events": ("docs/events.md", event_tables),
     "clocks": ("docs/clocks.md", clock_table),
     "gateway variables": ("docs/gateway.md", gateway_table),
-    "habits": ("docs/doctor.md", habit_table),
+    "other stacks": ("docs/doctor.md", other_stack_table),
     "metrics": ("docs/telemetry.md", metric_table),
     "span events": ("docs/telemetry.md", span_event_table),
     "attributes": ("docs/telemetry.md", attribute_table),

@@ -35,19 +35,19 @@ def test_what_is_governed_is_what_the_transports_say(install: Install, monkeypat
     install("httpx", "0.28.1")
     monkeypatch.setattr(environment, "TRANSPORTS", ())
     assert lines(environment.stacks(Installed())) == [
-        "stack ungoverned httpx 0.28.1: cannot be governed; calls through it bypass tidegate"
+        "stack note httpx 0.28.1: cannot be governed; this matters only if LLM calls are sent through it"
     ]
 
 
 def test_a_stack_that_is_new_among_the_transports_is_listed_by_its_name(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Niquests:
-        MODULES = ("niquests",)
+    class Another:
+        MODULES = ("another",)
 
-    install("niquests", "3.1")
-    monkeypatch.setattr(environment, "TRANSPORTS", (*TRANSPORTS, Niquests))
-    assert lines(environment.stacks(Installed())) == ["stack governed niquests 3.1: patched when it is imported"]
+    install("another", "3.1")
+    monkeypatch.setattr(environment, "TRANSPORTS", (*TRANSPORTS, Another))
+    assert lines(environment.stacks(Installed())) == ["stack governed another 3.1: patched when it is imported"]
 
 
 def test_of_every_known_stack_that_is_governed_it_is_known_where() -> None:

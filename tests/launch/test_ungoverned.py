@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from tests.cli.running import PYTHON, run
@@ -70,3 +71,18 @@ def test_run_program_that_ends_ungoverned_says_so_at_the_end(tmp_path: Path) -> 
     assert said[0].endswith(f" not governed: {why}")
     assert said[1] == done.last
     assert "no LLM call was governed; some processes ran ungoverned: " in done.last
+
+
+def test_run_that_saw_no_call_names_what_cannot_be_governed_and_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "curl_cffi.py").write_text("")
+    done = run(PYTHON, "-c", "import curl_cffi, urllib.request", cwd=tmp_path)
+    command = shlex.join([PYTHON, "-c", "import curl_cffi, urllib.request"])
+    assert done.last == (
+        f"tidegate: no LLM call was seen; curl_cffi cannot be governed: `tidegate run --gateway {command}` governs it "
+        "where it reads the server from a base-URL variable"
+    )
+
+
+def test_run_with_a_governed_stack_names_no_module_of_many_uses(tmp_path: Path) -> None:
+    done = run(PYTHON, "-c", "import httpx, urllib3, urllib.request", cwd=tmp_path)
+    assert done.last == "tidegate: no LLM call was seen; `tidegate doctor` lists what is governed"

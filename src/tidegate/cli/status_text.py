@@ -13,6 +13,7 @@ from tidegate.admission.key_hook import NO_HOST
 from tidegate.core.token_totals import tokens_text
 from tidegate.core.wait_text import CLOSED, amount, awaited, clock, sized, wait_text
 from tidegate.launch.totals import KeyTotal, Totals
+from tidegate.transports.other_stacks import remedy
 
 if TYPE_CHECKING:
     from tidegate.launch.ungoverned import Ungoverned
@@ -119,10 +120,12 @@ def _joined(parts: list[Part]) -> str:
     return "tidegate  " + " · ".join(part.text for part in parts)
 
 
-def end_line(totals: Totals, ungoverned: Ungoverned | None = None, failures: Mapping[str, int] = NONE) -> str:
+def end_line(
+    totals: Totals, ungoverned: Ungoverned | None = None, failures: Mapping[str, int] = NONE, command: str = "CMD…"
+) -> str:
     """Return the line at the end: the governed calls, then the ungoverned processes and calls.
 
-    `failures` are the failed calls by reason, as far as it is known.
+    `failures` are the failed calls by reason, as far as it is known. `command` is what was run, for a remedy.
     """
     missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
@@ -132,6 +135,9 @@ def end_line(totals: Totals, ungoverned: Ungoverned | None = None, failures: Map
         governed = f"no LLM call was governed: {why}"
     elif not totals.calls and missed:
         governed = "no LLM call was governed"
+    elif not totals.calls and ungoverned is not None and ungoverned.ways:
+        modules = ", ".join(sorted(ungoverned.ways))
+        governed = f"no LLM call was seen; {modules} cannot be governed: {remedy(ungoverned.ways, printable(command))}"
     else:
         governed = _counted(totals, failures)
     return "; ".join([governed, *missed])

@@ -186,7 +186,7 @@ def watch(command: Sequence[str], options: RunOptions) -> int:
         totals, missed = folder.totals(), ungoverned.read(Path(run_dir))
         failures = read_counts(Path(run_dir), FAILURES)
         if shown:
-            say(end_line(totals, missed, failures))
+            say(end_line(totals, missed, failures, shlex.join(clean_arguments(command))))
         if state is not None:
             _keep(state, run_dir, shown)
         if options.report is not None:

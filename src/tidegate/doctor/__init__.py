@@ -2,5 +2,6 @@
 
 `environment` has the known SDKs, frameworks and HTTP stacks, one row each, and checks settings, framework timeouts and
 the interpreter. The transports themselves define what is governed. `source` reads a script and the modules next to it.
-`script` checks them, with one row in `CHECKS` for each code pattern to report. `hosts` checks the addresses.
+`script` follows their imports and requirements; `transports.other_stacks` has what cannot be governed. `hosts` checks
+the addresses.
 """

@@ -24,6 +24,7 @@ from tidegate.providers import PRICES_DATE, PRICES_MAX_AGE_DAYS
 from tidegate.settings import PREFIX, Settings, unknown_variables
 from tidegate.shared_log.carriers import AUTO, is_server, place_of
 from tidegate.shared_log.errors import Unshared
+from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
 from tidegate.transports.table import TRANSPORTS
 
 
@@ -67,8 +68,8 @@ class Finding(NamedTuple):
 class HttpStack(NamedTuple):
     """HTTP stack, or another way to send calls. `point` is where each attempt passes, empty if it cannot be governed.
 
-    It was tested from version `least` to before `below`. A `shared` one has many uses other than LLM calls: it matters
-    only where an SDK sends through it.
+    It was tested from version `least` to before `below`. A `shared` one has many uses other than LLM calls: it counts
+    only where a script imports it and has no other way to send calls.
     """
 
     distribution: str
@@ -104,7 +105,15 @@ STACKS = (
     HttpStack(
         "aiobotocore", "aiobotocore", "AioEndpoint, before signing", "2.13", "4", "aiobotocore 3.10.0 endpoint.py"
     ),
-    HttpStack("grpcio", "grpc", "", "", "", "grpcio: a channel of its own, no HTTP client", shared=True),
+    *(
+        HttpStack(distribution, module, "", "", "", "other_stacks", shared=module in SHARED)
+        for module, distribution in UNGOVERNABLE.items()
+    ),
+)
+
+OWN_HOSTS = (
+    "governed at its own hosts; its paths are inference paths nowhere else, so another server (loopback, a private "
+    "gateway) passes by unless register_provider names it"
 )
 
 PACKAGES = (
@@ -146,6 +155,8 @@ PACKAGES = (
         instead=("grpcio",),
         note='with configure(transport="rest") it sends through requests',
     ),
+    Package("dashscope", ("dashscope",), "dashscope 2.0.2", also=("requests", "aiohttp"), note=OWN_HOSTS),
+    Package("writer-sdk", ("writerai",), "writer-sdk 3.0.0", note=OWN_HOSTS),
     Package("litellm", ("litellm",), "litellm 1.106.2 llms/custom_httpx/http_handler.py"),
     Package("langchain-openai", ("langchain_openai",), "langchain-openai 1.7.3", instead=("openai",)),
     Package("langchain-anthropic", ("langchain_anthropic",), "langchain-anthropic 1.7.7", instead=("anthropic",)),
@@ -199,6 +210,9 @@ NODE_COMMANDS = {"promptfoo": "runs on Node; `tidegate run promptfoo` governs it
 MIN_WRAPT_VERSION = "2.4"
 """First version with `unwrap_object` (wrapt changelog)."""
 
+NOT_INSTALLED = "not checked:"
+"""Beginning of the finding of an import that this Python does not have."""
+
 SECRETS = frozenset({"digest_key", "share"})
 """Settings whose values are hidden: the report only states that they are set."""
 
@@ -208,7 +222,7 @@ class Installed:
 
     def __init__(self) -> None:
         self.by_name = {each.distribution: each for each in PACKAGES}
-        self.stacks = {each.distribution: each for each in STACKS}
+        self.stacks = {each.distribution: each for each in STACKS if not each.shared}
         self._versions: dict[str, str | None] = {}
 
     def version(self, distribution: str) -> str | None:
@@ -237,6 +251,28 @@ class Installed:
                     out[stack.distribution] = stack
         return list(out.values())
 
+    def reached(self, distribution: str) -> list[HttpStack]:
+        """Return the HTTP stacks that the requirements of any distribution lead to, through others without a row."""
+        out: dict[str, HttpStack] = {}
+        waiting, seen = [distribution], {distribution}
+        while waiting:
+            for name in _required(waiting.pop()):
+                if name in seen or self.version(name) is None:
+                    continue
+                seen.add(name)
+                if name in self.stacks:
+                    out[name] = self.stacks[name]
+                elif name in self.by_name:
+                    out |= {each.distribution: each for each in self.ways_out(self.by_name[name])}
+                else:
+                    waiting.append(name)
+        return list(out.values())
+
+
+def normal(name: str) -> str:
+    """Return the normal form of a distribution's name (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
 
 def _required(distribution: str) -> Iterator[str]:
     try:
@@ -246,7 +282,7 @@ def _required(distribution: str) -> Iterator[str]:
     for each in requirements:
         name = re.match(r"[A-Za-z0-9._-]+", each)
         if name and not re.search(r"\bextra\s*==", each):
-            yield re.sub(r"[-_.]+", "-", name[0]).lower()
+            yield normal(name[0])
 
 
 def governed_modules() -> frozenset[str]:
@@ -261,23 +297,15 @@ def governs(stack: HttpStack) -> bool:
 
 def stacks(installed: Installed, only: Iterable[HttpStack] | None = None) -> Iterator[Finding]:
     """Yield the installed HTTP stacks, or `only` those. Without `only`, add governed stacks outside the table."""
-    for stack in STACKS if only is None else only:
+    for stack in (each for each in STACKS if not each.shared) if only is None else only:
         version = installed.version(stack.distribution)
         if version is None:
             continue
         if governs(stack):
             yield Finding("stack", Severity.GOVERNED, stack.distribution, _patched(stack, version), version)
-        elif stack.shared and only is None:
+        else:
             text = "cannot be governed; this matters only if LLM calls are sent through it"
             yield Finding("stack", Severity.NOTE, stack.distribution, text, version)
-        else:
-            yield Finding(
-                "stack",
-                Severity.UNGOVERNED,
-                stack.distribution,
-                "cannot be governed; calls through it bypass tidegate",
-                version,
-            )
     known = {stack.module for stack in STACKS}
     for name in sorted(governed_modules()) if only is None else ():
         version = installed.version(name.replace(".", "-"))
@@ -298,7 +326,7 @@ def sdks(installed: Installed, only: Iterable[Package] | None = None) -> Iterato
         version = installed.version(package.distribution)
         if version is None:
             if only is not None:
-                text = "not checked: it is not installed in this Python; run the doctor of the Python that has it"
+                text = f"{NOT_INSTALLED} it is not installed in this Python; run the doctor of the Python that has it"
                 yield Finding("sdk", Severity.NOTE, package.distribution, text)
             continue
         out = installed.ways_out(package)

@@ -7,3 +7,6 @@ which the parent reads `totals`. `child` runs the command as a process.
 
 UNGOVERNED = "ungoverned-"
 """Prefix of the files in the run's folder that name an ungoverned process and the reason."""
+
+IMPORTED = "imported-"
+"""Prefix of empty files in a run's folder, each for a module that a process imports to send calls."""

@@ -13,7 +13,8 @@ import sys
 
 from tidegate.admission import key_hook
 from tidegate.imports import own_loading, when_loaded
-from tidegate.launch import UNGOVERNED
+from tidegate.launch import IMPORTED, UNGOVERNED
+from tidegate.transports.other_stacks import UNGOVERNABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ class InstallHook:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Return the spec that the other finders find for a watched module; None for any other."""
+        if name in UNGOVERNABLE or name in STACKS:
+            self._note_import(name)
         looked_for = (_thread.get_ident(), name)
         # The search below may call this method again, because another tool may have wrapped this finder.
         if self._done or name not in WATCHED or looked_for in self._looking:
@@ -209,6 +212,14 @@ class InstallHook:
         else:
             self._done = True
             self._clear()
+
+    def _note_import(self, name: str) -> None:
+        """Record in the run's folder that a process imports a way to send calls."""
+        if self._run_dir:
+            try:
+                os.close(os.open(f"{self._run_dir}{os.sep}{IMPORTED}{name}", os.O_CREAT, 0o600))
+            except OSError:
+                return
 
     def _note(self, why: str) -> None:
         """Record in the run's folder that this process is ungoverned; `_clear` removes the record."""

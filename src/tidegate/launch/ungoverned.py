@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.admission.key_hook import SOCKET
-from tidegate.launch import UNGOVERNED
+from tidegate.launch import IMPORTED, UNGOVERNED
 from tidegate.launch.text_counts import TextCounts, read_counts
+from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
 
 WITHOUT = "without-"
 """Prefix of the files that `site/sitecustomize.py` writes for a Python without tidegate."""
@@ -29,13 +30,21 @@ def host_counts(folder: str) -> TextCounts:
 class Ungoverned(NamedTuple):
     """Ungoverned calls by host, calls to further hosts, and the reason of each ungoverned process.
 
-    `sockets` counts websocket sessions with inference servers by host.
+    `sockets` counts websocket sessions with inference servers by host. `imported` are the modules by which the
+    processes could send calls, governed and others.
     """
 
     hosts: Counter[str]
     others: int = 0
     processes: tuple[str, ...] = ()
     sockets: Counter[str] = Counter()  # noqa: RUF012  # never changed
+    imported: frozenset[str] = frozenset()
+
+    @property
+    def ways(self) -> frozenset[str]:
+        """Return the imported modules that cannot be governed; the ones with many uses only where no other is."""
+        others = self.imported & UNGOVERNABLE.keys()
+        return others - SHARED or (others if others == self.imported else frozenset())
 
     @property
     def calls(self) -> int:
@@ -52,4 +61,6 @@ def read(folder: Path) -> Ungoverned:
         counts[host.removeprefix(SOCKET)] += number
     others = hosts.pop("", 0)
     left = (*sorted(folder.glob(f"{UNGOVERNED}*")), *sorted(folder.glob(f"{WITHOUT}*")))
-    return Ungoverned(hosts, others, tuple(path.read_text("utf-8", "replace") for path in left), sockets)
+    reasons = tuple(path.read_text("utf-8", "replace") for path in left)
+    imported = frozenset(path.name.removeprefix(IMPORTED) for path in folder.glob(f"{IMPORTED}*"))
+    return Ungoverned(hosts, others, reasons, sockets, imported)
