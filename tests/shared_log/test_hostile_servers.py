@@ -18,8 +18,9 @@ from tests.shared_log.test_processes import SCENARIO, go, reports, workers
 from tidegate import RateLimitRegistry, Settings
 from tidegate.core.events import Event, ShareLost
 from tidegate.core.values import Key
+from tidegate.shared_log.carrier import ENDED
 from tidegate.shared_log.postgres_log import postgres_carrier
-from tidegate.shared_log.redis_log import redis_carrier
+from tidegate.shared_log.redis_log import is_about_content, redis_carrier
 from tidegate.shared_log.store_carrier import StoreCarrier
 from tidegate.testing import SimulatorProcess
 
@@ -99,6 +100,65 @@ def test_members_share_again_after_all_content_was_deleted(redis: RedisServer) -
     close(one, two)
 
 
+def carrier_at(server: RedisServer | PostgreSQL) -> StoreCarrier:
+    return redis_carrier(server.url) if isinstance(server, RedisServer) else postgres_carrier(server.url("postgres"))
+
+
+def test_one_spoiled_log_ends_its_own_sharing_and_no_other(
+    server: RedisServer | PostgreSQL, caplog: pytest.LogCaptureFixture
+) -> None:
+    spoiled, sound = os.urandom(8), os.urandom(8)
+    carriers = [carrier_at(server) for _ in range(2)]
+    bad = [StorePeer(each, spoiled) for each in carriers]
+    good = [StorePeer(each, sound) for each in carriers]
+    together(*bad)
+    together(*good)
+    caplog.clear()
+    if isinstance(server, RedisServer):
+        with Redis.from_url(server.url) as client:
+            client.delete(f"{{tidegate:v4:{spoiled.hex()}}}:log")
+            client.set(f"{{tidegate:v4:{spoiled.hex()}}}:log", b"spoiled")
+    else:
+        server.sql(f"update tidegate_log_ends_v4 set tail = 9223372036854775807 where name = '\\x{spoiled.hex()}'")
+
+    def ended() -> bool:
+        for each in bad:
+            each.step(b"said")
+        return all(each.log.ended for each in bad)
+
+    until(ended, "the end of the spoiled log", *good)
+    assert {"cannot use its content" in each.log.ended for each in bad} == {True}
+    assert_shared(*good)
+    for _ in range(50):
+        assert [each.step(b"more") for each in bad] == [ENDED] * 2
+        for each in good:
+            each.step()
+    told = [record.getMessage() for record in caplog.records if "cannot use its content" in record.getMessage()]
+    assert len(told) == len(carriers), "each process says it once"
+    close(*good)
+
+
+@pytest.mark.parametrize("error", ["OOM command not allowed", "READONLY You can't write", "LOADING", "MISCONF Errors"])
+def test_an_error_of_the_server_is_not_one_of_a_log(error: str) -> None:
+    assert not is_about_content(f"{error} script: 1f, on @user_script:12.")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "drop table tidegate_log_entries_v4",
+        "drop table tidegate_log_ends_v4, tidegate_log_members_v4",
+        "drop function tidegate_log_exchange_v4",
+        "create schema if not exists aside; alter function tidegate_log_exchange_v4 set schema aside",
+    ],
+)
+def test_tables_that_were_removed_are_created_again(postgresql: PostgreSQL, statement: str) -> None:
+    one, two = two_peers(postgresql, os.urandom(8))
+    postgresql.sql(statement)
+    assert_shared(one, two)
+    close(one, two)
+
+
 @pytest.mark.parametrize("evicted", KEYS)
 def test_members_share_again_after_a_key_was_evicted(redis: RedisServer, evicted: str) -> None:
     name = os.urandom(8)
@@ -112,7 +172,9 @@ def test_members_share_again_after_a_key_was_evicted(redis: RedisServer, evicted
     close(one, two, three)
 
 
-def test_a_stopped_server_is_away_until_it_runs_again(server: RedisServer | PostgreSQL) -> None:
+def test_a_stopped_server_is_away_until_it_runs_again(
+    server: RedisServer | PostgreSQL, caplog: pytest.LogCaptureFixture
+) -> None:
     one, two = two_peers(server, os.urandom(8))
     pid = server.pid if isinstance(server, RedisServer) else None
     stopped = [pid] if pid is not None else backends(server)
@@ -122,6 +184,7 @@ def test_a_stopped_server_is_away_until_it_runs_again(server: RedisServer | Post
         until(lambda: one.last is not None and one.last.away, "to be away", one, two)
         assert one.last is not None
         assert one.last.members == 2
+        until(lambda: "is away" in caplog.text, "the warning, while the server is stopped", one, two)
     finally:
         for each in stopped:
             os.kill(each, signal.SIGCONT)

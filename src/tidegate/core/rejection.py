@@ -137,7 +137,7 @@ class KeyRejection:
         if outcome.answer is None or outcome.answer.body:
             self._note_own(outcome, order, last_order)
         elif not same:
-            # What this process was told does not hold any more.
+            # The answer to this process does not hold any more.
             self.own, self.confirmed = None, False
         self.outcome, self.order = outcome, order
         if not sent_together:

@@ -6,6 +6,7 @@ A row lock on the end of each log puts the exchanges in order.
 from __future__ import annotations
 
 import secrets
+import time
 from typing import Any
 
 from tidegate.errors import ConfigurationError
@@ -26,6 +27,9 @@ CREATION_LOCK = 0x7469_6465_6C6F_6701
 
 FUNCTION = "tidegate_log_exchange_v4"
 """Name of the function; a change of the function, the tables or the payloads raises its number."""
+
+TABLES = ("tidegate_log_ends_v4", "tidegate_log_entries_v4", "tidegate_log_members_v4")
+"""Names of the tables that the function uses."""
 
 SCHEMA = """
 create unlogged table if not exists tidegate_log_ends_v4 (
@@ -56,6 +60,11 @@ begin
   now_ := extract(epoch from clock_timestamp());
   insert into tidegate_log_ends_v4 (name, epoch, base, tail, next, wanted, number, used)
     values (its_name, new_epoch, 0, 0, 0, false, 0, now_) on conflict do nothing;
+  if found then
+    -- the end of this log was removed, but not the rest
+    delete from tidegate_log_entries_v4 e where e.name = its_name;
+    delete from tidegate_log_members_v4 m where m.name = its_name;
+  end if;
   select * into log from tidegate_log_ends_v4 e where e.name = its_name for update;
   now_ := extract(epoch from clock_timestamp());
   if log.used < now_ - expiry then
@@ -135,7 +144,7 @@ class PostgresStore:
         import psycopg
 
         self._psycopg = psycopg
-        self._connection: Any = psycopg.connect(
+        self._connection: Any = _timed(psycopg.Connection).connect(
             url, autocommit=True, connect_timeout=CONNECT_SECONDS, tcp_user_timeout=ACKNOWLEDGED
         )
         try:
@@ -146,8 +155,10 @@ class PostgresStore:
             raise
 
     def _create(self) -> None:
-        found = self._connection.execute("select 1 from pg_proc where proname = %s", (FUNCTION,)).fetchone()
-        if found is not None:
+        # As calls find them: an object of the same name in a schema that is not searched is another one.
+        looks = ", ".join(["to_regproc(%s)", *["to_regclass(%s)"] * len(TABLES)])
+        found = self._connection.execute(f"select {looks}", (FUNCTION, *TABLES)).fetchone()
+        if None not in found:
             return
         try:
             with self._connection.transaction():
@@ -173,6 +184,11 @@ class PostgresStore:
             found = self._connection.execute(f"select * from {FUNCTION}({words})", given, prepare=True).fetchone()
         except self._psycopg.errors.InsufficientPrivilege as error:
             raise Unshared(f"its tables cannot be used: {error}") from None
+        except (self._psycopg.errors.UndefinedTable, self._psycopg.errors.UndefinedFunction):
+            # They were removed: the next connection creates them again.
+            raise
+        except (self._psycopg.DataError, self._psycopg.IntegrityError, self._psycopg.ProgrammingError) as error:
+            raise CorruptLog(f"the database cannot use its content ({error.diag.message_primary or error})") from None
         if ask.leaves:
             return None
         return _answer(found)
@@ -180,6 +196,30 @@ class PostgresStore:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+
+def _timed(connection: Any) -> Any:
+    """Return a class of connections that give up a server that is stopped: its own time limit does not run then."""
+
+    class TimedConnection(connection):  # type: ignore[misc]
+        def wait(self, generator: Any, *given: Any, **named: Any) -> Any:
+            return super().wait(_limited(generator, 2 * TIME_LIMIT), *given, **named)
+
+    return TimedConnection
+
+
+def _limited(generator: Any, seconds: float) -> Any:
+    """Run a generator of the client, which asks several times a second whether data has come."""
+    ends = time.monotonic() + seconds
+    try:
+        wanted = next(generator)
+        while True:
+            ready = yield wanted
+            if not ready and time.monotonic() >= ends:
+                raise TimeoutError(f"it gave no answer within {seconds:g} seconds")
+            wanted = generator.send(ready)
+    except StopIteration as ended:
+        return ended.value
 
 
 def _answer(found: tuple[Any, ...]) -> Answer:

@@ -114,6 +114,7 @@ class RedisStore:
     def __init__(self, url: str) -> None:
         import redis
         from redis.backoff import NoBackoff
+        from redis.exceptions import ResponseError
         from redis.retry import Retry
 
         # The carrier has the only retry: one of the client's would send the records once more, and later.
@@ -125,6 +126,7 @@ class RedisStore:
             decode_responses=False,
         )
         self._script = self._client.register_script(SCRIPT)
+        self._refused = ResponseError
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
         """Run the script."""
@@ -132,14 +134,19 @@ class RedisStore:
         position, at, payload = ask.state or (0, 0.0, b"")
         since = since_of(ask)
         records = [b"%.6f " % at + payload for at, payload in ask.records]
-        found = self._script(
-            keys=[f"{tag}:{each}" for each in ("log", "meta", "members", "heads", "state")],
-            args=[
-                ask.member, ask.epoch, ask.cursor, ask.rank, ask.sequence, ask.head, int(ask.leaves), ask.known_state,
-                "" if since is None else since, position, at, payload, secrets.token_hex(8), GONE_AFTER, MEMBERS,
-                ENTRIES, TRIMMED, EXPIRY, *records,
-            ],
-        )  # fmt: skip
+        try:
+            found = self._script(
+                keys=[f"{tag}:{each}" for each in ("log", "meta", "members", "heads", "state")],
+                args=[
+                    ask.member, ask.epoch, ask.cursor, ask.rank, ask.sequence, ask.head, int(ask.leaves),
+                    ask.known_state, "" if since is None else since, position, at, payload, secrets.token_hex(8),
+                    GONE_AFTER, MEMBERS, ENTRIES, TRIMMED, EXPIRY, *records,
+                ],
+            )  # fmt: skip
+        except self._refused as error:
+            if type(error) is self._refused and is_about_content(str(error)):
+                raise CorruptLog(f"the server cannot use its content ({error})") from None
+            raise
         if ask.leaves:
             return None
         if len(found) == 2:
@@ -149,6 +156,16 @@ class RedisStore:
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
+
+
+def is_about_content(error: str) -> bool:
+    """Return whether an error of the server is about the keys of one log, and not about the server.
+
+    An error of the server begins with a code in capital letters (`OOM`, `READONLY`, `MISCONF`). The script's own errors
+    and those of its commands have none, as the client takes `ERR` away.
+    """
+    code = error.partition(" ")[0]
+    return code == "WRONGTYPE" or ("user_script" in error and not code.isupper())
 
 
 def since_of(ask: Ask) -> float | None:

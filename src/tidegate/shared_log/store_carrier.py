@@ -85,6 +85,7 @@ class StoreCarrier:
         self._thread: threading.Thread | None = None
         self._woken = self._closed = False
         self._store: LogServer | None = None
+        self._told: set[str] = set()
         self._quickest, self._offset = math.inf, 0.0
         self._away_since, self._retry_at = math.inf, -math.inf
 
@@ -183,7 +184,7 @@ class StoreCarrier:
             found = self._store.exchange(log.name, ask)
             answer = None if found is None else checked(found)
         except Unshared as error:
-            log.end(str(error))
+            self._end(log, str(error))
             return None
         except Exception as error:  # Whatever the client of the server raises, and an answer that is none.
             self._quickest = math.inf
@@ -200,6 +201,16 @@ class StoreCarrier:
             logger.warning("limits shared again: %s at %s is back", self.kind, self.place)
         log.answered(ask, answer, self._offset)
         return None
+
+    def _end(self, log: StoreLog, reason: str) -> None:
+        """End the sharing of one log; the others go on. A reason that many logs have is logged once."""
+        if log.ended:
+            # It has ended before, and this process leaves it now.
+            return
+        log.end(reason)
+        if reason not in self._told:
+            self._told.add(reason)
+            logger.warning("limits of a key not shared: its log at %s ended: %s", self.place, reason)
 
     def _fail(self, error: Exception) -> None:
         now = time.monotonic()
