@@ -376,17 +376,3 @@ def test_rejection_of_an_expired_token_is_not_remembered(
         assert [each.headers.get("x-tidegate-replayed") for each in found] == [None] * 5
         assert len(server.seen) == 5
     assert [key.rejected for key in registry.snapshot().keys.values()] == [""]
-
-
-def test_rejected_key_of_a_deployment_is_not_that_of_another_caller(registry: tidegate.RateLimitRegistry) -> None:
-    """Azure counts by deployment, so calls with any of its keys share a queue."""
-    with Server(lambda number, path: error_of("openai", "auth")) as server:
-        url = server.chat.replace("/v1/", "/openai/deployments/d/")
-        client = registry.wrap(httpx.Client())
-
-        def send(key: str) -> httpx.Response:
-            return client.post(url, json={"messages": MESSAGES}, headers={"api-key": key})
-
-        found = [send("one") for _ in range(3)]
-        assert [each.headers.get("x-tidegate-replayed") for each in found] == [None, None, "1"]
-        assert "x-tidegate-replayed" not in send("two").headers

@@ -21,7 +21,7 @@ from botocore.credentials import Credentials, RefreshableCredentials
 import tidegate
 from tests import bedrock as aws
 from tests.transports.answering import Reply, Server, only
-from tidegate.transports import sigv4
+from tidegate.transports import bearer, sigv4
 
 PATH = "/model/anthropic.claude-sonnet-5-v1%3A0/converse"
 DATA = json.dumps({"messages": aws.ASK["messages"]})
@@ -49,6 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every wait is a long one."""
     monkeypatch.setattr(sigv4, "STALE_AFTER", 0.0)
+    monkeypatch.setattr(bearer, "LOOK_AFTER", 0.0)
     return
 
 

@@ -20,7 +20,7 @@ from openai.providers.bedrock import bedrock
 import tidegate
 from tests import bedrock as aws
 from tidegate.testing import Limit, Scenario, Simulator
-from tidegate.transports import sigv4
+from tidegate.transports import bearer, sigv4
 
 MESSAGES = [{"role": "user", "content": "How high is the tide?"}]
 CHAT = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": []}
@@ -91,6 +91,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every wait is a long one."""
     monkeypatch.setattr(sigv4, "STALE_AFTER", 0.0)
+    monkeypatch.setattr(bearer, "LOOK_AFTER", 0.0)
     return
 
 

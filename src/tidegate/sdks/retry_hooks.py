@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from tidegate.sdks.error_notes import add_reason, noted, of_error
 from tidegate.sdks.sdk import Hooks, Sdk, is_given_up
+from tidegate.transports import bearer
 from tidegate.transports.governance import BINDING, bind_context
 from tidegate.transports.patches import Patches
 
@@ -138,6 +139,7 @@ def patch_google_genai(patches: Patches, module: ModuleType) -> None:
     patches.put(module.BaseApiClient, "_async_request_once", _async_once)
     patches.put(module.BaseApiClient, "_request", _request)
     patches.put(module.BaseApiClient, "_async_request", _async_request)
+    bearer.put(patches, module)
     if hasattr(module, "_PerLoopAsyncClientMixin"):
         patches.put(module._PerLoopAsyncClientMixin, "send", _per_loop_send)
 

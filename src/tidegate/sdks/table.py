@@ -10,7 +10,7 @@ from __future__ import annotations
 from tidegate.sdks.error_notes import noted, of_argument, of_error, of_handled, of_parsed
 from tidegate.sdks.retry_hooks import COHERE, GOOGLE_GENAI, HUGGING_FACE, MISTRAL
 from tidegate.sdks.sdk import Hooks, Sdk
-from tidegate.transports import sigv4
+from tidegate.transports import bearer, sigv4
 
 STAINLESS = noted("BaseClient", "_make_status_error_from_response", of_error)
 """Hook for the error of an answer, for `_base_client` of the SDKs that Stainless generates."""
@@ -21,7 +21,7 @@ OPENAI = Sdk(
     family="openai",
     families={"AzureOpenAI": "azure", "AsyncAzureOpenAI": "azure"},
     places=("_client",),
-    hooks=Hooks({**sigv4.of("openai"), "openai._base_client": STAINLESS}),
+    hooks=Hooks({**sigv4.of("openai"), **bearer.of("openai"), "openai._base_client": STAINLESS}),
     source="openai 3.52 and 2.54 `_base_client.py`",
 )
 ANTHROPIC = Sdk(
@@ -29,7 +29,7 @@ ANTHROPIC = Sdk(
     clients=("Anthropic", "AsyncAnthropic"),
     family="anthropic",
     places=("_client",),
-    hooks=Hooks({**sigv4.of("anthropic"), "anthropic._base_client": STAINLESS}),
+    hooks=Hooks({**sigv4.of("anthropic"), **bearer.of("anthropic"), "anthropic._base_client": STAINLESS}),
     source="anthropic 2.11 `_base_client.py`",
 )
 BOTO3 = Sdk(

@@ -25,7 +25,7 @@ from tidegate.admission.drive import adrive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
-from tidegate.transports import gateway_url, pools, sigv4
+from tidegate.transports import bearer, gateway_url, pools, sigv4
 from tidegate.transports.bodies import MAX_SECONDS, ErrorBody
 from tidegate.transports.call import (
     MAX_CHECKED_BYTES,
@@ -179,6 +179,9 @@ class AiohttpCall(HttpCall):
         """Send the request once. A body streams unless it is an error's or has arrived already."""
         self.received = self.unread = None
         try:
+            waited = permit.sent_at - self.started_at
+            if waited > bearer.LOOK_AFTER and (renewal := bearer.due(self.sent_headers(), waited)) is not None:
+                self.take_token(renewal, await renewal.arenew())
             if permit.in_flight >= pools.LOOK_FROM:
                 pools.note_aiohttp(self.registry, permit, self.session)
             with AttemptScope():
@@ -287,6 +290,17 @@ class AiohttpCall(HttpCall):
         yield from redaction.in_headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
         yield from (cookie.value for cookie in self.session.cookie_jar.filter_cookies(self.url).values())
         yield from redaction.in_address(str(self.url))
+
+    def sent_headers(self) -> Mapping[str, Any]:
+        """Return the headers that the session sends."""
+        headers: Mapping[str, Any] = self.session._prepare_headers(self.kwargs.get("headers"))
+        return headers
+
+    def write_header(self, name: str, value: str) -> None:
+        """Replace a header of the request."""
+        headers = self.session._prepare_headers(self.kwargs.get("headers"))
+        headers[name] = value
+        self.kwargs = {**self.kwargs, "headers": headers}
 
     def stop_retries(self, response: Any) -> None:
         """Mark the response; `sdks.sdk.is_given_up` reads the mark."""

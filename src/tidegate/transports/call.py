@@ -13,7 +13,7 @@ import logging
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import ceil
@@ -34,6 +34,7 @@ from tidegate.core.exchange import AttemptResult, Ending, ExchangeResult, Flow, 
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import (
     CAPACITY,
+    INFINITY,
     OK,
     Cause,
     Cost,
@@ -45,6 +46,7 @@ from tidegate.core.values import (
     Usage,
 )
 from tidegate.errors import add_note
+from tidegate.transports import bearer
 from tidegate.transports.governance import Binding
 from tidegate.transports.principals import EXPIRES_SOON, TOKEN_START, expiry, lasting_claims
 
@@ -208,6 +210,13 @@ ERROR_TYPE = "x-amzn-errortype"
 """Amazon's header with the error's name."""
 TOO_MANY_REQUESTS = 429
 BAD_REQUEST = 400
+UNAUTHORIZED = 401
+
+MAX_PLACES = 1024
+"""Places in queues that are kept for calls that an SDK repeats with a new token. Raising it uses more memory. Chosen:
+above the calls whose tokens end at one time."""
+
+_places: dict[tuple[Key, int], int] = {}
 
 NO_PRICE = "price"
 """Gate of an exchange that sent nothing because the price of its model is unknown."""
@@ -253,7 +262,10 @@ class HttpCall(GovernedCall, ABC):
     It holds the function that the SDK called, as `wrapped(*args, **kwargs)`, and whether the answer streams.
     """
 
-    __slots__ = ("args", "kwargs", "mocks", "provider", "request_facts", "secrets", "stream", "wrapped")
+    __slots__ = ("args", "kwargs", "mocks", "provider", "request_facts", "secrets", "stream", "token_bounds", "wrapped")
+
+    token_bounds: bool
+    """Whether the end of its token is its deadline, as nothing can renew that token here."""
 
     secrets: Secrets | None
     """The credentials that it carries, None where an object adds one only when it is sent."""
@@ -308,7 +320,51 @@ class HttpCall(GovernedCall, ABC):
             assert guard is not None, "only a guard requires a price"
             guard(self.key, self.request_facts.model)
             return _unsent()
-        return super().exchange(make_waker, permit, attempt)
+        self.token_bounds = self._bound_by_token()
+        flow = super().exchange(make_waker, permit, attempt)
+        if permit is None and _places:
+            self.place = _places.pop(self._fingerprint(), 0)
+        return flow
+
+    def _bound_by_token(self) -> bool:
+        """Limit the wait to the life of a token that nothing renews; a token that has ended already limits nothing."""
+        ends = min(map(expiry, self._carried()), default=INFINITY)
+        left = ends - time.time()
+        if not 0.0 < left < self.policy.max_wait or bearer.is_renewable(self.sent_headers()):
+            return False
+        self.policy = self.policy._replace(max_wait=left)
+        return True
+
+    def _may_have_aged(self, permit: Permit) -> bool:
+        """Return whether a token that could not be renewed may have ended while the call waited."""
+        aged = permit.sent_at - self.started_at > bearer.STALE_AFTER and self.provider.credential_part is None
+        return aged and not bearer.is_renewable(self.sent_headers())
+
+    def _fingerprint(self) -> tuple[Key, int]:
+        """Return what a call and its repetition by an SDK have in common."""
+        return self.key, hash((self.request_facts, getattr(self.request, "content", None)))
+
+    def _leave_place(self) -> None:
+        """Keep the place in the queue for the call by which the SDK repeats this one, with a new token."""
+        _places[self._fingerprint()] = self.place
+        if len(_places) > MAX_PLACES:
+            _places.pop(next(iter(_places)), None)
+
+    def sent_headers(self) -> Mapping[str, Any]:
+        """Return the headers that the request carries now."""
+        headers: Mapping[str, Any] = self.request.headers
+        return headers
+
+    def write_header(self, name: str, value: str) -> None:
+        """Replace a header of the request."""
+        self.request.headers[name] = value
+
+    def take_token(self, renewal: bearer.Renewal, token: str) -> None:
+        """Send a renewed token from now on."""
+        self.write_header(renewal.header, renewal.before + token)
+        old, new = renewal.token.encode("latin-1", "replace"), token.encode("latin-1", "replace")
+        if self.secrets is not None:
+            self.secrets = tuple((name, value.replace(old, new)) for name, value in self.secrets)
 
     def _lacks_price(self) -> bool:
         if token_costs.price_guard() is None:
@@ -323,7 +379,11 @@ class HttpCall(GovernedCall, ABC):
         if attempt is None and ended.gate == NO_PRICE:
             return self.refused(*self._without_price(), status=BAD_REQUEST)
         if attempt is None:
-            return self.refused(*self.refusal(ended))
+            headers, body = self.refusal(ended)
+            if self.token_bounds:
+                del headers[NO_RETRY]
+                self._leave_place()
+            return self.refused(headers, body)
         if ended.ending is Ending.REPLAYED:
             return self.replayed_response(attempt.outcome, ended.opens_in)
         reason = self.reason_of(ended)
@@ -332,7 +392,10 @@ class HttpCall(GovernedCall, ABC):
                 add_note(attempt.error, reason)
             raise attempt.error
         if ended.ending is Ending.GIVEN_UP:
-            self.stop_retries(attempt.response)
+            if self.token_bounds and attempt.outcome.kind in CAPACITY:
+                self._leave_place()
+            else:
+                self.stop_retries(attempt.response)
             if reason:
                 self.add_headers(attempt.response, self.wait_headers(ended, reason))
         return attempt.response
@@ -404,8 +467,15 @@ class HttpCall(GovernedCall, ABC):
 
     def credential(self) -> str | None:
         """Return a keyed digest of the credentials that the call carries; None where they are not known."""
-        secrets = self.secrets
-        return None if secrets is None else self.registry.digest(repr(secrets))
+        return None if self.secrets is None else self.registry.digest(repr(self._carried()))
+
+    def _carried(self) -> list[bytes]:
+        """Return the credentials that the call carries now, also those that do not decide its key."""
+        known = [value for _, value in self.secrets or ()]
+        if self.provider.credential_part is not None:
+            return known  # the header changes with each signature
+        headers = self.sent_headers()
+        return known + [_raw(headers.get(name, "")) for name in bearer.HEADERS]
 
     def price(self, estimate: CostEstimator) -> Cost:
         """Return the expected charge of the call, from what its key has learned so far."""
@@ -420,7 +490,13 @@ class HttpCall(GovernedCall, ABC):
             if permit.trace is not None and permit.trace.receivers:
                 permit.trace.request_id = providers.request_id_of(self.pairs(response))
             if status >= 400:
-                return self.with_replayable_answer(self.judge(status, self.pairs(response), body), response, body)
+                outcome = self.judge(status, self.pairs(response), body)
+                if status == UNAUTHORIZED and self._may_have_aged(permit):
+                    # The SDK asks once more, with the token that it writes then.
+                    self.add_headers(response, {NO_RETRY: "true"})
+                    self._leave_place()
+                    return outcome
+                return self.with_replayable_answer(outcome, response, body)
             # The stream itself reports failures to its reader, even if the whole stream has arrived already.
             if (
                 body is not None
@@ -466,7 +542,7 @@ class HttpCall(GovernedCall, ABC):
     def _has_expired(self) -> bool:
         """Return whether the call carries a token that has expired, or will very soon."""
         soon = time.time() + EXPIRES_SOON
-        return any(expiry(value) < soon for _, value in self.secrets or ())
+        return any(expiry(value) < soon for value in self._carried())
 
     def error_outcome(self, permit: Permit, error: Exception) -> Outcome:
         """Return the outcome of an attempt that raised. If a hook raised for the status, judge the answer itself."""
@@ -545,6 +621,10 @@ def _unsent() -> Flow:
     """Return an exchange that ends at once, without a request."""
     yield from ()
     return ExchangeResult(Ending.EXPIRED, None, 0.0, NO_PRICE)
+
+
+def _raw(given: object) -> bytes:
+    return given if isinstance(given, bytes) else str(given).encode("latin-1", "replace")
 
 
 def _text(given: object) -> str:

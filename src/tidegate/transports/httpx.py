@@ -21,7 +21,7 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Outcome
-from tidegate.transports import gateway_url, pools, sigv4
+from tidegate.transports import bearer, gateway_url, pools, sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
 from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
 from tidegate.transports.governance import Binding, binding_of, provider_elsewhere, provider_of
@@ -80,8 +80,12 @@ class HttpxCall(HttpCall):
     def _send(self, permit: Permit) -> AttemptResult:
         """Send the request once; read an error's body only as far as needed to judge it."""
         try:
-            if permit.sent_at - self.started_at > sigv4.STALE_AFTER:
-                sigv4.renew(self.request, self.signer)
+            waited = permit.sent_at - self.started_at
+            if waited > bearer.LOOK_AFTER:
+                if (renewal := bearer.due(self.request.headers, waited)) is not None:
+                    self.take_token(renewal, renewal.renew())
+                if waited > sigv4.STALE_AFTER:
+                    sigv4.renew(self.request, self.signer)
             self._note_pool(permit)
             response = self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
@@ -98,8 +102,12 @@ class HttpxCall(HttpCall):
     async def _asend(self, permit: Permit) -> AttemptResult:
         """Send the request once; read an error's body only as far as needed to judge it."""
         try:
-            if permit.sent_at - self.started_at > sigv4.STALE_AFTER:
-                await sigv4.arenew(self.request, self.signer)
+            waited = permit.sent_at - self.started_at
+            if waited > bearer.LOOK_AFTER:
+                if (renewal := bearer.due(self.request.headers, waited)) is not None:
+                    self.take_token(renewal, await renewal.arenew())
+                if waited > sigv4.STALE_AFTER:
+                    await sigv4.arenew(self.request, self.signer)
             self._note_pool(permit)
             response = await self.wrapped(*self.args, **self.kwargs)
         except Exception as error:

@@ -136,6 +136,7 @@ def expiry(value: bytes) -> float:
     return float(named) if isinstance(named, int | float) else INFINITY
 
 
+@functools.lru_cache(maxsize=1024)
 def _claims(value: bytes) -> dict[str, Any]:
     """Return the claims of a JSON Web Token in a credential header, empty for any other credential."""
     if value[7:10] != TOKEN_START:

@@ -1,0 +1,262 @@
+"""Bearer tokens that age in the queue: the SDK's own method writes them again, or the SDK asks once more.
+
+Real SDKs over loopback. Their first request is refused, so the second one has waited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anthropic
+import google.auth.credentials
+import httpx
+import httpx2
+import openai
+import pytest
+from google import genai
+
+import tidegate
+from tests.sdk.asking import MESSAGES, answer_body
+from tests.transports.answering import Server
+from tidegate.transports import bearer
+
+pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+"""google-genai derives its session from aiohttp's."""
+
+JSON = {"content-type": "application/json"}
+FAMILIES = {"openai": "openai", "azure": "openai", "vertex": "anthropic", "genai": "google"}
+KINDS = [f"{how}{kind}" for kind in FAMILIES for how in ("", "async ")]
+
+
+class Tokens:
+    """A source whose every token is another one."""
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+        self.fails = False
+
+    def __call__(self) -> str:
+        if self.fails:
+            raise ValueError("the source is closed")
+        self.given.append(f"token-{len(self.given)}")
+        return self.given[-1]
+
+    async def later(self) -> str:
+        return self()
+
+
+class Credentials(google.auth.credentials.Credentials):  # type: ignore[misc]
+    """Credentials of Google whose token is fetched at each use."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        super().__init__()
+        self.tokens = tokens
+
+    @property
+    def expired(self) -> bool:
+        return True
+
+    def refresh(self, request: Any) -> None:
+        self.token = self.tokens()
+
+    def with_quota_project(self, quota_project_id: str) -> Credentials:
+        return self
+
+
+def forwarding(cls: Any, url: str) -> Any:
+    """A client of httpx2 that sends each request to the server at `url`."""
+
+    def forward(request: httpx2.Request) -> httpx2.Response:
+        got = httpx.post(url, content=request.content, headers={"authorization": request.headers["authorization"]})
+        kept = {name: value for name, value in got.headers.items() if name in ("content-type", "retry-after")}
+        return httpx2.Response(got.status_code, headers=kept, content=got.content, extensions={"network_stream": None})
+
+    return cls(transport=httpx2.MockTransport(forward))
+
+
+def asker(kind: str, server: Server, tokens: Tokens, registry: tidegate.RateLimitRegistry) -> Callable[[], Any]:
+    """A function that asks once through a client with that source; an exception is its result."""
+    how, _, sdk = kind.rpartition(" ")
+    url = server.chat.removesuffix("/v1/chat/completions")
+    client: Any
+    if sdk == "openai":
+        key = tokens.later if how else tokens
+        client = (openai.AsyncOpenAI if how else openai.OpenAI)(base_url=f"{url}/v1", api_key=key, max_retries=2)
+    elif sdk == "azure":
+        cls = openai.AsyncAzureOpenAI if how else openai.AzureOpenAI
+        client = cls(azure_endpoint=url, api_version="1", azure_ad_token_provider=tokens, max_retries=2)
+    elif sdk == "vertex":
+        cls = anthropic.AsyncAnthropicVertex if how else anthropic.AnthropicVertex
+        # Only its own host is known to be a provider's.
+        http = forwarding(httpx2.AsyncClient if how else httpx2.Client, url)
+        client = cls(region="r", project_id="p", credentials=Credentials(tokens), max_retries=2, http_client=http)
+    else:
+        options = {"base_url": url}
+        client = genai.Client(
+            vertexai=True, project="p", location="l", credentials=Credentials(tokens), http_options=options
+        )
+    registry.wrap(client)
+
+    def ask() -> Any:
+        if sdk == "vertex":
+            return client.messages.create(model="claude", max_tokens=9, messages=MESSAGES)
+        if sdk == "genai":
+            return (client.aio if how else client).models.generate_content(model="gemini", contents="hi")
+        return client.chat.completions.create(model="m", messages=MESSAGES)
+
+    async def awaited() -> Any:
+        return await ask()
+
+    def once() -> Any:
+        try:
+            return asyncio.run(awaited()) if how else ask()
+        except Exception as error:
+            return error
+
+    return once
+
+
+@pytest.fixture
+def registry() -> tidegate.RateLimitRegistry:
+    return tidegate.RateLimitRegistry(tidegate.Settings())
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every wait is a long one."""
+    monkeypatch.setattr(bearer, "LOOK_AFTER", 0.0)
+    monkeypatch.setattr(bearer, "STALE_AFTER", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Credentials of anthropic's Vertex client are refreshed over a network: here they refresh themselves."""
+    monkeypatch.setattr("anthropic.lib.vertex._client.refresh_auth", lambda credentials: credentials.refresh(None))
+
+
+def refused_first(family: str) -> Callable[[int, str], Any]:
+    body = json.dumps({"error": {"message": "Slow down."}}).encode()
+    fine = json.dumps(answer_body(family)).encode()
+    return lambda number, path: (429, {**JSON, "retry-after": "0.02"}, body) if number == 1 else (200, JSON, fine)
+
+
+def sent(server: Server) -> list[str]:
+    return [each["authorization"].removeprefix("Bearer ") for each in server.headers]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", KINDS)
+def test_call_that_waited_long_is_sent_with_a_new_token(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+    tokens = Tokens()
+    with Server(refused_first(FAMILIES[kind.rpartition(" ")[2]])) as server:
+        found = asker(kind, server, tokens, registry)()
+    assert not isinstance(found, Exception), found
+    assert len(sent(server)) == 2
+    assert [key.calls for key in registry.snapshot().keys.values()] == [1]
+    assert sent(server)[0] != sent(server)[1]
+    assert sent(server)[1] == tokens.given[-1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_call_that_hardly_waited_keeps_its_token(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+    with Server(refused_first(FAMILIES[kind.rpartition(" ")[2]])) as server:
+        found = asker(kind, server, Tokens(), registry)()
+    assert not isinstance(found, Exception), found
+    assert sent(server)[0] == sent(server)[1]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["openai", "async azure"])
+def test_token_is_sent_as_it_was_where_its_source_fails(
+    kind: str, registry: tidegate.RateLimitRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens = Tokens()
+    reply = refused_first("openai")
+
+    def close_the_source(number: int, path: str) -> Any:
+        tokens.fails = True
+        return reply(number, path)
+
+    with Server(close_the_source) as server, caplog.at_level(logging.WARNING, "tidegate"):
+        found = asker(kind, server, tokens, registry)()
+    assert not isinstance(found, Exception), found
+    assert sent(server)[0] == sent(server)[1]
+    assert "ValueError" in caplog.text
+    assert tokens.given[0] not in caplog.text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_header_of_the_caller_is_never_replaced(registry: tidegate.RateLimitRegistry) -> None:
+    with Server(refused_first("openai")) as server:
+        client = registry.wrap(openai.OpenAI(base_url=server.chat.removesuffix("/chat/completions"), api_key=Tokens()))
+        headers = {"Authorization": "Bearer of-the-caller"}
+        client.chat.completions.create(model="m", messages=MESSAGES, extra_headers=headers)  # type: ignore[arg-type]
+    assert sent(server) == ["of-the-caller"] * 2
+
+
+def jwt(ends: float) -> str:
+    """An unsigned token that ends at an instant in seconds since 1970."""
+    parts = [{"alg": "none"}, {"sub": "someone", "exp": ends}]
+    return ".".join(base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=").decode() for each in parts) + "."
+
+
+def test_token_that_ends_in_the_queue_is_handed_back_for_another_try(registry: tidegate.RateLimitRegistry) -> None:
+    """The client of this header is not known. An answer that forbids another try would lose the call."""
+    with Server(lambda number, path: (429, {**JSON, "retry-after": "300"}, b'{"error": {}}')) as server:
+        client = registry.wrap(httpx.Client())
+        headers = {"authorization": f"Bearer {jwt(time.time() + 0.5)}"}
+        first = client.post(server.chat, json={"model": "m"}, headers=headers)
+        other = client.post(
+            server.chat, json={"model": "m"}, headers={"authorization": f"Bearer {jwt(time.time() + 0.5)}"}
+        )
+    assert (first.status_code, other.status_code) == (429, 429)
+    assert "x-should-retry" not in first.headers
+    assert "x-should-retry" not in other.headers
+    assert other.headers["x-tidegate"] == "queue-deadline"
+    assert len(server.seen) == 1
+
+
+def test_token_that_has_ended_before_is_left_to_the_provider(registry: tidegate.RateLimitRegistry) -> None:
+    with Server(lambda number, path: (401, JSON, b'{"error": {"code": "invalid_token"}}')) as server:
+        client = registry.wrap(httpx.Client())
+        headers = {"authorization": f"Bearer {jwt(time.time() - 60)}"}
+        assert client.post(server.chat, json={"model": "m"}, headers=headers).status_code == 401
+    assert len(server.seen) == 1
+
+
+@pytest.fixture
+def replies() -> Iterator[Any]:
+    """A refusal, a rejection, and good answers."""
+    fine = json.dumps(answer_body("openai")).encode()
+    told = json.dumps({"error": {"message": "Unknown token.", "code": "invalid_token"}}).encode()
+    return itertools.chain(
+        [(429, {**JSON, "retry-after": "0.02"}, b'{"error": {}}'), (401, JSON, told)],
+        itertools.repeat((200, JSON, fine)),
+    )
+
+
+@pytest.mark.usefixtures("impatient")
+def test_rejection_of_a_call_that_waited_long_is_tried_again_by_the_sdk(
+    registry: tidegate.RateLimitRegistry, replies: Any
+) -> None:
+    """A token in a form of its own may have ended in the queue; the SDK writes what it has by then."""
+    with Server(lambda number, path: next(replies)) as server:
+        client = registry.wrap(openai.OpenAI(base_url=server.chat.removesuffix("/chat/completions"), api_key="opaque"))
+        client.chat.completions.create(model="m", messages=MESSAGES)  # type: ignore[arg-type]
+    assert len(server.seen) == 3
+    assert [key.rejected for key in registry.snapshot().keys.values()] == [""]
+
+
+def test_rejection_of_a_call_that_hardly_waited_is_final(registry: tidegate.RateLimitRegistry, replies: Any) -> None:
+    with Server(lambda number, path: next(replies)) as server:
+        client = registry.wrap(openai.OpenAI(base_url=server.chat.removesuffix("/chat/completions"), api_key="opaque"))
+        with pytest.raises(openai.AuthenticationError):
+            client.chat.completions.create(model="m", messages=MESSAGES)  # type: ignore[arg-type]
+    assert len(server.seen) == 2
