@@ -90,7 +90,7 @@ def test_verdict_on_503_or_unreached_server_spends_no_attempt(outcome: Outcome) 
 
 @pytest.mark.parametrize("error", [AttributeError("'str' object has no attribute 'choices'"), KeyError("choices")])
 def test_verdict_on_unreadable_answer_tries_again(error: Exception) -> None:
-    assert of(error, Outcome(Kind.OK, row=UNREADABLE)).next_step is NextStep.UNUSABLE
+    assert of(error, Outcome(Kind.TRANSIENT, row=UNREADABLE)).next_step is NextStep.UNUSABLE
     assert of(json.JSONDecodeError("x", "{", 1), OK).next_step is NextStep.UNUSABLE
     assert of(error, OK).next_step is NextStep.PERMANENT
 

@@ -73,9 +73,6 @@ def classify(
         return FailureClass(NextStep.UNUSABLE, type(error).__name__)
     if last is not None and last.kind is not Kind.OK and last.kind is not Kind.ABANDONED:
         return _of_outcome(last, probe, type(error).__name__)
-    if last is not None and last.row == UNREADABLE:
-        # An unreadable answer, such as an HTML page, is no mistake of the client or the function.
-        return FailureClass(NextStep.UNUSABLE, UNREADABLE)
     return _of_exception(error, last is not None and last.kind is Kind.OK)
 
 

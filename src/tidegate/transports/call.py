@@ -509,7 +509,8 @@ class HttpCall(GovernedCall, ABC):
                     return failure._replace(status=status)
             outcome = self.judge(status, self.pairs(response), None) if permit.informs else success_outcome(status)
             if body is not None and not self.stream and body[-1:] not in _ENDS and self.unreadable(response, body):
-                return outcome._replace(row=UNREADABLE)
+                # It is handed back as it is, and is no answer in any count.
+                return outcome._replace(kind=Kind.TRANSIENT, row=UNREADABLE)
             if body is not None:
                 return self.answered(permit, outcome, body)
         except Exception as error:
