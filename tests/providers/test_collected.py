@@ -14,7 +14,8 @@ The `tenth` (62) and `eleventh` (39) are answers of the services that most users
 kinds in `docs/providers.md`, and each gives its reason (`why`) and the service (`by`). The tenth was first read right
 in 55 of 62 kinds: 48 of 50 by direct providers, 7 of 12 by gateways. Both halves were seen before its rules. The
 eleventh was collected after these and first read right in 38 of 39 kinds, 36 of 39 causes, 38 of 39 waits and limits.
-One label of each was corrected after that score (`note`): the counts are those before it.
+One label of each was corrected after that score (`note`): the counts are those before it. The `twelfth` (40) was
+labelled and committed before it was read: 38 of 40 kinds and causes, and all waits and limits, were first read right.
 
 `python -m tests.providers.test_collected [half]` prints the scores, and the fields that are read wrong in that half.
 """
@@ -47,9 +48,17 @@ HALVES = (
     "tenth-tuned",
     "tenth-unread",
     "eleventh",
+    "twelfth",
 )
 
-LOWER = {"third-tuned": 0.97, "fifth": 0.95, "tenth-tuned": 0.96, "tenth-unread": 0.96, "eleventh": 0.97}
+LOWER = {
+    "third-tuned": 0.97,
+    "fifth": 0.95,
+    "tenth-tuned": 0.96,
+    "tenth-unread": 0.96,
+    "eleventh": 0.97,
+    "twelfth": 0.95,
+}
 BARS = {half: dict.fromkeys(FIELDS, LOWER.get(half, 0.98)) for half in HALVES}
 """Lowest share of answers whose field is read right, by half and field. A change that reads answers worse fails."""
 
@@ -125,7 +134,9 @@ def test_each_collected_answer_names_its_source_and_a_table():
 
 
 def test_each_label_of_the_later_batches_gives_its_reason():
-    assert [c["id"] for c in captures() if c.get("batch") in ("tenth", "eleventh") and not (c["why"] and c["by"])] == []
+    assert [
+        c["id"] for c in captures() if c.get("batch") in ("tenth", "eleventh", "twelfth") and not (c["why"] and c["by"])
+    ] == []
 
 
 def main(shown):
