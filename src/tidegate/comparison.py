@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import sys
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -268,6 +268,12 @@ def _side(row: ExperimentRow, columns: _Columns, matched: int, tokens: TokenTota
     )
 
 
+def _failed(columns: _Columns, output: OutputName, known: Collection[OutputName]) -> int:
+    """Return the failed results of an output, those of its evaluator as a whole included."""
+    whole = (output[0], output[0])
+    return columns.failed.get(output, 0) + (0 if whole in known else columns.failed.get(whole, 0))
+
+
 def _output(
     output: OutputName,
     names: list[str],
@@ -304,8 +310,8 @@ def _output(
         wins=int((difference > 0.0).sum()),
         losses=int((difference < 0.0).sum()),
         ties=int((difference == 0.0).sum()),
-        a_failed=a.failed.get(output, 0),
-        b_failed=b.failed.get(output, 0),
+        a_failed=_failed(a, output, scores_a),
+        b_failed=_failed(b, output, scores_b),
         same_labels=sum(label == other for label, other in labels),
         other_labels=sum(label != other for label, other in labels),
         a_labels=scores_a[output].labels,

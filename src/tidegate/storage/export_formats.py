@@ -16,7 +16,7 @@ from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import ConfigurationError
 from tidegate.storage.json_codec import decoded
 from tidegate.storage.paging import PageSizer
-from tidegate.storage.records import Annotation, ItemUsage, Score, StoredRun
+from tidegate.storage.records import Annotation, ItemUsage, ResultStatus, Score, StoredRun
 from tidegate.storage.store import Store
 from tidegate.storage.tally_table import TASKS
 
@@ -269,8 +269,14 @@ def _cells(run: StoredRun, layout: Layout) -> list[Any]:
         *([_names_of(run.answered_by)] if layout.chosen else ()),
         *(_spent(run.usages.get(TASKS)).values() if layout.spent else ()),
         *(_cell(fields.get(name)) for name in layout.fields),
-        *(_part(judged.get(output), part) for output, part in layout.parts),
+        *(_part(judged.get(output) or _whole(judged, output), part) for output, part in layout.parts),
     ]
+
+
+def _whole(judged: Mapping[Output, Annotation], output: Output) -> Annotation | None:
+    """Return the failure of the evaluator as a whole, which stands for each of its outputs; None without one."""
+    failed = judged.get(Output(output.evaluator, output.evaluator))
+    return failed if failed is not None and failed.status is not ResultStatus.OK else None
 
 
 def _part(annotation: Annotation | None, part: str) -> Any:

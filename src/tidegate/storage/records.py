@@ -8,8 +8,8 @@ the claim under which they were made. The store accepts them only while that cla
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, StrEnum
 from typing import NamedTuple, TypeAlias
@@ -429,6 +429,26 @@ class Score:
     def title(self) -> str:
         """Return the display name: the evaluator's name, and the output's where it differs."""
         return score_title(self.evaluator, self.output)
+
+
+def with_failures(scores: Iterable[Score]) -> list[Score]:
+    """Return the scores with the failures of an evaluator as a whole counted at each of its outputs.
+
+    An evaluator that declares no outputs fails under its own name. Where its answers have other names, that is no
+    output of it.
+    """
+    found = list(scores)
+    named = {each.evaluator for each in found if each.ok and each.output != each.evaluator}
+    whole = {
+        each.evaluator: each.failed
+        for each in found
+        if each.evaluator in named and each.output == each.evaluator and not each.ok
+    }
+    return [
+        replace(each, failed=each.failed + whole.get(each.evaluator, 0))
+        for each in found
+        if each.evaluator not in whole or each.output != each.evaluator
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from tidegate.storage.records import (
     Score,
     StoredRun,
     TaskCursor,
+    with_failures,
 )
 from tidegate.storage.schema import (
     BY_CHOICE,
@@ -88,20 +89,22 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
             added = int(total, 16) if database.sqlite else units(exponent, int(total)) if total is not None else 0
             before = tallies.get((evaluator, output), _Tally(0, 0, 0, 0, 0, 0, 0))
             tallies[evaluator, output] = _Tally(*map(add, before, (*counted, added)))
-        return [
-            Score(
-                *names,
-                tally.ok,
-                tally.failed,
-                tally.scored,
-                tally.mean,
-                await _labels(connection, experiment_id, *names),
-                tally.labelled,
-                tally.valued,
-                tally.chosen,
-            )
-            for names, tally in sorted(tallies.items())
-        ]
+        return with_failures(
+            [
+                Score(
+                    *names,
+                    tally.ok,
+                    tally.failed,
+                    tally.scored,
+                    tally.mean,
+                    await _labels(connection, experiment_id, *names),
+                    tally.labelled,
+                    tally.valued,
+                    tally.chosen,
+                )
+                for names, tally in sorted(tallies.items())
+            ]
+        )
 
 
 class _Tally(NamedTuple):

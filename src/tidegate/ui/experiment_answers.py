@@ -28,6 +28,7 @@ from tidegate.storage import (
     StoredRun,
 )
 from tidegate.storage.engines import has_secret, parsed
+from tidegate.storage.records import with_failures
 from tidegate.storage.row_pages import CELL, RowPage, ShownResult
 from tidegate.storage.tally import OutputTally, StageTally
 from tidegate.storage.tally_table import TASKS
@@ -194,7 +195,7 @@ async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
 
 def scores_of(stages: Stages) -> list[Score]:
     """Return the scores of a tally, as the formats of an export need them."""
-    return [
+    return with_failures(
         Score(
             name,
             output,
@@ -209,7 +210,7 @@ def scores_of(stages: Stages) -> list[Score]:
         )
         for name, stage in sorted(stages.items())
         for output, one in sorted(stage.outputs.items())
-    ]
+    )
 
 
 def command(verb: str, name: str, url: str) -> str:
@@ -330,7 +331,7 @@ def _stage(name: str, stages: Stages, spend: Spend, row: ExperimentRow) -> dict[
         "seconds": tally.milliseconds / 1000 / tally.items if tally.items else None,
         "tokens": token_facts(spend.get(name, TokenTotals())),
         "more_outputs": tally.more_outputs,
-        "outputs": [_output(name, output, one) for output, one in sorted(tally.outputs.items())],
+        "outputs": [_output(tally.outputs[score.output], score) for score in scores_of({name: tally})],
         "failures": sorted(
             (
                 {"status": status, "kind": kind, "count": each.count, "example": each.example}
@@ -341,13 +342,13 @@ def _stage(name: str, stages: Stages, spend: Spend, row: ExperimentRow) -> dict[
     }
 
 
-def _output(stage: str, output: str, one: OutputTally) -> dict[str, Any]:
+def _output(one: OutputTally, score: Score) -> dict[str, Any]:
     histogram = one.histogram
     return {
-        "output": output,
-        "title": _title(stage, output),
+        "output": score.output,
+        "title": _title(score.evaluator, score.output),
         "ok": one.ok,
-        "failed": one.failed,
+        "failed": score.failed,
         "n": one.scored,
         "mean": one.mean,
         "deviation": one.deviation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import sqlite3
@@ -266,6 +267,38 @@ def test_csv_cell_that_a_spreadsheet_would_run_is_quoted_and_reversible(place: P
     assert place.run("export", "risky", "--output", "out.jsonl").code == 0
     with (place.path / "out.jsonl").open(encoding="utf-8") as file:
         assert json.loads(file.readline())["output"] == "=1+1"
+
+
+QUALITY = """
+from tidegate.runner import Experiment
+
+
+def quality(row, output):
+    if row["n"] == 1:
+        raise ValueError("cannot judge")
+    return {"score": 0.5, "label": "fair"}
+
+
+experiment = Experiment("judged", [{"n": n} for n in range(3)], lambda row: 1, [quality])
+"""
+
+
+def test_failure_of_an_evaluator_is_no_output_of_its_own(place: Place) -> None:
+    place.write("my_eval.py", QUALITY)
+    for name in ("judged", "again"):
+        place.write("my_eval.py", QUALITY.replace('"judged"', f'"{name}"'))
+        assert place.run("run", "my_eval.py").code == 3
+    scores = {each["output"]: (each["ok"], each["failed"]) for each in place.shown("judged")["scores"]}
+    assert scores == {"score": (2, 1), "label": (2, 1)}
+    rows = list(csv.DictReader(io.StringIO(place.run("export", "judged", "--format", "csv").out)))
+    columns = [name for name in rows[0] if name.startswith("quality")]
+    assert columns == ["quality.label.label", "quality.label.error", "quality.score.score", "quality.score.error"]
+    assert [row["quality.score.score"] for row in rows] == ["0.5", "", "0.5"]
+    assert ["cannot judge" in row["quality.score.error"] for row in rows] == [False, True, False]
+    compared = json.loads(place.run("compare", "judged", "again", "--json").out)
+    assert {each["output"]: (each["a"]["failed"], each["b"]["failed"]) for each in compared["outputs"]} == {
+        "score": (1, 1), "label": (1, 1)
+    }  # fmt: skip
 
 
 def test_an_experiment_without_runs_exports_nothing_but_a_header(place: Place) -> None:
