@@ -253,6 +253,21 @@ def test_an_ended_run_is_shown_for_a_while(scene: Scene) -> None:
     assert scene.history.answer(0)["runs"] == []
 
 
+def test_totals_of_all_runs_never_fall(scene: Scene) -> None:
+    scene.step(5, rate=2.0)
+    assert scene.history.answer(0)["totals"] == {"calls": 10, "answered": 10, "retried": 0, "given_up": 0}
+    # A process of the run ends, and its counter file is gone.
+    scene.counts |= {"attempts": 3, "answered": 3}
+    scene.step()
+    scene.step(2, rate=1.0)
+    scene.history.take([], scene.now + 1.0)
+    assert scene.history.answer(0)["totals"]["answered"] == 12
+    for number in range(FORGOTTEN_AFTER):
+        scene.history.take([], scene.now + 2.0 + number)
+    scene.history.take([scene.run(command="python other.py", elapsed=0.5)], scene.now + 100.0)
+    assert scene.history.answer(0)["totals"]["answered"] == 12 + 5
+
+
 def test_a_reused_process_number_begins_anew(scene: Scene) -> None:
     scene.step(30, rate=1.0)
     first = scene.key()["id"]

@@ -34,6 +34,9 @@ FORGOTTEN_AFTER = 60
 """Samples for which an ended run is still shown. Raising it shows ended runs for longer. Chosen: a minute, in which the
 user may look at the end of a run."""
 
+TOTALED = ("calls", "answered", "retried", "given_up")
+"""Counts that are added up over all runs that the server has seen, ended ones included."""
+
 SAME_FOR = 5.0
 """Seconds within which the same change in several processes of a key is one. Raising it may hide a second change.
 Chosen: processes that share a key learn of a change with their next step."""
@@ -112,6 +115,7 @@ class LimitHistory:
         self._wall = wall
         self._runs: dict[tuple[int, str], RunHistory] = {}
         self._changes: deque[ShownChange] = deque(maxlen=CHANGES)
+        self._totals = dict.fromkeys(TOTALED, 0)
         self._keys = self._noted = 0
         self.number = 0
         self.taken_at = 0.0
@@ -154,6 +158,7 @@ class LimitHistory:
             "since": first,
             "as_of": self.taken_at,
             "period": PERIOD,
+            "totals": dict(self._totals),
             "runs": [self._shown(run, first) for run in runs],
             "changes": [change._asdict() for change in self._changes if change.number > first],
         }
@@ -176,6 +181,10 @@ class LimitHistory:
         key.samples.append(sample)
         key.sums.append(sums)
         self._note_changes(key, total.here, now)
+        # What a process counted that has ended since may be missing: only what is new is added.
+        before = key.facts.get("counts", {})
+        for name in TOTALED:
+            self._totals[name] += max(0, facts["counts"][name] - before.get(name, 0))
         key.number = self.number
         key.facts = facts
 

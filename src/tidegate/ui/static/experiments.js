@@ -2,7 +2,7 @@
 //
 // The location's fragment names the screen: `/experiments`, `/experiments/12`, `/experiments/12/rows?status=failed`.
 import { html, useEffect, useRef, useState } from "/static/vendor/preact-htm.js";
-import { amount, clock, count as exact, dollars, duration, fetchJson, isJson, many, send, time } from "/static/parts.js";
+import { age, amount, clock, count as exact, dollars, duration, fetchJson, isJson, many, send, time } from "/static/parts.js";
 
 const BASE = "/experiments";
 const ROWS_MS = 5000;
@@ -22,7 +22,7 @@ const score = (value) => {
 };
 const share = (part, whole) => (whole > 0 ? Math.min(1, part / whole) : 0);
 const percent = (part) => (part > 0 && part < 0.01 ? "< 1 %" : `${Math.floor(100 * part)} %`);
-const since = (seconds) => (seconds < 90 ? `${Math.max(0, Math.round(seconds))} s ago` : seconds < 5400 ? `${Math.round(seconds / 60)} min ago` : `${clock(seconds)} ago`);
+const since = (seconds) => (seconds < 172800 ? `${age(Math.max(0, seconds))} ago` : day(Date.now() / 1000 - seconds));
 const day = (seconds) => new Date(seconds * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short", hour12: false });
 
 // Tokens and their cost; a cost that only a part of the answers has is a lower bound.

@@ -8,7 +8,7 @@ const SAMPLES = 600;
 const CHANGES = 200;
 const IDLE_AFTER = 10;
 
-const state = { sample: 0, asOf: 0, runs: [], changes: [], series: new Map(), loaded: false };
+const state = { sample: 0, asOf: 0, runs: [], totals: {}, changes: [], series: new Map(), loaded: false };
 
 // ---------------------------------------------------------------- data
 
@@ -38,6 +38,7 @@ async function poll() {
   for (const run of given.runs) for (const key of run.keys) series.set(key.id, merged(key));
   state.series = series;
   state.runs = given.runs;
+  state.totals = given.totals;
   state.changes = state.changes.concat(given.changes).slice(-CHANGES);
   state.sample = given.sample;
   state.asOf = given.as_of;
@@ -48,7 +49,7 @@ async function poll() {
 }
 
 const liveKeys = () => state.runs.filter((run) => !run.ended).flatMap((run) => run.keys);
-const total = (name, from = (key) => key) => liveKeys().reduce((sum, key) => sum + from(key)[name], 0);
+const total = (name) => liveKeys().reduce((sum, key) => sum + key[name], 0);
 
 // ---------------------------------------------------------------- parts of a key
 
@@ -225,15 +226,16 @@ function Limits({ theme }) {
 }
 
 function Summary() {
-  if (!liveKeys().length) return null;
+  if (!state.totals.calls && !liveKeys().length) return null;
   const programs = state.runs.filter((run) => !run.ended).length;
-  const givenUp = total("given_up", (key) => key.counts);
+  // Ended programs keep counting, so that no total falls.
+  const { answered, calls, retried, given_up: givenUp } = state.totals;
   return html`
     <ul class="summary">
       <li>${many(programs, "program")}</li>
-      <li><b>${count(total("answered", (key) => key.counts))}</b> of ${count(total("calls", (key) => key.counts))} calls answered</li>
+      <li><b>${count(answered)}</b> of ${count(calls)} calls answered</li>
       <li><b>${count(total("waiting"))}</b> waiting</li>
-      <li><b>${count(total("retried", (key) => key.counts))}</b> refusals absorbed</li>
+      <li><b>${count(retried)}</b> refusals absorbed</li>
       <li class=${givenUp ? "bad" : ""}><b>${count(givenUp)}</b> given up</li>
     </ul>`;
 }
