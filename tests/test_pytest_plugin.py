@@ -149,3 +149,32 @@ def test_the_longest_waits_stand_beside_the_durations(project: pytest.Pytester, 
     out = project.runpytest_subprocess("--tidegate", "--durations", "3", *workers).stdout.str()
     assert re.search(r"^\d+\.\d\ds waiting  .*::test_waits$", out, re.M)
     assert "test_sends_nothing" not in "".join(re.findall(r".* waiting .*", out))
+
+
+STUB = """
+import threading, http.server, httpx
+
+class Refusing(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(429)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *facts):
+        pass
+
+def test_a_program_meets_a_429():
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    answer = httpx.post(f"http://127.0.0.1:{server.server_port}/v1/chat/completions", json={"model": "m"})
+    server.shutdown()
+    assert answer.status_code == 429
+    assert "of max_wait = 2 s" in answer.headers["x-tidegate-reason"]
+"""
+
+
+def test_call_to_a_stub_server_of_a_test_ends_soon(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEGATE_MAX_WAIT", "30")
+    project.makepyfile(STUB)
+    project.runpytest_subprocess("--tidegate").assert_outcomes(passed=1)

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlsplit
 
 import tidegate.errors
 from tidegate.errors import ConfigurationError
@@ -28,6 +29,7 @@ from tidegate.testing.accounts import Truth
 from tidegate.testing.scenario import Scenario, plain
 from tidegate.testing.server import AnswerText, RequestLog, SimulatedProvider
 from tidegate.testing.wire import Connection
+from tidegate.transports import stub_servers
 
 
 class Addresses:
@@ -111,6 +113,7 @@ class SimulatorProcess(Addresses):
                 errors.seek(0)
                 raise RuntimeError(f"simulator not started: {errors.read().decode(errors='replace').strip()}")
         self._url = json.loads(line)["url"]
+        stub_servers.simulators.add(urlsplit(self._url).netloc)
         return self
 
     def truth(self) -> Truth:
@@ -158,6 +161,7 @@ class SimulatorProcess(Addresses):
         self._end()
 
     def _end(self) -> None:
+        stub_servers.simulators.discard(urlsplit(self._url).netloc)
         process, self._process, self._url = self._process, None, ""
         if process is None:
             return
@@ -267,6 +271,7 @@ class Simulator(Addresses):
         self._thread.start()
         try:
             self._url = ready.result()
+            stub_servers.simulators.add(urlsplit(self._url).netloc)
         except BaseException:
             self._thread.join()
             self._thread = None
@@ -309,6 +314,7 @@ class Simulator(Addresses):
             return
         self._loop.call_soon_threadsafe(self._stopped.set)
         thread.join()
+        stub_servers.simulators.discard(urlsplit(self._url).netloc)
         self._url = ""
 
     def __enter__(self) -> Simulator:

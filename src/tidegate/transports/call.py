@@ -46,7 +46,7 @@ from tidegate.core.values import (
     Usage,
 )
 from tidegate.errors import add_note
-from tidegate.transports import bearer
+from tidegate.transports import bearer, stub_servers
 from tidegate.transports.governance import Binding
 from tidegate.transports.principals import EXPIRES_SOON, TOKEN_START, expiry, lasting_claims
 
@@ -321,6 +321,8 @@ class HttpCall(GovernedCall, ABC):
             guard(self.key, self.request_facts.model)
             return _unsent()
         self.token_bounds = self._bound_by_token()
+        if not self.mocks and stub_servers.is_stub(self.key.base_url):
+            self.policy = self.policy._replace(max_wait=min(self.policy.max_wait, stub_servers.MAX_WAIT))
         flow = super().exchange(make_waker, permit, attempt)
         if permit is None and _places:
             self.place = _places.pop(self._fingerprint(), 0)
