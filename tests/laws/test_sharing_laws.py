@@ -379,3 +379,21 @@ def test_a_slot_goes_to_the_call_of_higher_priority_whichever_member_was_served_
     played.run()
     ends = max(each.sent_at for each in played.attempts if each.row % 2 == 0)
     assert not [each.row for each in played.attempts if each.row % 2 and 7.0 < each.sent_at < ends - 1.0]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_members_that_cannot_hear_each_other_for_a_moment_divide_the_pace(seed: int) -> None:
+    """A silent rate has no quota in which a member could leave room for the others."""
+    limit = Limit(limit=600, window=60.0, burst=10)
+    played = SharedWorld(
+        Scenario(limiters=(limit,)), 4, headers=False, seed=seed, latency=lambda draw: draw.uniform(0.05, 0.1)
+    )
+    for row in range(800):
+        played.call(row)
+    unheard = [(32.0, 36.0), (47.0, 51.0), (62.0, 66.0)]
+    for begins, ends in unheard:
+        played.hold(begins - 2.0, ends - begins + 2.0)
+    played.run()
+    inside = [each for each in played.attempts if any(begins <= each.sent_at < ends for begins, ends in unheard)]
+    assert len(inside) > 80
+    assert sum(not each.admitted for each in inside) <= 0.2 * len(inside)

@@ -149,6 +149,11 @@ class ReplicatedController(AdmissionController):
             held = self._held_by_turn(now)
             if held is not None:
                 return held
+        if replica.safe.brief and self.pacer.active and self.pacer.rate > 0.0:
+            # The others go by the same pace, and the pacer does not hear of it.
+            paced = replica.served_at + (1 + replica.safe.brief) / self.pacer.rate
+            if paced > now:
+                return paced, "pace"
         room = replica.room(cost, self.tag, now)
         ready, gate = super().ready_at(room, now, blocked)
         if replica.others and replica.unseen.delayed:

@@ -7,7 +7,7 @@ right, and the members together stay within the limits. Where the others have le
 could. Source of the idea: the safe capacity of Doorman (https://github.com/youtube/doorman).
 
 A log that is out of reach only *briefly* is replayed later, so no assumed attempt may be counted. There a call needs
-room for all calls that the others would have admitted since then.
+room for all calls that the others would have admitted since then, and a pace is divided by the members.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ ABANDONED = Outcome(Kind.ABANDONED)
 class SafeCapacity:
     """Assumed attempts of `members` other members; 0 where all are heard, or nothing is assumed of them.
 
+    `brief` others are not heard for a moment.
+
     `used` says that anything is assumed, or that a key is still *cautious*: after the return, the members know of
     different charges until the first answer. Until then a call needs room for a call of each of them too.
     """
 
-    __slots__ = ("_attempts", "_brief", "_cautious", "_known", "_old", "_returned_at", "_unseen", "members", "used")
+    __slots__ = ("_attempts", "_cautious", "_known", "_old", "_returned_at", "_unseen", "brief", "members", "used")
 
     def __init__(self) -> None:
         self.members, self.used = 0, False
-        self._brief = 0
+        self.brief = 0
         self._unseen: list[float] = []
         self._attempts: dict[Permit, list[Permit]] = {}
         self._cautious: set[str] = set()
@@ -44,25 +46,25 @@ class SafeCapacity:
 
         Repeated calls only change the number of members.
         """
-        self._brief = members
+        self.brief = members
         if not members:
             self._unseen.clear()
         self._set_used()
 
     def admitted(self, now: float) -> None:
         """Note that this member has admitted a call: the others may have done so, and no answer tells it yet."""
-        if self._brief:
+        if self.brief:
             self._unseen.append(now)
 
     def _set_used(self) -> None:
-        self.used = self.members > 0 or self._brief > 0 or bool(self._cautious)
+        self.used = self.members > 0 or self.brief > 0 or bool(self._cautious)
 
     def begin(self, members: int, own: Iterable[Permit], others: Iterable[Permit]) -> list[Permit]:
         """Assume attempts of `members` others from now on; return those in flight of `others` that are not assumed.
 
         The attempts in flight of other members end with the `own` ones: when they really end is not heard.
         """
-        self.members, self._brief = members, 0
+        self.members, self.brief = members, 0
         self._unseen.clear()
         self._cautious.clear()
         self._set_used()
@@ -97,8 +99,8 @@ class SafeCapacity:
 
     def total(self, cost: Cost, tag: str) -> Cost:
         """Return the room that a call of the key `tag` needs: its own cost, and that of a call of each other member."""
-        if self._brief:
-            return cost.times(1 + self._brief * (len(self._unseen) + 1))
+        if self.brief:
+            return cost.times(1 + self.brief * (len(self._unseen) + 1))
         others = self.members or (self._known if tag in self._cautious else 0)
         return cost.times(others + 1) if others else cost
 
