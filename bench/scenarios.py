@@ -218,6 +218,22 @@ ROWS = (
         count=600,
     ),
     Row(
+        name="fast-refill",
+        family=WINDOWS,
+        # A gateway that announces its burst as the limit.
+        scenario=_provider(Limit(limit=8, window=0.2)),
+        count=600,
+    ),
+    Row(
+        name="small-burst",
+        family=SHIFTING,
+        # A minute is one here, as in `three-buckets`.
+        scenario=_provider(Limit(limit=60, burst=10), dialect="anthropic"),
+        count=130,
+        callers=20,
+        sdk="anthropic",
+    ),
+    Row(
         name="rolling-window",
         family=WINDOWS,
         scenario=_provider(_requests(300, kind="rolling")),

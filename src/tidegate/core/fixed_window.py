@@ -307,9 +307,9 @@ LITTLE = 0.25
 
 
 PARTS = 2
-"""Windows in a row that end in a refusal after a part of the limit, while the refusal states another time than the
-reset, from which on the quota is a continuous one. Raising it meets more refusals; one such window may be shared with
-another client. Chosen: the least number that is not a single coincidence."""
+"""Windows in a row that end in a refusal after a part of the limit, or answers in a row that move a boundary which was
+not passed, from which on the quota is a continuous one. Raising it meets more refusals; one such window may be shared
+with another client. Chosen: the least number that is not a single coincidence."""
 
 
 class FixedWindowMirror(QuotaMirror):
@@ -325,6 +325,8 @@ class FixedWindowMirror(QuotaMirror):
         "_exhausted",
         "_late",
         "_lately",
+        "_moved",
+        "_named",
         "_parts",
         "_parts_stated",
         "_probe_at",
@@ -336,6 +338,7 @@ class FixedWindowMirror(QuotaMirror):
         "_tells",
         "_trials",
         "_tried_at",
+        "_usual",
         "turned",
     )
 
@@ -346,6 +349,8 @@ class FixedWindowMirror(QuotaMirror):
     ) -> None:
         super().__init__(reading, now)
         self.turned = None
+        # The window of a quota that states none, as long as nothing proves another one.
+        self._usual = default_window if reading.window is None else 0.0
         self._boundaries = ResetSchedule(usable_window(reading.window, default_window), reading.window is not None)
         self._supposed = supposed
         self._tells = False
@@ -357,6 +362,7 @@ class FixedWindowMirror(QuotaMirror):
         self._exhausted = False
         self._empty = -INFINITY, 0.0, 0.0
         self._parts_stated, self._parts = False, 0
+        self._named, self._moved = (-INFINITY, INFINITY, now), 0
         self._probe_at = 0.0
         self._probe_delay = PROBE_FIRST
         self._careful: CautiousRamp | None = None
@@ -499,11 +505,15 @@ class FixedWindowMirror(QuotaMirror):
         elif reading.remaining is not None and reading.remaining > self.limit:
             self.limit = reading.remaining
         if reading.window is not None:
+            self._usual = 0.0
             self._boundaries.declare(usable_window(reading.window, self.window))
         self._roll(now)
+        told = reading.reset_after is not None and reading.reset_after <= MONTH
+        if told and self._usual:
+            self._compare_boundaries(*boundary_of(reading, sent_at, now), sent_at)
         if order <= self._anchor_order or sent_at < self._began_at:
             return
-        if reading.reset_after is not None and reading.reset_after <= MONTH:
+        if told:
             self._tells = True
             self._boundaries.lies(*boundary_of(reading, sent_at, now), told=True, instant=reading.instant)
             if reading.remaining == 0.0:
@@ -568,19 +578,41 @@ class FixedWindowMirror(QuotaMirror):
         if passed is not None:
             self._begin(*passed)
 
+    def _compare_boundaries(self, low: float, high: float, sent_at: float) -> None:
+        """Count an answer that names another boundary than one before it, where neither was passed in between.
+
+        The boundary of a window does not move; the time until a bucket is full does, with each call.
+        """
+        last_low, last_high, last_sent_at = self._named
+        self._named = low, high, sent_at
+        apart = max(low - last_high, last_low - high)
+        if apart > OVERTAKEN and min(low, last_low) > max(sent_at, last_sent_at):
+            self._moved += 1
+            if self._moved >= PARTS:
+                self._turn_continuous()
+
+    def _turn_continuous(self) -> None:
+        self.turned = "continuous"
+        if self._usual:
+            # No window was stated, and the instants that seemed to be boundaries were none.
+            self._boundaries.known = False
+
     def _count_part(self, admitted: float) -> None:
         """Count a window that was refused after `admitted` units; a quota that returns in parts is continuous."""
-        if not self._parts_stated or admitted >= (1.0 - LITTLE) * self.limit:
+        if admitted >= (1.0 - LITTLE) * self.limit:
+            self._parts, self._usual = 0, 0.0
+        elif not (self._parts_stated or (self.window < self._usual and not self._tells)):
             self._parts = 0
         elif admitted > 0.0:
             self._parts += 1
         self._parts_stated = False
         if self._parts >= PARTS:
-            self.turned = "continuous"
+            self._turn_continuous()
 
     def _begin(self, low: float, high: float) -> None:
         """Begin a window whose boundary lies in this interval."""
         self._trials, self._tried_at, self._silent = 0, None, None
+        self._moved = 0
         short = False
         if self._exhausted and self._began_at > -INFINITY:
             admitted = self.limit - self._ceiling

@@ -69,11 +69,10 @@ def expected_charge(mirror: QuotaMirror, cost: Cost) -> float:
 
 def mirror_of(reading: QuotaReading, now: float, default_window: float) -> QuotaMirror:
     """A mirror of a quota that is read for the first time; `default_window` (seconds) where nothing says another."""
-    if reading.refill == "fixed":
-        return FixedWindowMirror(reading, now, default_window)
-    if reading.window is None and reading.reset_after is None:
-        # No header says how it comes back. A window promises least, and shows soon whether it is one.
-        return FixedWindowMirror(reading, now, default_window, supposed=True)
+    # Where no header says how it comes back, a window promises least, and shows soon whether it is one.
+    silent = reading.window is None and reading.reset_after is None
+    if reading.refill == "fixed" or silent:
+        return FixedWindowMirror(reading, now, default_window, supposed=silent)
     return TokenBucketMirror(reading, now, default_window)
 
 
@@ -548,6 +547,8 @@ class QuotaSet:
             if mirror.turned is not None:
                 mirror = self._turn(mirror, mirror.turned, reading, sent_at, now)
                 mirror.observe(reading, order, sent_at, now, mine)
+            if reading.window is not None and mirror.window != reading.window:
+                provenance.window = Source.ANSWERS  # the answers deny it
             if mirror.window != provenance.reported_window:
                 provenance.note_window(mirror.window, sent_at, now)
             if reading.reset_after is not None:

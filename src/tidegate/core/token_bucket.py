@@ -33,6 +33,7 @@ from functools import partial
 from tidegate.core.charge_steps import FoundLevel
 from tidegate.core.charging import RULES
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
+from tidegate.core.refill_check import RefillCheck
 from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
@@ -236,6 +237,7 @@ class TokenBucketMirror(QuotaMirror):
         "_held",
         "_hidden",
         "_margin",
+        "_refill_check",
         "_reorder",
         "_round_trip",
         "_spilt",
@@ -264,6 +266,7 @@ class TokenBucketMirror(QuotaMirror):
         self._hidden = False
         self._worth = EstimateScale(self.limit, now)
         self._margin = SafetyMargin(self.unit == "requests")
+        self._refill_check = RefillCheck()
         self._reorder = REORDER_FIRST
         self._held = 0.0
         self._round_trip = OVERTAKEN
@@ -328,6 +331,8 @@ class TokenBucketMirror(QuotaMirror):
         debit = LoggedCharge(amount * self.scale, order, now, amount)
         self._advance(now)
         self._ceiling -= debit.amount + self._spilt
+        if self._refill_check.since < INFINITY:
+            self._refill_check.charged(debit.amount, self.rate, self.limit, now)
         entries = self.ledger.entries
         if entries and entries[0].charged_at < now - FOLD_WINDOWS * self.window:
             self._fold(now)
@@ -383,6 +388,7 @@ class TokenBucketMirror(QuotaMirror):
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused: it was not debited there."""
+        self._refill_check.refunded(debit.amount, debit.charged_at)
         self._ceiling -= self.ledger.amend(debit, 0.0)
         debit.estimate = 0.0
         if debit.number and self.charging is not None:
@@ -401,6 +407,8 @@ class TokenBucketMirror(QuotaMirror):
                 self._read_wait(retry_after)
             if self.charging is None or not self.charging.returns:
                 self._bound_by_wait(retry_after, sent_at, now, amount)
+        if self.unit == "requests" and self._refutes_window(sent_at, amount):
+            self._take_window(self.period.refuse(self.window))
         if self._brim < self.limit:
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         if sent_at < self.since:
@@ -411,6 +419,11 @@ class TokenBucketMirror(QuotaMirror):
         if self.charging is not None:
             self.charging.steps.wake()
         self._margin.refused(self.limit)
+
+    def _refutes_window(self, sent_at: float, amount: float) -> bool:
+        """Return whether a quota that comes back in the inferred window would have had room for the refused call."""
+        later = sum(debit.amount for debit in self.ledger.entries if debit.charged_at > sent_at)
+        return self._refill_check.refused(amount, later, self.rate, self.limit, sent_at)
 
     def _bound_by_wait(self, wait: float, sent_at: float, now: float, amount: float) -> None:
         """Believe only that the refused call has room after the wait, where units come back one by one.
@@ -624,8 +637,11 @@ class TokenBucketMirror(QuotaMirror):
             self.period.forget()
         elif reading.limit is None:
             self.limit = min(MOST, max(self.limit, reading.remaining or 0.0))
-        self.window = self.period.window(reading, sent_at, self.window, now - sent_at, charged)
-        self.rate = self.limit / self.window
+        self._take_window(self.period.window(reading, sent_at, self.window, now - sent_at, charged))
+
+    def _take_window(self, window: float) -> None:
+        self.window = window
+        self.rate = self.limit / window
         brim = self.period.capacity
         if brim is not None:
             self._brim, self._spilt = brim, min(SPILT_MOST, BRIM_SECONDS * self.rate) if brim < 2.0 else 0.0

@@ -15,7 +15,9 @@ applies:
 - All answers name the same instant: it is the boundary of a fixed window.
 - All answers name the same duration: units come back that long after they were taken, in a rolling window.
 - Else the bucket holds less than its limit (a minute's quota enforced over seconds) and is full soon. It holds what
-  remains, plus what comes back until then.
+  remains, plus what comes back until then in the usual window. That sum is the same for all answers (`_content`), or
+  the bucket is none. Where it explains all answers, one contradiction is enough, or one refusal of a call for which the
+  inferred window has room (`refuse`): the length of a window is not stated by a reset alone.
 """
 
 from __future__ import annotations
@@ -144,8 +146,8 @@ FROM_ANSWER = 3
 """Index of the first convention that counts from the answer."""
 
 SHORTEST = 1.0
-"""Seconds; no provider counts over less (PROVIDERS.md rule 2), so a bucket that is full sooner holds less."""
-
+"""Seconds. A shorter window is believed once a bucket that holds less than its limit does not explain the answers: the
+documents of providers name none (PROVIDERS.md rule 2). Raising it begins slowly where a limit is full again soon."""
 
 NOTHING = (0.0, -1.0)
 """Bounds that no window satisfies."""
@@ -183,6 +185,7 @@ class WindowInference:
     __slots__ = (
         "_agreed",
         "_bounds",
+        "_content",
         "_decimals",
         "_default",
         "_denied",
@@ -342,6 +345,7 @@ class WindowInference:
         self._bounds: list[tuple[float, float]] = [(0.0, INFINITY)] * len(CONVENTIONS)
         self._held = 0
         self._agreed, self._doubted = 0, False
+        self._content: tuple[float, float] | None = (0.0, INFINITY)
         self._natural = self._reset = self.capacity = None
         self._first = None
         self._same_instant = self._same_time = True
@@ -367,7 +371,10 @@ class WindowInference:
             return usable_window(declared, so_far)
         rounding = self._rounding(reading, reset)
         known = self._known(so_far, reading)
-        if known is not None and self._agrees(*known, limit, limit - remaining, reset, rounding, took, reading):
+        agrees = known is not None and self._agrees(*known, limit, limit - remaining, reset, rounding, took, reading)
+        if not agrees or so_far < self._default:
+            self._bound_content(limit, remaining, reset, rounding, took, reading)
+        if agrees:
             return so_far
         first = FROM_ANSWER if reading.from_receipt else 0
         widest = _stated_window(CONVENTIONS[-1], reading, limit, remaining, reset, rounding, took)
@@ -444,6 +451,30 @@ class WindowInference:
             self._doubted = False
         return agrees
 
+    def refuse(self, so_far: float) -> float:
+        """Return the window after a refusal of a call for which a quota that comes back in `so_far` has room.
+
+        Where a smaller bucket explains all answers, it is one. Else others took what is missing.
+        """
+        if so_far >= self._default or self._content is None or self.capacity is not None:
+            return so_far
+        self.capacity = max(1.0, self._content[0])
+        return self._default
+
+    def _bound_content(
+        self, limit: float, remaining: float, reset: float, rounding: float, took: float, reading: QuotaReading
+    ) -> None:
+        """Narrow what a bucket of the usual window holds that is full after `reset`; None where no content fits."""
+        if self._content is None or overdraws(reading, remaining):
+            return
+        rate, quantum = limit / self._default, reading.quantum
+        low = remaining + rate * max(0.0, reset - rounding) - (quantum if quantum > 1.0 else 0.0)
+        high = remaining + quantum + rate * (reset + rounding + took)
+        low, high = max(low, self._content[0]), min(high, self._content[1])
+        self._content = (low, high) if low <= high else None
+        if self.capacity is not None:
+            self.capacity = min(limit, max(1.0, low)) if low <= high else None
+
     def _infer(
         self,
         seen: list[tuple[float, float]],
@@ -468,9 +499,10 @@ class WindowInference:
             if stood if self._same_instant else varied:
                 self.turned = "fixed" if self._same_instant else "rolling"
                 return so_far
-        if denied and self._same_instant and (varied or self._falls):
+        small = denied and self._content is not None and self.capacity is None
+        if denied and not small and self._same_instant and (varied or self._falls):
             return so_far
-        if denied and self._agreed >= ENOUGH and not self._doubted:
+        if denied and not small and self._agreed >= ENOUGH and not self._doubted:
             self._doubted = True
             return so_far
         if denied:
@@ -483,10 +515,9 @@ class WindowInference:
         alike = [number for number in left if CONVENTIONS[number].transit == CONVENTIONS[left[0]].transit]
         self._held = next((number for number in alike if naturals[number] in NATURAL_WINDOWS), left[0])
         (low, high), natural = bounds[self._held], naturals[self._held]
-        # No window makes both readings true, and none is natural: it holds less than its limit, so is full soon.
-        small = high < SHORTEST or (denied and natural is None and high < self._default)
-        if small and self.capacity is None and not coarse:
-            self.capacity = 1.0
+        if (small or high < SHORTEST) and self.capacity is None and self._content is not None:
+            # No window makes all readings true, but one content of a bucket does.
+            self.capacity = min(limit, max(1.0, self._content[0]))
         self._natural = natural if natural in NATURAL_WINDOWS else None
         if self.capacity is None:
             slope = self._slope.window()
@@ -497,9 +528,7 @@ class WindowInference:
             longest = min(high, 2 * low)
             # Where little is known the longest is taken: too slow a refill is made up for by the next answer.
             return natural or (longest if coarse else (low + longest) / 2)
-        window = max(natural or 0.0, self._default)
-        self.capacity = min(limit, max(self.capacity, remaining + reset * limit / window))
-        return window
+        return self._default
 
     def _compare(self, sent_at: float, took: float, used: float, reset: float, resolution: float) -> None:
         if self._same_time and len(self._taken) < MOST_TAKEN:
