@@ -158,3 +158,17 @@ def test_many_refusals_of_one_wave_show_that_nothing_held_them_back(pause: Pause
     for _ in range(10):
         close(pause, 0.0, 0.5, alone=False, new_wave=False)
     assert pause.is_unanswerable
+
+
+def test_refusals_of_calls_in_flight_together_count_as_one() -> None:
+    """Each of them takes longer to come, and asks for a second: the first has said when the next call goes."""
+    pause, now = Pause(0.5, 120.0), 0.0
+    for _ in range(6):
+        pause.refused_within(0.2)
+        pause.repeated(0)
+        now = pause.close(now, 1.0, False, 0.5, True)
+    pause.repeated(0)
+    until = pause.close(now, 1.0, False, 0.5, True)
+    for late in range(1, 6):
+        pause.refused_within(0.5)
+        assert pause.close(now + 0.2 * late, 1.0, False, 0.5, False) <= max(until, now + 0.2 * late + 2.0)

@@ -164,7 +164,8 @@ class Pause:
             stated = stated or hint
             if new_wave or now + stated > self.stated_until:
                 self.stated, self.stated_until = stated, now + stated
-            least = self.grace * 2.0 ** min(self._vain, 60) if self._vain else 0.0
+            # Calls that were in flight together are refused together: only the first of them shows a repetition.
+            least = self.grace * 2.0 ** min(self._vain, 60) if self._vain and new_wave else 0.0
             self._extend(now + min(max(hint, least), self.cap))
             alone = alone or self._vain > 0
         elif new_wave:
