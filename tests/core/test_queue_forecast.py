@@ -98,7 +98,21 @@ def test_the_next_call_waits_for_the_pause_though_slots_bind_those_behind_it() -
 def test_the_next_call_of_an_open_key_waits_for_its_own_gate() -> None:
     assert head_wait(QueueForecast(30, slots=99, quotas=(requests(-5.0),))) == HeadWait("quota requests", 6.0)
     assert head_wait(QueueForecast(9, slots=1, flights=(1.0,), latency=3.0)) == HeadWait("concurrency", 2.0)
-    assert head_wait(QueueForecast(9, slots=99, pace=4.0)) == HeadWait("pace", 0.25)
+    assert head_wait(QueueForecast(9, slots=99, pace=4.0, paced_for=7.5)) == HeadWait("pace", 7.5)
     assert head_wait(QueueForecast(0, slots=9)) == HeadWait("", 0.0)
     down = QueueForecast(9, closed_for=float("inf"), closed_by="breaker")
     assert head_wait(down) == HeadWait("breaker", None)
+
+
+def test_nobody_knows_when_a_provider_that_is_down_comes_back() -> None:
+    down = QueueForecast(3, closed_for=2.0, closed_by="breaker", tried_in=2.0, cause="status 500")
+    assert estimate_eta(down) == Eta(None, "breaker")
+    assert head_wait(down) == HeadWait("breaker", 2.0, 0.0, "status 500")
+
+
+def test_a_paced_queue_moves_from_the_instant_of_its_head_on() -> None:
+    assert estimate_eta(QueueForecast(11, slots=99, pace=2.0, paced_for=20.0)) == Eta(25.0, "pace")
+
+
+def test_what_is_kept_in_hand_is_not_usable() -> None:
+    assert QuotaForecast("requests", 4.0, 120.0, 60.0, None, 1.0, margin=4.5).usable == 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.wait_text import duration, wait_text
+from tidegate.core.wait_text import amount, duration, never_answered, wait_text
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,30 @@ def test_durations_have_a_unit_or_a_colon(seconds: float, said: str) -> None:
 )
 def test_reason_is_followed_by_the_next_call(wait: tuple[str, float], said: str) -> None:
     assert wait_text(*wait) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (999, "999"),
+        (12_340, "12.3k"),
+        (999_400, "999k"),
+        (999_700, "1M"),
+        (4e6, "4M"),
+        (1e9, "1,000M"),
+        (2.5e10, "25,000M"),
+    ],
+)
+def test_amounts_are_written_plainly(number: float, text: str) -> None:
+    assert amount(number) == text
+
+
+def test_a_quota_whose_next_call_is_due_is_not_used_up() -> None:
+    assert "used up" not in wait_text("quota requests", 0.0)
+
+
+def test_a_key_that_never_answered_says_so() -> None:
+    assert never_answered(0, 19) == never_answered(1, 500) == ""
+    assert wait_text("pace", 11.0, 0.0, never_answered(0, 20)) == (
+        "learned rate reached (no call of this key was ever answered: 20 refusals): next call in 11 s"
+    )

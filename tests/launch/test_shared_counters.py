@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from tests.core.values import KEY, OK, OUTAGE, answer, bucket, fixed, refusal
+from tests.core.scene import Scene
+from tests.core.values import KEY, OK, OUTAGE, REFUSED, answer, bucket, fixed, refusal
 from tidegate.admission import key_hook
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.registry import RateLimitRegistry
@@ -17,7 +19,7 @@ from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.status_text import end_line
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
-from tidegate.core.snapshot import HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
+from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading, Usage
 from tidegate.launch import counter_row, shared_counters
@@ -164,7 +166,7 @@ def test_long_pause_is_foreseen_to_the_end_that_the_provider_named_as_in_the_pro
     for _ in range(50):
         slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     seen, mine = only(tmp_path).outlook(3.0), slots.snapshot(3.0)
-    assert head_wait(seen) == HeadWait("pause", 118.0, 600.0)
+    assert head_wait(seen) == HeadWait("pause", 118.0, 600.0, "rate")
     assert (mine.gate, mine.ready_in, mine.stated_wait, mine.stated_for) == ("pause", 118.0, 600.0, 598.0)
     assert seen.closed_for == 598.0
 
@@ -386,3 +388,44 @@ def test_a_shared_quota_is_used_up_while_a_few_units_are_left_for_the_calls_of_o
     assert told(3.5, 300, 2) == HeadWait("quota requests", 0.0)
     free = HeadWait("", 0.0)
     assert [told(3.5, 300, 1), told(3.5, 3, 2), told(90.0, 300, 2), told(3.5, 0, 2)] == [free] * 4
+
+
+def test_the_row_names_the_instants_of_the_queue(tmp_path: Path) -> None:
+    """A key without any quota refuses everything: what is said of the next call is what happens."""
+    scene = Scene()
+    calls = [scene.call() for _ in range(4)]
+    queue = scene.registry._queues[KEY]
+    sheets = CounterFile(str(tmp_path))
+    sheets.track(queue)
+    calls += [scene.call() for _ in range(16)]
+    compared = 0
+    while scene.seen.refused < 25:
+        for each in calls:
+            if each.poll() == "sent":
+                scene.clock.advance(0.1)
+                each.reply(REFUSED)
+        scene.clock.advance(0.5)
+        now, total = scene.clock(), only(tmp_path)
+        head, truth = total.head_wait(total.outlook(now)), queue.closing(now)
+        if truth.gate == "pace" and truth.seconds is not None:
+            compared += 1
+            assert head.gate == "pace"
+            assert head.seconds == pytest.approx(truth.seconds, abs=1.0)
+    assert compared > 50
+    assert "no call of this key was ever answered" in head.cause
+    assert "no call of this key was ever answered" in end_line(replace(Folder(tmp_path).totals(), pythons=True))
+
+
+def test_the_row_says_why_the_provider_is_down(tmp_path: Path) -> None:
+    scene = Scene(start_concurrency=20)
+    calls = [scene.call() for _ in range(6)]
+    sheets = CounterFile(str(tmp_path))
+    sheets.track(scene.registry._queues[KEY])
+    for each in calls[:5]:
+        each.reply(OUTAGE._replace(error="ConnectError: [Errno 111] Connection refused"))
+    waiting = scene.call()
+    total = only(tmp_path)
+    head = total.head_wait(total.outlook(scene.clock()))
+    assert (head.gate, head.cause) == ("breaker", "ConnectError: [Errno 111] Connection refused")
+    assert total.eta(total.outlook(scene.clock())) == Eta(None, "breaker")
+    assert waiting.state == "waiting"

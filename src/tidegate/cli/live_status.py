@@ -89,7 +89,7 @@ def _bars(key: KeyTotal, seen: QueueForecast) -> Table:
     table.add_column()
     table.add_row("", _bar(key.in_flight, key.slots), Text("in flight"))
     for quota in seen.quotas:
-        left = max(0.0, quota.level)
+        left = quota.usable
         text = f"{amount(left)} of {sized(quota.name, quota.limit, quota.window)} left"
         table.add_row("", _bar(quota.limit - left, quota.limit), Text(text))
     return table

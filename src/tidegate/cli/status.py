@@ -113,7 +113,7 @@ def lines(key: KeyTotal, now: float) -> Iterator[str]:
     """Yield one key as lines of text, with its quotas; the reason of a wait goes first."""
     yield from state_lines(key, now)
     for quota in key.outlook(now).quotas:
-        yield f"    {amount(max(0.0, quota.level))} of {sized(quota.name, quota.limit, quota.window)} left"
+        yield f"    {amount(quota.usable)} of {sized(quota.name, quota.limit, quota.window)} left"
 
 
 def state_lines(key: KeyTotal, now: float) -> Iterator[str]:

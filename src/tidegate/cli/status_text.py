@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 
 from tidegate.admission.key_hook import NO_HOST
 from tidegate.core.token_totals import tokens_text
-from tidegate.core.wait_text import CLOSED, amount, awaited, clock, sized, wait_text
+from tidegate.core.wait_text import CLOSED, amount, awaited, clock, never_answered, sized, wait_text
 from tidegate.launch.totals import KeyTotal, Totals
 from tidegate.transports.other_stacks import remedy
 
@@ -184,7 +184,8 @@ def _counted(totals: Totals, failures: Mapping[str, int]) -> str:
         *_endings(totals, failures),
         _refusals(totals),
     ]
-    parts += filter(None, (_share(totals), tokens_text(totals.tokens), _shared(totals)))
+    never = (never_answered(key.counts["answered"], key.counts["refused"]) for key in totals.keys.values())
+    parts += filter(None, (_share(totals), tokens_text(totals.tokens), _shared(totals), next(filter(None, never), "")))
     return ", ".join(parts)
 
 
@@ -193,7 +194,8 @@ def _endings(totals: Totals, failures: Mapping[str, int]) -> Iterator[str]:
     yield f"{totals.sum('answered')} answered"
     yield f"{totals.sum('given_up')} given up"
     if failed := totals.sum("failed_calls"):
-        yield f"{failed} failed{_reasons(failures)}"
+        why = next((key.cause for key in totals.keys.values() if key.cause), "")
+        yield f"{failed} failed{_reasons(failures) or (f' ({why})' if why else '')}"
     if abandoned := sum(key.abandoned for key in totals.keys.values()):
         yield f"{abandoned} abandoned"
     if flying := sum(key.in_flight for key in totals.keys.values()):

@@ -84,7 +84,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
     "ChanceOdds": {"_at": AT},
     "ChargingModel": {"since": AT},
     "CautiousRamp": {"_at": AT, "began": AT},
-    "CircuitBreaker": {"_closed_at": AT, "_failing_since": AT, "_silent_at": AT, "ready_at": AT},
+    "CircuitBreaker": {"_closed_at": AT, "_failing_since": AT, "_silent_at": AT, "gives_up_at": AT, "ready_at": AT},
     "ConcurrencyLimit": {"_filled_at": AT, "_listens_until": AT, "_opens": AT, "_test_at": AT},
     "DrainDelay": {"_drained_at": AT},
     "EstimateScale": {"_at": AT},
@@ -227,6 +227,7 @@ OWN = (
 
 KEPT: dict[str, tuple[str, ...]] = {
     "KeyRejection": ("own", "_asked", "_own_until", "confirmed"),
+    "Outcome": ("error",),
     "Pause": ("suspended_until",),
     "Permit": ("generation", "loop", "place", "thread", "trace"),
     "QuotaSet": ("_explores",),

@@ -25,6 +25,7 @@ from tidegate.core.rejection import DAY
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, Cost, Key
+from tidegate.core.wait_text import failure_text, never_answered
 
 
 class QuotaForecast(NamedTuple):
@@ -42,6 +43,11 @@ class QuotaForecast(NamedTuple):
     amount: float
     elsewhere: int = 0
     margin: float = 0.0
+
+    @property
+    def usable(self) -> float:
+        """Return the units that calls may still use: without those that are kept in hand."""
+        return max(0.0, self.level - self.margin)
 
     def drained_in(self, calls: int, start: float) -> float:
         """Return the seconds until this quota has admitted `calls`, of which none goes before `start`.
@@ -77,7 +83,8 @@ class QueueForecast(NamedTuple):
     The queue does not move for `closed_for` seconds; `closed_by` names the reason (pause, breaker, quota day). One call
     tries after `tried_in` seconds, which is earlier where the provider asks for a wait of `stated` seconds and that is
     long. At most `slots` attempts may be in flight, and `flights` has the age of each one that is. `latency` is the
-    duration of one attempt (None: unknown). `pace` is the number of calls admitted per second, 0 without pacing.
+    duration of one attempt (None: unknown). `pace` is the number of calls admitted per second, 0 without pacing; the
+    next one goes in `paced_for` seconds.
     """
 
     waiting: int
@@ -90,32 +97,48 @@ class QueueForecast(NamedTuple):
     pace: float = 0.0
     tried_in: float = 0.0
     stated: float = 0.0
+    paced_for: float = 0.0
+    cause: str = ""
 
 
 class HeadWait(NamedTuple):
     """Gate that holds the next call back now ('': none), and the seconds until that call may go (None: unknown).
 
-    The provider asked for a wait of `stated` seconds (0: it named none).
+    The provider asked for a wait of `stated` seconds (0: it named none). `cause` is what it answered last, in words.
     """
 
     gate: str
     seconds: float | None
     stated: float = 0.0
+    cause: str = ""
+
+
+def last_failure(admission: AdmissionController, gate: str) -> str:
+    """Return what a key answered last in words, where that is why `gate` holds its calls; else ''."""
+    last = admission.unavailability.last
+    return failure_text(last) if last is not None and gate in ("breaker", "pause") else ""
+
+
+def cause_of(admission: AdmissionController, gate: str) -> str:
+    """Return why `gate` holds the calls of a key, and whether the key ever answered one."""
+    counts = admission.counts
+    return "; ".join(filter(None, (last_failure(admission, gate), never_answered(counts.answered, counts.refused))))
 
 
 def head_wait(queue_forecast: QueueForecast) -> HeadWait:
     """Return what holds back the next call: the first one that waits, or one that comes now."""
     if queue_forecast.closed_by:
         tried = queue_forecast.tried_in or queue_forecast.closed_for
-        return HeadWait(queue_forecast.closed_by, None if tried == INFINITY else tried, queue_forecast.stated)
+        wait = None if tried == INFINITY else tried
+        return HeadWait(queue_forecast.closed_by, wait, queue_forecast.stated, queue_forecast.cause)
     seconds, gate = estimate_eta(queue_forecast._replace(waiting=1))
     if not gate and queue_forecast.pace > 0.0 and queue_forecast.waiting:
-        return HeadWait("pace", 1.0 / queue_forecast.pace)
+        gate = "pace"
     if not gate:
         # The next call is due. The quota that holds back those behind it tells more than no gate.
         behind = estimate_eta(queue_forecast).gate
         gate = behind if behind.startswith("quota ") else ""
-    return HeadWait(gate, seconds)
+    return HeadWait(gate, seconds, cause=queue_forecast.cause if gate == "pace" else "")
 
 
 class Eta(NamedTuple):
@@ -130,7 +153,8 @@ def estimate_eta(queue_forecast: QueueForecast) -> Eta:
     if not queue_forecast.waiting:
         return Eta(0.0, "")
     latest, binding = queue_forecast.closed_for, queue_forecast.closed_by
-    if latest == INFINITY:
+    if latest == INFINITY or binding == "breaker":
+        # Nobody knows when a provider that is down comes back.
         return Eta(None, binding)
     for seconds, gate in _gates(queue_forecast):
         if seconds is None:
@@ -144,7 +168,8 @@ def _gates(queue_forecast: QueueForecast) -> Iterator[tuple[float | None, str]]:
     for quota in queue_forecast.quotas:
         yield quota.drained_in(queue_forecast.waiting, queue_forecast.closed_for), f"quota {quota.name}"
     if queue_forecast.pace > 0.0:
-        yield queue_forecast.closed_for + (queue_forecast.waiting - 1) / queue_forecast.pace, "pace"
+        first = max(queue_forecast.closed_for, queue_forecast.paced_for)
+        yield first + (queue_forecast.waiting - 1) / queue_forecast.pace, "pace"
     yield _slots_given(queue_forecast), "concurrency"
 
 
@@ -530,7 +555,15 @@ def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now
         pace=admission.pacer.sustained_rate if admission.pacer.active else 0.0,
         tried_in=tried - now,
         stated=pause.stated if stated and by == "pause" else 0.0,
+        paced_for=max(0.0, paced_until(admission) - now),
+        cause=cause_of(admission, by if tried > now else ""),
     )
+
+
+def paced_until(admission: AdmissionController) -> float:
+    """Return when the learned rate lets the next call go; 0 where none paces."""
+    pacer = admission.pacer
+    return pacer.spacing.opened_at() if pacer.active and pacer.rate > 0.0 else 0.0
 
 
 def _quota_outlook(admission: AdmissionController, mirror: QuotaMirror, mean: Cost, now: float) -> QuotaForecast:

@@ -279,7 +279,8 @@ class Outcome(NamedTuple):
 
     `retry_after` is in seconds, and None where the answer names no time (or is no refusal). `row` names the table row
     that decided. `ignored` counts unusable values (negative, not a number, absurd, too long). `answer` is the refusal
-    itself, where other calls of the key may get it too.
+    itself, where other calls of the key may get it too. `error` is the text of a connection error, where no response
+    came.
     """
 
     kind: Kind
@@ -291,3 +292,4 @@ class Outcome(NamedTuple):
     status: int | None = None
     ignored: int = 0
     answer: ReplayableRefusal | None = None
+    error: str = ""

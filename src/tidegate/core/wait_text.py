@@ -7,7 +7,7 @@ words.
 from __future__ import annotations
 
 from tidegate.core.rejection import DAY, REJECTED
-from tidegate.core.values import Cause
+from tidegate.core.values import Cause, Outcome
 
 MINUTE = 60.0
 FINE = 10.0
@@ -53,11 +53,24 @@ def awaited(gate: str) -> str:
     return AWAITED.get(gate, gate)
 
 
-def failure_text(status: int | None, cause: Cause) -> str:
+def failure_text(outcome: Outcome) -> str:
     """Return the last refusal or failure of a key in a few words."""
-    if status is not None:
-        return f"status {status}"
+    if outcome.status is not None:
+        return f"status {outcome.status}"
+    if outcome.error:
+        return outcome.error
+    cause = outcome.cause
     return "no connection" if cause is Cause.OUTAGE else "no answer in time" if cause is Cause.NONE else str(cause)
+
+
+NEVER = 20
+"""Refusals without any answer from which on texts say so. Raising it is silent for longer about an account that has no
+quota. Chosen: a full bucket answers before, and a start beside other clients is refused less."""
+
+
+def never_answered(answered: int, refused: int) -> str:
+    """Return that no call of a key was ever answered, where so many refusals show it; else ''."""
+    return "" if answered or refused < NEVER else f"no call of this key was ever answered: {refused} refusals"
 
 
 def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str = "") -> str:
@@ -82,7 +95,9 @@ def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str 
     if gate == "concurrency":
         return "all slots taken: next call when an answer arrives"
     if gate == "pace":
-        return f"learned rate reached: next call {when}"
+        return f"learned rate reached{why}: next call {when}"
+    if gate and when == "now":
+        return f"{gate} holds back all but the next call: it goes now"
     return f"{gate} used up: next call {when}" if gate else f"behind earlier calls: next call {when}"
 
 
@@ -93,8 +108,9 @@ def sized(name: str, limit: float, window: float) -> str:
 
 
 def amount(number: float) -> str:
-    """Return a number in at most four digits."""
-    for unit, size in (("M", 1e6), ("k", 1e4)):
-        if number >= size:
-            return f"{number / (1e6 if unit == 'M' else 1e3):.3g}{unit}"
+    """Return a number in a few digits: `999`, `12.3k`, `4M`, `1,000M`."""
+    for unit, size, least in (("M", 1e6, 999_500.0), ("k", 1e3, 1e4)):
+        if number >= least:
+            scaled = number / size
+            return f"{scaled:,.0f}{unit}" if scaled >= 999.5 else f"{scaled:.3g}{unit}"
     return f"{number:.0f}"

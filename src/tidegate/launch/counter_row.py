@@ -1,7 +1,7 @@
 """Layout of a row of a counter file: one key in one process, as numbers at fixed places.
 
 A row holds integers, then doubles of the key, then those of its quotas, then the name of the key, then the names of its
-quotas, then the ring of its changes.
+quotas, then what the key answered last, then the ring of its changes.
 
 To add a number: append its name to `INTEGERS`, or to `DOUBLES` and the fields of `KeyRow`, and write it in
 `shared_counters`. While spare cells are left, the layout stays the same: a spare cell is 0, which must mean unknown.
@@ -77,6 +77,7 @@ DOUBLES = (
     "slots_known_at",
     "pace_origin",
     "pace_known_at",
+    "paced_until",
 )
 """Doubles of a key in a row, as `KeyRow` names them."""
 
@@ -105,7 +106,7 @@ INTEGER_CELLS = 56
 """Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: thirteen are spare."""
 
 KEY_CELLS = 24
-"""Doubles of 8 bytes for a key. Raising it makes every file larger. Chosen: eight are spare, for costs and rates."""
+"""Doubles of 8 bytes for a key. Raising it makes every file larger. Chosen: seven are spare, for costs and rates."""
 
 QUOTA_CELLS = 12
 """Doubles of 8 bytes for each quota. Raising it makes every file larger. Chosen: none is spare."""
@@ -125,6 +126,10 @@ NAME_BYTES = 32
 """Bytes of a quota's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: longer
 than the names in the tables of `providers`."""
 
+CAUSE_BYTES = 192
+"""Bytes of the text of the last failure, with a final zero; a longer text is cut. Raising it makes every file larger.
+Chosen: the class of an error and the words of the system fit."""
+
 MOST_IN_FLIGHT = 1_000_000
 """Attempts in flight of one process from which on a row is damaged. Raising it reads more nonsense. Chosen: far above
 what a machine can have open."""
@@ -132,7 +137,8 @@ what a machine can have open."""
 DOUBLES_AT = 8 * INTEGER_CELLS
 KEY_AT = DOUBLES_AT + 8 * (KEY_CELLS + QUOTA_CELLS * QUOTAS)
 NAMES_AT = KEY_AT + KEY_BYTES
-RING_AT = NAMES_AT + QUOTAS * NAME_BYTES
+CAUSE_AT = NAMES_AT + QUOTAS * NAME_BYTES
+RING_AT = CAUSE_AT + CAUSE_BYTES
 ROW_BYTES = RING_AT + RING_BYTES
 
 
@@ -167,9 +173,10 @@ class KeyRow(NamedTuple):
     limits and what is used of them are then those of all of them.
 
     `latency` is the mean seconds of an answer, 0 before the first, as its percentiles are; `pace` is in calls a second,
-    0 where nothing paces. The provider asked for a pause of `stated` seconds, which ends at `stated_until`; `day_until`
-    is the reset that it named for a spent quota of the day. All three are 0 where it named none. The program has closed
-    the key until `suspended_until`.
+    0 where nothing paces, and the next call goes at `paced_until`. While the last refusal or failure holds calls back,
+    `cause` says it in words. The provider asked for a pause of `stated` seconds, which ends at `stated_until`.
+    `day_until` is the reset that it named for a spent quota of the day. All three are 0 where it named none. The
+    program has closed the key until `suspended_until`.
 
     The concurrency limit is known from `slots_origin` (a place in `change_ring.SOURCES`) since `slots_known_at` (0:
     nothing has confirmed it), the pace likewise. `ring` is a copy of the ring of changes.
@@ -194,6 +201,8 @@ class KeyRow(NamedTuple):
     slots_known_at: float = 0.0
     pace_origin: float = 0.0
     pace_known_at: float = 0.0
+    paced_until: float = 0.0
+    cause: str = ""
     ring: bytes = b""
 
     @property
@@ -258,6 +267,12 @@ def name_quota(row: memoryview, number: int, name: str) -> None:
     _write(row, NAMES_AT + number * NAME_BYTES, NAME_BYTES, name)
 
 
+def write_cause(row: memoryview, text: str) -> None:
+    """Write what the key answered last; empty where nothing holds its calls back."""
+    row[CAUSE_AT:RING_AT] = bytes(CAUSE_BYTES)
+    _write(row, CAUSE_AT, CAUSE_BYTES, text)
+
+
 def read(row: memoryview) -> KeyRow | None:
     """Return the content of a row, None for a row without a key; raise `UnreadableFile` for numbers that are none."""
     # The text may end up on a terminal, and any process may have written it.
@@ -276,7 +291,8 @@ def read(row: memoryview) -> KeyRow | None:
             quotas.append(quota)
     counts = {name: numbers[place] for name, place in PLACES.items()}
     facts = {name: seconds[place] for name, place in DOUBLE_PLACES.items()}
-    known = KeyRow(key, counts, quotas=tuple(quotas), ring=bytes(row[RING_AT:ROW_BYTES]), **facts)
+    cause = printable(_text(row, CAUSE_AT, CAUSE_BYTES))
+    known = KeyRow(key, counts, quotas=tuple(quotas), cause=cause, ring=bytes(row[RING_AT:ROW_BYTES]), **facts)
     if known.in_flight > MOST_IN_FLIGHT:
         raise UnreadableFile(f"it has {known.in_flight} attempts in flight")
     return known

@@ -30,7 +30,7 @@ from tidegate.core.failure_reason import failure_reason
 from tidegate.core.limiter_state import KeyCounts, KeyQuotas
 from tidegate.core.provenance import Provenance, Source
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.snapshot import day_reset, latest_pause, queue_forecast
+from tidegate.core.snapshot import day_reset, last_failure, latest_pause, paced_until, queue_forecast
 from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import REFUSED, Cause, Outcome, Usage
 from tidegate.launch.change_ring import CAUSE_CODES, SOURCE_CODES, ChangeRing
@@ -51,6 +51,7 @@ from tidegate.launch.counter_row import (
     quota_at,
     refusal_counter,
     ring,
+    write_cause,
 )
 from tidegate.launch.shared_file import HEADER, packed
 from tidegate.launch.text_counts import TextCounts
@@ -171,6 +172,7 @@ _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARR
 (
     CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL, SUSPENDED_UNTIL,
     LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
+    PACED_UNTIL,
 ) = DOUBLE_PLACES.values()  # fmt: skip
 _METERED, _INPUT, _OUTPUT, _CACHED, _CACHE_WRITE, _REASONING, _PRICED, _NANODOLLARS = (PLACES[name] for name in TOKENS)
 _LEVEL, _ORIGIN, _MARGIN = (QUOTA_PLACES[name] for name in ("level", "origin", "margin"))
@@ -212,6 +214,7 @@ class SharedKeyCounts(KeyCounts):
         "_quotas_at",
         "_rejection",
         "_row",
+        "_said",
         "_slots",
         "_suspended_until",
         "integers",
@@ -256,6 +259,7 @@ class SharedKeyCounts(KeyCounts):
         self._slots = 0
         self._pace = self._suspended_until = 0.0
         self._paused_until = float("-inf")
+        self._said = ""
         self._breaker: BreakerState = CLOSED
         self._rejection: KeyRejection | None = None
 
@@ -340,6 +344,13 @@ class SharedKeyCounts(KeyCounts):
         seconds[BROKEN_UNTIL] = 0.0 if breaker.closed else max(0.0, breaker.ready_at)
         seconds[STATED], seconds[STATED_UNTIL] = pause.stated, max(0.0, pause.stated_until)
         seconds[DAY_UNTIL] = max(0.0, day_reset(admission))
+        pacer = admission.pacer
+        seconds[PACE] = pacer.sustained_rate if pacer.active else 0.0
+        seconds[PACED_UNTIL] = paced_until(admission)
+        cause = last_failure(admission, "breaker" if not breaker.closed else "pause" if pause.until > now else "")
+        if cause != self._said and self._row is not None:
+            self._said = cause
+            write_cause(self._row, cause)
         now = max(now, admission.used_at)
         if pause.until > self._paused_until:
             self._note_cooldown(pause, now)
@@ -435,7 +446,6 @@ class SharedKeyCounts(KeyCounts):
         if latencies:
             last = len(latencies) - 1
             seconds[LATENCY_P50], seconds[LATENCY_P99] = latencies[last // 2], latencies[int(last * 0.99)]
-        seconds[PACE] = seen.pace
         provenance = admission.provenance
         seconds[SLOTS_ORIGIN], seconds[SLOTS_KNOWN_AT] = _known(provenance.limit)
         seconds[PACE_ORIGIN], seconds[PACE_KNOWN_AT] = _known(provenance.pace)

@@ -11,6 +11,7 @@ from pathlib import Path
 from tidegate.core.rejection import DAY
 from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.core.token_totals import TokenTotals
+from tidegate.core.wait_text import never_answered
 from tidegate.launch import counter_row
 from tidegate.launch.counter_row import KeyRow, QuotaRow
 from tidegate.launch.shared_counters import SUFFIX, runs
@@ -61,6 +62,7 @@ class KeyTotal:
     """One key over all processes; `in_flight`, `waiting` and `slots` count only processes that still run.
 
     `members` processes share its limits now, and `most_members` did at one time, by a `carrier` (empty: another one).
+    `cause` is the last refusal or failure in words, where it holds, or held to the end, the calls of a process back.
     `others` are the rows of those members that belong to other runs of this machine; `note_others` fills them in.
     """
 
@@ -73,6 +75,7 @@ class KeyTotal:
     members: int = 1
     most_members: int = 1
     carrier: str = ""
+    cause: str = ""
     here: list[KeyRow] = field(default_factory=list)
     others: list[KeyRow] = field(default_factory=list)
 
@@ -123,6 +126,9 @@ class KeyTotal:
             if paused > 0.0 and row.stated_until - now > until:
                 stated, until = row.stated, row.stated_until - now
         paces = [row.pace for row in self.here]
+        # The first process of several that paces by itself sends next.
+        paced = min((row.paced_until for row in self.here if row.pace > 0.0), default=0.0)
+        never = never_answered(self.counts["answered"], self.counts["refused"])
         latencies = [row.latency for row in self.here if row.latency > 0.0]
         latency = sum(latencies) / len(latencies) if latencies else None
         return QueueForecast(
@@ -136,6 +142,8 @@ class KeyTotal:
             pace=max(paces, default=0.0) if self.members > 1 else sum(paces),
             tried_in=tried,
             stated=stated if by == "pause" else 0.0,
+            paced_for=max(0.0, paced - now),
+            cause="; ".join(filter(None, (self.cause, never))),
         )
 
     def head_wait(self, seen: QueueForecast) -> HeadWait:
@@ -187,6 +195,7 @@ class KeyTotal:
         """Add the counts of one process."""
         self.most_members = max(self.most_members, row.counts["most_members"])
         self.carrier = row.carrier or self.carrier
+        self.cause = row.cause or self.cause
         for name in counter_row.SUMS:
             self.counts[name] += row.counts[name]
         for quota in row.quotas:

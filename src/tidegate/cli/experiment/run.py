@@ -28,7 +28,7 @@ from tidegate.cli.experiment import display
 from tidegate.cli.experiment.common import Code, after_cooldown, code_of, command, existing, found, published
 from tidegate.cli.experiment.display import LOOK_EVERY, Display, ShownCounts, printer, spent_text, waits
 from tidegate.core.events import Event, SlotReleased
-from tidegate.core.values import Kind
+from tidegate.core.values import Kind, Outcome
 from tidegate.core.wait_text import clock, failure_text
 from tidegate.errors import CannotLoad, StoppedElsewhere, UnknownExperiment
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings, StateChanged, Subscription, load
@@ -85,7 +85,7 @@ class LastFailures:
     def listen(self, event: Event) -> None:
         """Record an event, from any thread."""
         if isinstance(event, SlotReleased) and event.kind is Kind.TRANSIENT:
-            self._last[str(event.key)] = failure_text(event.status, event.cause)
+            self._last[str(event.key)] = failure_text(Outcome(event.kind, event.cause, status=event.status))
 
     def of(self, key: str) -> str:
         """Return the last failure of a key in a few words; empty if there was none."""
