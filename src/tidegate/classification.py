@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, TypeGuard
 
 from tidegate import providers
+from tidegate.core.display import printable
 from tidegate.core.values import REFUSED, TERMINAL, Cause, Kind, Outcome
 from tidegate.providers import Provider
 
@@ -457,6 +458,17 @@ def _connection(chain: list[BaseException]) -> Outcome | None:
     if not names.isdisjoint(_OUTAGE_TYPES):
         return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
     return None
+
+
+MAX_ERROR_CHARACTERS = 200
+"""Characters of an error's text in messages. Raising it shows more of long addresses; system errors take 60."""
+
+
+def error_text(error: BaseException) -> str:
+    """Return the class of a connection error, and the system's own words for it."""
+    texts = [(isinstance(each, OSError), text_of(each)) for each in _chain(error, contexts=True)]
+    text = next((text for is_system, text in texts if is_system and text), texts[0][1])
+    return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:MAX_ERROR_CHARACTERS]
 
 
 def _said(chain: list[BaseException]) -> str:

@@ -96,6 +96,12 @@ class Settings(BaseModel):
     max_breaker_cooldown: float = Field(
         60.0, gt=0, le=86_400, description="Longest time between probes in seconds (gRPC connection backoff: 120)."
     )
+    max_unreached: float = Field(
+        30.0,
+        ge=0,
+        le=31_536_000,
+        description="Seconds that calls wait for a server that never answered; then its error is theirs (a start-up).",
+    )
     idle_after: float = Field(
         3600.0, gt=0, description="Seconds after which an idle key is forgotten (longer than a minute or hour window)."
     )

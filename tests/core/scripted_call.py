@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 from tests.core.values import KEY
 from tidegate.core import events
+from tidegate.core.circuit_breaker import CircuitBreaker
 from tidegate.core.exchange import (
     AttemptResult,
     CallPolicy,
@@ -34,6 +36,7 @@ class NumberedPermit:
     def __init__(self, number: int, probe: bool) -> None:
         self.number = number
         self.probe = probe
+        self.state = SimpleNamespace(breaker=CircuitBreaker(5, 0.5, 60.0))
 
 
 class ScriptedQueue:

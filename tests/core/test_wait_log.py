@@ -105,6 +105,7 @@ def test_refusals_without_a_time_are_told_when_their_pause_is_long(
 def test_outage_is_told_with_its_cause_and_repeated_while_it_lasts(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
+    scene.call().reply(OK)
     probe = scene.call()
     for _ in range(5):
         scene.call().reply(OUTAGE)

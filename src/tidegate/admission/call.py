@@ -20,7 +20,7 @@ from tidegate.admission.handoff import PermitHandoff, current_handoff
 from tidegate.admission.key_table import ABANDONED, KeyTable
 from tidegate.admission.listeners import next_call_number
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
-from tidegate.classification import classify_error
+from tidegate.classification import classify_error, error_text
 from tidegate.core import events
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.display import printable
@@ -417,7 +417,8 @@ class FunctionCall(GovernedCall):
         return providers.judge(self.provider, 200, headers, None, datetime.now(UTC))
 
     def _judge_error(self, error: Exception) -> Outcome:
-        return classify_error(error, datetime.now(UTC), self.provider).outcome
+        outcome = classify_error(error, datetime.now(UTC), self.provider).outcome
+        return outcome._replace(error=error_text(error)) if outcome.cause is Cause.OUTAGE else outcome
 
 
 def _pairs(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

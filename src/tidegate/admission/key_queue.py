@@ -27,7 +27,7 @@ from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.snapshot import UNSHARED, HeadWait, KeySnapshot, Sharing, key_snapshot, latest_pause
+from tidegate.core.snapshot import UNSHARED, HeadWait, KeySnapshot, Sharing, cause_of, key_snapshot, latest_pause
 from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import INFINITY, Cost
 
@@ -124,7 +124,8 @@ class KeyQueue:
             ready, gate = rejection.opens_at(INFINITY, now), rejection.gate
         pause = latest_pause(self.admission)
         stated = pause.stated if gate == "pause" and pause.stated_for(now) else 0.0
-        return HeadWait(gate, None if ready == INFINITY else max(0.0, ready - now), stated)
+        cause = cause_of(self.admission, gate)
+        return HeadWait(gate, None if ready == INFINITY else max(0.0, ready - now), stated, cause)
 
     def mean_cost(self) -> Cost:
         """Return the mean cost of the first `SAMPLE` waiting calls; one request if none waits."""
@@ -142,7 +143,7 @@ class KeyQueue:
             return None
         cost = _priced(price, admission.estimate, UNPRICED)
         ready, self.gate = admission.ready_at(cost, now)
-        if ready > now:
+        if ready > now and admission.breaker.released_at(ready, now) > now:
             return None
         permit = admission.admit(cost, now, 0.0, None)
         permit.place = waiting.next_place()
@@ -163,7 +164,7 @@ class KeyQueue:
         if not self.waiting.count and self.admission.rejection is None:
             self._price(waiter)
             ready, self.gate = self.admission.ready_at(waiter.cost, now)
-            if ready <= now:
+            if self.admission.breaker.released_at(ready, now) <= now:
                 waiter.place = waiter.place or self.waiting.next_place()
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out, call=waiter.number)
                 self._note_permit(waiter, now)
@@ -299,6 +300,7 @@ class KeyQueue:
             else:
                 ready, gate = admission.ready_at(head.cost, now, blocks)
             self.gate = gate
+            ready = admission.breaker.released_at(ready, now)
             if ready > now:
                 if gate == "concurrency" and self._monitor.should_probe(executor, waiting.active_groups):
                     probe_at, blocked = self._monitor.ask(executor, waiting.active_groups, now, running_thread, to_wake)
@@ -462,7 +464,7 @@ class KeyQueue:
             ready, gate = admission.admits(head.cost, now)
         if ready <= now:
             ready, gate = admission.admits(waiter.cost, now)
-        self.gate = gate
+        self.gate, ready = gate, admission.breaker.released_at(ready, now)
         if ready <= now:
             within = head is None and admission.ready_at(waiter.cost, now)[0] <= now
             waiter.place = waiter.place or self.waiting.next_place()

@@ -13,7 +13,7 @@ from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.rejection import DAY
 from tidegate.core.snapshot import day_reset, latest_pause
 from tidegate.core.values import INFINITY
-from tidegate.core.wait_text import duration, failure_text, wait_text
+from tidegate.core.wait_text import duration, failure_text, never_answered, wait_text
 
 INFO, WARNING = 20, 30
 """Levels of the standard library's `logging`."""
@@ -37,15 +37,20 @@ class WaitRecord(NamedTuple):
 class WaitLog:
     """Cooldowns and outages of one key as far as they are logged. All instants are monotonic seconds."""
 
-    __slots__ = ("_began_at", "_gate", "_level", "_logged_at", "_stretch", "_until")
+    __slots__ = ("_began_at", "_gate", "_level", "_logged_at", "_stretch", "_told_never", "_until")
 
     def __init__(self) -> None:
         self._level, self._logged_at = 0, -INFINITY
         self._began_at = self._until = -INFINITY
         self._gate, self._stretch = "", 0.0
+        self._told_never = False
 
     def look(self, admission: AdmissionController, waiting: int, now: float) -> WaitRecord | None:
         """Return the record that is due at `now`, while `waiting` calls wait; None if there is none."""
+        counts = admission.counts
+        if not self._told_never and (never := never_answered(counts.answered, counts.refused)):
+            self._told_never = True
+            return WaitRecord(WARNING, f"has no capacity for this account: {never}; calls wait until max_wait")
         pause, breaker = latest_pause(admission), admission.breaker
         closings = [(pause.until, "pause"), (day_reset(admission), DAY), (admission.pause.suspended_until, "suspended")]
         if not breaker.closed:
@@ -60,12 +65,16 @@ class WaitLog:
         lasted = now - self._began_at
         stated = pause.stated_for(now) if gate == "pause" else 0.0
         expected = max(tried - now, stated, lasted)
-        level = WARNING if expected > GRAVE else INFO
-        if expected <= NOTED or (level <= self._level and now < self._logged_at + REPEATED):
+        unreached = gate == "breaker" and not breaker.reached
+        level = WARNING if expected > GRAVE or unreached else INFO
+        if (expected <= NOTED and not unreached) or (level <= self._level and now < self._logged_at + REPEATED):
             return None
         self._level, self._logged_at = level, now
         last = admission.unavailability.last if gate not in (DAY, "suspended") else None
-        cause = failure_text(last.status, last.cause) if last is not None else ""
+        cause = failure_text(last) if last is not None else ""
+        if unreached:
+            then = f"calls wait for {duration(breaker.max_unreached)} from the first error on, then get theirs"
+            return WaitRecord(level, f"never reached: {cause}; is the address right? {then}")
         text = wait_text(gate, tried - now, pause.stated if stated else 0.0, cause)
         calls = f"{waiting} {'call waits' if waiting == 1 else 'calls wait'}"
         return WaitRecord(level, f"{text}; {calls}" + (f", for {duration(lasted)} so far" if lasted > NOTED else ""))

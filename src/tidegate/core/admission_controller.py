@@ -19,6 +19,7 @@ from tidegate.core.feedback import (
     answered,
     confirm_saved_quotas,
     failed,
+    reaches,
     read_headers,
     refused,
     rejected,
@@ -127,6 +128,7 @@ class AdmissionController(LimiterState):
             self.unavailability.answered()
         if self.rejection is not None:
             accepted(self, permit, outcome, now, out)
+        self.breaker.reach()
         permit.probe = False
         permit.learned = True
 
@@ -183,6 +185,8 @@ class AdmissionController(LimiterState):
             answered(self, permit, now, out)
             self.unavailability.answered()
             rejected(self, permit, outcome, now, out)
+        if not self.breaker.reached and reaches(outcome):
+            self.breaker.reach()
         trace = permit.trace
         ended = trace.end(self.key, outcome, now - permit.sent_at, now) if trace is not None else None
         if out is not None:

@@ -6,6 +6,9 @@ changes nothing. `threshold` consecutive outage failures open the breaker. While
 probe opens the breaker again for longer, and any answer to it closes the breaker. After an abandoned probe the next
 call may probe at once. Answers take long, but failures came quickly. So a probe without a result for a few times the
 duration of a failure has reached a working server too, if the event loop that would read the result has run since.
+
+A key that was never `reached` has more likely a wrong address than an outage. From `gives_up_at` on, no call waits for
+it: each gets the error of its own attempt, until one is answered. Probes go on.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ class BreakerEvent(StrEnum):
 TRANSITIONS: dict[tuple[BreakerState, BreakerEvent], BreakerState] = {
     (BreakerState.CLOSED, BreakerEvent.TRIPPED): BreakerState.OPEN,
     (BreakerState.OPEN, BreakerEvent.PROBE_SENT): BreakerState.HALF_OPEN,
+    (BreakerState.OPEN, BreakerEvent.PROBE_ANSWERED): BreakerState.CLOSED,
     (BreakerState.HALF_OPEN, BreakerEvent.PROBE_ANSWERED): BreakerState.CLOSED,
     (BreakerState.HALF_OPEN, BreakerEvent.PROBE_FAILED): BreakerState.OPEN,
     (BreakerState.HALF_OPEN, BreakerEvent.PROBE_ABANDONED): BreakerState.OPEN,
@@ -68,15 +72,21 @@ class CircuitBreaker:
         "cap",
         "failures",
         "first",
+        "gives_up_at",
+        "max_unreached",
+        "reached",
         "ready_at",
         "state",
         "threshold",
     )
 
-    def __init__(self, threshold: int, first: float, cap: float) -> None:
+    def __init__(self, threshold: int, first: float, cap: float, max_unreached: float = INFINITY) -> None:
         self.threshold = threshold
         self.first = first
         self.cap = cap
+        self.max_unreached = max_unreached
+        self.gives_up_at = INFINITY
+        self.reached = False
         self.state = BreakerState.CLOSED
         self.ready_at = -INFINITY
         self.failures = 0
@@ -91,6 +101,14 @@ class CircuitBreaker:
         """Return whether all calls may pass."""
         return self.state is BreakerState.CLOSED
 
+    def reach(self) -> None:
+        """Record that the server of the key exists: it sent an answer, whatever that says."""
+        self.reached, self.gives_up_at = True, INFINITY
+
+    def released_at(self, ready: float, now: float) -> float:
+        """Return when a call goes that other limiters hold until `ready`: earlier where its key was never reached."""
+        return ready if self.state is BreakerState.CLOSED else min(ready, max(now, self.gives_up_at))
+
     def answered(self, probe: bool, sent_at: float, now: float) -> bool:
         """Record an answer of a working server; return whether it closed the breaker.
 
@@ -99,7 +117,8 @@ class CircuitBreaker:
         if sent_at >= self._failing_since:
             self.failures = 0
             self._failing_since = -INFINITY
-        return probe and self._close(now)
+        # Where calls no longer wait for a probe, any of them may be the first to be answered.
+        return (probe or now >= self.gives_up_at) and self._close(now)
 
     def failed(self, probe: bool, sent_at: float, now: float, draw: float) -> bool:
         """Record an outage failure; return whether it opened the breaker. `draw` is uniform in [0, 1).
@@ -109,6 +128,8 @@ class CircuitBreaker:
         if sent_at < self._closed_at:
             return False
         self._took = max(now - sent_at, FADES * self._took)
+        if not (self.reached or self.gives_up_at < INFINITY):
+            self.gives_up_at = now + self.max_unreached
         if not self.failures:
             self._failing_since = now
         self.failures += 1
@@ -130,6 +151,8 @@ class CircuitBreaker:
         """Record that an attempt goes out; return whether it is the probe."""
         if self.state is BreakerState.HALF_OPEN and now >= self._silent_at:
             self._close(now)
+            return False
+        if self.state is BreakerState.OPEN and self.ready_at > now >= self.gives_up_at:
             return False
         if self.state is BreakerState.CLOSED or not self._to(BreakerEvent.PROBE_SENT):
             return False

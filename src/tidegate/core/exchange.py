@@ -349,7 +349,7 @@ class _Exchange:
             else:
                 call.settle(permit, outcome, now, False)
             return RetryTime.NO
-        retry = retry_time(self.policy, permit, outcome, self.deadline - now, self.failures + 1)
+        retry = retry_time(self.policy, permit, outcome, now, self.deadline, self.failures + 1)
         self.is_queued = call.settle(permit, outcome, now, retry is RetryTime.AT_ONCE)
         return RetryTime.LATER if retry is RetryTime.AT_ONCE and not self.is_queued else retry
 
@@ -426,22 +426,24 @@ class _Exchange:
 
 
 def retry_time(
-    policy: CallPolicy, permit: Permit, outcome: Outcome, remaining_seconds: float, failures: int
+    policy: CallPolicy, permit: Permit, outcome: Outcome, now: float, deadline: float, failures: int
 ) -> RetryTime:
     """Return whether and when another attempt follows a failed one.
 
-    `remaining_seconds` is the seconds to the deadline. `failures` is the number of transient failures so far, including
-    this one.
+    `failures` is the number of transient failures so far, including this one.
     """
-    if remaining_seconds <= 0.0 or not policy.replayable:
+    if deadline <= now or not policy.replayable:
         return RetryTime.NO
     at_once = RetryTime.AT_ONCE if policy.patient else RetryTime.NO
     if outcome.kind in CAPACITY:
         return at_once
     if outcome.kind is Kind.DAILY_LIMIT:
-        return at_once if outcome.retry_after and outcome.retry_after <= remaining_seconds else RetryTime.NO
+        return at_once if outcome.retry_after and outcome.retry_after <= deadline - now else RetryTime.NO
     if outcome.kind is not Kind.TRANSIENT:
         return RetryTime.NO
     if permit.probe and outcome.cause is Cause.OUTAGE:
-        return at_once
+        # A key that was never reached for so long shows what the call would see without a breaker.
+        unreached = outcome.status is None and now >= permit.state.breaker.gives_up_at
+        if not unreached:
+            return at_once
     return RetryTime.LATER if failures < policy.attempts else RetryTime.NO

@@ -104,6 +104,17 @@ def answered(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
             out.append(events.BreakerClosed(gates.key, now))
 
 
+NOT_FOUND = 404
+"""Status of a server that does not know the path: it may be any server, at a wrong address."""
+
+
+def reaches(outcome: Outcome) -> bool:
+    """Return whether an outcome shows that the server of the key exists."""
+    if outcome.status is not None:
+        return outcome.status != NOT_FOUND
+    return outcome.kind is not Kind.TRANSIENT and outcome.kind is not Kind.ABANDONED
+
+
 def rejected(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
     """Record an answer that no repetition changes: it may hold for all calls with the same credential."""
     if not rejects_key(outcome):

@@ -508,16 +508,16 @@ class FixedWindowMirror(QuotaMirror):
             self._usual = 0.0
             self._boundaries.declare(usable_window(reading.window, self.window))
         self._roll(now)
-        told = reading.reset_after is not None and reading.reset_after <= MONTH
-        if told and self._usual:
+        told = reading.reset_after if reading.reset_after is not None and reading.reset_after <= MONTH else None
+        if told is not None and self._usual:
             self._compare_boundaries(*boundary_of(reading, sent_at, now), sent_at)
         if order <= self._anchor_order or sent_at < self._began_at:
             return
-        if told:
+        if told is not None:
             self._tells = True
             self._boundaries.lies(*boundary_of(reading, sent_at, now), told=True, instant=reading.instant)
             if reading.remaining == 0.0:
-                self._empty = sent_at, reading.reset_after, reading.resolution
+                self._empty = sent_at, told, reading.resolution
         if reading.remaining is None:
             return
         before, outstanding = self._remaining, self.ledger.total

@@ -238,6 +238,8 @@ class LimiterSettings(Protocol):
     def breaker_cooldown(self) -> float: ...
     @property
     def max_breaker_cooldown(self) -> float: ...
+    @property
+    def max_unreached(self) -> float: ...
 
 
 class KeyQuotas(Protocol):
@@ -344,7 +346,10 @@ class LimiterState:
         self.pause = Pause(settings.pause_base, settings.max_pause)
         self.hints = HintTrust()
         self.breaker = CircuitBreaker(
-            settings.breaker_threshold, settings.breaker_cooldown, settings.max_breaker_cooldown
+            settings.breaker_threshold,
+            settings.breaker_cooldown,
+            settings.max_breaker_cooldown,
+            settings.max_unreached,
         )
         self.quotas: KeyQuotas = QuotaSet(default_window)
         self.estimate = CostEstimator()

@@ -318,7 +318,7 @@ class AiohttpCall(HttpCall):
         return self.stack.response(self.session, self.url, self.kwargs, headers, body, status)
 
     def _judge_raised(self, permit: Permit, error: Exception) -> Outcome:
-        outcome = self.judge_error(error)
+        outcome = self.unanswered_outcome(error)
         if outcome.kind is Kind.ABANDONED and self.received is not None:
             # The caller's check rejected the answer: the outcome is that of the answer.
             response, body = self.received

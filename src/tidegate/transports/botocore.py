@@ -130,9 +130,9 @@ class BotocoreCall(HttpCall):
                 finally:
                     _sending.reset(token)
         except Exception as error:
-            return AttemptResult(self.judge_error(error), error=error)
+            return AttemptResult(self.unanswered_outcome(error), error=error)
         if answer is None:
-            return AttemptResult(self.judge_error(failure), response=(None, failure))
+            return AttemptResult(self.unanswered_outcome(failure), response=(None, failure))
         content = answer[0].content if self._is_complete(answer[0]) else None
         return self._received(permit, answer, content)
 
@@ -148,9 +148,9 @@ class BotocoreCall(HttpCall):
                 finally:
                     _sending.reset(token)
         except Exception as error:
-            return AttemptResult(self.judge_error(error), error=error)
+            return AttemptResult(self.unanswered_outcome(error), error=error)
         if answer is None:
-            return AttemptResult(self.judge_error(failure), response=(None, failure))
+            return AttemptResult(self.unanswered_outcome(failure), response=(None, failure))
         # aiobotocore has read and kept the content to parse it.
         content = await answer[0].content if self._is_complete(answer[0]) else None
         return self._received(permit, answer, content)

@@ -26,7 +26,7 @@ from tidegate.admission.call import GovernedCall
 from tidegate.admission.handoff import current_handoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.wait_queue import Waker
-from tidegate.classification import UNREADABLE, connection_failure
+from tidegate.classification import UNREADABLE, connection_failure, error_text
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.credentials import is_secret_segment, masked
 from tidegate.core.display import printable
@@ -432,10 +432,10 @@ class HttpCall(GovernedCall, ABC):
 
     def will_retry(self, permit: Permit, outcome: Outcome) -> bool:
         """Return whether the call waits and is sent again, in which case the rest of this answer's body is not read."""
-        policy = self.policy
-        remaining_seconds = self.started_at + policy.max_wait - self.now()
+        policy, now = self.policy, self.now()
+        deadline = self.started_at + policy.max_wait
         # Count all transient attempts as used: a failure that is repeated later still shows its body.
-        return retry_time(policy, permit, outcome, remaining_seconds, policy.attempts) is RetryTime.AT_ONCE
+        return retry_time(policy, permit, outcome, now, deadline, policy.attempts) is RetryTime.AT_ONCE
 
     @abstractmethod
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
@@ -553,7 +553,7 @@ class HttpCall(GovernedCall, ABC):
         facts = getattr(response, "__dict__", {})
         request = facts.get("_request", facts.get("request"))
         if request is None or request is not self.request:
-            return self.judge_error(error)
+            return self.unanswered_outcome(error)
         body = getattr(response, "_content", None)
         return self.outcome(permit, response.status_code, response, body if isinstance(body, bytes) else b"")
 
@@ -564,6 +564,11 @@ class HttpCall(GovernedCall, ABC):
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
         """Return the outcome of a response."""
         return providers.judge(self.provider, status, headers, body, datetime.now(UTC))
+
+    def unanswered_outcome(self, error: Exception) -> Outcome:
+        """Return the outcome of an attempt that got no response, with the text of a connection error."""
+        outcome = self.judge_error(error)
+        return outcome._replace(error=error_text(error)) if outcome.cause is Cause.OUTAGE else outcome
 
     def judge_error(self, error: Exception) -> Outcome:
         """Return the outcome of an exception of the HTTP stack, by class names that all stacks share."""
@@ -592,7 +597,7 @@ class HttpCall(GovernedCall, ABC):
             self.registry.learn_usage(permit, self.request_facts, charged)
         # Written out, as `_replace` takes longer and every answer comes here.
         usage = Usage(*usage[:5], self.request_facts.model, usage.tier)
-        return Outcome(*outcome[:4], usage, *outcome[5:])
+        return Outcome(*outcome[:4], usage, *outcome[5:9])
 
     def _without_price(self) -> tuple[dict[str, str], dict[str, Any]]:
         """Return headers and JSON body for a call that was not sent because its price is unknown."""
@@ -605,13 +610,14 @@ class HttpCall(GovernedCall, ABC):
 
     def refusal(self, ended: ExchangeResult) -> tuple[dict[str, str], dict[str, Any]]:
         """Return headers and JSON body of the 429 for a call that received nothing before its deadline."""
+        reason = ": ".join(filter(None, (ended.gate or "queue", self.registry.closing(self).cause)))
         text = (
-            f"tidegate: no request was sent: {self.key} ({ended.gate or 'queue'}) did not admit the call in time; "
+            f"tidegate: no request was sent: {self.key} ({reason}) did not admit the call in time; "
             f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s; a longer max_wait waits longer."
         )
         if ended.opens_in is not None and ended.opens_in < MAX_RETRY_AFTER_SECONDS:
             text = (
-                f"tidegate: no request was sent: {self.key} ({ended.gate or 'queue'}) opens in {ended.opens_in:.1f} s; "
+                f"tidegate: no request was sent: {self.key} ({reason}) opens in {ended.opens_in:.1f} s; "
                 f"the call waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s."
             )
         error = {"message": printable(text), "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
