@@ -8,7 +8,7 @@ call may probe at once. Answers take long, but failures came quickly. So a probe
 duration of a failure has reached a working server too, if the event loop that would read the result has run since.
 
 A key that was never `reached` has more likely a wrong address than an outage. From `gives_up_at` on, no call waits for
-it: each gets the error of its own attempt, until one is answered. Probes go on.
+it: each gets the error of an attempt by itself, until one is answered. Probes continue.
 """
 
 from __future__ import annotations

@@ -442,7 +442,7 @@ def retry_time(
     if outcome.kind is not Kind.TRANSIENT:
         return RetryTime.NO
     if permit.probe and outcome.cause is Cause.OUTAGE:
-        # A key that was never reached for so long shows what the call would see without a breaker.
+        # Without a breaker, the call would get the error of a key that was never reached.
         unreached = outcome.status is None and now >= permit.state.breaker.gives_up_at
         if not unreached:
             return at_once

@@ -299,7 +299,7 @@ PROVEN = 0.9
 """Share of the limit that goes out within one window, unrefused, where what was supposed to be one is one."""
 
 WIDE = 0.2
-"""Share of a period: where a boundary is less sure than that, trying tells more than waiting."""
+"""Share of a period: where a boundary is less sure than that, trying shows more than waiting."""
 
 BACK = 0.5
 LITTLE = 0.25
@@ -383,7 +383,7 @@ class FixedWindowMirror(QuotaMirror):
 
     @property
     def _certain(self) -> bool:
-        # Whether waiting for the boundary is right, and no try would tell more.
+        # Whether waiting for the boundary is right, and no try would show more.
         boundaries = self._boundaries
         if boundaries.low is None or boundaries.high is None or not boundaries.certain:
             return False
@@ -417,7 +417,7 @@ class FixedWindowMirror(QuotaMirror):
         if amount + reserve <= 0.0:
             return now
         self._roll(now)
-        # Where answers tell of the boundary, the one that is under way will: nothing is gained by trying.
+        # Where answers state the boundary, the one that is under way will: nothing is gained by trying.
         waits = self._certain or (self._tells and bool(self.ledger.entries))
         if not self._exhausted:
             fits = self._unspent() >= min(amount + reserve, self.limit) - 1e-9

@@ -154,7 +154,7 @@ def estimate_eta(queue_forecast: QueueForecast) -> Eta:
         return Eta(0.0, "")
     latest, binding = queue_forecast.closed_for, queue_forecast.closed_by
     if latest == INFINITY or binding == "breaker":
-        # Nobody knows when a provider that is down comes back.
+        # It is unknown when a provider that is down comes back.
         return Eta(None, binding)
     for seconds, gate in _gates(queue_forecast):
         if seconds is None:
