@@ -166,7 +166,7 @@ def test_long_pause_is_foreseen_to_the_end_that_the_provider_named_as_in_the_pro
     for _ in range(50):
         slots.waiting.enqueue(Waiter(lambda: pytest.fail("nobody waits here"), 0))  # type: ignore[arg-type]
     seen, mine = only(tmp_path).outlook(3.0), slots.snapshot(3.0)
-    assert head_wait(seen) == HeadWait("pause", 118.0, 600.0, "rate")
+    assert head_wait(seen) == HeadWait("pause", 118.0, 600.0)
     assert (mine.gate, mine.ready_in, mine.stated_wait, mine.stated_for) == ("pause", 118.0, 600.0, 598.0)
     assert seen.closed_for == 598.0
 

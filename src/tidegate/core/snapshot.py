@@ -116,7 +116,7 @@ class HeadWait(NamedTuple):
 def last_failure(admission: AdmissionController, gate: str) -> str:
     """Return what a key answered last in words, where that is why `gate` holds its calls; else ''."""
     last = admission.unavailability.last
-    return failure_text(last) if last is not None and gate in ("breaker", "pause") else ""
+    return failure_text(last) if last is not None and gate == "breaker" else ""
 
 
 def cause_of(admission: AdmissionController, gate: str) -> str:

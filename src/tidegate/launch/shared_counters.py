@@ -347,7 +347,7 @@ class SharedKeyCounts(KeyCounts):
         pacer = admission.pacer
         seconds[PACE] = pacer.sustained_rate if pacer.active else 0.0
         seconds[PACED_UNTIL] = paced_until(admission)
-        cause = last_failure(admission, "breaker" if not breaker.closed else "pause" if pause.until > now else "")
+        cause = last_failure(admission, "" if breaker.closed else "breaker")
         if cause != self._said and self._row is not None:
             self._said = cause
             write_cause(self._row, cause)
