@@ -124,8 +124,8 @@ class KeyQueue:
             ready, gate = rejection.opens_at(INFINITY, now), rejection.gate
         pause = latest_pause(self.admission)
         stated = pause.stated if gate == "pause" and pause.stated_for(now) else 0.0
-        cause = cause_of(self.admission, gate)
-        return HeadWait(gate, None if ready == INFINITY else max(0.0, ready - now), stated, cause)
+        opens = None if ready == INFINITY else max(0.0, ready - now)
+        return HeadWait(gate, opens, stated, cause_of(self.admission, gate))
 
     def mean_cost(self) -> Cost:
         """Return the mean cost of the first `SAMPLE` waiting calls; one request if none waits."""
@@ -299,8 +299,7 @@ class KeyQueue:
                 ready, gate = self._ready_at(head, now, blocks)
             else:
                 ready, gate = admission.ready_at(head.cost, now, blocks)
-            self.gate = gate
-            ready = admission.breaker.released_at(ready, now)
+            self.gate, ready = gate, admission.breaker.released_at(ready, now)
             if ready > now:
                 if gate == "concurrency" and self._monitor.should_probe(executor, waiting.active_groups):
                     probe_at, blocked = self._monitor.ask(executor, waiting.active_groups, now, running_thread, to_wake)
