@@ -34,8 +34,9 @@ ROWS = 10_000
 """Runs in one row group of a Parquet file. Raising it needs more memory. Chosen: few groups in a usual file."""
 
 
-RISKY = re.compile(r"'*[=+\-@\t\r]")
+RISKY = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 """Start of a text that gets a leading `'` in CSV: spreadsheets execute texts with these signs (OWASP, "CSV Injection").
+The last four are the full-width forms of the first four.
 
 A text that already starts with `'` before such a sign gets one more, so that removing one restores every text.
 """

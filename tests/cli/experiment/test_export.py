@@ -243,7 +243,7 @@ from tidegate.runner import Experiment
 
 ANSWERS = [
     "=1+1", "+1+1", "-1+1", "@SUM(A1)", "\\ttab", "\\rreturn", "'=quoted", "'plain", "-1.5", "+2e3", "-", "a\\0b", "",
-    -7, [1], None,
+    -7, [1], None, "\\n=1+1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff20x",
 ]
 experiment = Experiment("risky", [{"id": f"={n}", "n": n} for n in range(len(ANSWERS))], lambda row: ANSWERS[row["n"]])
 """
@@ -258,9 +258,9 @@ def test_csv_cell_that_a_spreadsheet_would_run_is_quoted_and_reversible(place: P
         cells = [row["output"] for row in csv.DictReader(file)]
     assert cells == [
         "'=1+1", "'+1+1", "'-1+1", "'@SUM(A1)", "'\ttab", "'\rreturn", "''=quoted", "'plain", "-1.5", "+2e3", "'-",
-        "a\\x00b", "", "-7", "[1]", "",
+        "a\\x00b", "", "-7", "[1]", "", "'\n=1+1", "'\uff1d1", "'\uff0b1", "'\uff0d1", "'\uff20x",
     ]  # fmt: skip
-    back = [re.sub(r"^'(?='*[=+\-@\t\r])", "", cell) for cell in cells]
+    back = [re.sub(r"^'(?='*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20])", "", cell) for cell in cells]
     assert back[:11] == [
         "=1+1", "+1+1", "-1+1", "@SUM(A1)", "\ttab", "\rreturn", "'=quoted", "'plain", "-1.5", "+2e3", "-",
     ]  # fmt: skip

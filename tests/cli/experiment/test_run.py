@@ -251,3 +251,16 @@ def test_a_failure_of_an_evaluator_that_is_asked_no_more_is_nobodys(place: Place
     assert place.run("run", "my_eval.py").code == 3
     place.write("my_eval.py", FAILING.replace('row["n"] == 3', 'row["n"] == 99').replace(", [judge]", ""))
     assert place.run("run", "my_eval.py").code == 0
+
+
+def test_a_huge_mean_and_a_long_label_are_shown_shortened(place: Place) -> None:
+    place.write("my_eval.py", "from tidegate.runner import Experiment\n"
+        "def judge(row, output):\n    return {'big': 1e308, 'long': 'y' * 200_000, 'short': 'yes'}\n"
+        "experiment = Experiment('odd', [{'n': 1}], lambda row: 1, [judge])\n")  # fmt: skip
+    ran = place.run("run", "my_eval.py")
+    assert ran.code == 0
+    for shown in (ran.out, place.run("show", "odd").out):
+        assert "1.000e+308" in shown
+        assert "yyy…" in shown
+        assert "yes 1" in shown
+        assert max(map(len, shown.splitlines())) < 300

@@ -160,6 +160,14 @@ def bad(number: int) -> str:
 
 NOTHING = "–"
 
+LARGE = 1e9
+"""Mean from which its digits are counted by a power of ten. Raising it widens the column of means. Chosen: no usual
+score is near it."""
+
+LABEL_CHARACTERS = 60
+"""Characters of a label that a table shows. Raising it widens each line of the table. Chosen: five of them are some
+lines of a terminal."""
+
 MAX_SHOWN_LABELS = 5
 """Most labels of one output that a table shows, the most frequent first. Raising it widens the table. Chosen: they fit
 one cell; an output may have up to 100 (`storage.reports.MAX_SHOWN_LABELS`)."""
@@ -291,7 +299,7 @@ def _failure_facts(failure: Failure) -> dict[str, Any]:
 def _scores(scores: Sequence[Score]) -> Table:
     made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
     for each in scores:
-        mean = NOTHING if each.mean is None else f"{each.mean:.3f}"
+        mean = NOTHING if each.mean is None else f"{each.mean:.3f}" if abs(each.mean) < LARGE else f"{each.mean:.3e}"
         # Labels and values without a score have no mean, and yet are counted.
         number = each.scored or each.ok
         labels = _labels(each) or ("" if number or each.failed else "no values yet")
@@ -309,9 +317,13 @@ def _failures(failures: Sequence[Failure]) -> Table:
     return made
 
 
+def _shortened(label: str) -> str:
+    return label if len(label) <= LABEL_CHARACTERS else label[: LABEL_CHARACTERS - 1] + "…"
+
+
 def _labels(score: Score) -> str:
     most = sorted(score.labels.items(), key=lambda each: (-each[1], each[0]))
-    shown = [f"{printable(label)} {count}" for label, count in most[:MAX_SHOWN_LABELS]]
+    shown = [f"{_shortened(printable(label))} {count}" for label, count in most[:MAX_SHOWN_LABELS]]
     return ", ".join(shown + (["…"] if len(most) > MAX_SHOWN_LABELS else []))
 
 
