@@ -13,6 +13,7 @@ from contextlib import suppress
 import pytest
 
 from tests.cli.experiment.commands import Place
+from tidegate.cli.experiment.common import Code
 
 ROWS = 400
 MANY = 5_000
@@ -272,3 +273,30 @@ def test_what_another_process_runs_is_left_to_it(place: Place) -> None:
         assert "run by replica" in shown
         process.send_signal(signal.SIGINT)
         assert ended(process)[0] == 5
+
+
+MULE = """
+import asyncio
+from tidegate.runner import Experiment
+
+async def mule(row):
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+
+experiment = Experiment("mule", [{"id": str(n)} for n in range(3)], mule, task_timeout=0.2)
+"""
+
+
+def test_a_function_that_ignores_its_cancellation_holds_no_process(place: Place) -> None:
+    place.write("my_eval.py", MULE)
+    settings = {"TIDEGATE_RUNNER_GRACE": "0.2", "TIDEGATE_RUNNER_CANCEL_GRACE": "0.1", "TIDEGATE_RUNNER_ATTEMPTS": "1"}
+    done = place.process("run", "my_eval.py", **settings)
+    assert done.code == Code.ERRORS, done.err
+    assert "COMPLETED" in done.out
+    said = [line for line in done.err.splitlines() if "cancellation" in line]
+    assert said == ["task of row 0 and 2 more not ended: its cancellation was ignored; the process ends without it"]
+    assert "Traceback" not in done.err
+    assert "destroyed" not in done.err

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -193,7 +193,7 @@ def run_source(
     experiment.spread = experiment.spread or spread
     if reason := lacking(experiment.credentials):
         raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
-    return asyncio.run(_run_experiment(experiment, url, given, limit, fresh=fresh))
+    return run_loop(_run_experiment(experiment, url, given, limit, fresh=fresh), given)
 
 
 def resume_named(name: str, url: str, given: Mapping[str, Any]) -> int:
@@ -207,7 +207,7 @@ def resume_named(name: str, url: str, given: Mapping[str, Any]) -> int:
         raise asyncio.run(block(url, row, error)) from None
     if notice:
         printer(stderr=True).print(f"{row.name}: {notice}", markup=False, soft_wrap=True)
-    return asyncio.run(_run_experiment(experiment, url, given, resumed=True))
+    return run_loop(_run_experiment(experiment, url, given, resumed=True), given)
 
 
 def join_named(name: str, url: str, given: Mapping[str, Any]) -> int:
@@ -224,7 +224,41 @@ def join_named(name: str, url: str, given: Mapping[str, Any]) -> int:
         experiment = restored(row.spec)
     except CannotLoad as error:
         raise stop(f"{row.name} not joined: {error.reason}", Code.BLOCKED) from None
-    return asyncio.run(_join_experiment(experiment, url, given))
+    return run_loop(_join_experiment(experiment, url, given), given)
+
+
+def run_loop(main: Coroutine[Any, Any, int], given: Mapping[str, Any]) -> int:
+    """Run `main` as `asyncio.run` does, which waits for ever for a function that ignores its cancellation.
+
+    Such functions have the `grace` of the settings, and the process ends without them.
+    """
+    runner = asyncio.Runner()
+    try:
+        return runner.run(main)
+    finally:
+        left = runner.run(_ended_tasks(RunnerSettings.from_environment(**given).grace))
+        if left:
+            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+            typer.echo(
+                f"{left[0]}{more} not ended: its cancellation was ignored; the process ends without it", err=True
+            )
+            # The end of the process destroys these tasks, which is no further news.
+            runner.get_loop().set_exception_handler(lambda loop, context: None)
+            _unclosed.append(runner)
+        else:
+            runner.close()
+
+
+_unclosed: list[asyncio.Runner] = []
+
+
+async def _ended_tasks(seconds: float) -> list[str]:
+    """Cancel all other tasks of the loop, and return the names of those that do not end within so many seconds."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for each in tasks:
+        each.cancel()
+    left = (await asyncio.wait(tasks, timeout=seconds))[1] if tasks else ()
+    return sorted(each.get_name() for each in left)
 
 
 async def _row(name: str, url: str) -> ExperimentRow:
