@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +16,17 @@ import pytest
 
 import tidegate
 from tests.cli.experiment.commands import Place
+from tests.cli.running import TIDEGATE, environ
 from tests.postgres import served
 from tests.runner.scene import in_loop, runner_at, settings
-from tests.storage.places import PostgreSQL
+from tests.storage.places import Place as AnyPlace
+from tests.storage.places import PostgreSQL, SQLite
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Budget, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.runner.budget import BudgetLedger, budget_options
 from tidegate.storage import Status, claims
+from tidegate.testing import Distribution, Scenario, Simulator
 
 
 def spent(nanodollars: int) -> TokenTotals:
@@ -440,6 +445,97 @@ def place() -> Iterator[PostgreSQL]:
         made = PostgreSQL.made(server)
         yield made
         made.drop()
+
+
+def place_of(kind: str, path: Path, request: pytest.FixtureRequest) -> AnyPlace:
+    return SQLite(path / "runs.db") if kind == "sqlite" else request.getfixturevalue("place")
+
+
+def dollars_in(place: AnyPlace, name: str) -> float:
+    """What the database counts as spent by an experiment."""
+    ((found,),) = place.sql(
+        "SELECT COALESCE(SUM(nanodollars), 0) FROM tidegate_spend WHERE experiment_id ="
+        f" (SELECT id FROM tidegate_experiments WHERE name = '{name}')"
+    )
+    return float(found) * 1e-9
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@in_loop
+async def test_a_call_is_counted_before_it_is_sent(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """A process can be killed at any instant: then the database is all that the next one knows."""
+    place, missing = place_of(kind, tmp_path, request), []
+
+    class Observed(Provider):
+        async def _answer(self, request: httpx.Request) -> httpx.Response:
+            sent = (len(self.asked) + 1) * 1_000e-6
+            missing.append(round((sent - dollars_in(place, "observed")) / 1_000e-6))
+            return await super()._answer(request)
+
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    provider = Observed(registry)
+    rows = [{"n": n, "tokens": 1_000} for n in range(60)]
+
+    async def judge(row: Any, output: str) -> float:
+        await provider.ask({"n": -1, "tokens": 1_000})
+        return 1.0
+
+    experiment = Experiment("observed", rows, provider.ask, [judge], budget=Budget(usd=0.080))
+    runner = ExperimentRunner(place.url, registry=registry, settings=settings(batch_seconds=0.5), recover=False)
+    async with provider.client, runner:
+        summary = await runner.run(experiment)
+    assert summary.status is Status.STOPPED
+    assert len(provider.asked) >= 70
+    assert max(missing) <= 1
+    # At the end, each call counts as what it has cost.
+    assert dollars_in(place, "observed") == pytest.approx(provider.spent)
+
+
+KILLED = """
+import os
+import openai
+from tidegate.runner import Budget, Experiment
+import tidegate
+
+tidegate.register_price("gpt-4o-mini", tidegate.ModelPrice(10.0, 10.0), provider="compatible")
+client = openai.AsyncOpenAI(base_url=os.environ["PROVIDER"], api_key="sk-any-key-1234")
+
+async def task(row):
+    messages = [{"role": "user", "content": "x" * 40}]
+    answer = await client.chat.completions.create(model="gpt-4o-mini", messages=messages, max_tokens=20)
+    return answer.choices[0].message.content
+
+rows = [{"id": str(n)} for n in range(1000)]
+experiment = Experiment("killed", rows, task, budget=Budget(usd=1.0), max_concurrency=8)
+"""
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_what_killed_processes_have_spent_counts(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    place, draw, kills = place_of(kind, tmp_path, request), random.Random(7), 3
+    (tmp_path / "my_eval.py").write_text(KILLED)
+    sent: list[Any] = []
+    with Simulator(Scenario(latency=Distribution.constant(0.05)), log=sent.append) as provider:
+        env = environ(PROVIDER=provider.openai_url, TIDEGATE_RUNNER_STALE_AFTER="2", TIDEGATE_RUNNER_HEARTBEAT="0.5")
+        for _ in range(kills):
+            command = [*TIDEGATE, "experiment", "run", "my_eval.py", "--db", place.url]
+            process = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
+            try:
+                wanted = len(sent) + draw.randrange(1, 40)
+                while len(sent) < wanted:
+                    assert process.poll() is None
+                    time.sleep(0.001)
+            finally:
+                process.kill()
+                process.wait()
+        calls = len(sent)
+    ((per_call,),) = place.sql(
+        "SELECT MIN(nanodollars) FROM tidegate_usages WHERE metered = 1 AND nanodollars > 0 AND experiment_id ="
+        " (SELECT id FROM tidegate_experiments WHERE name = 'killed')"
+    )
+    counted = dollars_in(place, "killed") / (per_call * 1e-9)
+    # The first row before any cost is known is not counted; functions that were about to send are.
+    assert calls - kills <= counted <= calls + 8 * kills
 
 
 @pytest.mark.parametrize(("slots", "longer"), [(4, False), (100, False), (1_000, False), (100, True), (1_000, True)])

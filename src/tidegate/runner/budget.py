@@ -10,6 +10,9 @@ rows that are much larger than all measured ones, one is under way at a time.
 
 The first row runs alone, and then at most as many rows as have been measured: a mean of three rows says little about
 the next thousand.
+
+Before a function starts, the mean cost of its stage is stored as its usage, which its true usage replaces. So what a
+killed process had in flight is counted by the next claim.
 """
 
 from __future__ import annotations
@@ -98,7 +101,7 @@ class SpendLimit:
 class BudgetLedger:
     """Decision whether one more row of a run may start.
 
-    `earlier` has for each stage what earlier claims have spent, and on how many results. `other` is what stages have
+    `earlier` has for each stage what earlier claims have spent, and on how many items. `other` is what stages have
     spent that the experiment has no more. The stages are the tasks, then the evaluators.
 
     `under_way` counts for each stage the items that have started or must follow: each row has one item in each stage.
@@ -115,14 +118,15 @@ class BudgetLedger:
         self._next_size: int | None = None
         self._beyond: int | None = None
         self._left_over = any(unjudged)
+        self._ended = list(earlier)
         self._limits: dict[str, SpendLimit] = {}
         for name, amount in budget.stored().items():
             spent = _amount(name, other) + sum(_amount(name, tokens) for tokens, _ in earlier)
             limit = self._limits[name] = SpendLimit(float(amount), spent, len(earlier))
-            for costs, (tokens, results) in zip(limit.costs, earlier, strict=True):
-                if results:
+            for costs, (tokens, items) in zip(limit.costs, earlier, strict=True):
+                if items:
                     # The spread is not known any more: the mean counts as one job.
-                    costs.add(_amount(name, tokens) / results)
+                    costs.add(_amount(name, tokens) / items)
 
     def may_start(self, size: int) -> bool:
         """Return whether the next row, of this size, may start now."""
@@ -174,6 +178,11 @@ class BudgetLedger:
         """Return the reason of the stop, with what was spent."""
         return reached(self.budget, {name: limit.spent for name, limit in self._limits.items()})
 
+    def expected(self, stage: int) -> TokenTotals | None:
+        """Return the mean usage of a job of the stage; None while none has ended."""
+        total, count = self._ended[stage]
+        return TokenTotals(*(round(part / count) for part in total)) if count else None
+
     def start_row(self, size: int) -> None:
         """Count a row of this size whose task starts: its judgements follow."""
         self.under_way = [count + 1 for count in self.under_way]
@@ -203,6 +212,8 @@ class BudgetLedger:
         self.under_way[stage] = max(0, self.under_way[stage] - 1)
 
     def _spend(self, stage: int, tokens: TokenTotals) -> None:
+        total, count = self._ended[stage]
+        self._ended[stage] = total.plus(tokens), count + 1
         for name, limit in self._limits.items():
             amount = _amount(name, tokens)
             limit.spent += amount

@@ -38,7 +38,17 @@ from tidegate.runner.watermark import WatermarkWriter
 from tidegate.runner.writer import Result
 from tidegate.scheduling.execution import CancelReason
 from tidegate.scheduling.function_limit import FLOOR
-from tidegate.storage import AnnotationResult, Category, Claim, LogLevel, ResultStatus, RunResult, Status
+from tidegate.storage import (
+    AnnotationResult,
+    Category,
+    Claim,
+    ItemAttempts,
+    ItemUsage,
+    LogLevel,
+    ResultStatus,
+    RunResult,
+    Status,
+)
 
 logger = logging.getLogger("tidegate")
 
@@ -74,6 +84,7 @@ class ExperimentRun(RunState):
         self._metered: set[int] = set()
         self._thread = threading.get_ident()
         self._grace_timer: asyncio.TimerHandle | None = None
+        self._starting: dict[int, asyncio.Future[None]] = {}
         self.watermark = WatermarkWriter(shared.store, claim, self.tracker, shared.loop, self.context, experiment.name)
         self.timers = RetryTimers(self, self.give_up, self.offer)
         self._discovery = KeyDiscovery(
@@ -147,6 +158,8 @@ class ExperimentRun(RunState):
         budget = self.kept_budget
         if budget is not None and budget.usd is not None:
             context.run(require_prices, partial(self._on_unpriced, budget.usd))
+        if self.ledger is not None:
+            job.ready = self._stored_expectation(self.ledger, job)
         job.start(self.shared.loop, context)
         self.audit.note_dispatched(job, len(self.in_flight))
 
@@ -196,6 +209,28 @@ class ExperimentRun(RunState):
         self._update_cap()
         self.timers.schedule_check()
         self.shared.wake()
+
+    def _stored_expectation(self, ledger: BudgetLedger, job: Job) -> asyncio.Future[None] | None:
+        """Store the expected usage of a job; return a future that is done when it and all before it are durable."""
+        item, expected = job.item, ledger.expected(job.item.stage)
+        if expected is not None and not any(expected):
+            return None
+        usage = None
+        if expected is not None:
+            # The usage at the end of the job replaces the stored one, also where its calls cost nothing.
+            item.usage = item.usage or ItemUsage()
+            usage = item.usage._replace(tokens=item.usage.tokens.plus(expected))
+        result = ItemAttempts(self.id, self.claim.epoch, *item.place, (), stage=job.stage.name, usage=usage)
+        ready = self._starting[id(result)] = self.shared.loop.create_future()
+        self.put(None, result)
+        self.shared.writer.flush()
+        return ready
+
+    def _start_waiting(self, result: Result) -> None:
+        """Start the function that has waited for this result."""
+        ready = self._starting.pop(id(result), None)
+        if ready is not None and not ready.done():
+            ready.set_result(None)
 
     def _count_spent(self, ledger: BudgetLedger, job: Job) -> None:
         if job.item.stage == TASK:
@@ -263,9 +298,12 @@ class ExperimentRun(RunState):
         """
         stage = item.stage
         if stage == TASK and self.ledger is not None and not self.ledger.may_start(item.size):
+            self.work_queue.reset_age(TASK)
             if not self.in_flight:
-                # No job's end follows that would find this out.
+                # No job's end follows that would find this out, or offer the judgements behind the task.
                 self.in_loop(self.end_if_spent)
+                if any(self.work_queue.depth(each.index) for each in self.stages[1:]):
+                    self.in_loop(self.offer)
             return True
         if stage != TASK and self.ledger is not None and not self.ledger.may_judge(stage, self._jobs_of[stage]):
             return True
@@ -316,6 +354,7 @@ class ExperimentRun(RunState):
     def durable(self, item: Item | None, result: Result) -> None:
         """Process a result of this run that is now in the database: publish it and count its item as done."""
         self.tracker.unwritten -= 1
+        self._start_waiting(result)
         if item is not None and isinstance(result, RunResult | AnnotationResult):
             self._settle(item, result)
         self.check_progress()
@@ -323,6 +362,7 @@ class ExperimentRun(RunState):
     def unwritable(self, item: Item | None, result: Result, error: Exception) -> None:
         """Handle a result that the store refuses permanently: record that its item has failed."""
         self.tracker.unwritten -= 1
+        self._start_waiting(result)
         text = "experiment %s: result not stored: %s; %s"
         if item is None or not isinstance(result, RunResult | AnnotationResult):
             logger.error(text, self.experiment.name, error, "it is no result of an item, and the run continues")

@@ -163,8 +163,10 @@ class RunSupervisor:
             run.kept_budget = Budget(**given) if isinstance(given, dict) else None
         elif budget is not None:
             spent = await self._shared.store.spend(row.id)
+            items = await self._shared.store.items_with_usage(row.id) if spent else {}
+            # A killed process leaves usages of items without a result; results without a call have no usage.
             earlier = [
-                (spent.pop(stage.name, TokenTotals()), sum(done.values()))
+                (spent.pop(stage.name, TokenTotals()), max(sum(done.values()), items.get(stage.name, 0)))
                 for stage, done in zip(run.stages, run.tally.done, strict=True)
             ]
             other = added(spent.values())

@@ -167,6 +167,10 @@ class WorkQueue:
             self.retries_in_flight += 1
         return item
 
+    def reset_age(self, stage: int) -> None:
+        """Let the items of a stage that cannot start now wait without a claim to the next turn."""
+        self._fresh[stage].age = self._ready[stage].age = 0
+
     def on_job_done(self, retried: bool) -> None:
         """Count the end of an item that was taken; `retried` means that it had been tried before."""
         if retried:

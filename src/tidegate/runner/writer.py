@@ -192,12 +192,12 @@ class ResultWriter:
 
     async def _filled(self) -> None:
         if len(self._entries) < self._batch and self._size < BATCH_BYTES and not self._closing:
-            self._full.clear()
             try:
                 async with asyncio.timeout(self._batch_seconds):
                     await self._full.wait()
             except TimeoutError:
                 pass
+        self._full.clear()
 
     async def _write(self, entries: Sequence[QueuedResult]) -> None:
         """Write the first entries of the queue, and notify their receivers."""

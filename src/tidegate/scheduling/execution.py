@@ -186,7 +186,8 @@ class Execution(Generic[WorkT, FunctionT]):
     `error`; `cancel_reason` is the reason of a cancellation. With `in_outage` its time was over while it waited for a
     provider that answers nothing. A function that ignores its cancellation is abandoned after `cancel_grace` seconds:
     its slot is free, and its result dropped. While the function waits in a key's queue, the job `slot_lent` its slot. A
-    `FunctionLimit` keeps `at_work_since`, `beside` and `over`. It `began` at that second of the loop.
+    `FunctionLimit` keeps `at_work_since`, `beside` and `over`. It `began` at that second of the loop. Its function
+    starts when `ready` is done (None: at once).
     """
 
     __slots__ = (
@@ -207,6 +208,7 @@ class Execution(Generic[WorkT, FunctionT]):
         "item",
         "over",
         "probe",
+        "ready",
         "recalled",
         "seconds",
         "size",
@@ -236,6 +238,7 @@ class Execution(Generic[WorkT, FunctionT]):
         self.done = self.slot_lent = self.in_outage = self._suspended = False
         self.seconds = 0.0
         self.size = item.size
+        self.ready: asyncio.Future[None] | None = None
         self.at_work_since: float | None = None
         self.beside = 0
         self.over = False
@@ -279,6 +282,8 @@ class Execution(Generic[WorkT, FunctionT]):
 
     async def _run(self) -> None:
         try:
+            if self.ready is not None:
+                await self.ready
             with self.handoff:
                 try:
                     self.value = await self.stage.invoke(self.item)

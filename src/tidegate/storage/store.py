@@ -374,6 +374,10 @@ class Store:
         """Return the same for several experiments, by their numbers; no item is read for it."""
         return await usages.read_spends(self._database, experiment_ids)
 
+    async def items_with_usage(self, experiment_id: int) -> dict[str, int]:
+        """Return the number of items of each stage that have a usage, once for each claim."""
+        return await usages.count_items(self._database, experiment_id)
+
     def score_pages(self, experiment_id: int) -> AsyncIterator[ScorePage]:
         """Return the rows of an experiment with their results, page by page, for a comparison."""
         return row_scores.score_pages(self._database, experiment_id)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Executable, Select, bindparam, literal, select, tuple_, update
+from sqlalchemy import Connection, Executable, Select, bindparam, func, literal, select, tuple_, update
 
 from tidegate.core.token_totals import TokenTotals
 from tidegate.storage.bulk import execute, insert_into, item_values, of_items, put
@@ -81,6 +81,15 @@ async def read_spends(database: Database, experiment_ids: Sequence[int]) -> dict
         for row in await connection.execute(query):
             found[row[0]][row[1]] = TokenTotals(*row[2:])
     return found
+
+
+async def count_items(database: Database, experiment_id: int) -> dict[str, int]:
+    """Return the number of items by stage that have used tokens, once for each claim; it reads all usages."""
+    one = usages.c
+    used = one.input_tokens + one.output_tokens > 0
+    query = select(one.stage, func.count()).where(one.experiment_id == experiment_id, used).group_by(one.stage)
+    async with database.reading() as connection:
+        return {row[0]: row[1] for row in await connection.execute(query)}
 
 
 async def read_usages(
