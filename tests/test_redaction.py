@@ -163,6 +163,11 @@ def test_credential_that_the_bound_cuts_is_taken_out() -> None:
         ("LLM_APIKEY_B64", "YWJjZGVmZ2g=", "YWJjZGVmZ2g="),
         ("API_TOKENS", f"{WORDY},other-harbour", "other-harbour"),
         ("LLM_BASE_URL", "https://h/q7harbourwall9/v1", "q7harbourwall9"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", f"api-key={WORDY},x-of=mine", WORDY),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-hdr=q7Wk2Lm9Zp4Rt8Vb3Nc6,x-of=mine", "q7Wk2Lm9Zp4Rt8Vb3Nc6"),
+        ("OTEL_EXPORTER_OTLP_TRACES_HEADERS", f"Authorization=Bearer%20{WORDY}", WORDY),
+        ("ANTHROPIC_CUSTOM_HEADERS", f"X-Of: mine\nX-Api-Key: {WORDY}", WORDY),
+        ("EXTRA_HEADERS", json.dumps({"x-of": "mine", "Authorization": f"Bearer {WORDY}"}), WORDY),
     ],
 )
 def test_credential_of_the_environment_is_taken_out(
@@ -170,6 +175,26 @@ def test_credential_of_the_environment_is_taken_out(
 ) -> None:
     monkeypatch.setenv(name, value)
     assert left_of(clean(f"got {secret}!"), secret, 4) == ""
+
+
+def test_headers_of_a_variable_that_hold_no_credential_stay_in_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=evaluations,user-agent=my-evaluation-program/1")
+    text = "the team evaluations runs my-evaluation-program/1"
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize("key", [f"sk-{WORDY}0123456789", "0a1b2c3d4e5f60718293a4b5c6d7e8f9"])
+def test_fact_of_a_provider_holds_no_part_of_a_known_credential(key: str) -> None:
+    redaction.remember([key])
+    for fact in (key, key[:20], key[-20:], f"req_{key[4:24]}", key.upper() if key[0] == "0" else key[:12]):
+        assert left_of(str(redaction.clean_fact(fact)).lower(), key.lower(), 12) == "", fact
+
+
+def test_ids_of_providers_stay_as_they_are() -> None:
+    redaction.remember([f"sk-{WORDY}0123456789"])
+    facts = ["req_011CSHoEeqs5C35K2UUqR7Fy", "123e4567-e89b-12d3-a456-426614174000", "0af7651916cd43dd8448eb211c80319c",
+             "stop", "max_tokens", "sk-harbour", None, ""]  # fmt: skip
+    assert [redaction.clean_fact(fact) for fact in facts] == facts
 
 
 def test_variables_about_credentials_are_not_taken_for_them(tmp_path: Path) -> None:

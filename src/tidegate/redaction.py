@@ -67,6 +67,9 @@ SECRETIVE = re.compile(
 )
 """Names of environment variables whose values are credentials."""
 
+HEADERS = re.compile(r"(?i)headers\Z")
+"""Names of environment variables that hold headers, some of which may be credentials (OTEL_EXPORTER_OTLP_HEADERS)."""
+
 HARMLESS = re.compile(
     r"(?i)(?:_|\b)(?:mode|type|method|url|uri|endpoint|file|path|dir|home|sock|socket|version|name|region|enabled|count"
     r"|limit|max|ttl|timeout|seconds|algorithm|provider|backend|class|module|scopes?|issuer|audience|host|port"
@@ -109,6 +112,7 @@ class CredentialStore:
         self._lock = threading.Lock()
         # Always replaced as a whole, never changed: a reader needs no lock.
         self._forms: dict[str, tuple[str, ...]] = {}
+        self._joined = ""
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
 
@@ -121,7 +125,8 @@ class CredentialStore:
     def remember(self, values: Iterable[str]) -> None:
         """Remember credentials as just used; beyond the bound, forget those unused for longest."""
         found = dict.fromkeys(each[:MAX_VALUE_CHARACTERS] for each in values if is_worth_hiding(each))
-        if not found:
+        # Most calls use the newest ones again.
+        if not found or list(self._forms)[-len(found) :] == list(found):
             return
         with self._lock:
             forms = {value: known for value, known in self._forms.items() if value not in found}
@@ -130,6 +135,12 @@ class CredentialStore:
             for value in list(forms)[: max(0, len(forms) - self._most)]:
                 del forms[value]
             self._forms = forms
+            cases = {
+                case
+                for each in forms
+                for case in ((each, each.lower(), each.upper()) if _is_caseless(each) else (each,))
+            }
+            self._joined = "\0".join(each[:MAX_PIECED_CHARACTERS] for each in cases)
 
     def values(self) -> list[str]:
         """Return the credentials, the longest unused one first."""
@@ -138,10 +149,18 @@ class CredentialStore:
     def forget(self) -> None:
         """Forget every credential."""
         self._forms = {}
+        self._joined = ""
 
     def knows(self, value: str) -> bool:
         """Return whether a value is, or holds, one of the credentials in one of their forms."""
         return any(form in value for forms in self._forms.values() for form in forms)
+
+    def shares(self, text: str) -> bool:
+        """Return whether a short text has a part in common with a credential, as long as one that is removed."""
+        parts = (text[at : at + PREFIX] for at in range(len(text) - PREFIX + 1))
+        return any(part in self._joined for part in parts) or any(
+            len(value) < PREFIX and value in text for value in self._forms
+        )
 
     def redact(self, text: str) -> str:
         """Return the text with `…` in place of every credential, in each of its forms."""
@@ -175,6 +194,14 @@ def clean(text: str, longest: int = MAX_TEXT_CHARACTERS, *, lines: bool = False)
     text = without_credentials(without_known(text))
     text = printable(text, lines=lines)
     return text if len(text) <= longest else text[: longest - 1] + HIDDEN
+
+
+def clean_fact(text: str | None) -> str | None:
+    """Return a short fact that a provider states, as a request id, without credentials of calls.
+
+    Ids look like credentials, so form is no reason to remove one. Every answer has such facts: this is fast.
+    """
+    return STORE.redact(text) if text and STORE.shares(text) else text
 
 
 def clean_arguments(arguments: Iterable[str]) -> list[str]:
@@ -300,6 +327,10 @@ def forms_of(value: str) -> tuple[str, ...]:
     )
 
 
+def _is_caseless(value: str) -> bool:
+    return CASELESS.fullmatch(value) is not None
+
+
 def _lower(match: re.Match[str]) -> str:
     return match[0].lower()
 
@@ -310,9 +341,18 @@ def environment_credentials(environ: Mapping[str, str]) -> set[str]:
     for name, value in list(environ.items()):
         if _is_secretive(name) and not _is_plain(value):
             found.update(part for part in (value, *value.split(",")) if len(part) >= MIN_CHARACTERS)
+        if HEADERS.search(name):
+            found.update(each for each in in_headers(_headers_in(value)) if len(each) >= MIN_CHARACTERS)
         if "://" in value and len(value) <= MAX_VALUE_CHARACTERS:
             found.update(each for each in in_address(value) if len(each) >= MIN_CHARACTERS)
     return {each for each in found if is_worth_hiding(each)}
+
+
+def _headers_in(value: str) -> Iterator[tuple[str, str]]:
+    """Yield the headers of a variable: `a=b,c=d` percent-encoded, as OpenTelemetry has it, `a: b` by lines, or JSON."""
+    for each in re.split(r"[,;\n]", value[:MAX_VALUE_CHARACTERS]):
+        name, _, given = re.sub(r"[:=]", "\0", each, count=1).partition("\0")
+        yield unquote(name).strip(" {\"'"), unquote(given).strip(" }\"'")
 
 
 @lru_cache(maxsize=4096)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 import sys
 from re import _constants, _parser
 from typing import Any
@@ -98,6 +99,21 @@ def test_long_random_run_is_taken_out_without_a_name() -> None:
         assert left_of(without_credentials(f"rejected {value}!"), value) == ""
 
 
+@pytest.mark.parametrize("length", [32, 33, 36, 39, 41, 42, 64])
+def test_bare_hexadecimal_key_is_taken_out(length: int) -> None:
+    for value in (random_text(length, HEX, seed) for seed in range(20)):
+        value = "1f" + value[2:]
+        for text in ("{}", "rejected {}!", "the header is '{}'", "{}.", "got\n{}\nback"):
+            assert left_of(without_credentials(text.format(value)), value) == ""
+
+
+def test_bare_base64_key_is_taken_out() -> None:
+    alphabet = string.ascii_letters + string.digits + "-_"
+    values = [random_text(32, alphabet, seed) for seed in range(400)]
+    left = [value for value in values if left_of(without_credentials(f"rejected {value}!"), value)]
+    assert len(left) <= 0.03 * len(values)
+
+
 def test_taking_out_twice_changes_nothing_more() -> None:
     for sentence in NAMED:
         once = without_credentials(sentence.format(PLAIN, PLAIN))
@@ -105,6 +121,14 @@ def test_taking_out_twice_changes_nothing_more() -> None:
 
 
 ORDINARY = [
+    'md5 0af7651916cd43dd8448eb211c80319c, ETag: "0af7651916cd43dd8448eb211c80319c"',
+    "traceparent 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+    "request id 0af7651916cd43dd8448eb211c80319c; x-request-id: 0af7651916cd43dd8448eb211c80319c",
+    "cmpl-e5cc70bb28c444948073e77776eb30ef and embd-e5cc70bb28c444948073e77776eb30ef",
+    "/tmp/cache/0af7651916cd43dd8448eb211c80319c/file",
+    "nvidia/Llama-3_1-Nemotron-Ultra-253B-v1 and Llama-3-70B-Instruct-Gradient-1048k, Qwen2-VL-72B-Instruct-GPTQ-Int4",
+    "DeepSeek-R1-Distill-Qwen-32B-GGUF-Q4_K_M-imatrix, Mixtral-8x7B-Instruct-v0_1-GPTQ-4bit-128g-actorder_True",
+    "00000000000000000000000000000000 of 12345678901234567890123456789012",
     "token count: 512",
     "max_tokens=100, tokens: 4096, tokens_per_minute=200000, tokenizer=Qwen/Qwen2-7B-Instruct",
     "id 123e4567-e89b-12d3-a456-426614174000 not found",

@@ -71,7 +71,8 @@ class Run:
             bare = [value.split()[-1] for value in headers.values()]
             bare += [base64.b64decode(each).decode() for each in bare if headers["authorization"] == f"Basic {each}"]
             said = f"Rejected {path}: {' and '.join(bare)} {headers!r}".replace('"', "'").replace("\\", "")
-            return status, {"content-type": "application/json"}, f'{{"error": {{"message": "{said}"}}}}'.encode()
+            facts = {"content-type": "application/json", "x-request-id": PLANTED[place][:20]}
+            return status, facts, f'{{"error": {{"message": "{said}"}}}}'.encode()
 
         try:
             with Server(reply) as server:

@@ -409,11 +409,11 @@ class HttpCall(GovernedCall, ABC):
         yield from redaction.in_address(str(self.request.url))
 
     def _remember_credentials(self) -> None:
-        # A text about the failed call may follow, so redaction must know its credentials first.
+        # A text about the call may follow, so redaction must know its credentials first.
         try:
             redaction.remember(self.credentials())
         except Exception as error:
-            text = "credentials of a failed call not read: %s was raised; they are redacted only by their form"
+            text = "credentials of a call not read: %s was raised; they are redacted only by their form"
             logger.exception(text, type(error).__name__)
 
     def stop_retries(self, response: Any) -> None:
@@ -490,7 +490,8 @@ class HttpCall(GovernedCall, ABC):
         """Return the outcome of an answer; `body` is None while it streams. Log any failure to read it."""
         try:
             if permit.trace is not None and permit.trace.receivers:
-                permit.trace.request_id = providers.request_id_of(self.pairs(response))
+                self._remember_credentials()
+                permit.trace.request_id = redaction.clean_fact(providers.request_id_of(self.pairs(response)))
             if status >= 400:
                 outcome = self.judge(status, self.pairs(response), body)
                 if status == UNAUTHORIZED and self._may_have_aged(permit):
@@ -589,7 +590,7 @@ class HttpCall(GovernedCall, ABC):
         """Return the outcome of a complete answer with its usage, and train the key's estimate."""
         usage = providers.usage_of(self.provider, body)
         if permit.trace is not None and permit.trace.receivers:
-            permit.trace.finish_reason = providers.finish_reason_of(body)
+            permit.trace.finish_reason = redaction.clean_fact(providers.finish_reason_of(body))
         if usage is None:
             return outcome
         if self.learns_usage(permit):

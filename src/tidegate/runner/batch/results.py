@@ -10,6 +10,7 @@ from tidegate.core.token_totals import TokenTotals, totals_of
 from tidegate.core.values import Key, Usage
 from tidegate.errors import UnusableAnswer
 from tidegate.providers import COMPATIBLE, adopt, credential_of, named, price_of, usage_of
+from tidegate.redaction import clean_fact
 from tidegate.runner.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi
 from tidegate.runner.batch.task import BatchTask
 from tidegate.runner.item import Item, Place, copied
@@ -85,9 +86,10 @@ class BatchResults:
         """Return the usage that a body states, at the price of the Batch API."""
         body: Any = answer.body
         stated = usage_of(named(self._provider) or COMPATIBLE, json.dumps({"usage": body.get("usage")}).encode())
-        model = (self._provider == "azure" and self._asked(item)) or str(body.get("model") or "")
+        model = (self._provider == "azure" and self._asked(item)) or clean_fact(str(body.get("model") or "")) or ""
+        facts = clean_fact(answer.finish_reason), clean_fact(answer.request_id)
         if stated is None:
-            return ItemUsage(TokenTotals(), model or None, answer.finish_reason, answer.request_id)
+            return ItemUsage(TokenTotals(), model or None, *facts)
         usage = stated._replace(model=model)
         family = self._paid_by.provider.name
         price = price_of(family, model) or price_of(family, self._asked(item))
@@ -96,7 +98,7 @@ class BatchResults:
             self._asked_as[model] = self._asked(item) or model
         self._paid_by.count(self._asked_as[model], usage, spent)
         self._run.audit.tokens.add(usage, spent)
-        return ItemUsage(totals_of(usage, spent), model or None, answer.finish_reason, answer.request_id)
+        return ItemUsage(totals_of(usage, spent), model or None, *facts)
 
 
 class AccountKeys:
