@@ -167,7 +167,7 @@ class ExperimentRun(RunState):
         """Free the slot of an ended job, and process its item."""
         item, stage = job.item, job.stage
         if job.cancel_reason is not None and job.task is not None:
-            # The function may go on: whoever waits for it can say what it is.
+            # The function may continue; its task is named for messages about it.
             job.task.set_name(f"{stage.name} of row {item.place.ordinal}")
         self.in_flight.discard(job)
         self._jobs_of[stage.index] -= 1

@@ -139,7 +139,7 @@ class CallbackServer(uvicorn.Server):
         self._waiting: dict[Any, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and tell so."""
+        """Begin to listen, and call `started`."""
         await super().startup(sockets)
         if self.started:
             self._told()

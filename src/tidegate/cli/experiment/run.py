@@ -253,7 +253,7 @@ _unclosed: list[asyncio.Runner] = []
 
 
 async def _ended_tasks(seconds: float) -> list[str]:
-    """Cancel all other tasks of the loop, and return the names of those that do not end within so many seconds."""
+    """Cancel all other tasks of the loop, and return the names of those that do not end within these seconds."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for each in tasks:
         each.cancel()
