@@ -12,7 +12,9 @@ import httpx
 import pytest
 
 import tidegate
+from tests.core.values import PricedWaiter
 from tidegate import Cost, Key, RateLimitRegistry, Settings
+from tidegate.admission.wait_queue import ReadyCallback
 from tidegate.core.values import Kind, Outcome, QuotaReading
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Evaluator, Experiment, RunnerSettings
@@ -254,7 +256,11 @@ def test_price_that_is_unusable_closes_and_opens_no_quota(amount: float) -> None
         )
 
     registry.settle(registry.try_admit(KEY), read(3))  # type: ignore[arg-type]
-    permit = registry.enter(KEY, lambda estimate: Cost(requests=amount, tokens=amount), 60.0)
+    permit = registry.enter(
+        PricedWaiter(lambda: ReadyCallback(lambda: None), price=lambda estimate: Cost(requests=amount, tokens=amount)),
+        KEY,
+        60.0,
+    )
     assert permit is not None
     registry.settle(permit, Outcome(Kind.OK))
     admitted = 0

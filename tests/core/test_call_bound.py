@@ -55,7 +55,7 @@ def test_a_key_that_admits_all_of_its_bound_gets_a_higher_one(
     unlocked: list[bool] = []
 
     def measure() -> FreeResources:
-        unlocked.append(not registry._lock.locked())
+        unlocked.append(not registry._stepping)
         return FreeResources(None, free + 64)
 
     monkeypatch.setattr(key_table, "measure", measure)

@@ -11,8 +11,8 @@ import pytest
 from tests.core.values import KEY
 from tests.telemetry.scene import Providers, Scene
 from tests.test_layers import imports, modules
+from tidegate.admission.wait_queue import ReadyCallback
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cost
 from tidegate.telemetry import uninstrument
 
 SDK = """
@@ -65,8 +65,10 @@ def test_without_an_sdk_nobody_listens_and_opentelemetry_is_never_imported() -> 
     registry = tidegate.RateLimitRegistry()
     registry.wrap(__import__("httpx2").Client())
     registry.execute("k", lambda: 1)
+    from tidegate.admission.wait_queue import ReadyCallback
+
     key = tidegate.Key("p", "https://p.test")
-    at_once = registry.enter(key, lambda estimate: tidegate.Cost(), 60.0)
+    at_once = registry.enter(ReadyCallback(None), key, 60.0)
     print(registry.listening, tidegate.registry().listening, at_once is not None)
     print([name for name in sys.modules if name.startswith("opentelemetry")])
     """
@@ -218,6 +220,6 @@ def test_after_uninstrument_the_registry_passes_calls_at_once_and_is_not_shown(s
     uninstrument(scene.registry)
     uninstrument(scene.registry)
     assert not scene.registry.listening
-    assert scene.registry.enter(KEY, lambda estimate: Cost(), 60.0) is not None
+    assert scene.registry.enter(ReadyCallback(lambda: None), KEY, 60.0) is not None
     assert scene.providers.metric("tidegate.concurrency.in_flight") is None
     assert scene.providers.points("tidegate.wait.duration") == {(): (1, 0.0)}

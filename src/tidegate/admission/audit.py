@@ -21,6 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from tidegate.admission import fork
 from tidegate.admission.token_costs import cost_of
 from tidegate.core.events import AttemptEnded
 from tidegate.core.token_totals import NANO
@@ -117,12 +118,16 @@ class Trail:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._attempts: list[Attempt] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.lost = 0
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
-        """Return the attempts that have ended so far."""
+        """Return the attempts that have ended so far, also those that a finalizer has ended."""
+        for table in fork.registered():
+            catch_up = getattr(table, "catch_up", None)
+            if catch_up is not None:
+                catch_up()
         with self._lock:
             return tuple(self._attempts)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -15,9 +16,9 @@ from typing import Any
 from tidegate import providers
 from tidegate.admission import audit
 from tidegate.admission.arguments import checked_cost, checked_key, checked_max_wait, checked_priority
-from tidegate.admission.context import AttemptScope
+from tidegate.admission.context import AttemptScope, within
 from tidegate.admission.handoff import PermitHandoff, current_handoff
-from tidegate.admission.key_table import ABANDONED, KeyTable
+from tidegate.admission.key_table import KeyTable
 from tidegate.admission.listeners import next_call_number
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
 from tidegate.classification import classify_error, error_text
@@ -75,9 +76,7 @@ class GovernedCall(Waiter):
         """Return a permit if the call may go at once, else None."""
         handoff = self.handoff = current_handoff()
         permit = (
-            self._try_start_handed(handoff)
-            if handoff is not None
-            else self.registry.enter(self.key, self.price, self.window)
+            self._try_start_handed(handoff) if handoff is not None else self.registry.enter(self, self.key, self.window)
         )
         self.started_at = permit.sent_at if permit is not None else self.registry.clock()
         if audit.open_count and permit is not None:
@@ -139,6 +138,7 @@ class GovernedCall(Waiter):
     def enqueue(self, now: float, deadline: float) -> Permit | None:
         """Join the queue, or return a permit at once."""
         self.deadline = deadline
+        self.inside = tuple(permit for permit in within.get() if permit.key == self.key)
         if self.handoff is not None:
             given = self.handed_permit
             if given is not None:
@@ -200,10 +200,20 @@ class GovernedCall(Waiter):
             self.handoff.note_settled(permit)
 
     def abandon(self, permit: Permit) -> None:
-        """Settle the permit of an attempt that was cut short."""
-        self.registry.settle(permit, ABANDONED)
+        """Settle the permit of an attempt that was cut short; safe in a finalizer."""
+        self.registry.drop(permit)
         if self.handoff is not None:
             self.handoff.note_settled(permit)
+
+    def release(self, flow: Flow | None) -> None:
+        """Give back all that the call holds, at any point of its exchange; safe in a finalizer."""
+        if flow is not None:
+            flow.close()
+        permit = getattr(self, "held", None)
+        if permit is not None and not permit.settled:
+            self.abandon(permit)
+        if getattr(self, "queue", None) is not None:
+            self.registry.dequeue(self)
 
     def begin_attempt(self, permit: Permit, index: int, waited: float) -> None:
         """Note an attempt that is sent now, for listeners and audits; the first one makes the call a sent one."""
@@ -274,6 +284,7 @@ class GovernedCall(Waiter):
             self.policy = policy = policy._replace(max_wait=min(policy.max_wait, left))
         permit = handoff.take(registry, self.key)
         if permit is not None:
+            self.held = permit
             self.policy = policy._replace(patient=False)
             permit.sent_at = registry.clock()
             if registry.listening:
@@ -285,7 +296,7 @@ class GovernedCall(Waiter):
         if handoff.refused_at == self.key:
             # A repetition of the refused attempt must not wait in the queue.
             self.policy = policy._replace(max_wait=0.0, patient=False)
-        permit = registry.enter(self.key, self.price, self.window)
+        permit = registry.enter(self, self.key, self.window)
         if permit is not None:
             handoff.note_sending(permit)
         return permit
@@ -336,20 +347,27 @@ class FunctionCall(GovernedCall):
 
     def send(self, permit: Permit) -> AttemptResult:
         """Call the function."""
+        token = within.set((*within.get(), permit))
         try:
             with AttemptScope():
                 result = self.function()
         except Exception as error:
             return AttemptResult(self.judge(None, error), error=error)
+        finally:
+            within.reset(token)
         return AttemptResult(self.judge(result, None), response=result)
 
     async def asend(self, permit: Permit) -> AttemptResult:
         """Call the function and await its result."""
+        token = within.set((*within.get(), permit))
         try:
             with AttemptScope():
                 result = await self.function()
         except Exception as error:
             return AttemptResult(self.judge(None, error), error=error)
+        finally:
+            with suppress(ValueError):  # The collector closes a coroutine in another context.
+                within.reset(token)
         return AttemptResult(self.judge(result, None), response=result)
 
     def finish(self, ended: ExchangeResult) -> Any:

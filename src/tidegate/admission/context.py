@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidegate.core.limiter_state import Permit
 
 _scope: ContextVar[AttemptScope | None] = ContextVar("tidegate_cell", default=None)
 
@@ -33,6 +37,9 @@ class AttemptScope:
         if self._token is not None:
             _scope.reset(self._token)
 
+
+within: ContextVar[tuple[Permit, ...]] = ContextVar("tidegate_within", default=())
+"""Permits of the calls of functions (`execute`) that this context runs inside, the outermost first."""
 
 current_scope = _scope.get
 """Return the scope of this context, or None. While it is `open`, every request in the context passes through."""

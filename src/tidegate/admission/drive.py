@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.admission import wait_hook
@@ -28,101 +29,108 @@ MAX_TIMEOUT = threading.TIMEOUT_MAX
 def drive(call: GovernedCall) -> Any:
     """Run a call to its end on this thread; return its result.
 
-    An exception that `send` raises, rather than returns in `AttemptResult.error`, passes through.
+    An exception that `send` raises, rather than returns in `AttemptResult.error`, passes through. Whatever cuts the
+    call short, also an interrupt of the program, the call gives back what it holds.
     """
-    attempt = None
-    permit = call.try_start()
-    if permit is not None:
-        try:
-            attempt = call.send(permit)
-        except BaseException:
-            call.abandon(permit)
-            raise
-        if call.finish_fast(permit, attempt):
-            if attempt.error is not None:
-                raise attempt.error
-            return attempt.response
-    flow = call.exchange(ThreadWaker, permit, attempt)
+    attempt = flow = None
     try:
-        effect = next(flow)
-        while True:
-            if isinstance(effect, Send):
-                resume = Resume(0.0, call.send(effect.permit))
-            else:
-                # The call keeps its own deadline, even if no other executor runs.
-                until = call.deadline if effect.until is None else effect.until
-                if wait_hook.around_wait is None:
-                    effect.waker.wait(until)
+        permit = call.try_start()
+        if permit is not None:
+            attempt = call.send(permit)
+            if call.finish_fast(permit, attempt):
+                if attempt.error is not None:
+                    raise attempt.error
+                return attempt.response
+        flow = call.exchange(ThreadWaker, permit, attempt)
+        try:
+            effect = next(flow)
+            while True:
+                if isinstance(effect, Send):
+                    resume = Resume(0.0, call.send(effect.permit))
                 else:
-                    with wait_hook.around_wait():
+                    # The call keeps its own deadline, even if no other executor runs.
+                    until = call.deadline if effect.until is None else effect.until
+                    if wait_hook.around_wait is None:
                         effect.waker.wait(until)
-                resume = Resume(0.0)
-            resume.now = call.now()
-            effect = flow.send(resume)
-    except StopIteration as stop:
-        result: ExchangeResult = stop.value
-    finally:
-        flow.close()
+                    else:
+                        with wait_hook.around_wait():
+                            effect.waker.wait(until)
+                    resume = Resume(0.0)
+                resume.now = call.now()
+                effect = flow.send(resume)
+        except StopIteration as stop:
+            result: ExchangeResult = stop.value
+    except BaseException:
+        call.release(flow)
+        call.registry.catch_up()
+        raise
+    call.registry.catch_up()
     return call.finish(result)
 
 
 async def adrive(call: GovernedCall) -> Any:
     """Run a call to its end in this task, as `drive`; cancellation closes the exchange and passes through."""
-    attempt = None
-    permit = call.try_start()
-    if permit is not None:
-        permit.loop = _running_loop()
-        try:
-            attempt = await call.asend(permit)
-        except BaseException:
-            call.abandon(permit)
-            raise
-        if call.finish_fast(permit, attempt):
-            if attempt.error is not None:
-                raise attempt.error
-            return attempt.response
-    flow, waker = call.exchange(async_waker, permit, attempt), None
+    attempt = flow = waker = None
     try:
-        effect = next(flow)
-        while True:
-            if isinstance(effect, Send):
-                effect.permit.loop = _running_loop()
-                resume = Resume(0.0, await call.asend(effect.permit))
-            else:
-                until, waker = effect
-                del effect
-                if wait_hook.around_wait is None:
-                    await waker.wait(until)
+        permit = call.try_start()
+        if permit is not None:
+            permit.loop = _running_loop()
+            attempt = await call.asend(permit)
+            if call.finish_fast(permit, attempt):
+                if attempt.error is not None:
+                    raise attempt.error
+                return attempt.response
+        flow = call.exchange(async_waker, permit, attempt)
+        try:
+            effect = next(flow)
+            while True:
+                if isinstance(effect, Send):
+                    effect.permit.loop = _running_loop()
+                    resume = Resume(0.0, await call.asend(effect.permit))
                 else:
-                    with wait_hook.around_wait():
+                    until, waker = effect
+                    del effect
+                    if wait_hook.around_wait is None:
                         await waker.wait(until)
-                resume = Resume(0.0)
-            resume.now = call.now()
-            effect = flow.send(resume)
-    except StopIteration as stop:
-        result: ExchangeResult = stop.value
-    finally:
-        flow.close()
-        if waker is not None:
-            waker.close()
+                    else:
+                        with wait_hook.around_wait():
+                            await waker.wait(until)
+                    resume = Resume(0.0)
+                resume.now = call.now()
+                effect = flow.send(resume)
+        except StopIteration as stop:
+            result: ExchangeResult = stop.value
+        finally:
+            if waker is not None:
+                waker.close()
+    except BaseException as error:
+        call.release(flow)
+        if not isinstance(error, GeneratorExit):
+            # A coroutine that is closed may be so by the garbage collector, inside any lock of this thread.
+            call.registry.catch_up()
+        raise
+    call.registry.catch_up()
     return call.finish(result)
 
 
 class ThreadWaker:
     """Waker of a thread; `blocks` says that the thread has a running event loop, which waits with it."""
 
-    __slots__ = ("_event", "blocks", "thread")
+    __slots__ = ("_woken", "blocks", "thread")
 
     loop = None
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        # Held until woken. Unlike an event it has no lock inside, so a finalizer may wake its own thread.
+        self._woken = threading.Lock()
+        self._woken.acquire()
         self.thread = threading.get_ident()
         self.blocks = _on_running_loop()
 
     def wake(self) -> bool:
         """Make the thread look again."""
-        self._event.set()
+        with suppress(RuntimeError):  # It is woken already.
+            self._woken.release()
         return True
 
     def arm(self, until: float) -> bool:
@@ -131,9 +139,7 @@ class ThreadWaker:
 
     def wait(self, until: float | None) -> None:
         """Block until woken or `until`."""
-        timeout = None if until is None else min(MAX_TIMEOUT, max(0.0, until - time.monotonic()))
-        self._event.wait(timeout)
-        self._event.clear()
+        self._woken.acquire(timeout=-1 if until is None else min(MAX_TIMEOUT, max(0.0, until - time.monotonic())))
 
 
 class AsyncioWaker:
@@ -151,6 +157,14 @@ class AsyncioWaker:
     def wake(self) -> bool:
         """Make the task look again."""
         return self._call(self._finish)
+
+    def nudge(self) -> bool:
+        """Make the task look again, as `wake`, in its loop's next round: a finalizer may run inside the loop's code."""
+        try:
+            self.loop.call_soon_threadsafe(self._finish)
+        except RuntimeError:
+            return False
+        return True
 
     def arm(self, until: float) -> bool:
         """Set the task's timer, without running the task."""

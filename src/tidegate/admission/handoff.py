@@ -58,7 +58,7 @@ class PermitHandoff:
             queues.require_own(permit)
         self._queues = queues
         self._permit = permit
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._token: Token[PermitHandoff | None] | None = None
         self.keys: dict[Key, Cost] = {}
         self.answered_by: tuple[AnsweredBy, ...] = ()

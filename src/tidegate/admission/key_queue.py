@@ -18,15 +18,16 @@ from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
+from tidegate.admission.callers import Callers
 from tidegate.admission.executors import PATIENCE, Executor, ExecutorTable
 from tidegate.admission.loop_monitor import LoopMonitor
 from tidegate.admission.wait_log import WaitLog
-from tidegate.admission.wait_queue import UNPRICED, ExecutorGroup, Price, ReadyCallback, Waiter, WaitQueue
+from tidegate.admission.wait_queue import UNPRICED, ExecutorGroup, Price, ReadyCallback, Waiter, WaitQueue, priced
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
 from tidegate.core.rejection import KeyRejection
+from tidegate.core.safe_capacity import ABANDONED
 from tidegate.core.snapshot import UNSHARED, HeadWait, KeySnapshot, Sharing, cause_of, key_snapshot, latest_pause
 from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import INFINITY, Cost
@@ -44,9 +45,9 @@ its number."""
 class KeyQueue:
     """The admission controller and the wait queue of one key.
 
-    `ready_callbacks` holds callbacks of `try_admit`; `gate` is the gate that was closed last. `pools` are the
-    connection pools of the clients that use the key, as far as they are known. `wait_log` exists after the first failed
-    attempt. `is_shared` says that steps here may admit calls of other keys, which share quotas with this one.
+    `ready_callbacks` holds callbacks of `try_admit`; `gate` was closed last. `pools` are the connection pools of the
+    clients that use the key, as far as they are known. `wait_log` exists after the first failed attempt. `callers` are
+    the calls that wait. `is_shared`: steps here may admit calls of other keys, which share quotas with this one.
     """
 
     __slots__ = (
@@ -58,6 +59,7 @@ class KeyQueue:
         "_untaken_of_several",
         "_watchers",
         "admission",
+        "callers",
         "executors",
         "gate",
         "pools",
@@ -77,6 +79,7 @@ class KeyQueue:
         self.gate = ""
         self.pools: WeakSet[Any] | None = None
         self.ready_callbacks: dict[Callable[[], object], ReadyCallback] = {}
+        self.callers = Callers()
         # Calls with a permit that they have not taken yet, and its instant.
         self._untaken: dict[Waiter, float] = {}
         # Whether these calls may be of more than one executor.
@@ -141,7 +144,7 @@ class KeyQueue:
         waiting, admission = self.waiting, self.admission
         if waiting.count or admission.rejection is not None:
             return None
-        cost = _priced(price, admission.estimate, UNPRICED)
+        cost = priced(price, admission.estimate, UNPRICED)
         ready, self.gate = admission.ready_at(cost, now)
         if ready > now and admission.breaker.released_at(ready, now) > now:
             return None
@@ -172,13 +175,16 @@ class KeyQueue:
         group = self._join(waiter, now, out)
         to_wake = self.pump(now, out)
         if group.timer_holder is None or group.timer_holder.until is None or waiter.deadline < group.timer_holder.until:
-            self._ensure_timer(group, to_wake)
+            group.ensure_timer(to_wake)
         return [each for each in to_wake if each is not waiter]
 
     def take(self, waiter: Waiter) -> Permit | None:
         """Return the permit that was given to a queued call, if there is one."""
-        permit, waiter.permit = waiter.permit, None
+        permit = waiter.permit
         if permit is not None:
+            # Both in one, before anything that an interrupt may cut off.
+            waiter.held, waiter.permit = permit, None
+            self.callers.discard(waiter)
             self._untaken.pop(waiter, None)
             self._untaken_of_several = self._untaken_of_several and bool(self._untaken)
             if self.admission.untaken:
@@ -194,7 +200,7 @@ class KeyQueue:
         """Put a refused call back to its old place; return the waiters to wake. The caller pumps after it."""
         waiter.joined_at = now
         to_wake: list[Waiter] = []
-        self._ensure_timer(self._join(waiter, now, out), to_wake)
+        self._join(waiter, now, out).ensure_timer(to_wake)
         return to_wake
 
     def poll(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
@@ -204,7 +210,7 @@ class KeyQueue:
         group = self.waiting.groups.get(waiter.executor)
         if group is not None:
             self._expire(group, now, to_wake, out)
-            self._ensure_timer(group, to_wake)
+            group.ensure_timer(to_wake)
         return to_wake
 
     def dequeue(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
@@ -221,7 +227,7 @@ class KeyQueue:
             return []
         to_wake = self.pump(now, out)
         if group is not None:
-            self._ensure_timer(group, to_wake)
+            group.ensure_timer(to_wake)
         return to_wake
 
     def note_asked(self, cost: Cost, ready: float, gate: str, now: float) -> None:
@@ -237,11 +243,36 @@ class KeyQueue:
     def forget(self) -> None:
         """Forget waiting calls and permits not taken yet: after a fork they belong to the parent."""
         self.waiting.clear()
+        self.callers.clear()
         self.ready_callbacks.clear()
         self._untaken.clear()
         self._untaken_of_several = False
         self._watchers.clear()
         self._monitor.forget()
+
+    def mend(self, now: float, out: Out) -> list[Waiter]:
+        """Make consistent again what an interrupt of the program left half done; return the waiters to wake.
+
+        The truth is which calls wait, and which permits are in flight. A permit that no call has is taken back.
+        """
+        callers, admission = set(self.callers.waiting), self.admission
+        ready = {waiter for waiter in callers if waiter.permit is not None}
+        answered = {waiter for waiter in callers if waiter.replay is not None or waiter.opens_at is not None}
+        self._untaken, self._untaken_of_several = dict.fromkeys(ready, now), len(ready) > 1
+        admission.untaken = len(ready)
+        self._watchers.clear()
+        self._monitor.forget()
+        for waiter in ready | answered:
+            waiter.is_queued = False
+        self.waiting.rebuild(callers - ready - answered)
+        for permit in admission.unowned():
+            if permit not in {waiter.permit for waiter in ready}:
+                admission.settle(permit, ABANDONED, now, 0.0, out)
+        admission.count_lost()
+        to_wake = [*ready, *answered, *self.pump(now, out)]
+        for group in list(self.waiting.groups.values()):
+            group.ensure_timer(to_wake)
+        return to_wake
 
     def reclaim_permits(self, now: float, out: Out, running_thread: int = 0, outside_waiters: int = 0) -> None:
         """Take back the permits of executors that do not run, if a call of a running executor waits.
@@ -289,7 +320,7 @@ class KeyQueue:
             if (
                 waiting.active_groups + outside_waiters > 1
                 and executor is not None
-                and _missed(group, now, running_thread)
+                and group.missed(now, running_thread)
             ):
                 self._stall(executor, now, out)
                 continue
@@ -329,8 +360,11 @@ class KeyQueue:
             if group.timer_holder is None and group.count:
                 changed_groups.append(group)
             to_wake.append(head)
+        if self.callers.nested and self.gate == "concurrency" and group is not None:
+            for nested in self.callers.next_nested(admission.permits_in_flight.values()):
+                self._admit_beyond(nested, now, out, to_wake)
         for each in changed_groups:
-            self._ensure_timer(each, to_wake)
+            each.ensure_timer(to_wake)
         if waiting.active_groups > 1 or (
             self._untaken
             and group is not None
@@ -350,6 +384,14 @@ class KeyQueue:
             to_wake += self.ready_callbacks.values()
             self.ready_callbacks.clear()
         return to_wake
+
+    def _admit_beyond(self, waiter: Waiter, now: float, out: Out, to_wake: list[Waiter]) -> None:
+        """Admit a queued call beyond the slots."""
+        waited = now - waiter.joined_at
+        waiter.permit = self.admission.admit(waiter.cost, now, waited, out, beyond=True, call=waiter.number)
+        self._note_permit(waiter, now)
+        self.waiting.dequeue(waiter)
+        to_wake.append(waiter)
 
     def _time_head(
         self,
@@ -378,9 +420,9 @@ class KeyQueue:
             return False
         if probe_at < group.watch_at and self.waiting.active_groups < 2:
             group.watch_at = probe_at
-            self._set_timer(group, ready, to_wake)
+            group.set_timer(ready, to_wake)
         elif group.timer_holder is not head or head.until != min(ready, deadline):
-            self._set_timer(group, ready, to_wake)
+            group.set_timer(ready, to_wake)
         return True
 
     def _ready_at(self, waiter: Waiter, now: float, blocks: int = 0) -> tuple[float, str]:
@@ -512,6 +554,9 @@ class KeyQueue:
         if waiter.executor is None:
             waiter.executor = self.executors.get(waiter.get_waker())
         executor = waiter.executor
+        self.callers.add(waiter)
+        if executor.loop is None and not waiter.place:
+            self.callers.replace_twin(waiter, self.waiting)
         executor.note_running(now)
         if executor.blocks:
             for blocked in self.executors.stall_thread(executor.blocks):
@@ -590,7 +635,7 @@ class KeyQueue:
         estimate = self.admission.estimate
         if waiter.priced_version != estimate.version:
             waiter.priced_version = estimate.version
-            waiter.cost = _priced(waiter.price, estimate, waiter.cost)
+            waiter.cost = priced(waiter.price, estimate, waiter.cost)
 
     def _expire(self, group: ExecutorGroup, now: float, to_wake: list[Waiter], out: Out) -> None:
         """Take out the calls of a group whose deadline has passed; admit those that `_held_by_slow_start` names."""
@@ -610,31 +655,6 @@ class KeyQueue:
             return False
         return self.admission.admits(waiter.cost, now)[0] <= now
 
-    def _set_timer(self, group: ExecutorGroup, ready: float, to_wake: list[Waiter]) -> None:
-        """Make the first call of a group the holder of its timer, and wake it if the timer must be shortened."""
-        timer_holder, earliest = group.first, group.earliest()
-        if timer_holder is None or earliest is None:
-            return
-        until = min(ready, group.watch_at, earliest.deadline)
-        if group.timer_holder is not timer_holder:
-            if group.timer_holder is not None:
-                group.timer_holder.until = None
-            group.timer_holder = timer_holder
-        sooner = timer_holder.until is None or until < timer_holder.until - 1e-6
-        timer_holder.until = until if until < INFINITY else None
-        if sooner and until < INFINITY:
-            to_wake.append(timer_holder)
-
-    def _ensure_timer(self, group: ExecutorGroup, to_wake: list[Waiter]) -> None:
-        """Ensure that a group's timer meets its first deadline, wherever the group is in the queue."""
-        earliest, timer_holder = group.earliest(), group.timer_holder
-        if earliest is None or group.stalled:
-            return
-        if timer_holder is None or (timer_holder.until is None and earliest.deadline < INFINITY):
-            self._set_timer(group, INFINITY, to_wake)
-        elif timer_holder.until is not None and earliest.deadline < timer_holder.until - 1e-6:
-            self._set_timer(group, timer_holder.until, to_wake)
-
     def _watch(
         self, own: ExecutorGroup | None, ready: float, now: float, running_thread: int, out: Out, to_wake: list[Waiter]
     ) -> None:
@@ -651,7 +671,7 @@ class KeyQueue:
                 executor is not None
                 and group.entry is not None
                 and waiting.active_groups > 1
-                and _missed(group, now, running_thread)
+                and group.missed(now, running_thread)
             ):
                 self._stall(executor, now, out)
         watchers[:] = [group for group in watchers if group.entry is not None and group is not own]
@@ -671,30 +691,10 @@ class KeyQueue:
             at = due + number * PATIENCE
             if at < group.watch_at - 1e-6:
                 group.watch_at = at
-                self._set_timer(group, ready if group is own else INFINITY, to_wake)
+                group.set_timer(ready if group is own else INFINITY, to_wake)
 
     def _candidates(self, own: ExecutorGroup | None) -> Iterator[ExecutorGroup]:
         """Yield the newest groups: they wait longest, so a watcher is seldom replaced."""
         for group in islice(reversed(self.waiting.groups.values()), 2 * WATCHERS):
             if group is not own and group.entry is not None:
                 yield group
-
-
-def _missed(group: ExecutorGroup, now: float, running_thread: int) -> bool:
-    """Return whether a group did not look at an instant at which it had to."""
-    timer_holder, executor = group.timer_holder, group.executor
-    return (
-        timer_holder is not None
-        and timer_holder.until is not None
-        and executor is not None
-        and (executor.is_late(timer_holder.until, now, running_thread))
-    )
-
-
-def _priced(price: Price, estimate: CostEstimator, otherwise: Cost) -> Cost:
-    # Runs under the lock, in the step of any call: a price that fails leaves the old cost.
-    try:
-        cost = price(estimate)
-        return cost if cost is UNPRICED or cost.sound else cost.mended()
-    except Exception:
-        return otherwise

@@ -11,13 +11,12 @@ import hashlib
 import logging
 import secrets
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from threading import RLock
+from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
@@ -25,22 +24,24 @@ from tidegate import redaction
 from tidegate.admission import fork, key_hook, token_costs
 from tidegate.admission.account_queue import ModelQueue
 from tidegate.admission.accounts import AccountTable, SharingModels
-from tidegate.admission.blocked_loops import wake, warn_of_blocking
+from tidegate.admission.blocked_loops import warn_of_blocking
 from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.admission.listeners import Listener, Listeners
-from tidegate.admission.rejection_log import log_begin, log_end, write_record
+from tidegate.admission.listeners import Listener
+from tidegate.admission.rejection_log import log_begin, log_end
 from tidegate.admission.resources import measure
 from tidegate.admission.shared_keys import SharedKeys
+from tidegate.admission.steps import CallTable, nothing
 from tidegate.admission.suspensions import SuspensionTable
 from tidegate.admission.wait_log import WaitLog
-from tidegate.admission.wait_queue import Price, Waiter
+from tidegate.admission.wait_queue import UNPRICED, Waiter
 from tidegate.core import events, saved_state
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.credentials import masked
-from tidegate.core.limiter_state import Permit
+from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.rejection import KeyRejection, in_force
-from tidegate.core.snapshot import HeadWait, QueueForecast, RegistrySnapshot, queue_forecast
+from tidegate.core.safe_capacity import ABANDONED
+from tidegate.core.snapshot import QueueForecast, RegistrySnapshot, queue_forecast
 from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, OK, REFUSED, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
@@ -48,8 +49,6 @@ from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import Carrier
 from tidegate.shared_log.carriers import text_of
-
-ABANDONED = Outcome(Kind.ABANDONED)
 
 MEASURE_EVERY = 1.0
 """Seconds between two measurements of the machine, at least, and between two raises of a bound. Raising it slows the
@@ -63,7 +62,7 @@ def today() -> datetime:
     return datetime.now(UTC)
 
 
-class KeyTable:
+class KeyTable(CallTable):
     """The key queues of a process, and the steps of a call at its queue.
 
     `clock` returns monotonic seconds, `draw` uniform numbers in [0, 1), and `calendar` the aware current time. The keys
@@ -102,23 +101,17 @@ class KeyTable:
         self._at_bound: set[KeyQueue] = set()
         self.clock = clock
         self.draw = draw
-        self._listeners = listeners = Listeners()
-        # Log records to write, and shared logs to append to, with the lock free.
-        self._records: deque[Callable[[], object]] = deque()
-        self._lock = threading.Lock()
+        super().__init__()
         # The keys shared with other processes, None where none are.
         self._shared = (
-            SharedKeys(carrier, settings, clock, self._digest_key, listeners.note, self._lock, self._records)
+            SharedKeys(carrier, settings, clock, self._digest_key, self._listeners.note, self._step, self._records)
             if carrier is not None
             else None
         )
-        # A context at each step inside the lock; where nothing is shared, one that takes no time.
-        self._steps: AbstractContextManager[object] = self._shared.steps if self._shared is not None else RLock()
         self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
         self._accounts = AccountTable(settings)
         self.suspension_table = SuspensionTable(settings, calendar)
         self._executors = ExecutorTable()
-        self._dropped: deque[tuple[Permit, Outcome]] = deque()
         fork.register(self)
 
     @property
@@ -126,7 +119,7 @@ class KeyTable:
         """Return the settings of this registry; they never change."""
         return self._settings
 
-    def enter(self, key: Key, price: Price, window: float) -> Permit | None:
+    def enter(self, call: Waiter, key: Key, window: float) -> Permit | None:
         """Return the permit of a call that `key` admits at once, else None.
 
         Return None too where a listener is subscribed. Most calls take this short path; all others run the full
@@ -134,21 +127,37 @@ class KeyTable:
         """
         if self._listeners.all:
             return None
-        with self._lock, self._steps:
-            now = self.clock()
-            queue = self._queue_of(key, window, now)
-            now = now if self._shared is None else self._shared.enter(queue, now)
-            permit = queue.enter(price, now)
-            if permit is not None:
-                permit.thread = threading.get_ident()
-        if self._dropped or self._records:
-            self._act([], None)
+        try:
+            with self._lock:
+                if self._stepping:
+                    return None
+                self._stepping = True
+                try:
+                    now = self.clock()
+                    queue = self._queue_of(key, window, now)
+                    if self._shared is not None:
+                        now = self._shared.enter(queue, now)
+                    permit = queue.enter(call.price, now)
+                    if permit is not None:
+                        call.held = permit
+                        permit.thread = get_ident()
+                finally:
+                    try:
+                        if self._shared is not None:
+                            self._shared.end_steps()
+                    finally:
+                        self._stepping = False
+            if self._deferred or self._records:
+                self._act([], None)
+        except BaseException:
+            self._deferred.append(self._mend)
+            raise
         return permit
 
     def enqueue(self, waiter: Waiter, key: Key, window: float) -> Permit | None:
         """Admit a call at once, or put it in the queue of `key`; `window` is the provider's usual one in seconds."""
-        out = self._out()
-        with self._lock, self._steps:
+
+        def step(out: Out) -> tuple[list[Waiter], Permit | None]:
             now = self.clock()
             queue = self._queue_of(key, window, now)
             now = now if self._shared is None else self._shared.enter(queue, now)
@@ -156,45 +165,44 @@ class KeyTable:
             to_wake = queue.enqueue(waiter, now, out)
             permit = queue.take(waiter)
             if permit is not None:
-                permit.thread = threading.get_ident()
-        if to_wake or out or self._dropped or self._records:
-            self._act(to_wake, out)
+                permit.thread = get_ident()
+            return to_wake, permit
+
+        permit = self._step(step, lambda: self._ungoverned(key, window))
         if permit is None:
             warn_of_blocking(waiter)
         return permit
 
     def bind_waiter(self, waiter: Waiter, key: Key, window: float) -> None:
         """Tie an admitted call that has not queued to the queue that it may have to return to."""
-        with self._lock, self._steps:
-            waiter.bind_queue(self._queue_of(key, window, self.clock()))
-        if self._dropped:
-            self._drain()
+        self._apply(lambda: waiter.bind_queue(self._queue_of(key, window, self.clock())))
 
     def poll(self, waiter: Waiter) -> Permit | None:
         """Return the permit of a waiting call, if it has one by now."""
-        out = self._out()
-        with self._lock, self._steps:
+
+        def step(out: Out) -> tuple[list[Waiter], Permit | None]:
             queue: KeyQueue | None = waiter.queue
             to_wake: list[Waiter] = []
-            permit = None
-            if queue is not None:
-                now = self._enter(queue)
-                executor = waiter.executor
-                if waiter.permit is None or (executor is not None and executor.stalled):
-                    to_wake = [each for each in queue.poll(waiter, now, out) if each is not waiter]
-                    if queue.wait_log is not None and waiter.permit is None:
-                        self._note_wait(queue, queue.waiting.count, now)
-                elif executor is not None:
-                    executor.note_running(now)
-                permit = queue.take(waiter)
-                if permit is not None:
-                    # The attempt starts now; the permit was given when another call settled.
-                    permit.sent_at = now
-                    limit = queue.admission.concurrency
-                    if not queue.admission.untaken and queue.gate == "concurrency" and limit.opens_at(now) < INFINITY:
-                        to_wake += queue.pump(now, out)
-        self._act(to_wake, out)
-        return permit
+            if queue is None:
+                return to_wake, None
+            now = self._enter(queue)
+            executor = waiter.executor
+            if waiter.permit is None or (executor is not None and executor.stalled):
+                to_wake = [each for each in queue.poll(waiter, now, out) if each is not waiter]
+                if queue.wait_log is not None and waiter.permit is None:
+                    self._note_wait(queue, queue.waiting.count, now)
+            elif executor is not None:
+                executor.note_running(now)
+            permit = queue.take(waiter)
+            if permit is not None:
+                # The attempt starts now; the permit was given when another call settled.
+                permit.sent_at = now
+                limit = queue.admission.concurrency
+                if not queue.admission.untaken and queue.gate == "concurrency" and limit.opens_at(now) < INFINITY:
+                    to_wake += queue.pump(now, out)
+            return to_wake, permit
+
+        return self._step(step, nothing)
 
     def settle(
         self, permit: Permit, outcome: Outcome, rejoin: Waiter | None = None, *, is_counted: bool = False
@@ -207,20 +215,37 @@ class KeyTable:
         is admitted. `is_counted` says that the caller counts how the call ends; else a failure ends it.
         """
         out: list[events.Event] | None = [] if self._listeners.all else None
-        with self._lock, self._steps:
-            self.require_own(permit)
-            failed = not is_counted and outcome.kind is not OK and outcome.kind is not Kind.ABANDONED
-            if failed and permit.generation == permit.state.generation:
-                permit.state.counts.note_failed_call(outcome)
-            to_wake = self._settle(permit, outcome, out, rejoin)
-            if rejoin is not None:
-                to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
-        if permit.trace is not None:
-            permit.trace.deliver()
-        if to_wake or out or self._dropped or self._records:
-            self._act(to_wake, out)
-        if self._at_bound:
-            self._raise_bounds()
+        try:
+            with self._lock:
+                if self._stepping:
+                    self._deferred.append(partial(self._settle_dropped, permit, outcome))
+                    return
+                self._stepping = True
+                try:
+                    self.require_own(permit)
+                    failed = not is_counted and outcome.kind is not OK and outcome.kind is not Kind.ABANDONED
+                    if failed and permit.generation == permit.state.generation:
+                        permit.state.counts.note_failed_call(outcome)
+                    to_wake = self._settle(permit, outcome, out, rejoin)
+                    if rejoin is not None:
+                        to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
+                finally:
+                    try:
+                        if self._shared is not None:
+                            self._shared.end_steps()
+                    finally:
+                        self._stepping = False
+            if permit.trace is not None:
+                permit.trace.deliver()
+            if to_wake or out or self._deferred or self._records:
+                self._act(to_wake, out)
+            if self._at_bound:
+                self._raise_bounds()
+        except PermitMisuse:
+            raise
+        except BaseException:
+            self._deferred.append(self._mend)
+            raise
         if rejoin is not None and rejoin.permit is None:
             warn_of_blocking(rejoin)
 
@@ -229,26 +254,27 @@ class KeyTable:
 
         Earlier attempts at the same work are known to be `slow`, though the provider answers other calls.
         """
-        out = self._out()
-        with self._lock, self._steps:
+
+        def step(out: Out) -> tuple[list[Waiter], Silence]:
             queue = self._queue_behind(permit)
             if queue is None or permit.generation != queue.admission.generation:
-                return Silence.UNKNOWN
+                return [], Silence.UNKNOWN
             now = self._enter(queue)
             silence = queue.admission.note_silent(permit, slow, now, self.draw(), out)
             self._note_wait(queue, queue.waiting.count, now)
-            to_wake = queue.pump(now, out, threading.get_ident())
-        self._act(to_wake, out)
-        return silence
+            return queue.pump(now, out, get_ident()), silence
+
+        return self._step(step, lambda: Silence.UNKNOWN)
 
     def dequeue(self, waiter: Waiter) -> None:
-        """Give up a place in the queue, or an unused permit."""
-        if not waiter.is_queued and waiter.permit is None:
+        """Give up a place in the queue, or an unused permit; safe in a finalizer."""
+        queue: KeyQueue | None = waiter.queue
+        if queue is None:
             return
-        out = self._out()
-        to_wake = self._remove(waiter, out)
-        if to_wake or out or self._dropped or self._records:
-            self._act(to_wake, out)
+        if waiter.is_queued or waiter.permit is not None:
+            self._defer(partial(self._take_out, waiter), queue)
+        else:
+            queue.callers.forget(waiter)
 
     def require_own(self, permit: Permit) -> None:
         """Raise `PermitMisuse` for a permit that cannot be settled here: settled before, or another registry's."""
@@ -262,103 +288,78 @@ class KeyTable:
 
         Raise `PermitMisuse` if it was settled before, or is another registry's.
         """
-        out = self._out()
-        with self._lock, self._steps:
+
+        def step(out: Out) -> tuple[list[Waiter], None]:
             self.require_own(permit)
             queue = self._queue_behind(permit)
             now = self._enter(queue)
-            permit.settled = True
             if queue is not None and permit.generation == queue.admission.generation:
                 queue.admission.withdraw(permit, now, out)
-            to_wake = self._pump(queue, now, out)
-        self._act(to_wake, out)
+            permit.settled = True
+            return self._pump(queue, now, out), None
+
+        self._step(step, lambda: self.drop(permit))
 
     def learn(self, permit: Permit, outcome: Outcome) -> None:
         """Learn from the headers of an answer whose body still streams; `settle` follows at its end."""
         out = self._out()
-        with self._lock, self._steps:
-            now = self.clock()
-            queue = self._queue_behind(permit)
-            if queue is not None:
-                now = now if self._shared is None else self._shared.enter(queue, now)
-                before = queue.admission.rejection and in_force(queue.admission.rejection)
-                queue.admission.learn(permit, outcome, now, out)
-                if before is not None:
-                    self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
-            to_wake = self._pump(queue, now, out)
-        if to_wake or out or self._dropped or self._records:
-            self._act(to_wake, out)
+        try:
+            with self._lock:
+                if self._stepping:
+                    return
+                self._stepping = True
+                try:
+                    queue = self._queue_behind(permit)
+                    now = self._enter(queue)
+                    if queue is not None:
+                        before = queue.admission.rejection and in_force(queue.admission.rejection)
+                        queue.admission.learn(permit, outcome, now, out)
+                        if before is not None:
+                            self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
+                    to_wake = self._pump(queue, now, out)
+                finally:
+                    try:
+                        if self._shared is not None:
+                            self._shared.end_steps()
+                    finally:
+                        self._stepping = False
+            if to_wake or out or self._deferred or self._records:
+                self._act(to_wake, out)
+        except BaseException:
+            self._deferred.append(self._mend)
+            raise
 
     def learn_usage(self, permit: Permit, request_facts: RequestFacts, usage: Usage) -> None:
         """Update the key's cost estimate with the usage of a request of that shape."""
-        with self._lock, self._steps:
+
+        def step(out: Out) -> tuple[list[Waiter], None]:
             queue = self._queue_behind(permit)
             if queue is not None:
                 queue.admission.learn_usage(request_facts, usage, self.clock())
-        if self._dropped or self._records:
-            self._act([], None)
+            return [], None
+
+        self._step(step, nothing)
 
     def count_usage(self, key: Key, window: float, usage: Usage, nanodollars: int | None) -> None:
         """Add an answer of a provider's batch, for which the key has no call, to its totals."""
-        with self._lock, self._steps:
-            self._queue_of(key, window, self.clock()).tokens.add(usage, nanodollars)
-        self._act([], None)
-
-    def count_resent(self, waiter: Waiter, after: Outcome, is_second: bool) -> None:
-        """Count a repeated attempt; `after` is the call's last outcome."""
-        with self._lock, self._steps:
-            waiter.queue.admission.counts.note_resent(after, is_second)
-        if self._dropped:
-            self._drain()
-
-    def count_given_up(self, waiter: Waiter, outcome: Outcome | None = None) -> None:
-        """Count a call that is given up for lack of capacity, after its last `outcome` (None: it had none)."""
-        with self._lock, self._steps:
-            waiter.queue.admission.counts.note_given_up(outcome)
-        if self._dropped:
-            self._drain()
-
-    def count_left(self, waiter: Waiter) -> None:
-        """Count a call that its caller ended while it was not in flight."""
-        with self._lock, self._steps:
-            waiter.queue.admission.counts.left += 1
-        if self._dropped:
-            self._drain()
+        self._apply(lambda: self._queue_of(key, window, self.clock()).tokens.add(usage, nanodollars))
 
     def forecast(self, key: Key, cost: Cost | None) -> tuple[QueueForecast, int] | None:
         """Return the forecast of a key for calls of `cost` (None: as those that wait), and its answered attempts.
 
         Return None for an unknown key.
         """
-        with self._lock, self._steps:
+
+        def step(out: Out) -> tuple[list[Waiter], tuple[QueueForecast, int] | None]:
             queue = self._queues.get(key)
             if queue is None:
-                return None
+                return [], None
             mean = queue.mean_cost() if cost is None else cost
             admission = queue.admission
-            return queue_forecast(admission, queue.waiting.count, mean, self.clock()), admission.counts.answered
+            known = queue_forecast(admission, queue.waiting.count, mean, self.clock()), admission.counts.answered
+            return [], known
 
-    def closing(self, waiter: Waiter) -> HeadWait:
-        """Return the gate that now holds back the queue of a call, and until when."""
-        with self._lock, self._steps:
-            queue: KeyQueue = waiter.queue
-            return queue.closing(self.clock())
-
-    def count_failed(self, waiter: Waiter, outcome: Outcome) -> None:
-        """Count a call whose failure is handed back."""
-        with self._lock, self._steps:
-            waiter.queue.admission.counts.note_failed_call(outcome)
-        if self._dropped:
-            self._drain()
-
-    def count_replayed(self, waiter: Waiter, outcome: Outcome) -> None:
-        """Count a call that gets the answer of another one, `outcome`."""
-        with self._lock, self._steps:
-            counts = waiter.queue.admission.counts
-            counts.note_failed_call(outcome)
-            counts.replayed += 1
-        if self._dropped:
-            self._drain()
+        return self._step(step, nothing)
 
     def note_pool(self, key: Key, pool: object, size: int) -> None:
         """Record the connection pool of a client that uses `key`; `size` is its number of connections, 0 if unbounded.
@@ -368,45 +369,37 @@ class KeyTable:
         queue = self._queues.get(key)
         if queue is None or (queue.pools is not None and pool in queue.pools):
             return
-        with self._lock, self._steps:
-            queue.pools = WeakSet() if queue.pools is None else queue.pools
-            queue.pools.add(pool)
-            admission = queue.admission
-            admission.bound.pool = size if size and len(queue.pools) == 1 else None
+        known = queue
+
+        def step(out: Out) -> tuple[list[Waiter], None]:
+            known.pools = WeakSet() if known.pools is None else known.pools
+            known.pools.add(pool)
+            admission = known.admission
+            admission.bound.pool = size if size and len(known.pools) == 1 else None
             admission.apply_bound()
+            return [], None
+
+        self._step(step, nothing)
 
     def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
         """Settle a permit from a finalizer: safe at any point of any thread, also inside this registry.
 
-        The interrupted code may hold a listener's lock, so the next step of any call reports the events.
+        The interrupted code may hold any lock, so the next step of any call does it, and reports the events.
         """
-        self._dropped.append((permit, outcome))
-        if self._lock.acquire(blocking=False):
-            self._lock.release()
-            self._drain()
-
-    def emit(self, event: events.Event) -> None:
-        """Notify the listeners of an event that needed no lock."""
-        self._act([], [event])
-
-    @property
-    def listening(self) -> bool:
-        """Return whether any listener is subscribed."""
-        return bool(self._listeners.all)
+        if not permit.settled:
+            self._defer(partial(self._settle_dropped, permit, outcome), self._queues.get(permit.key))
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call `listener` with every event, after the lock is free; return a function that ends the subscription.
 
         A listener that raises is logged and stays subscribed. Without a listener no event is built.
         """
-        with self._lock, self._steps:
-            self._listeners.add(listener)
+        self._apply(lambda: self._listeners.add(listener), always=True)
         return partial(self.unsubscribe, listener)
 
     def unsubscribe(self, listener: Listener) -> None:
         """End a subscription; repeating it does nothing."""
-        with self._lock, self._steps:
-            self._listeners.remove(listener)
+        self._apply(lambda: self._listeners.remove(listener), always=True)
 
     def intern(self, facts: tuple[object, ...], key: Key, operation: str = "") -> None:
         """Remember the key of requests that share `facts` (without a secret), for up to `Settings.max_keys` entries.
@@ -449,14 +442,15 @@ class KeyTable:
         A gate is one limiter of a key that may hold a call back. `keys` selects some of the keys.
         """
         selected = None if keys is None else list(keys)
-        with self._lock, self._steps:
+        self.catch_up()
+
+        def step(out: Out) -> tuple[list[Waiter], RegistrySnapshot]:
             now, queues = self.clock(), self._queues
             known = queues if selected is None else [key for key in selected if key in queues]
             seen = {key: queues[key].snapshot(now) for key in known}
-            accounts = self._accounts.snapshot(now)
-        if self._dropped or self._listeners.pending:
-            self._act([], None)
-        return RegistrySnapshot(seen, accounts)
+            return [], RegistrySnapshot(seen, self._accounts.snapshot(now))
+
+        return self._step(step, lambda: RegistrySnapshot({}, {}))
 
     def before_fork(self) -> None:
         """Wait until the current step ends, so that the child finds nothing half done."""
@@ -470,19 +464,17 @@ class KeyTable:
 
     def after_fork_in_child(self) -> None:
         """Forget waiting calls and attempts in flight: they belong to the parent."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._stepping = False
         if self._shared is not None:
-            self._shared.after_fork(self._lock)
+            self._shared.after_fork()
         self.suspension_table.renew_locks()
-        self._dropped.clear()
+        self._deferred.clear()
         self._listeners.pending.clear()
         for queue in self._queues.values():
             queue.forget()
             queue.admission.forked()
         self._executors.clear()
-
-    def _out(self) -> list[events.Event] | None:
-        return [] if self._listeners.all else None
 
     def _queue_of(self, key: Key, window: float, now: float) -> KeyQueue:
         queue = self._queues.get(key)
@@ -565,24 +557,55 @@ class KeyTable:
         now = self.clock()
         return now if self._shared is None else self._shared.enter(queue, now)
 
-    def _remove(self, waiter: Waiter, out: list[events.Event] | None) -> list[Waiter]:
+    def _mend(self, out: Out) -> list[Waiter]:
+        """Mend the keys after an interrupt of the program cut off a step."""
+        to_wake: list[Waiter] = []
+        for queue in list(self._queues.values()):
+            to_wake += queue.mend(self._enter(queue), out)
+        return to_wake
+
+    def _ungoverned(self, key: Key, window: float) -> Permit:
+        """Return a permit that counts nowhere: a call inside a step of its own thread must not wait for that step."""
+        now = self.clock()
+        state = AdmissionController(key, self.settings, window, now)
+        state.home = self._identity
+        return state.admit(UNPRICED, now, 0.0, None)
+
+    def _take_out(self, waiter: Waiter, out: Out) -> list[Waiter]:
+        """Take a call out of its queue, with an unused permit."""
         queue: KeyQueue | None = waiter.queue
         if queue is None:
             return []
-        with self._lock, self._steps:
-            now = self._enter(queue)
-            permit = queue.take(waiter)
-            if permit is not None:
-                if not permit.settled and permit.generation == queue.admission.generation:
-                    queue.withdraw(waiter, permit, now, out)
-                return queue.poll(waiter, now, out)
+        now = self._enter(queue)
+        permit = queue.take(waiter)
+        queue.callers.forget(waiter)
+        if permit is None:
             return queue.dequeue(waiter, now, out)
+        if not permit.settled and permit.generation == queue.admission.generation:
+            queue.withdraw(waiter, permit, now, out)
+        return queue.poll(waiter, now, out)
+
+    def _settle_dropped(self, permit: Permit, outcome: Outcome, out: Out) -> list[Waiter]:
+        """Settle a permit at the next step, unless an interrupt cut off its settling: then it is free already."""
+        if permit.state.permits_in_flight.get(permit.order) is not permit:
+            permit.settled = True
+            return []
+        to_wake = self._settle(permit, outcome, out)
+        if permit.trace is not None:
+            self._records.append(permit.trace.deliver)
+        return to_wake
 
     def _settle(
         self, permit: Permit, outcome: Outcome, out: list[events.Event] | None, rejoin: Waiter | None = None
     ) -> list[Waiter]:
-        queue = self._queue_behind(permit)
-        now = self._enter(queue)
+        # As `_queue_behind` and `_enter`, without their calls: every call comes here.
+        state = permit.state
+        queue = self._queues.get(state.key)
+        if queue is not None and queue.admission is not state:
+            queue = None
+        now = self.clock()
+        if self._shared is not None:
+            now = self._shared.enter(queue, now)
         if queue is None or permit.generation != queue.admission.generation:
             permit.settled = True
         elif not permit.settled:
@@ -623,15 +646,18 @@ class KeyTable:
             return
         self._measured_at = now
         more, _ = measure().calls
-        out, to_wake = self._out(), list[Waiter]()
-        with self._lock, self._steps:
+
+        def step(out: Out) -> tuple[list[Waiter], None]:
+            to_wake: list[Waiter] = []
             queues, self._at_bound = self._at_bound, set()
             for queue in queues if more is not None else ():
                 admission = queue.admission
                 admission.bound.rise(admission.in_flight + (more or 0))
                 admission.apply_bound()
                 to_wake += self._pump(queue, now, out)
-        self._act(to_wake, out)
+            return to_wake, None
+
+        self._step(step, nothing)
 
     def _queue_behind(self, permit: Permit) -> KeyQueue | None:
         """Return the queue of the key that gave a permit; None if that key was forgotten, as after a fork."""
@@ -641,18 +667,7 @@ class KeyTable:
     def _pump(self, queue: KeyQueue | None, now: float, out: list[events.Event] | None) -> list[Waiter]:
         if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
             return []
-        return queue.pump(now, out, threading.get_ident())
-
-    def _act(self, to_wake: list[Waiter], out: list[events.Event] | None) -> None:
-        """Wake waiters, settle dropped permits and notify listeners, with the lock free."""
-        self._wake_all(to_wake, out)
-        if self._dropped:
-            self._drain()
-        while self._records:
-            with suppress(IndexError):
-                write_record(self._records.popleft())
-        if out or self._listeners.pending:
-            self._listeners.emit(out or ())
+        return queue.pump(now, out, get_ident())
 
     def _note_rejection(
         self, key: Key, ended: KeyRejection | None, begun: KeyRejection | None, forgotten: bool = False
@@ -674,26 +689,8 @@ class KeyTable:
 
     def rejections(self) -> list[tuple[Key, KeyRejection]]:
         """Return the keys that the provider rejects now."""
-        with self._lock, self._steps:
-            found = [(key, in_force(queue.admission.rejection)) for key, queue in self._queues.items()]
+        found = self._step(
+            lambda out: ([], [(key, in_force(queue.admission.rejection)) for key, queue in self._queues.items()]),
+            list[tuple[Key, KeyRejection | None]],
+        )
         return [(key, rejection) for key, rejection in found if rejection is not None]
-
-    def _wake_all(self, to_wake: list[Waiter], out: list[events.Event] | None) -> None:
-        dead = [waiter for waiter in to_wake if not wake(waiter)]
-        while dead:
-            # Its event loop is closed: its place or its permit stays unused.
-            dead += [waiter for waiter in self._remove(dead.pop(), out) if not wake(waiter)]
-
-    def _drain(self) -> None:
-        while self._dropped:
-            out = self._out()
-            with self._lock, self._steps:
-                try:
-                    permit, outcome = self._dropped.popleft()
-                except IndexError:
-                    return
-                to_wake = self._settle(permit, outcome, out)
-            if permit.trace is not None:
-                permit.trace.deliver()
-            self._wake_all(to_wake, out)
-            self._listeners.pending.extend(out or ())

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context
+from threading import get_ident
 
 from tidegate.core import events
 
@@ -25,11 +26,13 @@ class Listeners:
     settled after a drop, and of sharing; the next step of any call reports them.
     """
 
-    __slots__ = ("all", "pending")
+    __slots__ = ("_notifying", "all", "pending")
 
     def __init__(self) -> None:
         self.all: tuple[Listener, ...] = ()
         self.pending: deque[events.Event] = deque()
+        # Threads that are inside a listener.
+        self._notifying: set[int] = set()
 
     def add(self, listener: Listener) -> None:
         """Notify `listener` of every event from now on; the caller holds the key table's lock."""
@@ -45,12 +48,29 @@ class Listeners:
             self.pending.append(event)
 
     def emit(self, out: Iterable[events.Event]) -> None:
-        """Report the events in `pending`, then those in `out`; log a listener that raises, and keep it subscribed."""
+        """Report the events in `pending`, then those in `out`; log a listener that raises, and keep it subscribed.
+
+        A finalizer inside a listener, which may hold a lock, reports nothing: the listener's own thread does so later.
+        """
+        thread = get_ident()
+        if thread in self._notifying:
+            self.pending.extend(out)
+            return
+        try:
+            self._notifying.add(thread)
+            if self.pending:
+                self._report_pending()
+            for event in out:
+                self._notify(event)
+            if self.pending:
+                self._report_pending()
+        finally:
+            self._notifying.discard(thread)
+
+    def _report_pending(self) -> None:
         while self.pending:
             with suppress(IndexError):  # An empty context: the running call has no part in this event.
                 Context().run(self._notify, self.pending.popleft())
-        for event in out:
-            self._notify(event)
 
     def _notify(self, event: events.Event) -> None:
         for listener in self.all:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from tidegate.admission import key_hook
 from tidegate.admission.arguments import checked_cost
 from tidegate.admission.drive import adrive, drive
+from tidegate.admission.executors import PATIENCE
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.key_table import KeyTable, today
 from tidegate.admission.listeners import next_call_number
@@ -31,8 +32,9 @@ from tidegate.admission.suspensions import (
 )
 from tidegate.admission.wait_queue import ReadyCallback, Waiter
 from tidegate.core import events
-from tidegate.core.limiter_state import Permit
+from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.saved_state import SavedKey, export, export_quotas
+from tidegate.core.snapshot import HeadWait
 from tidegate.core.unavailability import AVAILABLE, NEVER, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.core.wait_text import CLOSED, awaited
@@ -173,10 +175,15 @@ class RateLimitRegistry(KeyTable):
 
         It holds digests of credentials only where `Settings.digest_key` was given.
         """
-        with self._lock, self._steps:
+
+        def step(out: Out) -> tuple[list[Waiter], dict[Key, SavedKey]]:
             now = self.clock()
             taken = {key: export(queue.admission, now) for key, queue in self._queues.items()}
-            taken |= {key: SavedKey(export_quotas(each.quotas, now), {}) for key, each in self._accounts.controllers()}
+            for key, account in self._accounts.controllers():
+                taken[key] = SavedKey(export_quotas(account.quotas, now), {})
+            return [], taken
+
+        taken = self._step(step, dict[Key, SavedKey])
         today, told = self._calendar(), bool(self._digests)
         keys = [LearnedKey.of(key, each, today, told) for key, each in taken.items() if each.quotas or each.gates]
         return LearnedState(digests=self._digests, keys=tuple(keys[-MAX_KEYS:]))
@@ -196,25 +203,22 @@ class RateLimitRegistry(KeyTable):
         cost = checked_cost(cost)
         if not isinstance(key, Key):
             raise ConfigurationError("key", key, "a tidegate.Key")
-        out = self._out()
-        with self._lock, self._steps:
+
+        def step(out: Out) -> tuple[list[Waiter], Permit | NotReady]:
             now = self.clock()
             queue = self._queue_of(key, DEFAULT_WINDOW, now)
             now = now if self._shared is None else self._shared.enter(queue, now)
             admission = queue.admission
-            to_wake: list[Waiter] = []
-            free = not queue.waiting.count and admission.rejection is None
-            if free and admission.ready_at(cost, now)[0] <= now:
+            if not queue.waiting.count and admission.rejection is None and admission.ready_at(cost, now)[0] <= now:
                 permit = admission.admit(cost, now, 0.0, out, call=0 if out is None else next_call_number())
                 permit.thread = threading.get_ident()
-                answer: Permit | NotReady = permit
-            else:
-                to_wake, answer = self._admit_or_refuse(queue, cost, now, out)
-                if wake is not None and not answer:
-                    queue.ready_callbacks.setdefault(wake, ReadyCallback(wake))
-        if to_wake or out or self._dropped or self._records:
-            self._act(to_wake, out)
-        return answer
+                return [], permit
+            to_wake, answer = self._admit_or_refuse(queue, cost, now, out)
+            if wake is not None and not answer:
+                queue.ready_callbacks.setdefault(wake, ReadyCallback(wake))
+            return to_wake, answer
+
+        return self._step(step, lambda: NotReady(self.clock() + PATIENCE, "queue", queued=True))
 
     def _admit_or_refuse(
         self, queue: KeyQueue, cost: Cost, now: float, out: list[events.Event] | None
@@ -246,9 +250,12 @@ class RateLimitRegistry(KeyTable):
 
     def unavailable(self, key: Key) -> KeyOutage:
         """Return for how long `key` has answered no call, and why; zero seconds for an unknown key."""
-        with self._lock, self._steps:
+
+        def step(out: Out) -> tuple[list[Waiter], KeyOutage]:
             queue = self._queues.get(key)
-            return queue.admission.unavailable(self.clock()) if queue is not None else AVAILABLE
+            return [], queue.admission.unavailable(self.clock()) if queue is not None else AVAILABLE
+
+        return self._step(step, lambda: AVAILABLE)
 
     def suspend(
         self,
@@ -298,25 +305,30 @@ class RateLimitRegistry(KeyTable):
         if held is not None:
             ends_in = (held.until - self._calendar()).total_seconds()
             return Advice(0, True, held.until, f"suspended: {held.reason or 'no reason given'}", ends_in)
-        name, slots = normalised(target), 0.0
-        with self._lock, self._steps:
-            now = self.clock()
+        name, most = normalised(target), wanted if most is None else most
+
+        def step(out: Out) -> tuple[list[Waiter], HeadWait | float]:
+            now, slots = self.clock(), 0.0
             queues = [queue for key, queue in self._queues.items() if covers(name, key)]
             for queue in queues:
                 closing = queue.closing(now)
                 if closing.gate in CLOSED:
-                    left = closing.seconds
-                    until = None if left is None else self._calendar() + timedelta(seconds=left)
-                    return Advice(0, True, until, awaited(closing.gate), left)
+                    return [], closing
                 slots += INFINITY if queue.admission.untested else queue.admission.concurrency.limit
-        most = wanted if most is None else most
-        return Advice(max(0, int(min(wanted, most, slots if queues else INFINITY)) - active))
+            return [], slots if queues else INFINITY
+
+        found = self._step(step, lambda: 0.0)
+        if isinstance(found, HeadWait):
+            left = found.seconds
+            until_time = None if left is None else self._calendar() + timedelta(seconds=left)
+            return Advice(0, True, until_time, awaited(found.gate), left)
+        return Advice(max(0, int(min(wanted, most, found)) - active))
 
     def _hold(self, target: str, until: float) -> None:
         """Close the keys of a target until a monotonic instant; minus infinity opens them."""
-        out, to_wake = self._out(), list[Waiter]()
-        with self._lock, self._steps:
-            now = self.clock()
+
+        def step(out: Out) -> tuple[list[Waiter], None]:
+            now, to_wake = self.clock(), list[Waiter]()
             ended = {each for each in self._held if until <= now and names_same(each, target)}
             self._held = {each: end for each, end in self._held.items() if end > now and each not in ended}
             if until > now:
@@ -325,7 +337,9 @@ class RateLimitRegistry(KeyTable):
                 if covers(target, key):
                     self._close_held(queue, now)
                     to_wake += self._pump(queue, now, out)
-        self._act(to_wake, out)
+            return to_wake, None
+
+        self._step(step, lambda: self._deferred.append(lambda out: step(out)[0]))
 
     def _close_held(self, queue: KeyQueue, now: float) -> None:
         key = queue.admission.key

@@ -12,13 +12,12 @@ A log that stays locked, or is unreadable, never holds up a call: the process th
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
+from typing import Any
 
 from tidegate.admission.account_queue import ModelQueue
 from tidegate.admission.accounts import SharingModels
@@ -156,7 +155,12 @@ class LogSession:
             replica.held_until = -INFINITY
             return
         replica.stepping = True
-        self._opened.append(self)
+        if self in self._opened:
+            # An interrupt of the program cut off its last end.
+            self.end()
+            replica.stepping = True
+        else:
+            self._opened.append(self)
         if log is None:
             return
         try:
@@ -334,57 +338,6 @@ class LogSession:
         replica.lose(0, self._clock())
 
 
-class LogSteps:
-    """Context inside the key table's lock, at whose end the steps at the logs end.
-
-    The lock itself stays outside: an interrupt of the program may break this context off at any place, and its rest is
-    done at the next one. Events that no later step may append are given to `records`, which run with the lock free.
-    """
-
-    __slots__ = ("_clock", "_lock", "_records", "_sleep", "opened")
-
-    def __init__(self, clock: Callable[[], float], lock: threading.Lock, records: deque[Callable[[], object]]) -> None:
-        self._clock = clock
-        # Time that a test moves does not pass while a thread sleeps.
-        self._sleep: Callable[[float], None] = time.sleep if clock is time.monotonic else _yield
-        self._lock = lock
-        self._records = records
-        self.opened: list[LogSession] = []
-
-    def __enter__(self) -> None:
-        if self.opened:
-            self._end()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.opened:
-            self._end()
-
-    def renew(self, lock: threading.Lock) -> None:
-        """Use a new lock in a child process."""
-        self._lock = lock
-        self.opened.clear()
-
-    def _end(self) -> None:
-        while self.opened:
-            session = self.opened[-1]
-            if session.end() and not session.waits:
-                self._records.append(partial(self._append, session))
-            self.opened.pop()
-
-    def _append(self, session: LogSession) -> None:
-        """Append events that no later step may: this process may never use the key again."""
-        for attempt in range(YIELDS):
-            self._sleep(0.0 if attempt < YIELDS // 2 else LOCKED)
-            with self._lock:
-                session.begin(self._clock())
-                left = session.end()
-                self.opened.clear()
-            if not left:
-                return
-
-
 def _yield(seconds: float) -> None:
     time.sleep(0)
 
@@ -392,8 +345,8 @@ def _yield(seconds: float) -> None:
 class SharedKeys:
     """The keys that a key table shares with other processes through the logs of `carrier`.
 
-    `lock` is the lock of the key table, and `steps` a context inside it at each use of a key. `notify` receives the
-    events of sharing, `records` what is to be done with the lock free.
+    `step` runs a step of the key table. `notify` receives the events of sharing, `records` what is to be done with the
+    table's lock free.
     """
 
     def __init__(
@@ -403,7 +356,7 @@ class SharedKeys:
         clock: Callable[[], float],
         secret: bytes,
         notify: Callable[[events.Event], object],
-        lock: threading.Lock,
+        step: Callable[..., Any],
         records: deque[Callable[[], object]],
     ) -> None:
         self._carrier = carrier
@@ -411,7 +364,11 @@ class SharedKeys:
         self._settings = settings
         self._clock = clock
         self._secret = secret
-        self.steps = LogSteps(clock, lock, records)
+        self._step = step
+        self._records = records
+        # Time that a test moves does not pass while a thread sleeps.
+        self._sleep: Callable[[float], None] = time.sleep if clock is time.monotonic else _yield
+        self.opened: list[LogSession] = []
         self.sessions: dict[bytes, LogSession] = {}
         self._reasons: dict[Key, str] = {}
 
@@ -470,14 +427,36 @@ class SharedKeys:
         # Another process may have used its own clock since: no event is earlier than one that was read.
         return max(now, self._clock()) if replica.shared else now
 
+    def end_steps(self) -> None:
+        """End the steps at the logs; an interrupt of the program leaves the rest to the next end."""
+        while self.opened:
+            session = self.opened[-1]
+            if session.end() and not session.waits:
+                self._records.append(partial(self._append, session))
+            self.opened.pop()
+
+    def _append(self, session: LogSession) -> None:
+        """Append events that no later step may: this process may never use the key again."""
+
+        def step(out: Out) -> tuple[list[Waiter], bool]:
+            session.begin(self._clock())
+            left = session.end()
+            self.opened.clear()
+            return [], left
+
+        for attempt in range(YIELDS):
+            self._sleep(0.0 if attempt < YIELDS // 2 else LOCKED)
+            if not self._step(step, lambda: True):
+                return
+
     def before_fork(self) -> None:
         """Number the attempts in flight, so that parent and child know each by one number."""
         for session in self.sessions.values():
             session.replica.begin_sharing()
 
-    def after_fork(self, lock: threading.Lock) -> None:
-        """Become new members of all logs in a child process, whose key table has a new lock."""
-        self.steps.renew(lock)
+    def after_fork(self) -> None:
+        """Become new members of all logs in a child process."""
+        self.opened.clear()
         self._carrier.after_fork()
         for session in self.sessions.values():
             session.forked()
@@ -517,7 +496,7 @@ class SharedKeys:
         for left in [name for name, each in self.sessions.items() if each.left]:
             del self.sessions[left]
         session = self.sessions[name] = LogSession(
-            log, replica, self._clock, self.steps.opened, partial(self._note_change, named)
+            log, replica, self._clock, self.opened, partial(self._note_change, named)
         )
         return session
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, merge
 from typing import Any, Protocol
 
@@ -26,6 +26,7 @@ class Waker(Protocol):
 
     A waker may also have these attributes. `loop` is the event loop of the call, None for a thread; `thread` is the
     identifier of its thread. `blocks` says that this thread has a running event loop, which the call blocks.
+    `nudge()` makes the call look soon, from a finalizer, which may run inside any code; without it `wake` does.
     """
 
     def wake(self) -> bool:
@@ -49,7 +50,8 @@ class Waiter:
     A call may wait long, so its price is computed when it is the head, from the knowledge by then. `queue` is its key
     queue, and `executor` runs it. A call that need not wait gets one of two results. `replay` is an answer in place of
     an attempt. `opens_at` is the instant, after its deadline, at which its gate (a limiter of the key) opens. `number`
-    joins its events, 0 where nothing reports them.
+    joins its events, 0 where nothing reports them. `held` is the last permit that it took, and settles.
+    `twin_of` is its identity, once it waits. `inside` are the permits of calls of its key that wait for its end.
     """
 
     __slots__ = (
@@ -58,6 +60,8 @@ class Waiter:
         "deadline_entry",
         "executor",
         "following",
+        "held",
+        "inside",
         "is_queued",
         "is_unsent",
         "joined_at",
@@ -71,14 +75,20 @@ class Waiter:
         "priority",
         "queue",
         "replay",
+        "twin_of",
         "until",
         "waker",
     )
 
+    held: Permit | None
+
     def __init__(self, make_waker: Callable[[], Waker], priority: int) -> None:
+        # A call that was admitted at once holds its permit already.
         self.priced_version = -1
         self.cost = UNPRICED
         self.make_waker = make_waker
+        self.inside: tuple[Permit, ...] = ()
+        self.twin_of: Hashable | None = None
         self.waker: Waker | None = None
         self.executor: Executor | None = None
         self.priority = priority
@@ -101,6 +111,10 @@ class Waiter:
     def immediate(self) -> bool:
         """Return whether the call goes now or not at all."""
         return False
+
+    def identity(self) -> Hashable | None:
+        """Return what makes two calls of one key the same request; None for a call that has no equals."""
+        return None
 
     def receives(self, answer: ReplayableRefusal | None) -> bool:
         """Return whether the call may be given this answer to another one: it carries the same credential."""
@@ -318,6 +332,41 @@ class ExecutorGroup:
                 soonest = first
         return soonest
 
+    def set_timer(self, ready: float, to_wake: list[Waiter]) -> None:
+        """Make the first call the holder of its timer, and wake it if the timer must be shortened."""
+        timer_holder, earliest = self.first, self.earliest()
+        if timer_holder is None or earliest is None:
+            return
+        until = min(ready, self.watch_at, earliest.deadline)
+        if self.timer_holder is not timer_holder:
+            if self.timer_holder is not None:
+                self.timer_holder.until = None
+            self.timer_holder = timer_holder
+        sooner = timer_holder.until is None or until < timer_holder.until - 1e-6
+        timer_holder.until = until if until < INFINITY else None
+        if sooner and until < INFINITY:
+            to_wake.append(timer_holder)
+
+    def ensure_timer(self, to_wake: list[Waiter]) -> None:
+        """Ensure that the group's timer meets its first deadline, wherever the group is in the queue."""
+        earliest, timer_holder = self.earliest(), self.timer_holder
+        if earliest is None or self.stalled:
+            return
+        if timer_holder is None or (timer_holder.until is None and earliest.deadline < INFINITY):
+            self.set_timer(INFINITY, to_wake)
+        elif timer_holder.until is not None and earliest.deadline < timer_holder.until - 1e-6:
+            self.set_timer(timer_holder.until, to_wake)
+
+    def missed(self, now: float, running_thread: int) -> bool:
+        """Return whether the group did not look at an instant at which it had to."""
+        timer_holder, executor = self.timer_holder, self.executor
+        return (
+            timer_holder is not None
+            and timer_holder.until is not None
+            and executor is not None
+            and (executor.is_late(timer_holder.until, now, running_thread))
+        )
+
     def _compact(self) -> None:
         if len(self._deadlines) <= 2 * self.count + 64:
             return
@@ -417,10 +466,22 @@ class WaitQueue:
 
     def clear(self) -> None:
         """Forget all calls: after a fork they wait in the parent."""
-        for group in list(self.groups.values()):
-            for gone in list(group.in_order()):
-                group.dequeue(gone)
-            self._forget(group)
+        for waiter in self.in_order():
+            waiter.is_queued = False
+        self._reset()
+
+    def rebuild(self, waiters: Iterable[Waiter]) -> None:
+        """Rebuild the queue of these calls in their order, whatever an interrupt has left half done."""
+        self._reset()
+        for waiter in sorted(waiters, key=_order):
+            waiter.previous = waiter.following = waiter.deadline_entry = waiter.until = None
+            self.enqueue(waiter)
+
+    def _reset(self) -> None:
+        for group in self.groups.values():
+            if group.executor is not None:
+                group.executor.groups.discard(group)
+        self.groups = {}
         self._order = []
         self.passed_over = []
         self.active_groups = 0
@@ -445,3 +506,13 @@ def _order(waiter: Waiter) -> tuple[int, int]:
 
 def _place(waiter: Waiter) -> int:
     return waiter.place
+
+
+def priced(price: Price, estimate: CostEstimator, otherwise: Cost) -> Cost:
+    """Return the price of a call; that of `otherwise` where it fails."""
+    # Runs under the lock, in the step of any call: a price that fails leaves the old cost.
+    try:
+        cost = price(estimate)
+        return cost if cost is UNPRICED or cost.sound else cost.mended()
+    except Exception:
+        return otherwise

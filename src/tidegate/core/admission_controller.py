@@ -87,7 +87,6 @@ class AdmissionController(LimiterState):
 
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
         """Take back a permit whose attempt was never sent, with all its effects."""
-        permit.settled = True
         if not permit.beyond:
             self.concurrency.withdrawn(len(self.permits_in_flight))
         if self.pacer.active and permit.mark >= 0:
@@ -153,7 +152,6 @@ class AdmissionController(LimiterState):
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
         """Release the slot and learn from the attempt's outcome. `draw` is uniform in [0, 1)."""
         saturation = len(self.permits_in_flight)
-        permit.settled = True
         self._end(permit)
         self.used_at = now
         if outcome.ignored:
@@ -210,9 +208,21 @@ class AdmissionController(LimiterState):
         if self.breaker.state is BreakerState.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)
 
+    def unowned(self) -> list[Permit]:
+        """Return the permits in flight of calls that have not run since, or that an interrupt cut off."""
+        return [permit for permit in self.permits_in_flight.values() if not permit.thread]
+
+    def count_lost(self) -> None:
+        """Count those attempts as abandoned whose end an interrupt of the program left uncounted."""
+        counts = self.counts
+        ended = counts.answered + counts.refused + counts.failed + counts.abandoned
+        counts.abandoned += max(0, counts.attempts - ended - self.in_flight)
+
     def _end(self, permit: Permit) -> None:
-        """Remove an attempt from those in flight, and drop its event loop: charges keep permits for a window."""
+        """Take a permit out of those in flight, and drop its event loop: charges keep permits for a window."""
+        # In this order: an interrupt of the program between both leaves a permit that can still be settled.
         self.permits_in_flight.pop(permit.order, None)
+        permit.settled = True
         loop, permit.loop = permit.loop, None
         if self.stalled_loops and all(each.loop is not loop for each in self.permits_in_flight.values()):
             # The loop removes itself too, without the lock.

@@ -252,7 +252,7 @@ class Pacer:
         """
         self._floor.know(latency)
         self._floor.trying = False
-        self.active, self._seeded = True, False
+        self._seeded = False
         self._most = run.most
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
         self.gauge.note(run, sent_at)
@@ -272,7 +272,7 @@ class Pacer:
             self._start_up(ANNOUNCED_SHARE * run.most if rate > ANNOUNCED_NEAR * run.most else rate, now)
         self.spacing.ready(0.0, now)
         self.spacing.wait_alone(wait)
-        self.spacing.waits = 0
+        self.spacing.waits, self.active = 0, True  # Last: an interrupt leaves no active pacer without a rate.
 
     def refused(
         self,

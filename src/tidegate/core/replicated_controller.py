@@ -355,6 +355,11 @@ class ReplicatedController(AdmissionController):
         super().learn_usage(facts, usage, now)
         replica.tell(now, ReplicaEvent(EventKind.USAGE, self.tag, facts=facts, usage=usage))
 
+    def unowned(self) -> list[Permit]:
+        """Return such permits of this member, as the base class; those of other members have no thread either."""
+        found = super().unowned()
+        return found if self.replica.alone else [permit for permit in found if permit in self.replica.serials]
+
     def forked(self) -> None:
         """Give up the attempts in flight in a child process: the parent's log ends them there."""
         self.generation += 1

@@ -168,7 +168,7 @@ class Keys:
         return found
 
 
-_numbering = threading.Lock()
+_numbering = threading.RLock()
 _numbers: weakref.WeakValueDictionary[tuple[Pairs, int], KeyAttributes] = weakref.WeakValueDictionary()
 
 
@@ -222,7 +222,7 @@ def _is_model(key: Key) -> bool:
 
 def _after_fork_in_child() -> None:
     global _numbering
-    _numbering = threading.Lock()
+    _numbering = threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):

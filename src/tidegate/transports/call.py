@@ -13,7 +13,7 @@ import logging
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import ceil
@@ -262,7 +262,18 @@ class HttpCall(GovernedCall, ABC):
     It holds the function that the SDK called, as `wrapped(*args, **kwargs)`, and whether the answer streams.
     """
 
-    __slots__ = ("args", "kwargs", "mocks", "provider", "request_facts", "secrets", "stream", "token_bounds", "wrapped")
+    __slots__ = (
+        "args",
+        "kwargs",
+        "mocks",
+        "provider",
+        "request_facts",
+        "secrets",
+        "sending",
+        "stream",
+        "token_bounds",
+        "wrapped",
+    )
 
     token_bounds: bool
     """Whether the end of its token is its deadline, as nothing can renew that token here."""
@@ -283,6 +294,7 @@ class HttpCall(GovernedCall, ABC):
         self.args = args
         self.kwargs = kwargs
         self.stream = stream
+        self.sending = sending
         registry, route = binding.registry, sending.route
         provider = route.provider
         # A wrapped client is governed even if a mock answers it. With a process-wide install, tests that use SDKs must
@@ -304,6 +316,11 @@ class HttpCall(GovernedCall, ABC):
     def request(self) -> Any:
         """Return the stack's request."""
         return self.args[0] if self.args else self.kwargs["request"]
+
+    def identity(self) -> Hashable | None:
+        """Return the path, the query and the body of the request; None where the body cannot be read twice."""
+        sending = self.sending
+        return None if sending.body is None else (sending.route.path, sending.query, sending.body)
 
     def try_start(self) -> Permit | None:
         """Return a permit if the call may go at once, else None."""

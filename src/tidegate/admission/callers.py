@@ -1,0 +1,79 @@
+"""The calls that wait at one key, whatever becomes of them: equal ones of threads, and those inside other calls."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable
+from itertools import islice
+
+from tidegate.admission.wait_queue import Waiter, WaitQueue
+from tidegate.core.limiter_state import Permit
+
+SEARCHED_TWINS = 8
+"""Newest calls of one request among which one that waits is looked for. Raising it finds one behind more calls that are
+in flight. Chosen: the newest one waits, unless it was just sent."""
+
+
+class Callers:
+    """The calls that wait at one key until they look: queued, or with a result that they have not seen yet.
+
+    `nested` are those inside other calls of the key.
+    """
+
+    __slots__ = ("_twins", "nested", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: set[Waiter] = set()
+        self.nested: dict[Waiter, None] = {}
+        # The calls of each request from threads, in order of arrival.
+        self._twins: dict[Hashable, dict[Waiter, None]] = {}
+
+    def add(self, waiter: Waiter) -> None:
+        """Note a call that waits from now on."""
+        self.waiting.add(waiter)
+        if waiter.inside:
+            self.nested[waiter] = None
+
+    def discard(self, waiter: Waiter) -> None:
+        """Note that a call has seen its permit."""
+        self.waiting.discard(waiter)
+
+    def forget(self, waiter: Waiter) -> None:
+        """Forget a call that has ended; safe in a finalizer."""
+        self.waiting.discard(waiter)
+        self.nested.pop(waiter, None)
+        twins = self._twins.get(waiter.twin_of)
+        if twins is not None:
+            twins.pop(waiter, None)
+            if not twins:
+                self._twins.pop(waiter.twin_of, None)
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self.waiting.clear()
+        self.nested.clear()
+        self._twins.clear()
+
+    def replace_twin(self, waiter: Waiter, queue: WaitQueue) -> None:
+        """Give a new call of a thread the place of the same request that joined before it; that one goes last.
+
+        A thread cannot be cancelled: a program that has waited long enough abandons it, and sends the request again
+        from another one. The abandoned call must not stand before the one that is waited for. Equal calls that are all
+        waited for may change places.
+        """
+        identity = waiter.twin_of = waiter.identity()
+        if identity is None:
+            return
+        twins = self._twins.setdefault(identity, {})
+        twin = next((each for each in islice(reversed(twins), SEARCHED_TWINS) if each.is_queued), None)
+        twins[waiter] = None
+        if twin is not None and twin.priority == waiter.priority:
+            waiter.place = twin.place
+            queue.dequeue(twin)
+            twin.place, twin.until = 0, None
+            queue.enqueue(twin)
+
+    def next_nested(self, in_flight: Collection[Permit]) -> list[Waiter]:
+        """Return the call to admit where calls that wait for such calls hold all slots: none would ever end."""
+        nested = [waiter for waiter in self.nested if waiter.is_queued]
+        outer = {permit for waiter in nested for permit in waiter.inside}
+        return nested[:1] if all(permit in outer for permit in in_flight) else []

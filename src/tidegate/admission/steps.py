@@ -1,0 +1,228 @@
+"""Steps of a key table under its lock, and the rests of steps that finalizers and interrupts leave.
+
+Theory of operation. The garbage collector and signal handlers run at any point, also inside a step. What a finalizer
+has to do is deferred to the next step of any call. Any other use of the table inside a step of its own thread does not
+wait for that step, and changes nothing. A step that an interrupt cuts off is mended by the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from tidegate.admission.blocked_loops import wake
+from tidegate.admission.listeners import Listeners
+from tidegate.admission.rejection_log import write_record
+from tidegate.admission.wait_queue import Waiter
+from tidegate.core import events
+from tidegate.core.limiter_state import Out
+from tidegate.core.snapshot import HeadWait
+from tidegate.core.values import Outcome
+from tidegate.errors import ConfigurationError, PermitMisuse
+
+if TYPE_CHECKING:
+    from tidegate.admission.key_queue import KeyQueue
+    from tidegate.admission.shared_keys import SharedKeys
+
+NUDGED = 8
+"""Executors of waiting calls that a finalizer wakes, at most, so that one of them does its rest. Raising it wakes more
+in vain; lowering it trusts fewer not to be stalled. Chosen: as many as watch a queue (`key_queue.WATCHERS`)."""
+
+T = TypeVar("T")
+
+Rest: TypeAlias = Callable[[Out], list[Waiter]]
+"""Rest of a step: it runs under the lock, and returns the waiters to wake. Its repetition does nothing more."""
+
+logger = logging.getLogger("tidegate")
+
+
+class StepTable:
+    """The lock of a key table, and what is done inside and after it; `_mend` makes consistent what was cut off."""
+
+    _shared: SharedKeys | None
+
+    def __init__(self) -> None:
+        # It lets a signal handler or a finalizer in, which then finds that a step is under way on its own thread.
+        self._lock = threading.RLock()
+        self._stepping = False
+        self._listeners = Listeners()
+        # Log records to write, and shared logs to append to, with the lock free.
+        self._records: deque[Callable[[], object]] = deque()
+        # Rests of steps: of finalizers, which take no lock, and of what an interrupt has cut off.
+        self._deferred: deque[Rest] = deque()
+
+    def emit(self, event: events.Event) -> None:
+        """Notify the listeners of an event that needed no lock."""
+        self._act([], [event])
+
+    @property
+    def listening(self) -> bool:
+        """Return whether any listener is subscribed."""
+        return bool(self._listeners.all)
+
+    def catch_up(self) -> None:
+        """Do what is deferred, and report its events."""
+        if self._deferred or self._records or self._listeners.pending:
+            self._act([], None)
+
+    def _step(self, body: Callable[[Out], tuple[list[Waiter], T]], otherwise: Callable[[], T]) -> T:
+        """Run one step: `body` under the lock, with the list of its events, then wake and report.
+
+        Inside a step of this thread return what `otherwise` returns.
+        """
+        out = self._out()
+        try:
+            if self._deferred:
+                self._drain()
+            with self._lock:
+                if self._stepping:
+                    return otherwise()
+                self._stepping = True
+                try:
+                    to_wake, result = body(out)
+                finally:
+                    try:
+                        if self._shared is not None:
+                            self._shared.end_steps()
+                    finally:
+                        self._stepping = False
+            if to_wake or out or self._deferred or self._records:
+                self._act(to_wake, out)
+        except (PermitMisuse, ConfigurationError):
+            raise
+        except BaseException:
+            self._deferred.append(self._mend)
+            raise
+        return result
+
+    def _apply(self, change: Callable[[], object], always: bool = False) -> None:
+        """Run a step that admits nothing; inside another step of this thread only if it is to happen `always`."""
+        self._step(lambda out: ([], change()), change if always else nothing)
+
+    def _defer(self, rest: Rest, queue: KeyQueue | None) -> None:
+        """Leave the rest of a step to the next step of any call; wake a few that wait for `queue`, to make one."""
+        self._deferred.append(rest)
+        if queue is None:
+            return
+        # Without the lock: what another thread changes at the same time is looked at by its own step.
+        for callback in list(queue.ready_callbacks.values()):
+            callback.wake()
+        for group in list(queue.waiting.groups.values())[:NUDGED]:
+            first = group.first
+            if first is not None and first.waker is not None:
+                getattr(first.waker, "nudge", first.waker.wake)()
+
+    def _act(self, to_wake: list[Waiter], out: list[events.Event] | None) -> None:
+        """Wake waiters, do what is deferred, write records and notify listeners, with the lock free."""
+        self._wake_all(to_wake)
+        if self._deferred:
+            self._drain()
+        while self._records:
+            with suppress(IndexError):
+                write_record(self._records.popleft())
+        if out or self._listeners.pending:
+            self._listeners.emit(out or ())
+
+    def _wake_all(self, to_wake: list[Waiter]) -> None:
+        for waiter in to_wake:
+            if not wake(waiter):
+                # Its event loop is closed: its place or its permit stays unused.
+                self._deferred.append(partial(self._take_out, waiter))
+
+    def _drain(self) -> None:
+        """Do what is deferred; an interrupt leaves it to the next step."""
+        while self._deferred:
+            out = self._out()
+            with self._lock:
+                if self._stepping:
+                    return
+                self._stepping = True
+                try:
+                    to_wake = self._rest(out)
+                finally:
+                    try:
+                        if self._shared is not None:
+                            self._shared.end_steps()
+                    finally:
+                        self._stepping = False
+            self._listeners.pending.extend(out or ())
+            self._wake_all(to_wake)
+
+    def _rest(self, out: Out) -> list[Waiter]:
+        if not self._deferred:
+            return []
+        try:
+            to_wake = self._deferred[0](out)
+        except Exception as error:
+            # It must fail no call, and not come again.
+            to_wake, text = [], "rest of a step failed: %s was raised; what it was to give back may be lost"
+            self._records.append(partial(logger.error, text, type(error).__name__, exc_info=error))
+        self._deferred.popleft()
+        return to_wake
+
+    def _mend(self, out: Out) -> list[Waiter]:
+        """Mend what an interrupt of the program cut off."""
+        raise NotImplementedError
+
+    def _take_out(self, waiter: Waiter, out: Out) -> list[Waiter]:
+        """Take a call out of its queue, with an unused permit."""
+        raise NotImplementedError
+
+    def _out(self) -> list[events.Event] | None:
+        return [] if self._listeners.all else None
+
+
+class CallTable(StepTable):
+    """Steps that count how calls end."""
+
+    clock: Callable[[], float]
+
+    def count_resent(self, waiter: Waiter, after: Outcome, is_second: bool) -> None:
+        """Count a repeated attempt; `after` is the call's last outcome."""
+        self._apply(lambda: waiter.queue.admission.counts.note_resent(after, is_second))
+
+    def count_given_up(self, waiter: Waiter, outcome: Outcome | None = None) -> None:
+        """Count a call that is given up for lack of capacity, after its last `outcome` (None: it had none)."""
+        self._apply(lambda: waiter.queue.admission.counts.note_given_up(outcome))
+
+    def count_left(self, waiter: Waiter) -> None:
+        """Count a call that its caller ended while it was not in flight; safe in a finalizer."""
+        if waiter.queue is not None:
+            self._deferred.append(partial(_count_left, waiter.queue))
+
+    def closing(self, waiter: Waiter) -> HeadWait:
+        """Return the gate that now holds back the queue of a call, and until when."""
+        queue: KeyQueue | None = waiter.queue
+        unknown = HeadWait("", None)
+        if queue is None:
+            return unknown
+        return self._step(lambda out: ([], queue.closing(self.clock())), lambda: unknown)
+
+    def count_failed(self, waiter: Waiter, outcome: Outcome) -> None:
+        """Count a call whose failure is handed back."""
+        self._apply(lambda: waiter.queue.admission.counts.note_failed_call(outcome))
+
+    def count_replayed(self, waiter: Waiter, outcome: Outcome) -> None:
+        """Count a call that gets the answer of another one, `outcome`."""
+
+        def step(out: Out) -> tuple[list[Waiter], None]:
+            counts = waiter.queue.admission.counts
+            counts.note_failed_call(outcome)
+            counts.replayed += 1
+            return [], None
+
+        self._step(step, nothing)
+
+
+def nothing() -> None:
+    """Do nothing inside another step."""
+
+
+def _count_left(queue: KeyQueue, out: Out) -> list[Waiter]:
+    queue.admission.counts.left += 1
+    return []

@@ -1,0 +1,159 @@
+"""Calls of threads that were abandoned and asked again: the same request waits twice, and only the last is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import pytest
+
+from tests.core.values import KEY
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.wait_queue import Waiter
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Kind, Outcome
+from tidegate.settings import Settings
+from tidegate.testing import VirtualClock
+
+OK = Outcome(Kind.OK)
+
+
+class ThreadStub:
+    """The waker of a thread, or of a task of an event loop."""
+
+    blocks = False
+
+    def __init__(self, thread: int, loop: object) -> None:
+        self.thread, self.loop = thread, loop
+
+    def wake(self) -> bool:
+        return True
+
+    def arm(self, until: float) -> bool:
+        return True
+
+
+class Request(Waiter):
+    """A call of its own thread that sends `body`."""
+
+    threads = iter(range(1, 10_000))
+
+    def __init__(self, body: Hashable, loop: object = None, priority: int = 0, deadline: float = 3600.0) -> None:
+        waker = ThreadStub(next(self.threads), loop)
+        super().__init__(lambda: waker, priority)
+        self.body, self.deadline = body, deadline
+
+    def identity(self) -> Hashable | None:
+        return self.body
+
+
+class Line:
+    """A key of one slot that is taken, and the calls that wait for it."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        settings = Settings(start_concurrency=1, max_concurrency=1)
+        self.registry = RateLimitRegistry(settings, clock=clock, draw=lambda: 0.5)
+        permit = self.registry.try_admit(KEY)
+        assert isinstance(permit, Permit)
+        self.permit = permit
+        self.waiting: list[Request] = []
+
+    def join(self, *requests: Request) -> None:
+        for request in requests:
+            assert self.registry.enqueue(request, KEY, 60.0) is None
+            self.waiting.append(request)
+
+    def serve(self, outcome: Outcome = OK) -> Request:
+        """End the call in flight; return the next one."""
+        self.registry.settle(self.permit, outcome)
+        for request in self.waiting:
+            permit = self.registry.poll(request)
+            if permit is not None:
+                self.waiting.remove(request)
+                self.permit = permit
+                return request
+        raise AssertionError("no call was admitted")
+
+    def serve_all(self) -> list[Request]:
+        return [self.serve() for _ in list(self.waiting)]
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line(VirtualClock())
+
+
+def test_the_same_request_takes_the_place_of_the_one_before_which_goes_last(line: Line) -> None:
+    first, second, third, again = Request("a"), Request("b"), Request("c"), Request("a")
+    line.join(first, second, third, again)
+    assert line.serve_all() == [again, second, third, first]
+
+
+def test_each_repetition_has_the_place_of_the_first_one(line: Line) -> None:
+    tries = [Request("a") for _ in range(6)]
+    line.join(tries[0], Request("b"), *tries[1:])
+    assert line.serve() is tries[-1]
+
+
+def test_a_program_that_gives_up_and_asks_again_gets_every_answer_in_the_first_round(line: Line) -> None:
+    """Each of its requests is repeated once per round; the abandoned ones wait on for nobody."""
+    wanted = {name: Request(name) for name in range(20)}
+    line.join(*wanted.values())
+    served = []
+    while wanted:
+        name = line.serve().body
+        served.append(name)
+        del wanted[name]  # type: ignore[arg-type]
+        if len(served) % 5 == 0:
+            for each in wanted:
+                wanted[each] = Request(each)
+            line.join(*wanted.values())
+    assert served == list(range(20))
+
+
+def test_equal_requests_that_are_all_wanted_are_all_served(line: Line) -> None:
+    samples = [Request("a") for _ in range(9)]
+    line.join(*samples)
+    assert set(line.serve_all()) == set(samples)
+
+
+def test_workers_that_repeat_one_request_all_get_their_turn(line: Line) -> None:
+    turns = dict.fromkeys(range(6), 0)
+    workers = {}
+    for worker in turns:
+        workers[request := Request("a")] = worker
+        line.join(request)
+    for _ in range(60):
+        worker = workers.pop(line.serve())
+        turns[worker] += 1
+        workers[request := Request("a")] = worker
+        line.join(request)
+    assert min(turns.values()) >= 5, turns
+
+
+@pytest.mark.parametrize("other", [Request(None), Request("a", loop=object()), Request("b"), Request("a", priority=-1)])
+def test_a_call_with_no_equal_in_a_thread_goes_last(line: Line, other: Request) -> None:
+    first, second = Request("a"), Request("c")
+    line.join(first, second, other)
+    assert line.serve_all() == [first, second, other]
+
+
+def test_an_equal_one_that_left_or_was_sent_has_no_place_to_give(line: Line) -> None:
+    gone, second, again = Request("a"), Request("b"), Request("a")
+    line.join(gone, second)
+    line.registry.dequeue(gone)
+    line.waiting.remove(gone)
+    line.registry.catch_up()
+    line.join(again)
+    assert line.serve_all() == [second, again]
+
+
+def test_each_call_keeps_its_own_deadline() -> None:
+    clock = VirtualClock()
+    line = Line(clock)
+    first, again = Request("a", deadline=5.0), Request("a", deadline=50.0)
+    line.join(first, again)
+    clock.advance(6.0)
+    assert line.registry.poll(first) is None
+    assert line.registry.snapshot().waiting == 1
+    line.waiting.remove(first)
+    assert line.serve() is again

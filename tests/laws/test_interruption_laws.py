@@ -1,0 +1,359 @@
+"""Laws of steps that are cut off: by the garbage collector, which ends other calls, and by an interrupt of the program.
+
+CPython looks for signals where a function begins, after a call of one that is not Python's own, and where a loop
+repeats. A collection may begin at any bytecode. Each test takes one step, and cuts it at each of these places in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import faulthandler
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidegate
+from tidegate.core import events
+from tidegate.core.values import Cause, Kind, Outcome, RequestFacts, Usage
+from tidegate.errors import PermitMisuse
+
+KEY = tidegate.Key("p", "https://p.test", "abc", "m")
+OK = Outcome(Kind.OK)
+REFUSED = Outcome(Kind.RATE_LIMIT, Cause.RATE)
+SOURCE = str(Path(tidegate.__file__).parent)
+CUTS = 250
+"""Places at which a long step is cut, at most. Raising it takes longer."""
+
+HANGS = 120.0
+"""Seconds after which a test that hangs shows all stacks and ends the run."""
+
+LOOKS = frozenset({"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME", "PRECALL"})
+"""Instructions after which the interpreter looks for signals; `PRECALL` (3.11) does where it makes the call itself."""
+
+
+@pytest.fixture(autouse=True)
+def watchdog() -> Iterator[None]:
+    faulthandler.dump_traceback_later(HANGS, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The collector runs only where a test starts it, and looks only at what the test has made."""
+    call(make())
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    yield
+    gc.enable()
+    gc.unfreeze()
+
+
+class Cut:
+    """Runs a function, and `act` at the bytecode numbered `at` of tidegate's own code in it."""
+
+    def __init__(self, at: int, act: Callable[[], object], only_looks: bool) -> None:
+        self.at, self.act, self.only_looks = at, act, only_looks
+        self.seen, self.done = 0, False
+        self.before: dict[int, str] = {}
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        sys.settrace(self._enter)
+        try:
+            return function()
+        finally:
+            sys.settrace(None)
+
+    def _enter(self, frame: Any, event: str, argument: Any) -> Any:
+        if self.done or not frame.f_code.co_filename.startswith(SOURCE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._look
+
+    def _look(self, frame: Any, event: str, argument: Any) -> Any:
+        if event != "opcode" or self.done:
+            return self._look
+        before, name = self.before.get(id(frame), ""), dis.opname[frame.f_code.co_code[frame.f_lasti]]
+        self.before[id(frame)] = name
+        if self.only_looks and (before not in LOOKS or (before, name) == ("PRECALL", "CALL")):
+            return self._look
+        self.seen += 1
+        if self.seen == self.at:
+            self.done = True
+            sys.settrace(None)
+            self.act()
+        return self._look
+
+
+class Clock:
+    """A clock that is a little later at each look: waits are over at once, and limits open."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 0.01
+        return self.now
+
+
+def make(slots: int = 2) -> tidegate.RateLimitRegistry:
+    settings = tidegate.Settings(
+        start_concurrency=slots, max_concurrency=slots, share="off", telemetry=False, status=False
+    )
+    return tidegate.RateLimitRegistry(settings, clock=Clock(), draw=lambda: 0.5)
+
+
+class Abandoned:
+    """A coroutine of a call in flight, or in the queue, in a cycle that only the collector finds."""
+
+    def __init__(self, registry: tidegate.RateLimitRegistry) -> None:
+        self.coroutine = registry.aexecute(KEY, self.answer)
+        self.coroutine.send(None)
+
+    async def answer(self) -> int:
+        return await asyncio.Future()
+
+
+def abandon(registry: tidegate.RateLimitRegistry, kind: type[Abandoned] = Abandoned) -> None:
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> None:
+        kind(registry)
+
+    loop.run_until_complete(begin())
+    loop.close()
+
+
+def taken(registry: tidegate.RateLimitRegistry) -> Any:
+    permit = registry.try_admit(KEY)
+    assert permit
+    return permit
+
+
+def call(registry: tidegate.RateLimitRegistry) -> None:
+    registry.execute(KEY, lambda: None)
+
+
+def refused_once(registry: tidegate.RateLimitRegistry) -> None:
+    answers = iter([True, False])
+    registry.execute(KEY, lambda: next(answers), is_rate_limited=lambda result, error: bool(result))
+
+
+def failed(registry: tidegate.RateLimitRegistry) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        registry.execute(KEY, fail)
+
+
+def heard(registry: tidegate.RateLimitRegistry) -> None:
+    end = registry.subscribe(lambda event: None)
+    try:
+        registry.execute(KEY, lambda: None)
+    finally:
+        end()
+
+
+def awaited(registry: tidegate.RateLimitRegistry) -> None:
+    coroutine = registry.aexecute(KEY, lambda: asyncio.sleep(0))
+    asyncio._set_running_loop(loop := asyncio.new_event_loop())
+    try:
+        while True:
+            coroutine.send(None)
+    except StopIteration:
+        pass
+    finally:
+        asyncio._set_running_loop(None)
+        coroutine.close()
+        loop.close()
+
+
+def audited(registry: tidegate.RateLimitRegistry) -> None:
+    with tidegate.audit():
+        registry.execute(KEY, lambda: None)
+
+
+def streamed(registry: tidegate.RateLimitRegistry) -> None:
+    def stream() -> None:
+        *_, permit = registry._queues[KEY].admission.permits_in_flight.values()
+        registry.learn(permit, OK)
+        registry.learn_usage(permit, RequestFacts(), Usage(input_tokens=1, output_tokens=1))
+
+    registry.execute(KEY, stream)
+
+
+def looked(registry: tidegate.RateLimitRegistry) -> None:
+    registry.snapshot()
+    registry.export_state()
+    registry.forecast(KEY, None)
+    registry.unavailable(KEY)
+
+
+def spread(number: int) -> range:
+    """Places of a step of `number` places: all, or `CUTS` of them."""
+    return range(1, number + 1, 1 + number // CUTS)
+
+
+CALLS = [call, refused_once, failed, heard, awaited, audited, streamed, looked]
+
+
+def places(step: Callable[[tidegate.RateLimitRegistry], object], only_looks: bool, slots: int = 2) -> int:
+    cut = Cut(0, lambda: None, only_looks)
+    registry = make(slots)
+    call(registry)
+    cut.run(lambda: step(registry))
+    return cut.seen
+
+
+def settled(registry: tidegate.RateLimitRegistry, slots: int = 2) -> None:
+    """Assert that no slot is lost, and that another thread gets each of them."""
+    seen = registry.snapshot().keys[KEY]
+    assert (seen.in_flight, seen.waiting) == (0, 0)
+    assert isinstance(registry.clock, Clock)
+    if seen.refused:
+        # What was learned of a refusal holds less than all slots for a while.
+        registry.clock.now += 3600.0
+        registry.settle(taken(registry), OK)
+    else:
+        permits = [taken(registry) for _ in range(slots)]
+        assert not registry.try_admit(KEY)
+        for permit in permits:
+            registry.settle(permit, OK)
+    seen = registry.snapshot().keys[KEY]
+    assert seen.attempts == seen.answered + seen.refused + seen.failed + seen.abandoned
+
+
+@pytest.mark.parametrize("step", CALLS)
+def test_a_call_that_the_collector_ends_inside_any_step_gives_back_its_slot(
+    step: Callable[[tidegate.RateLimitRegistry], object], collector: None
+) -> None:
+    for at in spread(places(step, False)):
+        registry = make(3)
+        abandon(registry)
+        assert registry.snapshot().in_flight == 1
+        Cut(at, gc.collect, False).run(lambda: step(registry))  # noqa: B023
+        gc.collect()
+        settled(registry, 3)
+
+
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize("step", CALLS)
+def test_an_interrupt_inside_any_step_loses_no_slot(step: Callable[[tidegate.RateLimitRegistry], object]) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    whole = 0
+    for at in spread(places(step, True)):
+        registry = make()
+        call(registry)
+        # Which places a step has depends on what the interpreter and the caches know by now.
+        with suppress(KeyboardInterrupt):
+            Cut(at, interrupt, True).run(lambda: step(registry))  # noqa: B023
+            whole += 1
+        settled(registry)
+    assert whole < 10
+
+
+def test_an_interrupt_of_a_call_lets_those_that_wait_go_on() -> None:
+    """Its thread wakes the next one, at whatever place it is cut off."""
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    def step(registry: tidegate.RateLimitRegistry) -> None:
+        # It takes the only slot, and another call waits for it.
+        registry.execute(KEY, lambda: begin(registry))
+
+    def begin(registry: tidegate.RateLimitRegistry) -> None:
+        thread = threading.Thread(target=call, args=(registry,), daemon=True)
+        threads.append(thread)
+        thread.start()
+        while not registry.snapshot().waiting:
+            threading.Event().wait(0.0005)
+
+    threads: list[threading.Thread] = []
+    number = places(step, True, 1)
+    for at in spread(number):
+        registry = make(1)
+        call(registry)
+        with suppress(KeyboardInterrupt):
+            Cut(at, interrupt, True).run(lambda: step(registry))  # noqa: B023
+        for thread in threads:
+            thread.join(HANGS)
+            assert not thread.is_alive()
+        threads.clear()
+        settled(registry, 1)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_a_listener_that_ends_the_program_loses_no_slot(error: type[BaseException]) -> None:
+    registry = make(1)
+    call(registry)
+
+    def listen(event: events.Event) -> None:
+        if isinstance(event, events.SlotAcquired):
+            raise error
+
+    end = registry.subscribe(listen)
+    for _ in range(3):
+        with pytest.raises(error):
+            call(registry)
+    end()
+    settled(registry, 1)
+
+
+class Swallowing(Abandoned):
+    """A coroutine that answers its end with a result, as a client may that fails to close its connection."""
+
+    async def answer(self) -> int:
+        with suppress(BaseException):
+            await asyncio.Future()
+        return 1
+
+
+def test_a_call_that_swallows_its_end_inside_a_step_hangs_nothing(collector: None) -> None:
+    for at in spread(places(call, False)):
+        registry = make(3)
+        abandon(registry, Swallowing)
+        Cut(at, gc.collect, False).run(lambda: call(registry))  # noqa: B023
+        gc.collect()
+        settled(registry, 3)
+
+
+def test_what_a_signal_handler_asks_inside_a_step_is_answered_at_once() -> None:
+    for at in spread(places(call, True)):
+        registry = make()
+        call(registry)
+        results: list[object] = []
+
+        def handle() -> None:
+            registry.snapshot()  # noqa: B023
+            results.append(registry.execute(KEY, lambda: "answered"))  # noqa: B023
+
+        Cut(at, handle, True).run(lambda: call(registry))  # noqa: B023
+        assert results == ["answered"]
+        settled(registry)
+
+
+def test_a_slot_that_a_finalizer_gave_back_goes_to_a_call_that_waits() -> None:
+    registry = make(1)
+    permit = taken(registry)
+    thread = threading.Thread(target=call, args=(registry,), daemon=True)
+    thread.start()
+    while not registry.snapshot().waiting:
+        threading.Event().wait(0.0005)
+    registry.drop(permit)
+    thread.join(HANGS)
+    assert not thread.is_alive()
+    with pytest.raises(PermitMisuse):
+        registry.settle(permit, OK)
+    settled(registry, 1)
