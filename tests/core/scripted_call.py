@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import SimpleNamespace
 from typing import Any
 
 from tests.core.values import KEY
@@ -20,6 +19,7 @@ from tidegate.core.exchange import (
     WaitUntil,
     exchange,
 )
+from tidegate.core.limiter_state import KeyCounts
 from tidegate.core.values import Outcome
 
 WAKER = object()
@@ -30,13 +30,28 @@ def waiting(until: float | None) -> WaitUntil:
     return WaitUntil(until, WAKER)
 
 
+class AloneKey:
+    """What a call reads of its key: no other call was ever answered."""
+
+    admitted_order = 0
+    counts = KeyCounts()
+
+    def __init__(self) -> None:
+        self.breaker = CircuitBreaker(5, 0.5, 60.0)
+
+    def is_alive(self, now: float) -> bool:
+        return False
+
+
 class NumberedPermit:
     """A permit by number."""
 
+    sent_at = 0.0
+
     def __init__(self, number: int, probe: bool) -> None:
-        self.number = number
+        self.number = self.order = number
         self.probe = probe
-        self.state = SimpleNamespace(breaker=CircuitBreaker(5, 0.5, 60.0))
+        self.state = AloneKey()
 
 
 class ScriptedQueue:

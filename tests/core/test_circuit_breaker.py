@@ -81,7 +81,14 @@ def test_only_consecutive_failures_count(breaker: CircuitBreaker) -> None:
     for _ in range(5):
         failed(breaker)
         failed(breaker)
-        breaker.answered(False, 0.0, 0.0)
+        breaker.answered(False, 0.1, 0.2)
+    assert breaker.closed
+
+
+def test_an_answer_to_what_was_sent_with_a_late_failure_shows_a_working_server(breaker: CircuitBreaker) -> None:
+    for number in range(9):
+        breaker.failed(False, number / 10, number / 10 + 0.5, 0.5)
+        breaker.answered(False, number / 10 + 0.05, number / 10 + 0.5)
     assert breaker.closed
 
 

@@ -186,7 +186,7 @@ class GovernedCall(Waiter):
         elsewhere = outcome.cause in ELSEWHERE and not (permit.probe and outcome.cause in UNSERVING)
         if rejoin and elsewhere and not outcome.retry_after and self.queue is not None:
             rejoin = not self.queue.waiting.count and len(permit.state.permits_in_flight) == 1
-        self.registry.settle(permit, outcome, self if rejoin else None, is_counted=True)
+        rejoin = self.registry.settle(permit, outcome, self if rejoin else None, is_counted=True)
         if self.handoff is not None:
             self.handoff.note_settled(permit)
         return rejoin

@@ -204,22 +204,20 @@ class KeyTable(CallTable):
 
         return self._step(step, nothing)
 
-    def settle(
-        self, permit: Permit, outcome: Outcome, rejoin: Waiter | None = None, *, is_counted: bool = False
-    ) -> None:
-        """Settle a permit with the outcome of its attempt.
+    def settle(self, permit: Permit, outcome: Outcome, rejoin: Waiter | None = None, is_counted: bool = False) -> bool:
+        """Settle a permit with the outcome of its attempt; return whether its call is in the queue again.
 
         Raise `PermitMisuse` if it was settled before, or is another registry's.
 
-        `rejoin` is the call that held it, where that call continues. It returns to its old place before any other call
-        is admitted. `is_counted` says that the caller counts how the call ends; else a failure ends it.
+        `rejoin` is the call that held it, where it continues at its old place, before any other call is admitted. After
+        a refusal that shows no limit it does not rejoin. With `is_counted` the caller counts how the call ends.
         """
         out: list[events.Event] | None = [] if self._listeners.all else None
         try:
             with self._lock:
                 if self._stepping:
                     self._deferred.append(partial(self._settle_dropped, permit, outcome))
-                    return
+                    return False
                 self._stepping = True
                 try:
                     self.require_own(permit)
@@ -229,6 +227,8 @@ class KeyTable(CallTable):
                     to_wake = self._settle(permit, outcome, out, rejoin)
                     if rejoin is not None:
                         to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
+                        if permit.state.aside:
+                            rejoin = None
                 finally:
                     try:
                         if self._shared is not None:
@@ -248,6 +248,7 @@ class KeyTable(CallTable):
             raise
         if rejoin is not None and rejoin.permit is None:
             warn_of_blocking(rejoin)
+        return rejoin is not None
 
     def note_silent(self, permit: Permit, slow: bool) -> Silence:
         """Record that an attempt got no answer within the time limit of its caller; return what that means.
@@ -625,7 +626,7 @@ class KeyTable(CallTable):
                 self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
                 if self.settings.suspend_models and outcome.kind in REFUSED:
                     self._records.append(partial(self.suspension_table.note_refusal, permit.key, outcome))
-        if rejoin is None or rejoin.queue is None:
+        if rejoin is None or rejoin.queue is None or permit.state.aside:
             return self._pump(queue, now, out)
         to_wake: list[Waiter] = []
         rejection = permit.state.rejection

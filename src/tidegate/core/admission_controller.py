@@ -157,6 +157,8 @@ class AdmissionController(LimiterState):
         if outcome.ignored:
             self.counts.ignored += outcome.ignored
         kind = outcome.kind
+        if kind is not OK:
+            self.aside = False
         if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
         elif permit.cost.produced or permit.cost.held or (self.quotas.follows_ends and permit.charges):

@@ -112,9 +112,9 @@ class CircuitBreaker:
     def answered(self, probe: bool, sent_at: float, now: float) -> bool:
         """Record an answer of a working server; return whether it closed the breaker.
 
-        An answer to an attempt sent before the failures began does not reset their count.
+        An answer resets the count of failures where it is to an attempt sent after the first one that failed.
         """
-        if sent_at >= self._failing_since:
+        if sent_at > self._failing_since:
             self.failures = 0
             self._failing_since = -INFINITY
         # Where calls no longer wait for a probe, any of them may be the first to be answered.
@@ -131,7 +131,7 @@ class CircuitBreaker:
         if not (self.reached or self.gives_up_at < INFINITY):
             self.gives_up_at = now + self.max_unreached
         if not self.failures:
-            self._failing_since = now
+            self._failing_since = sent_at
         self.failures += 1
         if probe:
             opened = self._to(BreakerEvent.PROBE_FAILED)

@@ -10,8 +10,11 @@ queue. It spends no attempt and waits again, until its deadline. A daily limit t
 treated in the same way. Where the queue does not take it back, it first backs off by itself.
 
 Transient failures belong to the owner of the retry policy. An SDK gets them back at once (`attempts` is 1), and
-`registry.execute` repeats them itself. But a failed probe of the circuit breaker is not handed back: its call returns
-to the head, so an outage loses no call. Every other failure is handed back at once.
+`registry.execute` repeats them itself. There are two exceptions. A failed probe of the circuit breaker is not handed
+back: its call returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure
+is no outage, and is repeated here. It is handed back where the call itself is its cause (`core.repeated_failure`):
+several attempts failed, and calls sent after them were answered. A refused call ends in the same case, much later.
+Every other failure is handed back at once.
 
 However the exchange ends (return, exception, cancellation, an abandoned generator), it releases the queue place or the
 permit exactly once. An interpreter that stops early closes the generator.
@@ -24,9 +27,16 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core import events
-from tidegate.core.backoff import full_jitter
+from tidegate.core.backoff import full_jitter, half_jitter
 from tidegate.core.limiter_state import Permit
+from tidegate.core.repeated_failure import OVERTAKEN, OWN_SECONDS, OWN_TRIES, RepeatedFailure
 from tidegate.core.values import CAPACITY, TERMINAL, Cause, Key, Kind, Outcome
+
+RESEND_BASE = 0.1
+RESEND_CAP = 8.0
+"""Seconds before a call is sent again whose failure shows no limit of the key: the first wait at most, doubled each
+time, and the longest. Raising them leaves callers idle; lowering them sends more attempts in a short overload. Derived:
+nine tries within `OWN_SECONDS`."""
 
 UNSENT = Outcome(Kind.RATE_LIMIT)
 """Outcome that stands for the missing one of a call that was given up before its first attempt."""
@@ -236,7 +246,8 @@ class _Exchange:
     """State of one exchange.
 
     `permit` is the permit that it holds, `attempt` the result of its last one. `gate` is the gate that was closed when
-    it last waited, `queued_at` when it joined the queue. `probing` says that the last attempt was the breaker's probe.
+    it last waited, `queued_at` when it joined the queue. `own` are its failures in a row. `probing` says that the last
+    attempt was the breaker's probe.
     `is_over` says that the call has a result: if not, the caller ended it.
     """
 
@@ -249,6 +260,7 @@ class _Exchange:
         "gate",
         "is_over",
         "is_queued",
+        "own",
         "permit",
         "policy",
         "probing",
@@ -269,6 +281,7 @@ class _Exchange:
         self.is_queued = self.is_over = self.probing = False
         self.permit: Permit | None = None
         self.attempt: AttemptResult | None = None
+        self.own: RepeatedFailure | None = None
 
     def run(self, now: float, draw: Callable[[], float], started: StartedExchange | None) -> Flow:
         """Run the call from the queue, or from a first attempt, to its ending."""
@@ -350,8 +363,33 @@ class _Exchange:
                 call.settle(permit, outcome, now, False)
             return RetryTime.NO
         retry = retry_time(self.policy, permit, outcome, now, self.deadline, self.failures + 1)
+        if self.policy.patient and self.policy.replayable and now < self.deadline:
+            retry = self.judge_own(permit, outcome, now, retry)
         self.is_queued = call.settle(permit, outcome, now, retry is RetryTime.AT_ONCE)
         return RetryTime.LATER if retry is RetryTime.AT_ONCE and not self.is_queued else retry
+
+    def judge_own(self, permit: Permit, outcome: Outcome, now: float, retry: RetryTime) -> RetryTime:
+        """Return whether and when the call is repeated, by what became of calls that were sent after its attempts.
+
+        A failure while the key answers others is repeated here. A call that others outran lets them go first.
+        """
+        refused = outcome.kind in CAPACITY
+        if not refused and (outcome.kind is not Kind.TRANSIENT or outcome.cause is not Cause.OUTAGE):
+            return retry
+        state = permit.state
+        own = self.own = self.own or RepeatedFailure(state, permit.sent_at)
+        own.failed(permit)
+        if own.overtaken >= OVERTAKEN:
+            state.excuse(permit)
+            if own.is_own(state, now, refused):
+                return RetryTime.NO
+            return RetryTime.LATER if retry is not RetryTime.NO or not refused else retry
+        if retry is RetryTime.AT_ONCE and refused and own.tries > 1 and state.admitted_order and not permit.probe:
+            return RetryTime.LATER
+        if retry is not RetryTime.NO or refused or permit.probe:
+            return retry
+        slow = now - permit.sent_at > OWN_SECONDS / OWN_TRIES
+        return retry if slow or own.repeats(state) or not state.is_alive(now) else RetryTime.LATER
 
     def back_off(self, now: float, draw: Callable[[], float]) -> Generator[Effect, Resume, float]:
         """Wait before a transient failure, or a refusal of this call alone, is repeated; return the time."""
@@ -363,7 +401,14 @@ class _Exchange:
         else:
             self.failures += 1
         count = self.refusals if is_refused else self.failures
-        until = min(now + full_jitter(count, policy.backoff_base, policy.backoff_cap, draw()), self.deadline)
+        if policy.patient and policy.attempts == 1:
+            until = now + half_jitter(count, RESEND_BASE, RESEND_CAP, draw())
+            if is_refused and self.own is not None and self.own.tries > 1:
+                # Another call is the next test of the key.
+                until = max(until, self.own.paced_until(now) + RESEND_BASE)
+            until = min(until, self.deadline)
+        else:
+            until = min(now + full_jitter(count, policy.backoff_base, policy.backoff_cap, draw()), self.deadline)
         while now < until and not self.call.recalled:
             now = (yield WaitUntil(until, self.call.get_waker())).now
         self.call.emit(events.RequestWaited, now - started_at, "backoff")

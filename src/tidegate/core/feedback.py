@@ -67,6 +67,9 @@ def confirm_saved_quotas(gates: LimiterState, permit: Permit, outcome: Outcome, 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
     """Record a success that ended while `saturation` attempts were in flight."""
     permit.answered = True
+    gates.admitted_at = now
+    if permit.order > gates.admitted_order:
+        gates.admitted_order = permit.order
     if permit.sent_at < gates.hints.ends:
         gates.hints.answered(permit.sent_at)
     if permit.order > gates.answered_order:
@@ -151,6 +154,13 @@ def accepted(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
 
 def failed(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     """Record a failure of the provider or of the connection to it. `draw` is uniform in [0, 1)."""
+    if outcome.cause is Cause.OUTAGE and not (permit.beyond or permit.probe or permit.silent) and gates.is_alive(now):
+        # While other calls are answered it is no outage, but may be a limit.
+        new_wave = permit.epoch >= gates.epoch
+        gates.epoch += new_wave
+        gates.pause.refused_within(now - permit.sent_at)
+        gates.pacer.named, gates.pacer.hint, gates.pacer.stated = False, 0.0, None
+        _unexplained(gates, permit, outcome, now, new_wave, out)
     if (outcome.cause is Cause.OUTAGE or permit.probe) and not permit.silent:
         _count_outage(gates, permit, outcome, now, draw, out)
     # Last: counters in shared memory save the breaker's state together with this count.
@@ -168,8 +178,12 @@ def silent(gates: LimiterState, permit: Permit, now: float, draw: float, out: Ou
 
 def _count_outage(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     gates.provenance.breaker.record(Source.FAILURES, now)
-    if gates.breaker.failed(permit.probe, permit.sent_at, now, draw) and out is not None:
-        out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
+    if gates.breaker.failed(permit.probe, permit.sent_at, now, draw):
+        if outcome.cause is Cause.OUTAGE and gates.pacer.active and not gates.pacer.gauge.rate:
+            # The failures before it were those of an outage, and no pace was measured.
+            _forget_pace(gates, permit)
+        if out is not None:
+            out.append(events.BreakerOpened(gates.key, now, gates.breaker.ready_at))
     _track_outage(gates, outcome, now)
 
 
@@ -256,7 +270,7 @@ CUTTING = frozenset({Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE, Cause.OVERLOAD,
 """Causes that say that this client sends too much. Other clients' capacity and a model that is not ready say nothing
 about it."""
 
-CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD})
+CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.OUTAGE})
 """Causes whose refusals may come at random, whatever the client does."""
 
 NEARLY_EMPTY = 0.05
@@ -440,7 +454,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     if gates.pacer.disproved():
         _forget_pace(gates, permit)
     before, pacer = gates.concurrency.limit, gates.pacer
-    cause = Cause.OVERLOAD if outcome.cause is Cause.UNAVAILABLE else outcome.cause
+    cause = Cause.OVERLOAD if outcome.cause in (Cause.UNAVAILABLE, Cause.OUTAGE) else outcome.cause
     assert gates.cause is not None
     # Where a provider names a time, no refusal of its is taken for chance.
     plain = not outcome.retry_after and outcome.cause in CHANCE

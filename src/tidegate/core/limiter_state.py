@@ -215,6 +215,11 @@ OVERCOMMIT_WAIT_MAX = 60.0
 """Most seconds of the same wait, where answers take longer. Raising it delays a blocking call of a key with slow
 answers. Chosen: a minute; one latency of many minutes would otherwise hold the call for as long."""
 
+ALIVE_SECONDS = 1.0
+ALIVE_LATENCIES = 3.0
+"""Seconds since the last good answer, and mean latencies, for which a failure of another call is no outage. Raising
+them repeats more calls at the beginning of an outage. Chosen: answers of a busy key come far more often."""
+
 Out = list[events.Event] | None
 """List to which events are appended, or None without listeners."""
 
@@ -297,14 +302,17 @@ class LimiterState:
     nothing was sent since. `untaken` permits, the last one granted at `given_at`, are of calls that have not run since.
     Until they run, the absence of refusals proves little. `stalled_loops` are event loops that do not run. Their
     attempts cannot end, and do not count from `overcommit_at` on. `home` identifies the key table that the key is in.
-    `answered_order` is the order of the newest attempt that any answer came to. The failure settled last is `aside`
-    where it shows no limit of the key: only its own call waits.
+    `answered_order` is the order of the newest attempt that any answer came to. `admitted_order` is that of the newest
+    attempt with a good answer, and `admitted_at` the instant of the last one. The failure settled last is `aside` where
+    it shows no limit of the key: only its own call waits.
     """
 
     __slots__ = (
         "_attempts_before",
         "_began",
         "_refused_before",
+        "admitted_at",
+        "admitted_order",
         "answered_order",
         "aside",
         "bound",
@@ -358,7 +366,8 @@ class LimiterState:
         self.unavailability = OutageClock()
         self.home: object = None
         self.permits_in_flight: dict[int, Permit] = {}
-        self.order = self.answered_order = 0
+        self.order = self.answered_order = self.admitted_order = 0
+        self.admitted_at = -INFINITY
         self.epoch = 0
         self.generation = 0
         self.untaken = 0
@@ -375,6 +384,19 @@ class LimiterState:
     def in_flight(self) -> int:
         """Return the number of attempts in flight."""
         return len(self.permits_in_flight)
+
+    def is_alive(self, now: float) -> bool:
+        """Return whether a call was answered so recently that a failure of another one is no outage."""
+        latency = self.counts.latency
+        return now - self.admitted_at <= max(ALIVE_SECONDS, ALIVE_LATENCIES * latency if latency < INFINITY else 0.0)
+
+    def excuse(self, permit: Permit) -> None:
+        """Let the failure of an attempt show nothing about the key: calls sent later than its call are answered."""
+        permit.beyond = True
+        if self.cause is not None:
+            self.cause.withdrawn(permit.order)
+        if self.pacer.active and permit.mark >= 0:
+            self.pacer.gauge.refused(permit.mark)
 
     @property
     def at_bound(self) -> bool:

@@ -211,6 +211,9 @@ SHARED = (
 """The fields of a controller that its processes share; its quotas are written before them."""
 
 OWN = (
+    "admitted_at",
+    "admitted_order",
+    "aside",
     "bound",
     "counts",
     "generation",

@@ -1,0 +1,70 @@
+"""Failures of one call in a row: whether the call itself is their cause, and not the key.
+
+Theory of operation. A request that can never be admitted looks like one that waits for capacity. What tells them apart
+is the fate of other calls: those sent after a failed attempt are answered. That happens by chance too, so the share of
+failed attempts of the key decides how many failures in a row prove it. A large call may have to wait until a hidden
+limit refills, so refusals are also given time.
+"""
+
+from __future__ import annotations
+
+from tidegate.core.limiter_state import LimiterState, Permit
+
+OWN_TRIES = 3
+"""Failures in a row from which the call may be their cause. Raising it sends more attempts of a call that always fails.
+"""
+
+OVERTAKEN = 2
+"""Failed attempts after which a later one was answered, from which the call lets others go first. Raising it holds them
+longer behind a call that always fails; lowering it changes the order where refusals are many."""
+
+CHANCE_MOST = 1e-7
+"""Probability of that many failures by chance, at most. Raising it gives calls up that only had no luck: at 10 % of
+random refusals, one call in ten million."""
+
+OWN_SECONDS = 20.0
+"""Seconds of refusals before a call is given back as their cause. Raising it shows the error later; lowering it leaves
+a hidden limit less time to refill. Derived: an error shows at most 30 s later than without tidegate."""
+
+
+class RepeatedFailure:
+    """Failures of one call since its last change of kind; `tries` counts them, `overtaken` those that others outran."""
+
+    __slots__ = ("_attempts", "_began_at", "_failed", "_order", "_state", "overtaken", "tries")
+
+    def __init__(self, state: LimiterState, now: float) -> None:
+        counts = state.counts
+        self._attempts, self._failed = counts.attempts, counts.refused + counts.failed
+        self._began_at, self._order, self._state = now, 0, state
+        self.tries = self.overtaken = 0
+
+    def failed(self, permit: Permit) -> None:
+        """Take in a failed attempt of the call."""
+        if self._order and permit.state.admitted_order > self._order:
+            self.overtaken += 1
+        self._order = permit.order
+        self.tries += 1
+
+    def paced_until(self, now: float) -> float:
+        """Return the instant at which the pace admits the next call."""
+        pacer = self._state.pacer
+        return pacer.spacing.opens_at(now) if pacer.active else now
+
+    def repeats(self, state: LimiterState) -> bool:
+        """Return whether a failure was repeated here without any answer to a later call since."""
+        return self.tries > 1 and state.admitted_order < self._order and not self.overtaken
+
+    def is_own(self, state: LimiterState, now: float, refused: bool) -> bool:
+        """Return whether the call is the cause of its failures; `refused` says that the last one was a refusal."""
+        if self.tries < OWN_TRIES or self.overtaken < OVERTAKEN:
+            return False
+        if not refused:
+            return True
+        return now - self._began_at >= OWN_SECONDS and self._share(state) ** self.tries < CHANCE_MOST
+
+    def _share(self, state: LimiterState) -> float:
+        """Return the share of failed attempts among those of other calls: lately or ever, whichever is greater."""
+        counts = state.counts
+        failed, attempts = counts.refused + counts.failed - self.tries, counts.attempts - self.tries
+        lately = (failed - self._failed + 1.0) / (max(0, attempts - self._attempts) + 2.0)
+        return min(1.0, max(lately, (failed + 1.0) / (max(0, attempts) + 2.0)))

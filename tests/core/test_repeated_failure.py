@@ -1,0 +1,94 @@
+"""Calls that fail again and again while others are answered: a key that works is told from a call that never can."""
+
+from __future__ import annotations
+
+from tests.core.scene import Caller, Scene
+from tests.core.values import OK, OUTAGE, REFUSED, TIMEOUT
+from tidegate.core.exchange import Ending
+from tidegate.core.values import Outcome
+
+
+def answer_another(scene: Scene) -> None:
+    other = scene.call()
+    assert other.state == "sent", "another call is held"
+    scene.clock.advance(0.05)
+    other.reply(OK)
+
+
+def fail_until_ended(scene: Scene, call: Caller, outcome: Outcome, seconds: float, others: bool = True) -> list[int]:
+    """Answer each attempt of the call with `outcome`, and another call meanwhile; return attempts and answers."""
+    attempts, answers, end, other = 0, 0, scene.clock() + seconds, None
+    while call.state != "ended" and scene.clock() < end:
+        if call.state == "sent":
+            attempts += 1
+            call.reply(outcome)
+        other = scene.call() if others and other is None else other
+        scene.clock.advance(0.05)
+        call.poll()
+        if other is not None and other.poll() == "sent":
+            answers += other.reply(OK) == "ended"
+            other = None
+    return [attempts, answers]
+
+
+def test_failure_of_a_key_that_never_answered_is_handed_back_at_once() -> None:
+    scene = Scene()
+    call = scene.call()
+    assert call.reply(OUTAGE) == "ended"
+    assert call.ended is not None
+    assert call.ended.ending is Ending.HANDED_BACK
+
+
+def test_failure_between_answers_is_repeated_here() -> None:
+    scene = Scene()
+    answer_another(scene)
+    call = scene.call()
+    assert call.reply(OUTAGE) == "waiting"
+    scene.clock.advance(0.2)
+    assert call.poll() == "sent"
+    assert call.reply(OK) == "ended"
+    assert call.ended is not None
+    assert call.ended.ending is Ending.ANSWERED
+
+
+def test_time_limit_of_the_caller_is_never_repeated_here() -> None:
+    scene = Scene()
+    answer_another(scene)
+    assert scene.call().reply(TIMEOUT) == "ended"
+
+
+def test_call_that_always_fails_is_handed_back_soon() -> None:
+    scene = Scene()
+    answer_another(scene)
+    call = scene.call()
+    assert fail_until_ended(scene, call, OUTAGE, 10.0)[0] <= 5
+    assert call.ended is not None
+    assert call.ended.ending is Ending.HANDED_BACK
+
+
+def test_without_answers_between_one_repetition_is_enough() -> None:
+    scene = Scene()
+    answer_another(scene)
+    call = scene.call()
+    assert fail_until_ended(scene, call, OUTAGE, 10.0, others=False)[0] == 2
+    assert call.state == "ended"
+
+
+def test_call_that_is_always_refused_holds_no_other_and_ends_within_half_a_minute() -> None:
+    scene = Scene()
+    for _ in range(20):
+        answer_another(scene)
+    call = scene.call()
+    attempts, answers = fail_until_ended(scene, call, REFUSED, 30.0)
+    assert 3 <= attempts <= 15
+    assert answers > 200
+    assert call.ended is not None
+    assert call.ended.ending is Ending.GIVEN_UP
+
+
+def test_refused_call_without_any_other_waits_for_its_deadline() -> None:
+    scene = Scene()
+    answer_another(scene)
+    call = scene.call()
+    fail_until_ended(scene, call, REFUSED, 300.0, others=False)
+    assert call.state != "ended"
