@@ -365,6 +365,7 @@ def test_refreshed_token_is_sent_where_the_one_before_is_rejected(registry: tide
         (jwt(time.time() + 5), "Incorrect API key provided"),
         ("opaque-token", "Provided authentication token is expired."),
     ],
+    ids=["expired", "expires soon", "says expired"],
 )
 def test_rejection_of_an_expired_token_is_not_remembered(
     token: str, words: str, registry: tidegate.RateLimitRegistry
