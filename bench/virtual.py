@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,6 +53,7 @@ class LabCall(HttpCall):
         # What an HTTP request would be read for is known here.
         GovernedCall.__init__(self, registry, laboratory.key_of(model), policy, provider.default_window, 0)
         self.mocks = True
+        self.secrets = ()
         self.provider = provider
         self.call = call
         self.request_facts = RequestFacts(model, row.chars(call), call.max_tokens, row.stream)
@@ -62,6 +63,10 @@ class LabCall(HttpCall):
     def pairs(self, response: Headers) -> Iterable[tuple[bytes, bytes]]:
         """The answer's headers."""
         return [(name.encode(), value.encode()) for name, value in response]
+
+    def sent_headers(self) -> Mapping[str, str]:
+        """No credential: no call of the laboratory carries one."""
+        return {}
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
         """What a response means, read at the world's time."""
