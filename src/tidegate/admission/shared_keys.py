@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
+from weakref import WeakMethod
 
 from tidegate.admission.account_queue import ModelQueue
 from tidegate.admission.accounts import SharingModels
@@ -364,7 +365,8 @@ class SharedKeys:
         self._settings = settings
         self._clock = clock
         self._secret = secret
-        self._step = step
+        # A registry that is held no more ends at once: no cycle holds it.
+        self._step = WeakMethod(step)
         self._records = records
         # Time that a test moves does not pass while a thread sleeps.
         self._sleep: Callable[[float], None] = time.sleep if clock is time.monotonic else _yield
@@ -446,7 +448,8 @@ class SharedKeys:
 
         for attempt in range(YIELDS):
             self._sleep(0.0 if attempt < YIELDS // 2 else LOCKED)
-            if not self._step(step, lambda: True):
+            run = self._step()
+            if run is None or not run(step, lambda: True):
                 return
 
     def before_fork(self) -> None:
