@@ -168,7 +168,7 @@ MUTATIONS = (
         "core/circuit_breaker.py",
         "self._cooldown * GROWTH",
         "self._cooldown * 2.0",
-        Bound("drawn-outage", 16, "ratio", 1.06),
+        Bound("drawn-outage", 8, "ratio", 1.06),
     ),
 )
 

@@ -229,7 +229,7 @@ ROWS = (
         family=SHIFTING,
         # A minute is one here, as in `three-buckets`.
         scenario=_provider(Limit(limit=60, burst=10), dialect="anthropic"),
-        count=130,
+        count=34,
         callers=20,
         sdk="anthropic",
     ),
