@@ -458,6 +458,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     assert gates.cause is not None
     # Where a provider names a time, no refusal of its is taken for chance.
     plain = not outcome.retry_after and outcome.cause in CHANCE
+    believed = gates.cause.believes_chance
     if plain and _is_chance(gates, gates.cause, outcome, now, new_wave):
         gates.aside = True
         if gates.concurrency.ceiling < INFINITY:
@@ -467,6 +468,8 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
         elif pacer.active and permit.mark >= 0:
             pacer.gauge.refused(permit.mark)
         return
+    # Nothing was done about the refusals of the wave that were taken for chance.
+    new_wave = new_wave or (plain and believed)
     if _explained_by_concurrency(gates, permit, outcome, now, new_wave):
         pacer.active = False
         pacer.gauge.note(gates.run(permit, before=True), permit.sent_at, permit.in_flight == 1)

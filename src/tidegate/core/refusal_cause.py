@@ -188,15 +188,15 @@ class RefusalCause:
         "_fitted",
         "_fitted_at",
         "_prior",
-        "_random",
         "_round_trip",
         "_run",
+        "believes_chance",
     )
 
     def __init__(self, run: Burst, alone: bool = False) -> None:
         self._run = run
         self._alone = alone
-        self._prior, self._random, self._blamed = 0.0, False, False
+        self._prior, self.believes_chance, self._blamed = 0.0, False, False
         # Both kinds of odds need the same fits at each refusal.
         self._fitted: tuple[list[int], list[float]] = ([], [])
         self._fitted_at = -INFINITY
@@ -321,11 +321,14 @@ class RefusalCause:
         return self._chance.odds
 
     def is_random(self, now: float, new_wave: bool) -> bool:
-        """Return whether refusals come at random, and neither slots nor a bucket refuse; a wave has one answer."""
-        if new_wave:
+        """Return whether refusals come at random, and neither slots nor a bucket refuse.
+
+        In a wave, later refusals may refute that, but what was once refuted stays so.
+        """
+        if new_wave or self.believes_chance:
             likely = self.chance_odds(now) > EVIDENCE or (self._prior > 0.0 and self._chance.stray > LIKELY_STRAY)
-            self._random = likely and self._beats_slots(now)
-        return self._random
+            self.believes_chance = likely and self._beats_slots(now)
+        return self.believes_chance
 
     def _beats_slots(self, now: float) -> bool:
         known = self._settled(self._attempts, now)
