@@ -193,13 +193,13 @@ def test_a_refusal_of_an_attempt_without_a_call_is_handed_back(tmp_path: Path, m
     assert only(tmp_path).counts["handed_back_rate"] == 1
 
 
-def test_a_file_of_the_version_before_is_told_as_unreadable_beside_the_others(tmp_path: Path) -> None:
+def test_a_file_of_an_older_version_is_told_as_unreadable_beside_the_others(tmp_path: Path) -> None:
     call(opened(CounterFile(str(tmp_path))))
     (path,) = tmp_path.glob("*.sheet")
     (tmp_path / path.name.replace("-0-", "-1-")).write_bytes(gzip.decompress(V3.read_bytes()))
     seen = Folder(tmp_path, onlooker=True).totals()
     assert seen.calls == 1
-    assert list(seen.unreadable.values()) == ["it has version 3 of the format, and this tidegate reads version 4"]
+    assert list(seen.unreadable.values()) == ["it has version 3 of the format, and this tidegate reads version 5"]
 
 
 @pytest.mark.parametrize("limit", [math.nan, math.inf, 0.0, -1.0])
