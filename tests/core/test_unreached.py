@@ -69,6 +69,8 @@ def test_later_calls_are_sent_at_once_and_the_first_answer_ends_it(scene: Scene)
         assert call.ended is not None
     assert scene.call().reply(OK) == "ended"
     assert scene.seen.breaker == "closed"
+    # The answer is no proof against an outage any more.
+    scene.clock.advance(10.0)
     open_breaker(scene)
     calls = [scene.call() for _ in range(3)]
     play(scene, calls, REFUSED_CONNECTION, 120.0)

@@ -106,6 +106,8 @@ def test_outage_is_told_with_its_cause_and_repeated_while_it_lasts(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.call().reply(OK)
+    # The answer is no proof against an outage any more.
+    scene.clock.advance(10.0)
     probe = scene.call()
     for _ in range(5):
         scene.call().reply(OUTAGE)

@@ -238,6 +238,10 @@ class GovernedCall(Waiter):
         """Count the call as given up for lack of capacity."""
         self.registry.count_given_up(self, outcome)
 
+    def note_aside(self, change: int) -> None:
+        """Note that a call begins (1) or ends (-1) to wait outside the queue; safe in a finalizer."""
+        self.registry.note_aside(self, change)
+
     def count_left(self) -> None:
         """Count the call as ended by its caller while it was not in flight."""
         self.registry.count_left(self)

@@ -114,10 +114,8 @@ class KeyQueue:
     def snapshot(self, now: float) -> KeySnapshot:
         """Return the state of the key at `now`."""
         head = self.waiting.head()
-        first = head.cost if head is not None else UNPRICED
-        return key_snapshot(
-            self.admission, self.waiting.count, first, self.mean_cost(), now, self.sharing, self.tokens.totals
-        )
+        first, tokens = head.cost if head is not None else UNPRICED, self.tokens.totals
+        return key_snapshot(self.admission, self.waiting.length, first, self.mean_cost(), now, self.sharing, tokens)
 
     def closing(self, now: float) -> HeadWait:
         """Return the gate that holds back one more request at `now`, and until when."""

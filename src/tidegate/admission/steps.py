@@ -195,6 +195,14 @@ class CallTable(StepTable):
         if waiter.queue is not None:
             self._deferred.append(partial(_count_left, waiter.queue))
 
+    def note_aside(self, waiter: Waiter, change: int) -> None:
+        """Note that a call begins (1) or ends (-1) to wait outside its queue; safe in a finalizer."""
+        if waiter.queue is not None:
+            self._deferred.append(partial(_note_aside, waiter.queue, change))
+        if change > 0:
+            # No finalizer begins a wait.
+            self._drain()
+
     def closing(self, waiter: Waiter) -> HeadWait:
         """Return the gate that now holds back the queue of a call, and until when."""
         queue: KeyQueue | None = waiter.queue
@@ -225,4 +233,9 @@ def nothing() -> None:
 
 def _count_left(queue: KeyQueue, out: Out) -> list[Waiter]:
     queue.admission.counts.left += 1
+    return []
+
+
+def _note_aside(queue: KeyQueue, change: int, out: Out) -> list[Waiter]:
+    queue.waiting.put_aside(change)
     return []

@@ -375,19 +375,19 @@ class ExecutorGroup:
 
 
 class WaitQueue:
-    """The calls that wait for one key; `count` is their number.
+    """The calls that wait for one key; `count` is their number. `aside` calls wait outside the queue.
 
     `groups` holds those of each executor. `passed_over` holds the groups that were passed over and not notified yet.
     `active_groups` counts the groups that are not passed over. `next_place()` returns the place of a call that arrives
     now; a call admitted at once needs one too, to return to.
     """
 
-    __slots__ = ("_order", "_sequence", "active_groups", "count", "groups", "next_place", "passed_over")
+    __slots__ = ("_order", "_sequence", "active_groups", "aside", "count", "groups", "next_place", "passed_over")
 
     def __init__(self) -> None:
         self.groups: dict[Executor | None, ExecutorGroup] = {}
         self.passed_over: list[ExecutorGroup] = []
-        self.active_groups = 0
+        self.active_groups = self.aside = 0
         self._order: list[list[Any]] = []
         self._sequence = 0
         self.next_place: Callable[[], int] = itertools.count(1).__next__
@@ -464,10 +464,20 @@ class WaitQueue:
         """Yield the waiting calls in the order in which they will go if all executors run."""
         return merge(*(group.in_order() for group in self.groups.values()), key=_order)
 
+    @property
+    def length(self) -> int:
+        """Return the number of calls that wait, also outside the queue."""
+        return self.count + self.aside
+
+    def put_aside(self, change: int) -> None:
+        """Count a call that begins (1) or ends (-1) to wait outside the queue, before it returns."""
+        self.aside = max(0, self.aside + change)
+
     def clear(self) -> None:
         """Forget all calls: after a fork they wait in the parent."""
         for waiter in self.in_order():
             waiter.is_queued = False
+        self.aside = 0
         self._reset()
 
     def rebuild(self, waiters: Iterable[Waiter]) -> None:

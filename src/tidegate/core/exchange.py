@@ -205,6 +205,10 @@ class QueuedCall(Protocol):
         """Count a call that is given up for lack of capacity, after its last `outcome` (None: it had none)."""
         ...
 
+    def note_aside(self, change: int) -> None:
+        """Note that a call begins (1) or ends (-1) to wait outside the queue; safe in a finalizer."""
+        ...
+
     def count_left(self) -> None:
         """Count a call that its caller ended while it was not in flight."""
         ...
@@ -409,8 +413,12 @@ class _Exchange:
             until = min(until, self.deadline)
         else:
             until = min(now + full_jitter(count, policy.backoff_base, policy.backoff_cap, draw()), self.deadline)
-        while now < until and not self.call.recalled:
-            now = (yield WaitUntil(until, self.call.get_waker())).now
+        self.call.note_aside(1)
+        try:
+            while now < until and not self.call.recalled:
+                now = (yield WaitUntil(until, self.call.get_waker())).now
+        finally:
+            self.call.note_aside(-1)
         self.call.emit(events.RequestWaited, now - started_at, "backoff")
         if is_refused:
             self.waited += now - started_at

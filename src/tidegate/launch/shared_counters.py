@@ -530,16 +530,21 @@ class SharedLineLength(WaitQueue):
     def enqueue(self, waiter: Waiter) -> ExecutorGroup:
         """Add a call, as the base class."""
         group = super().enqueue(waiter)
-        self._counts.waited(self.count)
+        self._counts.waited(self.length)
         return group
 
     def dequeue(self, waiter: Waiter) -> bool:
         """Remove a call, as the base class."""
         is_removed = super().dequeue(waiter)
-        self._counts.waited(self.count)
+        self._counts.waited(self.length)
         return is_removed
+
+    def put_aside(self, change: int) -> None:
+        """Count a call outside the queue, as the base class."""
+        super().put_aside(change)
+        self._counts.waited(self.length)
 
     def clear(self) -> None:
         """Forget all calls, as the base class."""
         super().clear()
-        self._counts.waited(self.count)
+        self._counts.waited(self.length)
