@@ -128,6 +128,9 @@ class ScriptedQueue:
     def count_given_up(self, outcome: Outcome | None) -> None:
         self.counted.append("given up")
 
+    def note_aside(self, change: int) -> None:
+        self.aside = getattr(self, "aside", 0) + change
+
     def count_left(self) -> None:
         self.counted.append("left")
 

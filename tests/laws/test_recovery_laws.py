@@ -178,8 +178,9 @@ def test_a_call_that_is_always_refused_backs_off_by_itself(network: float, calle
     asked = sum(sending.row == 0 for sending in played.sends)
     # Delays that double from a second to a minute, each drawn anew from zero on.
     assert 4 <= asked <= 20
+    # It alone is refused, so it ends while the others go on.
     assert played.ended[0].ending is Ending.GIVEN_UP
-    assert played.ended[0].waited >= 119.0
+    assert 15.0 <= played.ended[0].waited <= 60.0
     assert all(ended.ending is Ending.ANSWERED for row, ended in played.ended.items() if row)
     # The key goes on: nearly as many calls are answered as the callers can make.
     assert played.made >= 0.95 * callers * 120.0 / (0.5 + 2 * network)

@@ -30,7 +30,7 @@ from tidegate.core import events
 from tidegate.core.backoff import full_jitter, half_jitter
 from tidegate.core.limiter_state import Permit
 from tidegate.core.repeated_failure import OVERTAKEN, OWN_SECONDS, OWN_TRIES, RepeatedFailure
-from tidegate.core.values import CAPACITY, TERMINAL, Cause, Key, Kind, Outcome
+from tidegate.core.values import CAPACITY, ELSEWHERE, TERMINAL, Cause, Key, Kind, Outcome
 
 RESEND_BASE = 0.1
 RESEND_CAP = 8.0
@@ -405,7 +405,7 @@ class _Exchange:
         else:
             self.failures += 1
         count = self.refusals if is_refused else self.failures
-        if policy.patient and policy.attempts == 1:
+        if policy.patient and policy.attempts == 1 and self.attempt.outcome.cause not in ELSEWHERE:
             until = now + half_jitter(count, RESEND_BASE, RESEND_CAP, draw())
             if is_refused and self.own is not None and self.own.tries > 1:
                 # Another call is the next test of the key.
