@@ -1,7 +1,7 @@
 """Layout of a row of a counter file: one key in one process, as numbers at fixed places.
 
-A row holds integers, then doubles of the key, then those of its quotas, then the name of the key, then the names of its
-quotas, then what the key answered last, then the ring of its changes.
+A row holds integers, the doubles of the key, and those of its quotas. The names of the key and of its quotas follow.
+Behind the names are the text of the last answer and the ring of changes.
 
 To add a number: append its name to `INTEGERS`, or to `DOUBLES` and the fields of `KeyRow`, and write it in
 `shared_counters`. While spare cells are left, the layout stays the same: a spare cell is 0, which must mean unknown.
