@@ -56,6 +56,7 @@ def test_no_process_overdraws_what_models_share_and_every_call_is_answered(
         for session in registry._shared.sessions.values():
             with registry._lock:
                 session.begin(played.now)
+                session.end()
     for registry in played.registries:
         for session in registry._shared.sessions.values():
             assert session.reason == ""
