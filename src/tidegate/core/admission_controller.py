@@ -159,6 +159,8 @@ class AdmissionController(LimiterState):
         kind = outcome.kind
         if kind is not OK:
             self.aside = False
+            if outcome.own:
+                self.excuse(permit)
         if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
         elif permit.cost.produced or permit.cost.held or (self.quotas.follows_ends and permit.charges):

@@ -368,32 +368,33 @@ class _Exchange:
             return RetryTime.NO
         retry = retry_time(self.policy, permit, outcome, now, self.deadline, self.failures + 1)
         if self.policy.patient and self.policy.replayable and now < self.deadline:
-            retry = self.judge_own(permit, outcome, now, retry)
+            retry, is_own = self.judge_own(permit, outcome, now, retry)
+            outcome = outcome._replace(own=True) if is_own else outcome
         self.is_queued = call.settle(permit, outcome, now, retry is RetryTime.AT_ONCE)
         return RetryTime.LATER if retry is RetryTime.AT_ONCE and not self.is_queued else retry
 
-    def judge_own(self, permit: Permit, outcome: Outcome, now: float, retry: RetryTime) -> RetryTime:
-        """Return whether and when the call is repeated, by what became of calls that were sent after its attempts.
+    def judge_own(self, permit: Permit, outcome: Outcome, now: float, retry: RetryTime) -> tuple[RetryTime, bool]:
+        """Return when the call is repeated, and whether others outran it, by the fate of calls sent after its attempts.
 
         A failure while the key answers others is repeated here. A call that others outran lets them go first.
         """
         refused = outcome.kind in CAPACITY
         if not refused and (outcome.kind is not Kind.TRANSIENT or outcome.cause is not Cause.OUTAGE):
-            return retry
+            return retry, False
         state = permit.state
         own = self.own = self.own or RepeatedFailure(state, permit.sent_at)
         own.failed(permit)
         if own.overtaken >= OVERTAKEN:
-            state.excuse(permit)
             if own.is_own(state, now, refused):
-                return RetryTime.NO
-            return RetryTime.LATER if retry is not RetryTime.NO or not refused else retry
+                return RetryTime.NO, True
+            return RetryTime.LATER if retry is not RetryTime.NO or not refused else retry, True
         if retry is RetryTime.AT_ONCE and refused and own.tries > 1 and state.admitted_order and not permit.probe:
-            return RetryTime.LATER
+            return RetryTime.LATER, False
         if retry is not RetryTime.NO or refused or permit.probe:
-            return retry
+            return retry, False
         slow = now - permit.sent_at > OWN_SECONDS / OWN_TRIES
-        return retry if slow or own.repeats(state) or not state.is_alive(now) else RetryTime.LATER
+        repeats = not (slow or own.repeats(state)) and state.is_alive(now)
+        return RetryTime.LATER if repeats else retry, False
 
     def back_off(self, now: float, draw: Callable[[], float]) -> Generator[Effect, Resume, float]:
         """Wait before a transient failure, or a refusal of this call alone, is repeated; return the time."""

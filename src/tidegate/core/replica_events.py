@@ -178,7 +178,7 @@ def _usage(plain: Any) -> Usage:
     return Usage(input_tokens, output_tokens, cached_tokens)
 
 
-PLAIN_OUTCOME = (None, "none", None, (), None, "", None, 0, None)
+PLAIN_OUTCOME = (None, "none", None, (), None, "", None, 0, None, False)
 PLAIN_READING = (None, None, None, None, None, None, None, 0.001, 1.0, False, None)
 
 
@@ -195,6 +195,7 @@ def _plain_outcome(outcome: Outcome) -> list[Any]:
             outcome.ignored,
             # A wrong credential may be that of one process.
             None if outcome.answer is None or outcome.cause is Cause.AUTH else outcome.answer.status,
+            outcome.own,
         ),
         PLAIN_OUTCOME,
     )
@@ -210,6 +211,7 @@ def _outcome(
     status: int | None = None,
     ignored: int = 0,
     answer: int | None = None,
+    own: bool = False,
 ) -> Outcome:
     return Outcome(
         KINDS[kind],
@@ -221,6 +223,7 @@ def _outcome(
         _optional(status, _whole),
         _whole(ignored),
         None if answer is None else ReplayableRefusal(_whole(answer)),
+        own=own is True,
     )
 
 
