@@ -303,7 +303,7 @@ def test_stream_gives_its_slot_back(
     assert (seen.in_flight, seen.answered, seen.abandoned, seen.attempts) == (0, 1, 0, 1)
 
 
-def test_exception_inside_a_stream_teaches_the_controller(registry: tidegate.RateLimitRegistry) -> None:
+def test_exception_inside_a_stream_is_counted(registry: tidegate.RateLimitRegistry) -> None:
     async def test() -> None:
         scenario = Scenario(faults=(Fault(kind="stream-error", nth=(1,)),))
         with Simulator(scenario) as provider:

@@ -51,6 +51,24 @@ def test_a_fresh_key_is_ready(admission: AdmissionController) -> None:
     assert admission.ready_at(Cost(), NOW) == (NOW, "")
 
 
+@pytest.mark.parametrize("failure", [refusal(cause=Cause.OVERLOAD), refusal(), UNAVAILABLE, OUTAGE])
+def test_failures_of_answers_that_had_begun_are_counted_and_change_no_gate(
+    admission: AdmissionController, failure: Outcome
+) -> None:
+    def gates() -> tuple[object, ...]:
+        return admission.concurrency.limit, admission.pacer.active, admission.pause.grace, admission.breaker.state
+
+    permits = admit(admission, 20)
+    for permit in permits:
+        admission.learn(permit, OK, NOW + 0.5, None)
+    before = gates()
+    for permit in permits[1:]:
+        settle(admission, permit, failure._replace(own=True), NOW + 30.0)
+    assert gates() == before
+    assert admission.ready_at(Cost(), NOW + 30.0) == (NOW + 30.0, "")
+    assert admission.counts.refused + admission.counts.failed == 19
+
+
 def test_all_slots_taken_means_until_another_opens(admission: AdmissionController) -> None:
     admit(admission, 20)
     ready, gate = admission.ready_at(Cost(), NOW)

@@ -167,7 +167,7 @@ def test_a_stream_holds_its_slot_to_its_end(way: str, govern: Any) -> None:
     assert at_rest(registry)
 
 
-def test_an_error_in_the_middle_of_a_stream_teaches_that_the_model_is_overloaded(way: str, govern: Any) -> None:
+def test_an_error_in_the_middle_of_a_stream_counts_as_a_refusal(way: str, govern: Any) -> None:
     registry = hurried()
     question = {"model": "gemini-3", "contents": "How high?"}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.values import Kind
-from tidegate.providers import ANTHROPIC, COMPATIBLE, OPENAI, judge_event
+from tidegate.providers import ANTHROPIC, COMPATIBLE, OPENAI, has_content, judge_event
 
 
 def event(document, name=""):
@@ -86,6 +86,27 @@ def test_a_failure_in_a_stream_is_judged_like_any_other(provider, chunk, kind):
     outcome = judge_event(provider, chunk)
     assert outcome.kind is kind
     assert outcome.status is None
+
+
+@pytest.mark.parametrize(
+    ("events", "found"),
+    [
+        (event({"type": "message_start", "message": {"role": "assistant", "content": []}}, "message_start"), False),
+        (event({"type": "content_block_start", "content_block": {"type": "text", "text": ""}}), False),
+        (event({"type": "content_block_delta", "delta": {"type": "text_delta", "text": "5"}}), True),
+        (event({"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": "{"}}), True),
+        (event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}), False),
+        (event({"choices": [{"index": 0, "delta": {"reasoning_content": "So"}}]}), True),
+        (event({"type": "response.created", "response": {"output": [], "text": {"format": {"type": "text"}}}}), False),
+        (event({"type": "response.output_text.delta", "delta": "5"}), True),
+        (event({"candidates": [{"content": {"parts": [{"text": "5"}]}}]}), True),
+        (b'{"model":"m","message":{"role":"assistant","content":"5"},"done":false}\n', True),
+        (b':event-type\x07\x00\x05chunk{"bytes":"eyJ0eXBlIjoiY29udGVudCJ9"}', True),
+        (event({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, "error"), False),
+    ],
+)
+def test_an_answer_has_begun_with_its_first_piece(events, found):
+    assert has_content(events) is found
 
 
 def test_the_wait_that_an_event_names_is_kept():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 from typing import Any
 
 import pytest
 
 import tidegate
-from tests.sdk.asking import KINDS, OPENAI_KINDS, at_rest, make, only, request
+from tests.sdk.asking import KINDS, OPENAI_KINDS, at_rest, http_of, make, mocked, only, request
+from tidegate.core.provenance import Source
 from tidegate.testing import Fault, Scenario, Simulator
 
 EVERY_WAY = ["to the end", "closed early", "abandoned"]
@@ -107,8 +109,8 @@ def test_an_error_in_mid_stream_is_native_and_gives_the_slot_back(
     assert only(registry).answered == 0
 
 
-def broken(kind: str, client: Any) -> type[BaseException]:
-    """The type of what a stream that breaks raises."""
+def read(kind: str, client: Any) -> None:
+    """Read a stream to its end."""
 
     def on_thread() -> None:
         with client:
@@ -118,19 +120,69 @@ def broken(kind: str, client: Any) -> type[BaseException]:
         async with client:
             await end_async(await open_stream(kind, client), "to the end")
 
+    asyncio.run(on_loop()) if kind.startswith("async") else on_thread()
+
+
+def broken(kind: str, client: Any) -> type[BaseException]:
+    """The type of what a stream that breaks raises."""
     try:
-        asyncio.run(on_loop()) if kind.startswith("async") else on_thread()
+        read(kind, client)
     except Exception as error:
         return type(error)
     raise AssertionError("the stream did not break")
 
 
-def test_an_overload_inside_a_stream_teaches_the_controller(registry: tidegate.RateLimitRegistry) -> None:
-    with Simulator(Scenario(faults=(Fault(kind="stream-error", nth=(1,)),))) as provider:
-        broken("anthropic", registry.wrap(make("anthropic", provider.url)))
+def taught(registry: tidegate.RateLimitRegistry) -> set[str]:
+    """What holds calls back since a refusal or a failure."""
     key = only(registry)
-    assert key.refused == 1
-    assert "pace" in {each.of for each in key.learnt}
+    held = {"pause"} if key.paused_for else set()
+    return held | {each.of for each in key.learnt if each.count and each.origin is not Source.ANSWERS}
+
+
+@pytest.mark.parametrize("fault", ["stream-error", "stream-drop"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failure_after_content_is_counted_and_holds_no_call_back(
+    kind: str, fault: Any, registry: tidegate.RateLimitRegistry
+) -> None:
+    with Simulator(Scenario(faults=(Fault(kind=fault, nth=tuple(range(2, 14))),), headers=False)) as provider:
+        read(kind, registry.wrap(make(kind, provider.url)))
+        before = only(registry).limit
+        for _ in range(12):
+            broken(kind, registry.wrap(make(kind, provider.url)))
+    key = only(registry)
+    assert (key.answered, key.refused + key.failed) == (1, 12)
+    assert (taught(registry), key.limit, key.breaker) == (set(), before, "closed")
+
+
+EVENTS = {
+    "rate_limit_error": {"type": "error", "error": {"type": "rate_limit_error", "message": "Too many requests"}},
+    "waits": {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded", "retry_after": 30}},
+}
+OPENING = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+PIECE = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "5"}}
+
+
+def streamed(*events: dict[str, Any]) -> Any:
+    """An answer of these events, one after the other."""
+    pieces = [f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in events]
+    return http_of("anthropic").Response(200, headers={"content-type": "text/event-stream"}, content=iter(pieces))
+
+
+@pytest.mark.parametrize(
+    ("error", "opening", "learns"),
+    [
+        ("rate_limit_error", (), True),
+        ("rate_limit_error", (OPENING,), True),
+        ("rate_limit_error", (OPENING, PIECE), False),
+        ("waits", (OPENING, PIECE), True),
+    ],
+)
+def test_a_refusal_before_content_or_with_a_time_holds_calls_back(
+    error: str, opening: tuple[dict[str, Any], ...], learns: bool, registry: tidegate.RateLimitRegistry
+) -> None:
+    broken("anthropic", registry.wrap(mocked("anthropic", lambda _: streamed(*opening, EVENTS[error]))))
+    assert only(registry).refused == 1
+    assert bool(taught(registry)) is learns
 
 
 @pytest.mark.parametrize("kind", KINDS)

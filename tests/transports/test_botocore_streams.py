@@ -110,7 +110,7 @@ def test_an_abandoned_stream_gives_its_slot_back_when_it_is_collected(
     assert (only(registry).in_flight, only(registry).abandoned) == (0, 1)
 
 
-def test_an_exception_inside_a_stream_teaches_the_controller_although_nobody_closes_it(
+def test_an_exception_inside_a_stream_is_counted_although_nobody_closes_it(
     registry: tidegate.RateLimitRegistry,
 ) -> None:
     scenario = Scenario(faults=(Fault(kind="stream-error", nth=(1,)),))

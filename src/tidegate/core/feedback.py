@@ -14,7 +14,8 @@ that applies:
   alone.
 
 A time that the provider names pauses the key in any case. A refusal of a call beyond the learned slots and rate proves
-no more than they already say: it cuts nothing.
+no more than they already say: it cuts nothing. Nor does the failure of a call that is its own cause (`Outcome.own`): it
+is only counted, unless it names a time.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def failed(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, dr
         gates.pause.refused_within(now - permit.sent_at)
         gates.pacer.named, gates.pacer.hint, gates.pacer.stated = False, 0.0, None
         _unexplained(gates, permit, outcome, now, new_wave, out)
-    if (outcome.cause is Cause.OUTAGE or permit.probe) and not permit.silent:
+    if ((outcome.cause is Cause.OUTAGE and not outcome.own) or permit.probe) and not permit.silent:
         _count_outage(gates, permit, outcome, now, draw, out)
     # Last: counters in shared memory save the breaker's state together with this count.
     gates.counts.failed += 1
@@ -289,9 +290,10 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         gates.refusal = outcome, now
     if outcome.cause not in UNSERVING:
         answered(gates, permit, now, out)
-    elif not permit.silent:
+    elif (permit.probe or not outcome.own) and not permit.silent:
         _count_outage(gates, permit, outcome, now, draw, out)
-    gates.pause.refused_within(now - permit.sent_at)
+    if not outcome.own:
+        gates.pause.refused_within(now - permit.sent_at)
     new_wave = permit.epoch >= gates.epoch and not permit.beyond
     if new_wave:
         gates.epoch += 1

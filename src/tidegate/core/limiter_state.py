@@ -391,8 +391,10 @@ class LimiterState:
         return now - self.admitted_at <= max(ALIVE_SECONDS, ALIVE_LATENCIES * latency if latency < INFINITY else 0.0)
 
     def excuse(self, permit: Permit) -> None:
-        """Let the failure of an attempt show nothing about the key: calls sent later than its call are answered."""
+        """Let an attempt's failure show nothing about the key. One whose answer began still counts as admitted."""
         permit.beyond = True
+        if permit.learned:
+            return
         if self.cause is not None:
             self.cause.withdrawn(permit.order)
         if self.pacer.active and permit.mark >= 0:

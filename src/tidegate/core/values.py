@@ -280,7 +280,7 @@ class Outcome(NamedTuple):
     `retry_after` is in seconds, and None where the answer names no time (or is no refusal). `row` names the table row
     that decided. `ignored` counts unusable values (negative, not a number, absurd, too long). `answer` is the refusal
     itself, where other calls of the key may get it too. `error` is the text of a connection error, where no response
-    came. With `own`, the call itself is the cause, so the failure shows nothing about its key.
+    came. With `own`, the failure shows nothing about its key: the call itself is the cause, or its answer had begun.
     """
 
     kind: Kind

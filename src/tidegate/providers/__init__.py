@@ -7,6 +7,7 @@
 - `judge`, `judge_event`: the outcome of an answer.
 - `answer_of`: the part of a refusal that holds for other calls of the key.
 - `usage_of`, `merged`: the usage that an answer states.
+- `has_content`: whether an answer in a stream has begun.
 - `finish_reason_of`, `request_id_of`: facts of an answer for records of attempts.
 - `price_of`, `register_price`, `load_prices`: prices of models, and `ModelPrice` with the cost of a usage.
 - `dimensions`, `window_name`: readings by window, for display.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind
 from tidegate.providers._answer import answer_of
-from tidegate.providers._answer_facts import finish_reason_of, request_id_of
+from tidegate.providers._answer_facts import finish_reason_of, has_content, request_id_of
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._error_text import return_date
 from tidegate.providers._lookup import (
@@ -116,6 +117,7 @@ __all__ = [
     "family_of",
     "finish_reason_of",
     "generates",
+    "has_content",
     "judge",
     "judge_event",
     "load_prices",

@@ -1,4 +1,4 @@
-"""Facts of an answer that only records of attempts show: why the model stopped, and the provider's request id."""
+"""Facts of an answer besides its outcome: whether it has begun, why the model stopped, the provider's request id."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ _INCOMPLETE = re.compile(
     rb'"incomplete_details"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\{[ \t\r\n]{0,64}"reason"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}'
     rb'"([A-Za-z_]{1,64})"'
 )
+_CONTENT = re.compile(
+    rb'"(?:text|content|delta|bytes|completion|response|transcript|arguments|partial_json|input|thinking'
+    rb'|reasoning(?:_content|_text)?)"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"[^"]'
+)
+"""A piece of an answer in an event: texts, calls of tools, thoughts, and the encoded events of Bedrock."""
+
 _RESPONSE = re.compile(rb'"object"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"response"')
 """Object of OpenAI's responses, which states a reason only where it is incomplete."""
 
@@ -24,6 +30,11 @@ _REQUEST_IDS = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-requ
 
 _MAX_ID = 128
 """Characters of a request id that are kept. Raising it keeps longer ones. Chosen: ids have 20 to 60."""
+
+
+def has_content(events: bytes) -> bool:
+    """Return whether the events of a stream hold a piece of the answer, however short."""
+    return _CONTENT.search(events) is not None
 
 
 def finish_reason_of(body: bytes) -> str | None:

@@ -1,8 +1,10 @@
 """Wrappers around a streaming body that watch its bytes and hold the call's permit until the body ends.
 
 Theory of operation. A `StreamWatch` keeps the beginning and the end of a stream. When the stream ends, breaks, is
-closed or is garbage-collected, it settles the permit once. `WatchedRaw` and `BegunRaw` wrap the `raw` of a response,
-which urllib3 makes and which requests and botocore read.
+closed or is garbage-collected, it settles the permit once. A failure before any content is a refusal like any other:
+some providers refuse only after a 200. A failure after content is counted, and shows nothing about the key.
+
+`WatchedRaw` and `BegunRaw` wrap the `raw` of a response, which urllib3 makes and which requests and botocore read.
 """
 
 from __future__ import annotations
@@ -82,17 +84,17 @@ class StreamWatch:
         if held is None:
             return
         call, permit = held
-        if error is not None:
-            call.settle_stream(permit, call.judge_error(error))
-            return
-        seen = bytes(self._seen)
+        seen, is_long = bytes(self._seen), self._head != b""
         if self.decode is not None:
             self._head, seen = b"", self.decode(seen)
-        failure = providers.judge_event(call.provider, seen[-KEPT_BYTES:])
-        if failure is not None:
-            call.settle_stream(permit, failure)
+        tail = seen[-KEPT_BYTES:]
+        failure = providers.judge_event(call.provider, tail) if error is None else call.judge_error(error)
+        if failure is None:
+            call.settle_stream(permit, call.answered(permit, self._outcome, self._head + seen))
             return
-        call.settle_stream(permit, call.answered(permit, self._outcome, self._head + seen))
+        # The provider had admitted the call, and nothing repeats it: to slow the key down protects no call.
+        begun = is_long or providers.has_content(seen)
+        call.settle_stream(permit, failure._replace(own=begun))
 
     def drop(self) -> None:
         """Return the permit of a response that was garbage-collected before its end."""
