@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -57,6 +59,8 @@ def test_run_hosts_that_pass_by_are_named_in_the_last_line(tmp_path: Path) -> No
     assert "secret" not in "".join(done.lines)
 
 
+REFUSED = f"ConnectError: [Errno {errno.ECONNREFUSED}] {os.strerror(errno.ECONNREFUSED)}"
+
 FAILING = """
 import os, openai
 client = openai.OpenAI(base_url=os.environ["URL"], api_key="sk-wrong-secret", max_retries=0)
@@ -71,7 +75,7 @@ for _ in range(3):
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("http://127.0.0.1:9/v1", "3 calls, 0 answered, 0 given up, 3 failed (no connection), 0 refusals retried"),
+        ("http://127.0.0.1:9/v1", f"3 calls, 0 answered, 0 given up, 3 failed ({REFUSED}), 0 refusals retried"),
         ("localhost:9/v1", "no LLM call was governed; 3 calls had a URL without a host (does the base URL begin with "
                            "https://?)"),
     ],

@@ -20,8 +20,8 @@ _WORDS = {
 
 
 def failure_reason(outcome: Outcome) -> str:
-    """Return the status and the cause of a failure; for one without an answer, what came instead."""
+    """Return the status and the cause of a failure; for one without an answer, the error that came instead."""
     words = _WORDS.get(outcome.cause, "")
     if outcome.status is not None:
         return f"{outcome.status}: {words}" if words else f"status {outcome.status}"
-    return words or ("no connection" if outcome.cause is Cause.OUTAGE else "no answer in time")
+    return words or outcome.error or ("no connection" if outcome.cause is Cause.OUTAGE else "no answer in time")
