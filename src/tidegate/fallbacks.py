@@ -368,7 +368,8 @@ class _FallbackCall:
                     if not isinstance(found, float):
                         return found
                     until = min(found, until)
-                if now >= self.deadline or (outer is not None and outer.is_recalled):
+                is_over = now >= self.deadline or getattr(self.waker, "exiting", False)
+                if is_over or (outer is not None and outer.is_recalled):
                     return None
                 if outer is not None and not waits:
                     waits = True

@@ -125,6 +125,15 @@ def test_a_back_off_ends_at_the_deadline_with_the_last_answer(queue: ScriptedQue
     assert (driver.ended.ending, queue.given) == (Ending.GIVEN_UP, 1)
 
 
+def test_a_call_that_is_recalled_in_its_back_off_ends_with_the_last_answer(queue: ScriptedQueue) -> None:
+    driver = ExchangeDriver(queue, OWN)
+    assert driver.reply(1.0, TIMEOUT) == waiting(1.5)
+    queue.recalled = True
+    driver.wait(1.1)
+    assert driver.ended is not None
+    assert (driver.ended.ending, queue.given) == (Ending.GIVEN_UP, 1)
+
+
 def test_refusals_between_transient_failures_spend_none_of_their_attempts(queue: ScriptedQueue) -> None:
     driver = ExchangeDriver(queue, OWN)
     driver.reply(1.0, TIMEOUT)

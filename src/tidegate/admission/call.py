@@ -132,8 +132,13 @@ class GovernedCall(Waiter):
 
     @property
     def recalled(self) -> bool:
-        """Return whether the scheduler has recalled this work."""
-        return self.handoff is not None and self.handoff.is_recalled
+        """Return whether the scheduler has recalled this work, or an interrupted program waits for its thread."""
+        return self.is_exiting or (self.handoff is not None and self.handoff.is_recalled)
+
+    @property
+    def is_exiting(self) -> bool:
+        """Return whether the program was interrupted and only waits for its threads to end, as this one saw."""
+        return getattr(getattr(self, "waker", None), "exiting", False)
 
     def enqueue(self, now: float, deadline: float) -> Permit | None:
         """Join the queue, or return a permit at once."""
@@ -268,6 +273,7 @@ class GovernedCall(Waiter):
             return ""
         head = self.registry.closing(self)
         why = wait_text(*head) if head.gate else f"it waited for {awaited(ended.gate or self.gate)}"
+        why = "the program was interrupted" if self.is_exiting else why
         waited = f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s"
         return printable(f"tidegate: call to {self.key} given up: {waited}; {why}")
 

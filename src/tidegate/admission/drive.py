@@ -15,15 +15,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.admission import wait_hook
+from tidegate.admission.interrupted_exit import LOOK_EVERY, is_exiting
 from tidegate.core.exchange import ExchangeResult, Resume, Send
 from tidegate.core.values import INFINITY
 
 if TYPE_CHECKING:
     # Its provider tables are loaded when the first call is made.
     from tidegate.admission.call import GovernedCall
-
-MAX_TIMEOUT = threading.TIMEOUT_MAX
-"""Seconds of the longest wait that `threading` accepts."""
 
 
 def drive(call: GovernedCall) -> Any:
@@ -114,9 +112,12 @@ async def adrive(call: GovernedCall) -> Any:
 
 
 class ThreadWaker:
-    """Waker of a thread; `blocks` says that the thread has a running event loop, which waits with it."""
+    """Waker of a thread; `blocks` says that the thread has a running event loop, which waits with it.
 
-    __slots__ = ("_woken", "blocks", "thread")
+    `exiting` says that the program was interrupted and only waits for its threads to end: the call ends its wait.
+    """
+
+    __slots__ = ("_look_at", "_woken", "blocks", "exiting", "thread")
 
     loop = None
 
@@ -126,6 +127,8 @@ class ThreadWaker:
         self._woken.acquire()
         self.thread = threading.get_ident()
         self.blocks = _on_running_loop()
+        self.exiting = False
+        self._look_at = time.monotonic() + LOOK_EVERY
 
     def wake(self) -> bool:
         """Make the thread look again."""
@@ -138,8 +141,15 @@ class ThreadWaker:
         return self.wake()
 
     def wait(self, until: float | None) -> None:
-        """Block until woken or `until`."""
-        self._woken.acquire(timeout=-1 if until is None else min(MAX_TIMEOUT, max(0.0, until - time.monotonic())))
+        """Block until woken, until the instant `until`, or until the program is `exiting`."""
+        end = INFINITY if until is None else until
+        while True:
+            now = time.monotonic()
+            if now >= self._look_at:
+                self.exiting, self._look_at = is_exiting(now), now + LOOK_EVERY
+            soon = min(end, self._look_at)
+            if self.exiting or self._woken.acquire(timeout=max(0.0, soon - now)) or soon == end:
+                return
 
 
 class AsyncioWaker:

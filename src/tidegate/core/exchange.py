@@ -307,7 +307,7 @@ class _Exchange:
                     return self.final_result(now)
                 if retry is RetryTime.LATER:
                     now = yield from self.back_off(now, draw)
-                    if now >= self.deadline:
+                    if now >= self.deadline or self.call.recalled:
                         return self.late_result(now)
         finally:
             if self.permit is not None:
@@ -444,7 +444,7 @@ class _Exchange:
         return ExchangeResult(Ending.GIVEN_UP if final else Ending.HANDED_BACK, attempt, self.waited)
 
     def late_result(self, now: float) -> ExchangeResult:
-        """Return the result where the deadline passed during the backoff."""
+        """Return the result where the deadline passed during the backoff, or the call was recalled."""
         assert self.attempt is not None, "an attempt was made"
         self.is_over = True
         self.call.count_given_up(self.attempt.outcome)

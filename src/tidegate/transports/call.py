@@ -638,6 +638,7 @@ class HttpCall(GovernedCall, ABC):
                 f"tidegate: no request was sent: {self.key} ({reason}) opens in {ended.opens_in:.1f} s; "
                 f"the call waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s."
             )
+        text = self.reason_of(ended) if self.is_exiting else text
         error = {"message": printable(text), "type": "tidegate_queue_deadline", "param": None, "code": "queue_deadline"}
         headers = {NO_RETRY: "false", "x-tidegate": "queue-deadline"}
         headers |= self.wait_headers(ended, self.reason_of(ended) or text)

@@ -1,0 +1,89 @@
+"""Detection of an interrupted program that only waits for its threads to end.
+
+Theory of operation. Ctrl-C raises `KeyboardInterrupt` in the main thread alone. Often that thread then blocks until the
+worker threads have ended: at the end of a `with` block of a thread pool, in `Thread.join`, in `asyncio.run`, or when
+the interpreter exits. Without tidegate a worker's call ends after the few retries of its SDK. A call that waits for
+capacity could hold the program for `max_wait`, so waiting threads look for this state and end their waits.
+
+Any thread can see the state. The main thread's stack is inside one of the functions of `JOINS`, and the exception that
+it handles is the interrupt. In `SHUTDOWN`, the interrupt is the exception that ended the program. So a pool or a
+program that ends normally is never in this state, nor is one that continues after an interrupt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks of a waiting thread. Raising it ends an interrupted program later; lowering it wakes
+waiting threads more often. Chosen: hundreds of threads then use less than 1 % of a core."""
+
+GRACE = 5.0
+"""Seconds for which calls still wait in this state. Raising it ends an interrupted program later; lowering it gives up
+calls that the SDK's own retries would get answered. Derived: two retries of the SDKs, after 0.5 to 2 s each."""
+
+MAX_CONTEXTS = 8
+"""Exceptions of a chain that are searched for the interrupt. Raising it finds one below more failed handlers. Chosen:
+a program rarely nests more; a chain may be a circle."""
+
+JOINS = (threading.Thread.join, asyncio.Runner.close)
+"""Functions that wait until threads end; the exit of a pool joins each of its threads."""
+
+SHUTDOWN: Any = getattr(threading, "_shutdown", None)
+"""Function in which the interpreter waits for threads before it exits. Without it that state is not seen."""
+
+_since: float | None = None
+
+
+def is_exiting(now: float) -> bool:
+    """Return whether the program has been in this state for `GRACE` seconds; `now` is in monotonic seconds."""
+    global _since
+    if not _joins_after_interrupt():
+        _since = None
+        return False
+    since = _since
+    if since is None:
+        since = _since = now
+    return now - since >= GRACE
+
+
+def _joins_after_interrupt() -> bool:
+    """Return whether the main thread waits for threads to end because of an interrupt."""
+    main, frame = threading.main_thread().ident or 0, None
+    try:
+        handled: Any = sys._current_exceptions().get(main)
+        if isinstance(handled, tuple):  # Python 3.11
+            handled = handled[1]
+        ended_by = getattr(sys, "last_value", None)
+        # Frames cost more than exceptions, and most programs were not interrupted.
+        if _is_interrupt(handled) or _is_interrupt(ended_by):
+            frame = sys._current_frames().get(main)
+    except AttributeError:
+        # The interpreter has no such functions.
+        return False
+    codes = _codes_of(frame)
+    if getattr(SHUTDOWN, "__code__", None) in codes:
+        return _is_interrupt(ended_by)
+    return _is_interrupt(handled) and any(getattr(join, "__code__", None) in codes for join in JOINS)
+
+
+def _codes_of(frame: FrameType | None) -> set[object]:
+    """Return the code of the functions that a stack is inside."""
+    found: set[object] = set()
+    while frame is not None:
+        found.add(frame.f_code)
+        frame = frame.f_back
+    return found
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Return whether an exception is the interrupt, or was raised while the interrupt was handled."""
+    for _ in range(MAX_CONTEXTS):
+        if error is None or isinstance(error, KeyboardInterrupt):
+            break
+        error = error.__context__
+    return isinstance(error, KeyboardInterrupt)
