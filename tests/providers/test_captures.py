@@ -16,6 +16,8 @@ TABLES = {
 }
 UNKEPT = {"gemini-429-shared-capacity"}
 """Captures of which neither status nor body was kept, so that nothing can be judged."""
+KINDS = {"bedrock-429-ModelNotReady": "overloaded"}
+"""Captures that were described before a model that loads became a kind of overload: it waits, and cuts no limit."""
 
 pytestmark = pytest.mark.skipif(not CAPTURES.exists(), reason="the captures are not in this checkout")
 
@@ -42,7 +44,7 @@ def test_a_capture_means_what_was_established(capture):
     expect = capture["expect"]
     outcome = outcome_of(capture, provider)
     seen = dimensions(outcome, provider)
-    assert outcome.kind == expect["kind"], outcome.row
+    assert outcome.kind == KINDS.get(capture["id"], expect["kind"]), outcome.row
     assert seen["limits"] == expect["limits"]
     assert seen["remaining"] == expect["remaining"]
     if expect["reset_after_s"] or "reset_at" not in expect:
