@@ -60,8 +60,8 @@ def test_a_failure_is_no_score_and_the_exit_code_says_that_there_were_some(place
     assert done.out.splitlines()[0] == "failing: COMPLETED: 6 rows, 5 answered, 1 failed"
     lines = [line.split() for line in done.out.splitlines()]
     # Of rows 0, 1, 2 and 5, whose scores are 0, 1, 1 and 1: the two that failed are in no mean.
-    assert ["judge.right", "0.750", "4", "0"] in lines
-    assert ["judge.tone", "–", "4", "0", "cold", "2,", "warm", "2"] in lines
+    assert ["judge.right", "0.750", "4", "1"] in lines
+    assert ["judge.tone", "–", "4", "1", "cold", "2,", "warm", "2"] in lines
     failed = [line for line in done.out.splitlines() if " error " in line]
     assert [each.split()[:4] for each in failed] == [
         ["task", "error", "ValueError", "1"],

@@ -94,7 +94,7 @@ def interrupted(terminal: Terminal) -> list[str]:
 
 
 def test_a_run_shows_bars_what_it_waits_for_and_an_eta(start: Start, provider: SimulatorProcess) -> None:
-    terminal = start(ASKING.format(url=provider.openai_url), columns=100)
+    terminal = start(ASKING.format(url=provider.openai_url), columns=140)
     terminal.until(seen(r"^tasks +[━╸╺]{30} +[1-9]\d*/200 +0 +0 +\d+:\d\d$"))
     terminal.until(seen(r"^evaluations +[━╸╺]{30} +[1-9]\d*/200$"))
     terminal.until(seen(r"^waiting  task: (quota requests|pace).* · m( ·|$)"))
@@ -112,11 +112,11 @@ def test_an_interrupt_leaves_the_result_on_the_screen_and_no_picture(start: Star
 
 
 def test_what_is_stopping_foresees_no_end(start: Start) -> None:
-    terminal = start(SLEEPING.format(nap="await asyncio.sleep(0 if row['n'] < 30 else 3600)"), columns=100)
+    terminal = start(SLEEPING.format(nap="await asyncio.sleep(3600 if row['n'] % 2 else 0.1 * row['n'])"), columns=100)
     terminal.until(seen(r"^tasks .* \d+:\d\d$"))
     terminal.type(b"\x03")
     terminal.until(seen(r"^asleep  stopping: work in flight has 30 s to finish; Ctrl-C again cancels it$"))
-    terminal.until(seen(r"^tasks .* 30/200 +0 +0$"))
+    terminal.until(seen(r"^tasks .* \d+/200 +0 +0$"))
     terminal.type(b"\x03")
     assert terminal.to_the_end() == 5
 
@@ -150,7 +150,7 @@ def test_a_breaker_is_told_with_what_is_behind_it(start: Start) -> None:
     # Nobody listens there (RFC 863: discard).
     terminal = start(ASKING.format(url="http://127.0.0.1:9/v1"), columns=120)
     terminal.until(seen(r"^waiting  task: provider down \(no connection\): next probe in"))
-    assert interrupted(terminal)[0].startswith("asked: STOPPED: ")
+    assert any(row.startswith("asked: STOPPED: ") for row in interrupted(terminal))
 
 
 @pytest.mark.parametrize("columns", [40, 200])
