@@ -2,8 +2,8 @@
 
 Theory of operation. A request that can never be admitted looks like one that waits for capacity. What tells them apart
 is the fate of other calls: those sent after a failed attempt are answered. That happens by chance too, so the share of
-failed attempts of the key decides how many failures in a row prove it. A large call may have to wait until a hidden
-limit refills, so refusals are also given time.
+failed attempts of the key decides how many failures in a row prove it. A call may also be refused because it comes just
+after others used a hidden limit up, so a refusal proves something only where others go all the time.
 """
 
 from __future__ import annotations
@@ -27,22 +27,43 @@ OWN_SECONDS = 20.0
 a hidden limit less time to refill. Derived: an error shows at most 30 s later than without tidegate."""
 
 
+STEADY_RATE = 1.0
+"""Calls a second that are admitted between two refusals of a call, from which the later refusal shows something about
+the call. Raising it holds calls that never fit for longer; lowering it takes the end of a hidden window for a sign."""
+
+
 class RepeatedFailure:
     """Failures of one call since its last change of kind; `tries` counts them, `overtaken` those that others outran."""
 
-    __slots__ = ("_attempts", "_began_at", "_failed", "_order", "_state", "overtaken", "tries")
+    __slots__ = (
+        "_attempts",
+        "_began_at",
+        "_failed",
+        "_order",
+        "_outrun",
+        "_sent_at",
+        "_served",
+        "_state",
+        "overtaken",
+        "tries",
+    )
 
     def __init__(self, state: LimiterState, now: float) -> None:
         counts = state.counts
         self._attempts, self._failed = counts.attempts, counts.refused + counts.failed
         self._began_at, self._order, self._state = now, 0, state
         self.tries = self.overtaken = 0
+        # Failures between which other calls were admitted at `STEADY_RATE`, and what is needed to count them.
+        self._outrun, self._sent_at, self._served = 0, now, 0
 
     def failed(self, permit: Permit) -> None:
         """Take in a failed attempt of the call."""
+        counts = permit.state.counts
+        served = counts.attempts - counts.refused - counts.failed
         if self._order and permit.state.admitted_order > self._order:
             self.overtaken += 1
-        self._order = permit.order
+            self._outrun += served - self._served >= STEADY_RATE * (permit.sent_at - self._sent_at)
+        self._order, self._sent_at, self._served = permit.order, permit.sent_at, served
         self.tries += 1
 
     def paced_until(self, now: float) -> float:
@@ -60,7 +81,7 @@ class RepeatedFailure:
             return False
         if not refused:
             return True
-        return now - self._began_at >= OWN_SECONDS and self._share(state) ** self.tries < CHANCE_MOST
+        return now - self._began_at >= OWN_SECONDS and self._share(state) ** self._outrun < CHANCE_MOST
 
     def _share(self, state: LimiterState) -> float:
         """Return the share of failed attempts among those of other calls: lately or ever, whichever is greater."""
