@@ -18,8 +18,8 @@ half_a_second = worlds.map(lambda facts: {**facts, "slowest": 0.5})
 spans = st.tuples(st.integers(0, 5), st.integers(1, 50)).map(
     lambda tenths: OutageSpan(start=tenths[0] / 10, end=(tenths[0] + tenths[1]) / 10)
 )
-# Longer than any call: when the outage ends, all that were sent before it have ended and the breaker is open.
-long_spans = st.integers(10, 50).map(lambda tenths: OutageSpan(start=0.7, end=0.7 + tenths / 10))
+# Long enough for the breaker to open: until the answers of earlier calls are old, failures may show a limit.
+long_spans = st.integers(20, 50).map(lambda tenths: OutageSpan(start=0.7, end=0.7 + tenths / 10))
 TWENTY = Settings(max_concurrency=20)
 downs = st.sampled_from(
     [

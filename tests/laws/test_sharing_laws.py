@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import statistics
 
 import pytest
@@ -97,8 +98,9 @@ def test_calls_of_live_members_are_answered_and_the_slots_of_the_dead_come_back(
 
 
 def test_no_call_is_taken_for_one_that_never_fits_because_others_were_before_it_in_each_window() -> None:
-    for seed in range(12):
-        made = [Caller(at=float(row), tokens=0, priority=0, max_wait=1e6, gone_after=None) for row in range(19)]
+    for seed in range(5):
+        drawn = random.Random(seed)
+        made = [Caller(at=0.0 if drawn.random() < 0.6 else 20.0 * drawn.random()) for _ in range(19)]
         facts = {"seed": seed, "slowest": 0.5, "network": 0.001}
         played = shared_world((Limit(limit=4, window=60.0),), made, facts, 4, headers=False, hints=False)
         played.run()
