@@ -120,6 +120,8 @@ def test_a_python_that_never_calls_loads_nothing_of_weight() -> None:
         "tidegate.admission.key_hook",
         "tidegate.launch",
         "tidegate.launch.bootstrap",
+        "tidegate.transports",
+        "tidegate.transports.other_stacks",
     }
     assert more <= light | {"sitecustomize", "importlib", "importlib._bootstrap", "importlib._bootstrap_external",
                             "importlib.machinery", "__future__", "warnings", "_warnings"}  # fmt: skip
