@@ -232,21 +232,24 @@ def run_loop(main: Coroutine[Any, Any, int], given: Mapping[str, Any]) -> int:
 
     Such functions have the `grace` of the settings, and the process ends without them.
     """
-    runner = asyncio.Runner()
-    try:
-        return runner.run(main)
-    finally:
-        left = runner.run(_ended_tasks(RunnerSettings.from_environment(**given).grace))
-        if left:
-            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            typer.echo(
-                f"{left[0]}{more} not ended: its cancellation was ignored; the process ends without it", err=True
-            )
-            # The end of the process destroys these tasks, which is no further news.
-            runner.get_loop().set_exception_handler(lambda loop, context: None)
-            _unclosed.append(runner)
-        else:
-            runner.close()
+    with contextlib.closing(main):
+        # An unusable setting is raised before there is a loop to close.
+        grace = RunnerSettings.from_environment(**given).grace
+        runner = asyncio.Runner()
+        try:
+            return runner.run(main)
+        finally:
+            left = runner.run(_ended_tasks(grace))
+            if left:
+                more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+                typer.echo(
+                    f"{left[0]}{more} not ended: its cancellation was ignored; the process ends without it", err=True
+                )
+                # The end of the process destroys these tasks, which is no further news.
+                runner.get_loop().set_exception_handler(lambda loop, context: None)
+                _unclosed.append(runner)
+            else:
+                runner.close()
 
 
 _unclosed: list[asyncio.Runner] = []
