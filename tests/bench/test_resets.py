@@ -94,3 +94,9 @@ def test_a_stated_window_that_answers_deny_is_inferred() -> None:
     play = Play(Limit(limit=120, window=6.0), "anthropic", 360, 64)
     assert play.window == pytest.approx(6.0, rel=0.05)
     assert play.confidence is Confidence.INFERRED
+
+
+@pytest.mark.parametrize("limit", [Limit(limit=120, window=6.0, burst=10), Limit(limit=1000, window=6.0, burst=20)])
+def test_a_small_bucket_of_a_window_that_is_not_usual_refuses_next_to_nothing(limit: Limit) -> None:
+    """Its resets are below a second; while any such reset was believed, two requests a call were refused."""
+    assert Play(limit, "openai", 300, 40).refused <= 0.05

@@ -213,6 +213,7 @@ class WindowInference:
         "_stood",
         "_taken",
         "_varied",
+        "_was_ample",
         "capacity",
         "turned",
     )
@@ -346,6 +347,8 @@ class WindowInference:
         self._held = 0
         self._agreed, self._doubted = 0, False
         self._content: tuple[float, float] | None = (0.0, INFINITY)
+        # More than half of the limit was left once, so the bucket is no much smaller one.
+        self._was_ample = False
         self._natural = self._reset = self.capacity = None
         self._first = None
         self._same_instant = self._same_time = True
@@ -465,7 +468,12 @@ class WindowInference:
         self, limit: float, remaining: float, reset: float, rounding: float, took: float, reading: QuotaReading
     ) -> None:
         """Narrow what a bucket of the usual window holds that is full after `reset`; None where no content fits."""
-        if self._content is None or overdraws(reading, remaining):
+        if overdraws(reading, remaining):
+            return
+        self._was_ample = self._was_ample or remaining > limit / 2.0
+        if self._content is None:
+            if self.capacity is not None:
+                self._outgrow(limit, remaining, reset)
             return
         rate, quantum = limit / self._default, reading.quantum
         low = remaining + rate * max(0.0, reset - rounding) - (quantum if quantum > 1.0 else 0.0)
@@ -473,7 +481,15 @@ class WindowInference:
         low, high = max(low, self._content[0]), min(high, self._content[1])
         self._content = (low, high) if low <= high else None
         if self.capacity is not None:
-            self.capacity = min(limit, max(1.0, low)) if low <= high else None
+            if low <= high:
+                self.capacity = min(limit, max(1.0, low))
+            else:
+                self._outgrow(limit, remaining, reset)
+
+    def _outgrow(self, limit: float, remaining: float, reset: float) -> None:
+        """Let a smaller bucket hold what an answer shows; None where half of the limit was left once."""
+        content = max(self.capacity or 1.0, remaining + reset * limit / self._default)
+        self.capacity = None if self._was_ample else min(limit, content)
 
     def _infer(
         self,
@@ -515,9 +531,10 @@ class WindowInference:
         alike = [number for number in left if CONVENTIONS[number].transit == CONVENTIONS[left[0]].transit]
         self._held = next((number for number in alike if naturals[number] in NATURAL_WINDOWS), left[0])
         (low, high), natural = bounds[self._held], naturals[self._held]
-        if (small or high < SHORTEST) and self.capacity is None and self._content is not None:
+        short = high < SHORTEST and not (self._content is None and self._was_ample)
+        if (small or short) and self.capacity is None:
             # No window makes all readings true, but one content of a bucket does.
-            self.capacity = min(limit, max(1.0, self._content[0]))
+            self.capacity = min(limit, max(1.0, self._content[0])) if self._content is not None else 1.0
         self._natural = natural if natural in NATURAL_WINDOWS else None
         if self.capacity is None:
             slope = self._slope.window()
