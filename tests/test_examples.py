@@ -105,8 +105,8 @@ def test_an_experiment_that_is_killed_and_resumed_asks_again_what_was_in_flight_
     assert ["short", "1.000", "120", "0"] in scores
     said = re.search(r"^(\d+) answers for 120 questions$", done.stdout, re.MULTILINE)
     assert said is not None, done.stdout
-    # At most so many functions are under way at once, and a result is durable 0.1 s after its answer: 40 a second.
-    assert 120 <= int(said[1]) <= 120 + 20 + 10
+    # Asked again is what was not yet durable at the kill, of at least half of the questions: fewer than all of these.
+    assert 120 <= int(said[1]) < 120 + 60
 
 
 def test_the_declared_experiment_is_the_same_without_code(tmp_path: Path) -> None:
