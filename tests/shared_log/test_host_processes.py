@@ -122,9 +122,14 @@ def test_a_child_is_a_member_of_its_own_and_its_parent_stays(tmp_path: Path) -> 
         code = 1
         try:
             # The parent does not step, so the child begins with the state that it has of it.
-            while (step := one.step(b"child", now=time.monotonic())) is None:
+            while (step := one.step(b"child", now=(now := time.monotonic()))) is None:
                 time.sleep(0.001)
-            told = {"members": step.members, "member": one.log.member, "state": [each.decode() for each in one.state]}
+            told = {
+                "now": now,
+                "members": step.members,
+                "member": one.log.member,
+                "state": [each.decode() for each in one.state],
+            }
             os.write(write, json.dumps(told).encode())
             code = 0
         finally:
@@ -133,11 +138,11 @@ def test_a_child_is_a_member_of_its_own_and_its_parent_stays(tmp_path: Path) -> 
     told = json.loads(os.read(read, 10_000))
     os.close(read)
     os.close(write)
-    assert told == {"members": 2, "member": told["member"], "state": ["before", "child"]}
+    assert told == {"now": told["now"], "members": 2, "member": told["member"], "state": ["before", "child"]}
     assert told["member"] != one.log.member
-    step = shared(one.step(now=time.monotonic()))
+    step = shared(one.step(now=told["now"]))
     assert [entry.payload for entry in step.entries][:1] == [b"child"]
-    later = shared(one.step(now=time.monotonic() + 2.0))
+    later = shared(one.step(now=told["now"] + 2.0))
     assert one.gone == [told["member"]]
     assert later.members == 1
     assert one.step() is ALONE

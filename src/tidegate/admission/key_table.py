@@ -95,6 +95,8 @@ class KeyTable(CallTable):
         self.interned: dict[tuple[object, ...], Key] = {}
         self.operations: dict[Key, str] = {}
         self.routes: dict[tuple[object, ...], Any] = {}
+        # Places in queues that are kept for calls that an SDK repeats with a new token.
+        self.places: dict[tuple[Key, int], int] = {}
         self._addresses: dict[str, str] = {}
         self._began_at = self._measured_at = clock()
         # Keys whose bound is reached: they would admit more.

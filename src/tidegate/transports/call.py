@@ -216,8 +216,6 @@ MAX_PLACES = 1024
 """Places in queues that are kept for calls that an SDK repeats with a new token. Raising it uses more memory. Chosen:
 above the calls whose tokens end at one time."""
 
-_places: dict[tuple[Key, int], int] = {}
-
 NO_PRICE = "price"
 """Gate of an exchange that sent nothing because the price of its model is unknown."""
 
@@ -341,8 +339,8 @@ class HttpCall(GovernedCall, ABC):
         if not self.mocks and stub_servers.is_stub(self.key.base_url):
             self.policy = self.policy._replace(max_wait=min(self.policy.max_wait, stub_servers.MAX_WAIT))
         flow = super().exchange(make_waker, permit, attempt)
-        if permit is None and _places:
-            self.place = _places.pop(self._fingerprint(), 0)
+        if permit is None and self.registry.places:
+            self.place = self.registry.places.pop(self._fingerprint(), 0)
         return flow
 
     def _bound_by_token(self) -> bool:
@@ -365,9 +363,10 @@ class HttpCall(GovernedCall, ABC):
 
     def _leave_place(self) -> None:
         """Keep the place in the queue for the call by which the SDK repeats this one, with a new token."""
-        _places[self._fingerprint()] = self.place
-        if len(_places) > MAX_PLACES:
-            _places.pop(next(iter(_places)), None)
+        places = self.registry.places
+        places[self._fingerprint()] = self.place
+        if len(places) > MAX_PLACES:
+            places.pop(next(iter(places)), None)
 
     def sent_headers(self) -> Mapping[str, Any]:
         """Return the headers that the request carries now."""
