@@ -81,7 +81,8 @@ class RepeatedFailure:
             return False
         if not refused:
             return True
-        return now - self._began_at >= OWN_SECONDS and self._share(state) ** self._outrun < CHANCE_MOST
+        steady = self._outrun >= OVERTAKEN
+        return steady and now - self._began_at >= OWN_SECONDS and self._share(state) ** self.tries < CHANCE_MOST
 
     def _share(self, state: LimiterState) -> float:
         """Return the share of failed attempts among those of other calls: lately or ever, whichever is greater."""
