@@ -201,9 +201,8 @@ def test_a_run_is_shown_from_elsewhere_with_what_its_keys_do(
     terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
     shown = place.run("show", "asked").out
     assert re.search(r"^run by replica [\w-]+, last heartbeat \d+ s ago$", shown, re.MULTILINE)
-    assert re.search(
-        r"^  .*127\.0\.0\.1.* · m( · key \w+)?: \d+ of at most \d+ in flight, .*next (call|try) ", shown, re.MULTILINE
-    )
+    # Whether a call waits at this instant is chance.
+    assert re.search(r"^  .*127\.0\.0\.1.* · m( · key \w+)?: \d+ of at most \d+ in flight, ", shown, re.MULTILINE)
     (key,) = place.shown("asked")["keys"]
     assert key["key"] in shown
     assert key["limit"] >= 4
