@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import tidegate
+from tidegate.admission.context import current_scope
 from tidegate.core import events
 from tidegate.core.values import Cause, Kind, Outcome, RequestFacts, Usage
 from tidegate.errors import PermitMisuse
@@ -215,7 +216,9 @@ def places(step: Callable[[tidegate.RateLimitRegistry], object], only_looks: boo
 
 
 def settled(registry: tidegate.RateLimitRegistry, slots: int = 2) -> None:
-    """Assert that no slot is lost, and that another thread gets each of them."""
+    """Assert that no slot is lost, that another thread gets each of them, and that later requests are governed."""
+    scope = current_scope()
+    assert scope is None or not scope.open
     seen = registry.snapshot().keys[KEY]
     assert (seen.in_flight, seen.waiting) == (0, 0)
     assert isinstance(registry.clock, Clock)

@@ -143,7 +143,7 @@ class GovernedCall(Waiter):
     def enqueue(self, now: float, deadline: float) -> Permit | None:
         """Join the queue, or return a permit at once."""
         self.deadline = deadline
-        self.inside = tuple(permit for permit in within.get() if permit.key == self.key)
+        self.inside = tuple(permit for permit in within.get() if not permit.settled and permit.key == self.key)
         if self.handoff is not None:
             given = self.handed_permit
             if given is not None:
@@ -359,7 +359,7 @@ class FunctionCall(GovernedCall):
         """Call the function."""
         token = within.set((*within.get(), permit))
         try:
-            with AttemptScope():
+            with AttemptScope(permit):
                 result = self.function()
         except Exception as error:
             return AttemptResult(self.judge(None, error), error=error)
@@ -371,7 +371,7 @@ class FunctionCall(GovernedCall):
         """Call the function and await its result."""
         token = within.set((*within.get(), permit))
         try:
-            with AttemptScope():
+            with AttemptScope(permit):
                 result = await self.function()
         except Exception as error:
             return AttemptResult(self.judge(None, error), error=error)

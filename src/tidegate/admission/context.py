@@ -19,12 +19,22 @@ _scope: ContextVar[AttemptScope | None] = ContextVar("tidegate_cell", default=No
 
 
 class AttemptScope:
-    """Mark of an attempt in flight in this context; a context manager around the sending."""
+    """Mark of an attempt in flight in this context; a context manager around the sending.
 
-    __slots__ = ("_token", "open")
+    It is open until the sending returns or its `permit` is settled. An interrupt of the program may skip the return of
+    a context manager, but every permit is settled.
+    """
 
-    def __init__(self) -> None:
-        self.open = True
+    __slots__ = ("_permit", "_returned", "_token")
+
+    def __init__(self, permit: Permit | None = None) -> None:
+        self._permit = permit
+        self._returned = False
+
+    @property
+    def open(self) -> bool:
+        """Return whether requests in its context are part of the attempt."""
+        return not self._returned and (self._permit is None or not self._permit.settled)
 
     def __enter__(self) -> AttemptScope:
         # Keep an open outer scope: a task started here may outlive this scope, but the outer one must still cover it.
@@ -33,13 +43,14 @@ class AttemptScope:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.open = False
+        self._returned = True
         if self._token is not None:
             _scope.reset(self._token)
 
 
 within: ContextVar[tuple[Permit, ...]] = ContextVar("tidegate_within", default=())
-"""Permits of the calls of functions (`execute`) that this context runs inside, the outermost first."""
+"""Permits of the calls of functions (`execute`) that this context runs inside, the outermost first; settled ones do not
+count."""
 
 current_scope = _scope.get
 """Return the scope of this context, or None. While it is `open`, every request in the context passes through."""
@@ -48,9 +59,10 @@ current_scope = _scope.get
 @contextmanager
 def disabled() -> Iterator[None]:
     """Let every request in this context, and in tasks started in it, pass through untouched."""
-    # This scope is never closed: a task that outlives the block stays ungoverned.
-    token = _scope.set(AttemptScope())
+    outer = _scope.get()
     try:
+        # This scope is never closed: a task that outlives the block stays ungoverned.
+        _scope.set(AttemptScope())
         yield
     finally:
-        _scope.reset(token)
+        _scope.set(outer)

@@ -184,7 +184,7 @@ class AiohttpCall(HttpCall):
                 self.take_token(renewal, await renewal.arenew())
             if permit.in_flight >= pools.LOOK_FROM:
                 pools.note_aiohttp(self.registry, permit, self.session)
-            with AttemptScope():
+            with AttemptScope(permit):
                 response = await self.wrapped(*self.args, **self.kwargs)
                 _, body = self.received or await self.receive(response)
         except Exception as error:

@@ -120,7 +120,7 @@ class BotocoreCall(HttpCall):
     def send(self, permit: Permit) -> AttemptResult:
         """Send the request once; an answer that does not stream includes its body."""
         try:
-            with AttemptScope():
+            with AttemptScope(permit):
                 if self.was_queued:
                     self._anew(permit.sent_at, self._make(permit.sent_at))
                 # The adaptive mode's token bucket would sleep in `before-send`, while this call holds its permit.
@@ -139,7 +139,7 @@ class BotocoreCall(HttpCall):
     async def asend(self, permit: Permit) -> AttemptResult:
         """Send the request once; an answer that does not stream includes its body."""
         try:
-            with AttemptScope():
+            with AttemptScope(permit):
                 if self.was_queued:
                     self._anew(permit.sent_at, await self._make(permit.sent_at))
                 token = _sending.set(True)

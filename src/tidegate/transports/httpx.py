@@ -66,7 +66,7 @@ class HttpxCall(HttpCall):
         """Send once, inside an attempt scope if another governed client may be below."""
         if self.direct:
             return self._send(permit)
-        with AttemptScope():
+        with AttemptScope(permit):
             return self._send(permit)
 
     def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
@@ -74,7 +74,7 @@ class HttpxCall(HttpCall):
         return self._asend(permit) if self.direct else self._within(permit)
 
     async def _within(self, permit: Permit) -> AttemptResult:
-        with AttemptScope():
+        with AttemptScope(permit):
             return await self._asend(permit)
 
     def _send(self, permit: Permit) -> AttemptResult:

@@ -45,7 +45,7 @@ class RequestsCall(HttpCall):
         try:
             if self.signer is not None and permit.sent_at - self.started_at > sigv4.STALE_AFTER:
                 self.signer.sign(self.request)
-            with AttemptScope():
+            with AttemptScope(permit):
                 response = self.wrapped(*self.args, **self.kwargs)
                 error, mocked = response.status_code >= 400, not self.mocks and made_up(response)
                 if self.stream and error and not mocked and is_unread(response):
