@@ -275,6 +275,6 @@ def test_from_elsewhere_it_is_seen_what_a_run_waits_for(declared: Place) -> None
                     process.wait(0.05)
             shown = declared.run("show", "capitals").out
             told = declared.shown("capitals")
-    assert re.search(r"^  compatible · .* of at most \d+ in flight, .*next (call|try) ", shown, re.MULTILINE), shown
+    assert re.search(r"^  compatible · .* of at most \d+ in flight, .*next (call|try)\b", shown, re.MULTILINE), shown
     assert "compatible" in told["keys"][0]["key"]
     assert not any(key in shown for key in KEYS.values())
