@@ -50,7 +50,7 @@ ADMISSION = {
     "admission.call",
     "classification",
 }
-TRANSPORTS = {*ADMISSION, "imports", "transports"}
+TRANSPORTS = {*ADMISSION, "imports", "thread_states", "transports"}
 SDKS = {*TRANSPORTS, "sdks"}
 SURFACE = {
     *SDKS,
@@ -131,7 +131,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         set(),
     ),
     "admission.drive": ({*CORE, "admission.call", "admission.interrupted_exit", "admission.wait_hook"}, True, set()),
-    "admission.interrupted_exit": (set(), True, set()),
+    "admission.interrupted_exit": ({"thread_states"}, True, set()),
     "admission.audit": ({*CORE, "admission.fork", "admission.token_costs"}, True, set()),
     "admission.token_costs": ({*CORE, "providers"}, False, set()),
     "admission.context": (CORE, False, set()),
@@ -139,6 +139,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "admission.wait_hook": (set(), False, set()),
     "admission.resources": (set(), True, set()),
     "imports": (set(), True, set()),
+    "thread_states": (set(), True, set()),
     "admission.fork": (set(), True, set()),
     "admission.listeners": (CORE, True, set()),
     "admission.handoff": ({*CORE, "admission.key_table"}, True, set()),

@@ -18,6 +18,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from tidegate.thread_states import frame_of, handled_by
+
 LOOK_EVERY = 1.0
 """Seconds between two looks of a waiting thread. Raising it ends an interrupted program later; lowering it wakes
 waiting threads more often. Chosen: hundreds of threads then use less than 1 % of a core."""
@@ -53,19 +55,12 @@ def is_exiting(now: float) -> bool:
 
 def _joins_after_interrupt() -> bool:
     """Return whether the main thread waits for threads to end because of an interrupt."""
-    main, frame = threading.main_thread().ident or 0, None
-    try:
-        handled: Any = sys._current_exceptions().get(main)
-        if isinstance(handled, tuple):  # Python 3.11
-            handled = handled[1]
-        ended_by = getattr(sys, "last_value", None)
-        # Frames cost more than exceptions, and most programs were not interrupted.
-        if _is_interrupt(handled) or _is_interrupt(ended_by):
-            frame = sys._current_frames().get(main)
-    except AttributeError:
-        # The interpreter has no such functions.
+    main = threading.main_thread().ident or 0
+    if main == threading.get_ident():
         return False
-    codes = _codes_of(frame)
+    handled, ended_by = handled_by(main), getattr(sys, "last_value", None)
+    # Frames cost more than exceptions, and most programs were not interrupted.
+    codes = _codes_of(frame_of(main)) if _is_interrupt(handled) or _is_interrupt(ended_by) else set()
     if getattr(SHUTDOWN, "__code__", None) in codes:
         return _is_interrupt(ended_by)
     return _is_interrupt(handled) and any(getattr(join, "__code__", None) in codes for join in JOINS)

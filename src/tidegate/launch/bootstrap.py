@@ -14,6 +14,7 @@ import sys
 from tidegate.admission import key_hook
 from tidegate.imports import own_loading, when_loaded
 from tidegate.launch import IMPORTED, UNGOVERNED
+from tidegate.thread_states import frame_of
 from tidegate.transports.other_stacks import UNGOVERNABLE
 
 TYPE_CHECKING = False
@@ -165,7 +166,7 @@ class InstallHook:
 
     def _waits_for(self, thread: int) -> bool:
         """Return whether the installing thread waits for a module that `thread` is loading."""
-        frame = sys._current_frames().get(self._owner)
+        frame = frame_of(self._owner)
         if frame is None or frame.f_code.co_name != "acquire" or "importlib" not in frame.f_code.co_filename:
             return False
         return getattr(frame.f_locals.get("self"), "owner", None) == thread
