@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Integer, Row, Select, bindparam, case, func, select
+from sqlalchemy import CTE, ColumnElement, Integer, Row, Select, bindparam, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -47,6 +47,14 @@ def _sqlite_size(element: TextSize, compiler: SQLCompiler, **kw: Any) -> str:
 @compiles(TextSize, "postgresql")
 def _postgresql_size(element: TextSize, compiler: SQLCompiler, **kw: Any) -> str:
     return f"octet_length({compiler.process(element.clauses, **kw)})"
+
+
+def selected_once(query: Select[Any], name: str) -> CTE:
+    """Return the rows of a query as a table that PostgreSQL makes once, and in this order of the joins.
+
+    By old statistics, PostgreSQL may expect one row of an experiment, and would join all its rows before the items.
+    """
+    return query.cte(name).prefix_with("MATERIALIZED", dialect="postgresql")
 
 
 class Page(list[T]):

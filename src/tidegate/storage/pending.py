@@ -38,7 +38,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.storage.database import Database
 from tidegate.storage.json_codec import decoded, shortened
-from tidegate.storage.paging import Page, body_of, inlined, output_of, size, small, within_bytes
+from tidegate.storage.paging import Page, body_of, inlined, output_of, selected_once, size, small, within_bytes
 from tidegate.storage.records import EvalCursor, PendingEval, PendingTask, TaskCursor
 from tidegate.storage.schema import (
     OK,
@@ -230,7 +230,7 @@ def _repetitions(count: ColumnElement[int]) -> FromClause:
 
 def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any]:
     """Add the rows to the items of a page, after the items are selected."""
-    item, row = items.subquery("item"), dataset_rows.c
+    item, row = selected_once(items, "item"), dataset_rows.c
     return (
         select(item.c.ordinal, item.c.repetition, row.invalid, row.line, row.digest, *content())
         .join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == item.c.ordinal))
@@ -353,22 +353,15 @@ def _merged(
 
 def _with_runs(experiment_id: int, extent: Extent, items: Select[Any]) -> Select[Any]:
     """Add the rows and answers to the items of a page, after the items are selected."""
-    item, row = items.subquery("item"), dataset_rows.c
+    item, run, row = selected_once(items, "item"), runs.c, dataset_rows.c
     same_run = and_(
-        runs.c.experiment_id == experiment_id,
-        runs.c.ordinal == item.c.ordinal,
-        runs.c.repetition == item.c.repetition,
+        run.experiment_id == experiment_id, run.ordinal == item.c.ordinal, run.repetition == item.c.repetition
     )
+    answers = select(item, inlined(run.output).label("output"), size(run.output).label("output_size"))
+    answer = selected_once(answers.join(runs, same_run), "answer")
     return (
-        select(
-            item,
-            inlined(runs.c.output).label("output"),
-            size(runs.c.output).label("output_size"),
-            row.digest,
-            *content(),
-        )
-        .join(runs, same_run)
-        .join(dataset_rows, and_(row.dataset_id == extent.dataset_id, row.ordinal == item.c.ordinal))
+        select(answer, row.digest, *content())
+        .join(dataset_rows, and_(row.dataset_id == extent.dataset_id, row.ordinal == answer.c.ordinal))
         .outerjoin(contents, contents.c.digest == row.digest)
-        .order_by(item.c.ordinal, item.c.repetition, item.c.place)
+        .order_by(answer.c.ordinal, answer.c.repetition, answer.c.place)
     )

@@ -15,7 +15,7 @@ from tidegate.storage.database import Database
 from tidegate.storage.exact_sums import mean, postgresql_exponent, postgresql_sum, sqlite_sum, units
 from tidegate.storage.experiments import by_status
 from tidegate.storage.json_codec import decoded
-from tidegate.storage.paging import body_of, inlined, output_of, size, small, within_bytes
+from tidegate.storage.paging import body_of, inlined, output_of, selected_once, size, small, within_bytes
 from tidegate.storage.pending import content, extent_of, past
 from tidegate.storage.records import (
     JSON,
@@ -282,7 +282,7 @@ async def _labels(connection: AsyncConnection, experiment_id: int, evaluator: st
 
 
 def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: int) -> Select[Any]:
-    page = (
+    page = selected_once(
         select(
             *(column for column in runs.c if column.name != "output"),
             inlined(runs.c.output).label("output"),
@@ -294,8 +294,8 @@ def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: 
             past(runs.c.ordinal, runs.c.repetition, after),
         )
         .order_by(runs.c.ordinal, runs.c.repetition)
-        .limit(limit)
-        .subquery()
+        .limit(limit),
+        "page",
     )
     row = dataset_rows.c
     return (
