@@ -116,6 +116,52 @@ def test_run_sdk_with_base_url_in_code_loses_no_row(tmp_path: Path) -> None:
     assert received >= 14
 
 
+ELSEWHERE = """
+import asyncio, os
+import aiohttp, httpx, openai, requests
+
+url = os.environ["URL"]
+agent = {"user-agent": "OpenAI/Python 3.57.0"}
+
+def refused(ask):
+    try:
+        answer = ask()
+    except openai.RateLimitError:
+        pass
+
+async def all_async():
+    async with openai.AsyncOpenAI(api_key="sk-secret", base_url=url, max_retries=0) as client:
+        try:
+            await client.responses.retrieve("resp_1")
+        except openai.RateLimitError:
+            pass
+    async with aiohttp.ClientSession() as session, session.get(url + "/models", headers=agent) as answer:
+        assert answer.status == 429
+
+client = openai.OpenAI(api_key="sk-secret", base_url=url, max_retries=2)
+refused(lambda: client.responses.retrieve("resp_1"))
+refused(lambda: client.files.create(file=("a.jsonl", b"{}"), purpose="batch"))
+asyncio.run(all_async())
+assert requests.get(url + "/models", headers=agent).status_code == 429
+assert httpx.get(url + "/prices").status_code == 429
+"""
+
+
+def test_run_refused_requests_to_other_endpoints_are_in_the_last_line(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(ELSEWHERE)
+    with Server(lambda number, path: (429, {"retry-after": "0"}, b"{}")) as server:
+        url = server.chat.removesuffix("/chat/completions")
+        done = run(PYTHON, "program.py", env=environ(URL=url), cwd=tmp_path)
+        received = len(server.seen)
+    assert done.code == 0, done.lines
+    # One is that of no SDK.
+    assert done.last == (
+        f"tidegate: no LLM call was governed; {received - 1} requests to other endpoints were refused with status 429: "
+        "127.0.0.1 (only calls for inference are governed)"
+    )
+    assert received == 3 + 3 + 1 + 1 + 1 + 1
+
+
 SOCKETS = """
 import asyncio, threading
 import aiohttp, openai, websockets.sync.client, websockets.sync.server

@@ -245,6 +245,17 @@ def test_end_line_websocket_sessions_are_named_with_what_governs_their_calls() -
     assert one.startswith("no LLM call was governed; 1 websocket session with 1 host was not governed: \\x1b.example (")
 
 
+def test_end_line_refused_requests_to_other_endpoints_are_counted() -> None:
+    refused = Ungoverned(Counter(), refused=Counter({"api.openai.com": 69, "\x1b.example": 1}))
+    assert end_line(totals(), refused) == (
+        "no LLM call was governed; 70 requests to other endpoints were refused with status 429: api.openai.com, "
+        "\\x1b.example (only calls for inference are governed)"
+    )
+    one = end_line(totals(), Ungoverned(Counter(), refused=Counter({"a.example": 1})))
+    assert one.endswith("; 1 request to another endpoint was refused with status 429: a.example (only calls for "
+                        "inference are governed)")  # fmt: skip
+
+
 def test_end_line_ungoverned_processes_says_why() -> None:
     left = Ungoverned(Counter(), processes=("py: ImportError: no", "py: ImportError: no", "other: a\nb"))
     assert end_line(totals(), left) == (

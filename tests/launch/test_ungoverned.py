@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.cli.running import PYTHON, run
 from tests.launch.plugin import install_plugin
-from tidegate.admission.key_hook import SOCKET
+from tidegate.admission.key_hook import REFUSED, SOCKET
 from tidegate.launch.ungoverned import host_counts, read
 
 
@@ -27,12 +27,13 @@ def test_host_counts_of_a_process_and_its_fork_add_up(tmp_path: Path) -> None:
     assert (dict(found.hosts), found.others, found.calls) == ({"a.example": 4, "b.example": 1}, 0, 5)
 
 
-def test_host_counts_of_websocket_sessions_are_no_calls(tmp_path: Path) -> None:
+def test_host_counts_of_sessions_and_of_refused_requests_are_no_calls(tmp_path: Path) -> None:
     counts = host_counts(str(tmp_path))
-    for host in ("api.example", f"{SOCKET}api.example", f"{SOCKET}api.example"):
+    for host in ("api.example", f"{SOCKET}api.example", f"{SOCKET}api.example", f"{REFUSED}api.example"):
         counts.count(host)
     found = read(tmp_path)
     assert (found.hosts, found.sockets, found.calls) == ({"api.example": 1}, {"api.example": 2}, 1)
+    assert found.refused == {"api.example": 1}
 
 
 def test_host_counts_of_many_hosts_are_bounded(tmp_path: Path) -> None:

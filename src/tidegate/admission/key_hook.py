@@ -17,11 +17,14 @@ on_ungoverned: Callable[[str], None] | None = None
 """Called with the host of each ungoverned call to an inference path; it must not fail.
 
 For a websocket session with an inference server it is called with `SOCKET` and the host, for a call of an SDK whose URL
-has no host with `NO_HOST`.
+has no host with `NO_HOST`, and for a refused request that asks for no inference with `REFUSED` and the host.
 """
 
 NO_HOST = "(no host)"
 """Name of the host of a call whose URL has none: the address of a server without `https://` is such a URL."""
+
+REFUSED = "429 "
+"""Prefix of the host of a refused request to another endpoint than that of inference."""
 
 SOCKET = "wss://"
 """Prefix of the host of a websocket session."""

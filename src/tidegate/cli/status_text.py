@@ -162,13 +162,21 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
         number_of = f"{len(hosts)}{' or more' if ungoverned.others else ''} {'host' if len(hosts) == 1 else 'hosts'}"
         were = "call to 1 host was" if (calls, number_of) == (1, "1 host") else f"calls to {number_of} were"
         yield f"{calls} {were} not governed: {which} (set TIDEGATE_HOSTS={','.join(named)} to govern such calls)"
+    if refused := ungoverned.refused.total():
+        what = "request to another endpoint was" if refused == 1 else "requests to other endpoints were"
+        which = _named(ungoverned.refused)
+        yield f"{refused} {what} refused with status 429: {which} (only calls for inference are governed)"
     if ungoverned.sockets:
         sessions, hosts = ungoverned.sockets.total(), ungoverned.sockets
-        which = ", ".join([printable(host) for host, _ in hosts.most_common(HOSTS)] + ["more"] * (len(hosts) > HOSTS))
+        which = _named(hosts)
         what = f"websocket {'session' if sessions == 1 else 'sessions'}"
         where = f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}"
         why = "Realtime and the Responses API over a websocket; only calls over HTTP can be governed"
         yield f"{sessions} {what} with {where} {'was' if sessions == 1 else 'were'} not governed: {which} ({why})"
+
+
+def _named(hosts: Counter[str]) -> str:
+    return ", ".join([printable(host) for host, _ in hosts.most_common(HOSTS)] + ["more"] * (len(hosts) > HOSTS))
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.admission.key_hook import SOCKET
+from tidegate.admission.key_hook import REFUSED, SOCKET
 from tidegate.launch import IMPORTED, UNGOVERNED
 from tidegate.launch.text_counts import TextCounts, read_counts
 from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
@@ -30,7 +30,8 @@ def host_counts(folder: str) -> TextCounts:
 class Ungoverned(NamedTuple):
     """Ungoverned calls by host, calls to further hosts, and the reason of each ungoverned process.
 
-    `sockets` counts websocket sessions with inference servers by host. `imported` are the modules by which the
+    `sockets` counts websocket sessions with inference servers by host, `refused` the refused requests to their other
+    endpoints. `imported` are the modules by which the
     processes could send calls, governed and others.
     """
 
@@ -39,6 +40,7 @@ class Ungoverned(NamedTuple):
     processes: tuple[str, ...] = ()
     sockets: Counter[str] = Counter()  # noqa: RUF012  # never changed
     imported: frozenset[str] = frozenset()
+    refused: Counter[str] = Counter()  # noqa: RUF012  # never changed
 
     @property
     def ways(self) -> frozenset[str]:
@@ -54,13 +56,13 @@ class Ungoverned(NamedTuple):
 
 def read(folder: Path) -> Ungoverned:
     """Return the current counts and reasons of a run's processes."""
-    hosts: Counter[str] = Counter()
-    sockets: Counter[str] = Counter()
-    for host, number in read_counts(folder, SUFFIX).items():
-        counts = sockets if host.startswith(SOCKET) else hosts
-        counts[host.removeprefix(SOCKET)] += number
+    found: dict[str, Counter[str]] = {SOCKET: Counter(), REFUSED: Counter(), "": Counter()}
+    for name, number in read_counts(folder, SUFFIX).items():
+        prefix = next(prefix for prefix in found if name.startswith(prefix))
+        found[prefix][name.removeprefix(prefix)] += number
+    hosts = found[""]
     others = hosts.pop("", 0)
     left = (*sorted(folder.glob(f"{UNGOVERNED}*")), *sorted(folder.glob(f"{WITHOUT}*")))
     reasons = tuple(path.read_text("utf-8", "replace") for path in left)
     imported = frozenset(path.name.removeprefix(IMPORTED) for path in folder.glob(f"{IMPORTED}*"))
-    return Ungoverned(hosts, others, reasons, sockets, imported)
+    return Ungoverned(hosts, others, reasons, found[SOCKET], imported, found[REFUSED])

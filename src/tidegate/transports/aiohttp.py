@@ -14,7 +14,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -36,7 +36,13 @@ from tidegate.transports.call import (
     OutgoingRequest,
     RequestRoute,
 )
-from tidegate.transports.governance import binding_of, provider_elsewhere, provider_of
+from tidegate.transports.governance import (
+    binding_of,
+    count_refusal,
+    counts_refusals,
+    provider_elsewhere,
+    provider_of,
+)
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import StreamWatch
@@ -344,7 +350,8 @@ class AiohttpModule:
             args, kwargs = _without_gateway(session, args, kwargs)
         call = self._call(wrapped, session, args, kwargs)
         if call is None:
-            return wrapped(*args, **kwargs)
+            sent = wrapped(*args, **kwargs)
+            return _counted(sent) if counts_refusals(session) else sent
         return call.checked() if call.check else adrive(call)
 
     def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any, status: int) -> Any:
@@ -476,6 +483,17 @@ def _pairs(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]
     if auth is not None and "Authorization" not in headers:
         headers["Authorization"] = auth.encode()
     return [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+
+
+async def _counted(sent: Awaitable[Any]) -> Any:
+    response = await sent
+    try:
+        url, headers = response.url, response.request_info.headers
+        pairs = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        count_refusal(response.status, url.raw_host or "", url.path, lambda: pairs)
+    except Exception:
+        unreadable()
+    return response
 
 
 def _lower(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:

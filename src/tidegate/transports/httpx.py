@@ -24,7 +24,14 @@ from tidegate.core.values import Outcome
 from tidegate.transports import bearer, gateway_url, pools, sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
 from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
-from tidegate.transports.governance import Binding, binding_of, provider_elsewhere, provider_of
+from tidegate.transports.governance import (
+    Binding,
+    binding_of,
+    count_refusal,
+    counts_refusals,
+    provider_elsewhere,
+    provider_of,
+)
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import account_of
 from tidegate.transports.streams import MAX_SEEN_BYTES, StreamWatch, ends_of
@@ -220,12 +227,20 @@ class HttpxModule:
     def send(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
         """Run `Client.send`, governed if the client or the process is."""
         call = self._call(wrapped, client, args, kwargs)
-        return drive(call) if call is not None else wrapped(*args, **kwargs)
+        if call is not None:
+            return drive(call)
+        response = wrapped(*args, **kwargs)
+        if counts_refusals(client):
+            _count_refusal(response)
+        return response
 
     def asend(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
         """Run `AsyncClient.send`, governed if the client or the process is; return an awaitable."""
         call = self._call(wrapped, client, args, kwargs)
-        return adrive(call) if call is not None else wrapped(*args, **kwargs)
+        if call is not None:
+            return adrive(call)
+        sent = wrapped(*args, **kwargs)
+        return _counted(sent) if counts_refusals(client) else sent
 
     def _call(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> HttpxCall | None:
         try:
@@ -295,6 +310,20 @@ class HttpxModule:
     def _networked(self, client: Any, url: Any) -> bool:
         """Return whether the client sends over a network, as far as this can be known before it sends."""
         return _reaches_network(client._transport_for_url(url), self.networks, self.bases, MAX_WRAPPERS)
+
+
+async def _counted(sent: Awaitable[Any]) -> Any:
+    response = await sent
+    _count_refusal(response)
+    return response
+
+
+def _count_refusal(response: Any) -> None:
+    try:
+        request = response.request
+        count_refusal(response.status_code, request.url.host, request.url.path, lambda: _headers(request.headers))
+    except Exception:
+        unreadable()
 
 
 def stack_of(module: ModuleType) -> HttpxModule:

@@ -24,7 +24,13 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import gateway_url, sigv4
 from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
-from tidegate.transports.governance import binding_of, provider_elsewhere, provider_of
+from tidegate.transports.governance import (
+    binding_of,
+    count_refusal,
+    counts_refusals,
+    provider_elsewhere,
+    provider_of,
+)
 from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import BegunRaw, StreamWatch, WatchedRaw, is_unread
@@ -121,7 +127,12 @@ class RequestsModule:
     def send(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
         """Run `Session.send`, governed if the session or the process is."""
         call = self._call(wrapped, session, args, kwargs)
-        return drive(call) if call is not None else wrapped(*args, **kwargs)
+        if call is not None:
+            return drive(call)
+        response = wrapped(*args, **kwargs)
+        if counts_refusals(session):
+            _count_refusal(response)
+        return response
 
     def _call(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> RequestsCall | None:
         try:
@@ -214,6 +225,15 @@ def _is_own(method: Any) -> bool:
     """Return whether a method, below its wrappers, is of requests itself."""
     module: str = inspect.unwrap(method).__module__
     return module.partition(".")[0] == "requests"
+
+
+def _count_refusal(response: Any) -> None:
+    try:
+        request = response.request
+        url = _split(request.url)
+        count_refusal(response.status_code, url.hostname or "", url.path, lambda: _lower(request.headers))
+    except Exception:
+        unreadable()
 
 
 def _lower(headers: Any) -> list[tuple[bytes, bytes]]:
