@@ -18,7 +18,7 @@ SUITES = (
     Suite(
         name="openai",
         package="openai",
-        version="3.54.0",
+        version="3.57.0",
         extras="[aiohttp,realtime,bedrock,vertex,datalib]",
         needs=("Pillow", "rich", "inline-snapshot>=0.28.0", "azure-identity>=1.14.1", "trio", "griffe", "httpx"),
         arguments=("tests", "--ignore=tests/test_uv_workflows.py"),
@@ -42,7 +42,7 @@ SUITES = (
     Suite(
         name="anthropic",
         package="anthropic",
-        version="2.12.0",
+        version="2.14.0",
         extras="[aiohttp,vertex,bedrock,mcp,webhooks]",
         needs=("respx==0.22.0", "time-machine", "dirty-equals>=0.6.0", "importlib-metadata>=6.7.0", "rich",
                "hypothesis", "inline-snapshot>=0.28.0", "griffe", "http-snapshot[httpx]==0.1.9", "packaging",
@@ -55,7 +55,7 @@ SUITES = (
     Suite(
         name="google-genai",
         package="google-genai",
-        version="3.4.0",
+        version="3.6.1",
         extras="[aiohttp,httpx]",
         needs=(),
         # The tests lie in the package, below a namespace package.
@@ -67,7 +67,7 @@ SUITES = (
     Suite(
         name="botocore",
         package="botocore",
-        version="1.44.5",
+        version="1.44.8",
         extras="",
         needs=("jsonschema",),
         arguments=("tests/unit/retries", "tests/functional/retries", "tests/unit/test_retryhandler.py",
