@@ -10,10 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.classification import UNREACHED, UNREADABLE, Evidence, classify_error
+from tidegate.classification import UNREACHED, UNREADABLE, Evidence, classify_error, error_text
 from tidegate.core.values import Cause, Kind
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -257,3 +258,11 @@ def test_number_inside_an_id_is_no_status(identity: str) -> None:
 def test_long_text_is_read_in_bounded_time() -> None:
     # Two million characters that begin every pattern and end none: a pattern that backtracks would not return.
     assert classified(Exception("limit exceeded rate error: " * 80_000)).evidence is Evidence.NONE
+
+
+def test_text_of_an_error_is_the_words_of_the_system_and_never_those_of_a_library() -> None:
+    with pytest.raises(requests.ConnectionError) as refused:
+        requests.post("http://127.0.0.1:9/v1beta/models/g:generateContent?key=AIza-secret", timeout=5)
+    assert "secret" in str(refused.value)
+    assert error_text(refused.value) == "ConnectionError: [Errno 111] Connection refused"
+    assert error_text(ConnectionError("connection to https://a.test/?subscription=secret lost")) == "ConnectionError"

@@ -465,10 +465,14 @@ MAX_ERROR_CHARACTERS = 200
 
 
 def error_text(error: BaseException) -> str:
-    """Return the class of a connection error, and the system's own words for it."""
-    texts = [(isinstance(each, OSError), text_of(each)) for each in _chain(error, contexts=True)]
-    text = next((text for is_system, text in texts if is_system and text), texts[0][1])
-    return printable(f"{type(error).__name__}: {text}" if text else type(error).__name__)[:MAX_ERROR_CHARACTERS]
+    """Return the class of a connection error, and the system's own words for it.
+
+    Other words are left out: a library's text may hold a URL, and so a credential.
+    """
+    chain = _chain(error, contexts=True)
+    system = (each for each in chain if isinstance(each, OSError) and each.errno is not None and each.strerror)
+    text = next((f": [Errno {each.errno}] {each.strerror}" for each in system), "")
+    return printable(f"{type(error).__name__}{text}")[:MAX_ERROR_CHARACTERS]
 
 
 def _said(chain: list[BaseException]) -> str:
