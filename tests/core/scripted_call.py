@@ -20,7 +20,7 @@ from tidegate.core.exchange import (
     exchange,
 )
 from tidegate.core.limiter_state import KeyCounts
-from tidegate.core.values import Outcome
+from tidegate.core.values import Cost, Outcome
 
 WAKER = object()
 
@@ -34,6 +34,7 @@ class AloneKey:
     """What a call reads of its key: no other call was ever answered."""
 
     admitted_order = 0
+    admitted_cost = Cost()
     counts = KeyCounts()
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class NumberedPermit:
     """A permit by number."""
 
     sent_at = 0.0
+    cost = Cost()
 
     def __init__(self, number: int, probe: bool) -> None:
         self.number = self.order = number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.core.scene import Caller, Scene
 from tests.core.values import OK, OUTAGE, REFUSED, TIMEOUT
 from tidegate.core.exchange import Ending
-from tidegate.core.values import Outcome
+from tidegate.core.values import Cost, Outcome
 
 
 def answer_another(scene: Scene) -> None:
@@ -92,3 +92,43 @@ def test_refused_call_without_any_other_waits_for_its_deadline() -> None:
     call = scene.call()
     fail_until_ended(scene, call, REFUSED, 300.0, others=False)
     assert call.state != "ended"
+
+
+def test_call_that_is_larger_than_others_is_answered_from_a_hidden_bucket_that_they_drain() -> None:
+    """Small calls could use all that flows into the bucket; a large one needs most of what the bucket holds."""
+    scene, level, filled_at = Scene(), 60_000.0, 0.0
+    callers: list[tuple[Caller, float]] = []
+    answered_at: dict[Caller, float] = {}
+    large: list[Caller] = []
+
+    def arrives(tokens: float) -> None:
+        caller = scene.call(cost=Cost(1.0, tokens, tokens))
+        callers.append((caller, tokens))
+        if tokens > 1_000.0:
+            large.append(caller)
+
+    for _ in range(16):
+        arrives(1_000.0)
+    while scene.clock() < 400.0:
+        scene.clock.advance(0.05)
+        if scene.clock() >= 60.0 and not any(each.state != "ended" for each in large):
+            arrives(30_000.0)
+        for place, (caller, tokens) in enumerate(callers):
+            if caller.poll() != "sent":
+                continue
+            if caller in answered_at:
+                if scene.clock() >= answered_at[caller]:
+                    caller.reply(OK)
+            else:
+                level, filled_at = min(60_000.0, level + 2_000.0 * (scene.clock() - filled_at)), scene.clock()
+                if level < tokens:
+                    caller.reply(REFUSED)
+                else:
+                    level -= tokens
+                    answered_at[caller] = scene.clock() + 0.5
+            if caller.state == "ended" and tokens == 1_000.0:
+                again = scene.call(cost=Cost(1.0, tokens, tokens))
+                callers[place] = (again, tokens)
+    *ended, _ = large
+    assert len(ended) >= 4
+    assert all(each in answered_at for each in ended)

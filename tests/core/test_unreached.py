@@ -105,6 +105,20 @@ def test_max_unreached_of_zero_never_holds_a_call(scene: Scene) -> None:
     assert call.reply(REFUSED_CONNECTION) == "ended"
 
 
+def test_limits_of_the_user_hold_calls_of_a_server_that_was_never_reached() -> None:
+    scene = Scene(start_concurrency=2, max_concurrency=2)
+    calls = [scene.call() for _ in range(20)]
+    play(scene, calls, REFUSED_CONNECTION, 20.0)
+    scene.clock.advance(20.0)
+    assert sum(each.poll() == "sent" for each in calls) == 2
+    scene.registry.suspend(KEY, seconds=100.0)
+    for each in calls:
+        if each.state == "sent":
+            each.reply(REFUSED_CONNECTION)
+    scene.clock.advance(1.0)
+    assert "sent" not in {each.poll() for each in calls}
+
+
 def test_a_question_of_a_scheduler_is_still_answered_by_the_breaker(scene: Scene) -> None:
     """It would dispatch the same work again at once: one probe at a time stays right for it."""
     open_breaker(scene)

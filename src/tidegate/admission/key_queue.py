@@ -144,7 +144,7 @@ class KeyQueue:
             return None
         cost = priced(price, admission.estimate, UNPRICED)
         ready, self.gate = admission.ready_at(cost, now)
-        if ready > now and admission.breaker.released_at(ready, now) > now:
+        if ready > now and admission.released_at((ready, self.gate), cost, now)[0] > now:
             return None
         permit = admission.admit(cost, now, 0.0, None)
         permit.place = waiting.next_place()
@@ -164,8 +164,9 @@ class KeyQueue:
             return []
         if not self.waiting.count and self.admission.rejection is None:
             self._price(waiter)
-            ready, self.gate = self.admission.ready_at(waiter.cost, now)
-            if self.admission.breaker.released_at(ready, now) <= now:
+            held = self.admission.ready_at(waiter.cost, now)
+            ready, self.gate = self.admission.released_at(held, waiter.cost, now)
+            if ready <= now:
                 waiter.place = waiter.place or self.waiting.next_place()
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out, call=waiter.number)
                 self._note_permit(waiter, now)
@@ -328,7 +329,7 @@ class KeyQueue:
                 ready, gate = self._ready_at(head, now, blocks)
             else:
                 ready, gate = admission.ready_at(head.cost, now, blocks)
-            self.gate, ready = gate, admission.breaker.released_at(ready, now)
+            ready, self.gate = admission.released_at((ready, gate), head.cost, now)
             if ready > now:
                 if gate == "concurrency" and self._monitor.should_probe(executor, waiting.active_groups):
                     probe_at, blocked = self._monitor.ask(executor, waiting.active_groups, now, running_thread, to_wake)
@@ -503,7 +504,7 @@ class KeyQueue:
             ready, gate = admission.admits(head.cost, now)
         if ready <= now:
             ready, gate = admission.admits(waiter.cost, now)
-        self.gate, ready = gate, admission.breaker.released_at(ready, now)
+        ready, self.gate = admission.released_at((ready, gate), waiter.cost, now)
         if ready <= now:
             within = head is None and admission.ready_at(waiter.cost, now)[0] <= now
             waiter.place = waiter.place or self.waiting.next_place()
@@ -594,6 +595,7 @@ class KeyQueue:
                 self.withdraw(waiter, permit, now, out)
             # It was woken for that permit: it looks as soon as it runs.
             waiter.until = None
+            self.callers.add(waiter)
             self.waiting.enqueue(waiter)
 
     def _wake_passed_over(self, now: float, to_wake: list[Waiter]) -> None:

@@ -198,7 +198,7 @@ class KeyTable(CallTable):
             permit = queue.take(waiter)
             if permit is not None:
                 # The attempt starts now; the permit was given when another call settled.
-                permit.sent_at = now
+                permit.sent_at, permit.thread = now, permit.thread or get_ident()
                 limit = queue.admission.concurrency
                 if not queue.admission.untaken and queue.gate == "concurrency" and limit.opens_at(now) < INFINITY:
                     to_wake += queue.pump(now, out)

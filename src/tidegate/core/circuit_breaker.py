@@ -105,10 +105,6 @@ class CircuitBreaker:
         """Record that the server of the key exists: it sent an answer, whatever that says."""
         self.reached, self.gives_up_at = True, INFINITY
 
-    def released_at(self, ready: float, now: float) -> float:
-        """Return when a call goes that other limiters hold until `ready`: earlier where its key was never reached."""
-        return ready if self.state is BreakerState.CLOSED else min(ready, max(now, self.gives_up_at))
-
     def answered(self, probe: bool, sent_at: float, now: float) -> bool:
         """Record an answer of a working server; return whether it closed the breaker.
 

@@ -384,9 +384,13 @@ class _Exchange:
         state = permit.state
         own = self.own = self.own or RepeatedFailure(state, permit.sent_at)
         own.failed(permit)
+        if own.is_own(state, now, refused):
+            # A failed attempt that is none of capacity has the attempts that its policy gives it.
+            return RetryTime.NO if refused else retry, True
+        if refused and own.is_larger:
+            # Smaller calls would take the room that it waits for.
+            return retry, False
         if own.overtaken >= OVERTAKEN:
-            if own.is_own(state, now, refused):
-                return RetryTime.NO, True
             return RetryTime.LATER if retry is not RetryTime.NO or not refused else retry, True
         if retry is RetryTime.AT_ONCE and refused and own.tries > 1 and state.admitted_order and not permit.probe:
             return RetryTime.LATER, False

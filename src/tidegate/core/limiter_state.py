@@ -303,8 +303,8 @@ class LimiterState:
     Until they run, the absence of refusals proves little. `stalled_loops` are event loops that do not run. Their
     attempts cannot end, and do not count from `overcommit_at` on. `home` identifies the key table that the key is in.
     `answered_order` is the order of the newest attempt that any answer came to. `admitted_order` is that of the newest
-    attempt with a good answer, and `admitted_at` the instant of the last one. The failure settled last is `aside` where
-    it shows no limit of the key: only its own call waits.
+    attempt with a good answer, `admitted_cost` its cost, and `admitted_at` the instant of the last one. The failure
+    settled last is `aside` where it shows no limit of the key: only its own call waits.
     """
 
     __slots__ = (
@@ -312,6 +312,7 @@ class LimiterState:
         "_began",
         "_refused_before",
         "admitted_at",
+        "admitted_cost",
         "admitted_order",
         "answered_order",
         "aside",
@@ -367,7 +368,7 @@ class LimiterState:
         self.home: object = None
         self.permits_in_flight: dict[int, Permit] = {}
         self.order = self.answered_order = self.admitted_order = 0
-        self.admitted_at = -INFINITY
+        self.admitted_at, self.admitted_cost = -INFINITY, Cost()
         self.epoch = 0
         self.generation = 0
         self.untaken = 0
@@ -480,11 +481,24 @@ class LimiterState:
             ready, gate = quota, f"quota {name}"
         return ready, gate
 
-    def admits(self, cost: Cost, now: float) -> tuple[float, str]:
-        """Return the same as `ready_at` without inferred limits: of slots and pace, only `limit.highest` counts."""
+    def released_at(self, held: tuple[float, str], cost: Cost, now: float) -> tuple[float, str]:
+        """Return when a call goes that `ready_at` holds: earlier where its key was never reached.
+
+        From `gives_up_at` on, neither the breaker nor an inferred limit holds it.
+        """
+        gives_up_at = self.breaker.gives_up_at
+        if held[0] <= now or gives_up_at == INFINITY:
+            return held
+        return self.admits(cost, now, probes=False) if now >= gives_up_at else min(held, (gives_up_at, held[1]))
+
+    def admits(self, cost: Cost, now: float, probes: bool = True) -> tuple[float, str]:
+        """Return the same as `ready_at` without inferred limits: of slots and pace, only `limit.highest` counts.
+
+        Without `probes`, an open breaker holds no call.
+        """
         if len(self.permits_in_flight) >= self.concurrency.highest:
             return INFINITY, "concurrency"
-        ready, gate = self.breaker.opens_at(now), "breaker"
+        ready, gate = (self.breaker.opens_at(now), "breaker") if probes else (now, "")
         paused = self.pause.opens_at(now)
         if paused > ready:
             ready, gate = paused, self.pause.gate

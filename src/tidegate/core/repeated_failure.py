@@ -26,6 +26,9 @@ OWN_SECONDS = 20.0
 """Seconds of refusals before a call is given back as their cause. Raising it shows the error later; lowering it leaves
 a hidden limit less time to refill. Derived: an error shows at most 30 s later than without tidegate."""
 
+LARGER_SECONDS = 30.0
+"""The same for a call that costs more than others. Raising it shows the error of a call that never fits later; lowering
+it leaves a bucket less time to fill. Derived: an error shows at most 30 s later than without tidegate."""
 
 STEADY_RATE = 1.0
 """Calls a second that are admitted between two refusals of a call, from which the later refusal shows something about
@@ -33,7 +36,10 @@ the call. Raising it holds calls that never fit for longer; lowering it takes th
 
 
 class RepeatedFailure:
-    """Failures of one call since its last change of kind; `tries` counts them, `overtaken` those that others outran."""
+    """Failures of one call since its last change of kind; `tries` counts them, `overtaken` those that others outran.
+
+    `is_larger` says that the call costs more than the one that was answered last: it may wait for room.
+    """
 
     __slots__ = (
         "_attempts",
@@ -44,6 +50,7 @@ class RepeatedFailure:
         "_sent_at",
         "_served",
         "_state",
+        "is_larger",
         "overtaken",
         "tries",
     )
@@ -53,6 +60,7 @@ class RepeatedFailure:
         self._attempts, self._failed = counts.attempts, counts.refused + counts.failed
         self._began_at, self._order, self._state = now, 0, state
         self.tries = self.overtaken = 0
+        self.is_larger = False
         # Failures between which other calls were admitted at `STEADY_RATE`, and what is needed to count them.
         self._outrun, self._sent_at, self._served = 0, now, 0
 
@@ -64,6 +72,7 @@ class RepeatedFailure:
             self.overtaken += 1
             self._outrun += served - self._served >= STEADY_RATE * (permit.sent_at - self._sent_at)
         self._order, self._sent_at, self._served = permit.order, permit.sent_at, served
+        self.is_larger = permit.cost.tokens > permit.state.admitted_cost.tokens
         self.tries += 1
 
     def paced_until(self, now: float) -> float:
@@ -81,8 +90,8 @@ class RepeatedFailure:
             return False
         if not refused:
             return True
-        steady = self._outrun >= OVERTAKEN
-        return steady and now - self._began_at >= OWN_SECONDS and self._share(state) ** self.tries < CHANCE_MOST
+        steady, seconds = self._outrun >= OVERTAKEN, LARGER_SECONDS if self.is_larger else OWN_SECONDS
+        return steady and now - self._began_at >= seconds and self._share(state) ** self.tries < CHANCE_MOST
 
     def _share(self, state: LimiterState) -> float:
         """Return the share of failed attempts among those of other calls: lately or ever, whichever is greater."""

@@ -212,6 +212,7 @@ SHARED = (
 
 OWN = (
     "admitted_at",
+    "admitted_cost",
     "admitted_order",
     "aside",
     "bound",

@@ -187,7 +187,7 @@ class ReplicatedController(AdmissionController):
                 return paced, "pace"
         return None
 
-    def admits(self, cost: Cost, now: float) -> tuple[float, str]:
+    def admits(self, cost: Cost, now: float, probes: bool = True) -> tuple[float, str]:
         """Return the same without inferred limits and without turns."""
         if not self.replica.stepping:
             self.replica.begin(now)
@@ -195,7 +195,7 @@ class ReplicatedController(AdmissionController):
             return self.replica.held_until, ""
         if self.at_bound:
             return INFINITY, "concurrency"
-        return super().admits(self.replica.safe.total(cost, self.tag), now)
+        return super().admits(self.replica.safe.total(cost, self.tag), now, probes)
 
     def look_at(self, ready: float, gate: str, now: float) -> float:
         """Return when a head that may go at `ready` looks: no later than another member may open its gate unnoticed."""

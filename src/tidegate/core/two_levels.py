@@ -268,9 +268,9 @@ class ModelController(AdmissionController):
         ready, gate = super().ready_at(cost, now, blocked)
         return self._after_account(ready, gate, now)
 
-    def admits(self, cost: Cost, now: float) -> tuple[float, str]:
+    def admits(self, cost: Cost, now: float, probes: bool = True) -> tuple[float, str]:
         """Return the same without inferred limits."""
-        ready, gate = super().admits(cost, now)
+        ready, gate = super().admits(cost, now, probes)
         return self._after_account(ready, gate, now)
 
     def _after_account(self, ready: float, gate: str, now: float) -> tuple[float, str]:
