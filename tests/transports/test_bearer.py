@@ -233,11 +233,11 @@ def test_token_that_has_ended_before_is_left_to_the_provider(registry: tidegate.
 
 @pytest.fixture
 def replies() -> Iterator[Any]:
-    """A refusal, a rejection, and good answers."""
+    """A good answer, a refusal, a rejection, and good answers."""
     fine = json.dumps(answer_body("openai")).encode()
     told = json.dumps({"error": {"message": "Unknown token.", "code": "invalid_token"}}).encode()
     return itertools.chain(
-        [(429, {**JSON, "retry-after": "0.02"}, b'{"error": {}}'), (401, JSON, told)],
+        [(200, JSON, fine), (429, {**JSON, "retry-after": "0.02"}, b'{"error": {}}'), (401, JSON, told)],
         itertools.repeat((200, JSON, fine)),
     )
 
@@ -249,14 +249,40 @@ def test_rejection_of_a_call_that_waited_long_is_tried_again_by_the_sdk(
     """A token in a form of its own may have ended in the queue; the SDK writes what it has by then."""
     with Server(lambda number, path: next(replies)) as server:
         client = registry.wrap(openai.OpenAI(base_url=server.chat.removesuffix("/chat/completions"), api_key="opaque"))
-        client.chat.completions.create(model="m", messages=MESSAGES)  # type: ignore[arg-type]
-    assert len(server.seen) == 3
+        for _ in range(2):
+            client.chat.completions.create(model="m", messages=MESSAGES)  # type: ignore[arg-type]
+    assert len(server.seen) == 4
     assert [key.rejected for key in registry.snapshot().keys.values()] == [""]
 
 
 def test_rejection_of_a_call_that_hardly_waited_is_final(registry: tidegate.RateLimitRegistry, replies: Any) -> None:
     with Server(lambda number, path: next(replies)) as server:
         client = registry.wrap(openai.OpenAI(base_url=server.chat.removesuffix("/chat/completions"), api_key="opaque"))
+        client.chat.completions.create(model="m", messages=MESSAGES)  # type: ignore[arg-type]
         with pytest.raises(openai.AuthenticationError):
             client.chat.completions.create(model="m", messages=MESSAGES)  # type: ignore[arg-type]
+    assert len(server.seen) == 3
+
+
+@pytest.mark.usefixtures("impatient")
+def test_rejection_of_a_key_that_never_worked_is_final_however_long_its_calls_waited(
+    registry: tidegate.RateLimitRegistry,
+) -> None:
+    told = json.dumps({"error": {"message": "Incorrect API key", "code": "invalid_api_key"}}).encode()
+    with Server(lambda number, path: (401, JSON, told)) as server:
+        client = registry.wrap(openai.OpenAI(base_url=server.chat.removesuffix("/chat/completions"), api_key="sk-1"))
+        for _ in range(6):
+            with pytest.raises(openai.AuthenticationError):
+                client.chat.completions.create(model="m", messages=MESSAGES)  # type: ignore[arg-type]
     assert len(server.seen) == 2
+
+
+def test_body_that_cannot_be_read_twice_is_refused_where_its_token_ends(registry: tidegate.RateLimitRegistry) -> None:
+    refused = (429, {**JSON, "retry-after": "1"}, b'{"error": {"code": "rate_limit_exceeded"}}')
+    with Server(lambda number, path: refused) as server:
+        client = registry.wrap(httpx.Client())
+        url = server.chat.replace("chat/completions", "audio/transcriptions")
+        headers = {"authorization": f"Bearer {jwt(time.time() + 3)}"}
+        for _ in range(2):
+            answer = client.post(url, files={"file": ("a.wav", b"x")}, data={"model": "whisper"}, headers=headers)
+            assert answer.status_code == 429

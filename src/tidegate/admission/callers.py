@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable
-from itertools import islice
 
 from tidegate.admission.wait_queue import Waiter, WaitQueue
 from tidegate.core.limiter_state import Permit
@@ -64,7 +63,9 @@ class Callers:
         if identity is None:
             return
         twins = self._twins.setdefault(identity, {})
-        twin = next((each for each in islice(reversed(twins), SEARCHED_TWINS) if each.is_queued), None)
+        # Copied at once: calls that end leave the table without its lock.
+        newest = list(twins)[-SEARCHED_TWINS:]
+        twin = next((each for each in reversed(newest) if each.is_queued), None)
         twins[waiter] = None
         if twin is not None and twin.priority == waiter.priority:
             waiter.place = twin.place
@@ -74,6 +75,6 @@ class Callers:
 
     def next_nested(self, in_flight: Collection[Permit]) -> list[Waiter]:
         """Return the call to admit where calls that wait for such calls hold all slots: none would ever end."""
-        nested = [waiter for waiter in self.nested if waiter.is_queued]
+        nested = [waiter for waiter in list(self.nested) if waiter.is_queued]
         outer = {permit for waiter in nested for permit in waiter.inside}
         return nested[:1] if all(permit in outer for permit in in_flight) else []

@@ -18,6 +18,7 @@ import threading
 from types import FrameType
 from typing import Any
 
+from tidegate.core.values import INFINITY
 from tidegate.thread_states import frame_of, handled_by
 
 LOOK_EVERY = 1.0
@@ -38,26 +39,38 @@ JOINS = (threading.Thread.join, asyncio.Runner.close)
 SHUTDOWN: Any = getattr(threading, "_shutdown", None)
 """Function in which the interpreter waits for threads before it exits. Without it that state is not seen."""
 
-_since: float | None = None
+
+class ExitWatch:
+    """What the threads of a process know together: one of them looks, at most once in `LOOK_EVERY` seconds."""
+
+    def __init__(self) -> None:
+        self._looking = threading.Lock()
+        self._look_at = -INFINITY
+        self._since: float | None = None
+
+    def is_exiting(self, now: float) -> bool:
+        """Return whether the program has been in this state for `GRACE` seconds; `now` is in monotonic seconds."""
+        if threading.current_thread() is threading.main_thread():
+            return False  # It waits for a call, not for threads.
+        if now >= self._look_at and self._looking.acquire(blocking=False):
+            try:
+                self._look_at = now + LOOK_EVERY
+                if not _joins_after_interrupt():
+                    self._since = None
+                elif self._since is None:
+                    self._since = now
+            finally:
+                self._looking.release()
+        since = self._since
+        return since is not None and now - since >= GRACE
 
 
-def is_exiting(now: float) -> bool:
-    """Return whether the program has been in this state for `GRACE` seconds; `now` is in monotonic seconds."""
-    global _since
-    if not _joins_after_interrupt():
-        _since = None
-        return False
-    since = _since
-    if since is None:
-        since = _since = now
-    return now - since >= GRACE
+is_exiting = ExitWatch().is_exiting
 
 
 def _joins_after_interrupt() -> bool:
     """Return whether the main thread waits for threads to end because of an interrupt."""
     main = threading.main_thread().ident or 0
-    if main == threading.get_ident():
-        return False
     handled, ended_by = handled_by(main), getattr(sys, "last_value", None)
     # Frames cost more than exceptions, and most programs were not interrupted.
     codes = _codes_of(frame_of(main)) if _is_interrupt(handled) or _is_interrupt(ended_by) else set()

@@ -339,7 +339,7 @@ class HttpCall(GovernedCall, ABC):
         if not self.mocks and stub_servers.is_stub(self.key.base_url):
             self.policy = self.policy._replace(max_wait=min(self.policy.max_wait, stub_servers.MAX_WAIT))
         flow = super().exchange(make_waker, permit, attempt)
-        if permit is None and self.registry.places:
+        if permit is None and self.registry.places and self.sending.body is not None:
             self.place = self.registry.places.pop(self._fingerprint(), 0)
         return flow
 
@@ -353,16 +353,21 @@ class HttpCall(GovernedCall, ABC):
         return True
 
     def _may_have_aged(self, permit: Permit) -> bool:
-        """Return whether a token that could not be renewed may have ended while the call waited."""
+        """Return whether a token that could not be renewed may have ended while the call waited.
+
+        Where the key never got an answer, its credential was no good from the start.
+        """
         aged = permit.sent_at - self.started_at > bearer.STALE_AFTER and self.provider.credential_part is None
-        return aged and not bearer.is_renewable(self.sent_headers())
+        return aged and permit.state.admitted_order > 0 and not bearer.is_renewable(self.sent_headers())
 
     def _fingerprint(self) -> tuple[Key, int]:
         """Return what a call and its repetition by an SDK have in common."""
-        return self.key, hash((self.request_facts, getattr(self.request, "content", None)))
+        return self.key, hash((self.request_facts, self.sending.body))
 
     def _leave_place(self) -> None:
         """Keep the place in the queue for the call by which the SDK repeats this one, with a new token."""
+        if self.sending.body is None:
+            return
         places = self.registry.places
         places[self._fingerprint()] = self.place
         if len(places) > MAX_PLACES:
