@@ -126,12 +126,16 @@ def test_no_wait_for_a_quota_outlasts_the_newest_reset_once_nothing_was_charged_
     cause = Cause.NONE if hint is None else Cause.RATE
     controller.settle(permit, Outcome(kind, cause, hint, newest.readings, usage=Usage(1, 0)), now, 0.5, None)
     stated = max((reading.reset_after or 0.0) + reading.resolution for reading in newest.readings)
+    stated = max(stated, BELIEVED_SECONDS)
     ready, gate = controller.quotas.ready_at(cost, now + later)
     assert ready <= max(now + later, now + stated) + GUARD, f"{gate} waits beyond its newest reset"
 
 
 LONGEST_TRANSIT = 6.0
 """Seconds after which no charge of before can be unseen by the provider (`quota_base.UNDERWAY` and a margin)."""
+
+BELIEVED_SECONDS = 1.0
+"""Shortest reset that is believed of any bucket; a shorter one only where more than half of the limit was left."""
 
 GUARD = 0.05
 """Seconds that a fixed window's copy stays behind a boundary (`fixed_window.BOUNDARY_GUARD`), and rounding."""
