@@ -60,7 +60,7 @@ class TextCounts:
                 # program.
                 file.write(blank)
                 return mmap.mmap(file.fileno(), len(blank))
-        except OSError:
+        except (OSError, ValueError):
             return bytearray(blank)
 
 

@@ -14,7 +14,7 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -350,8 +350,7 @@ class AiohttpModule:
             args, kwargs = _without_gateway(session, args, kwargs)
         call = self._call(wrapped, session, args, kwargs)
         if call is None:
-            sent = wrapped(*args, **kwargs)
-            return _counted(sent) if counts_refusals(session) else sent
+            return _counted(wrapped, session, args, kwargs) if counts_refusals() else wrapped(*args, **kwargs)
         return call.checked() if call.check else adrive(call)
 
     def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any, status: int) -> Any:
@@ -485,12 +484,12 @@ def _pairs(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]
     return [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
 
 
-async def _counted(sent: Awaitable[Any]) -> Any:
-    response = await sent
+async def _counted(wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
+    response = await wrapped(*args, **kwargs)
     try:
         url, headers = response.url, response.request_info.headers
         pairs = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        count_refusal(response.status, url.raw_host or "", url.path, lambda: pairs)
+        count_refusal(session, response.status, url.raw_host or "", url.path, lambda: pairs)
     except Exception:
         unreadable()
     return response

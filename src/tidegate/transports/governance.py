@@ -83,15 +83,20 @@ def binding_of(client: Any) -> Binding | None:
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-def counts_refusals(client: Any) -> bool:
-    """Return whether refusals of a client's ungoverned requests are counted: not those inside a governed attempt."""
-    return key_hook.on_ungoverned is not None and binding_of(client) is not None
+def counts_refusals() -> bool:
+    """Return whether refusals of ungoverned requests are counted."""
+    return key_hook.on_ungoverned is not None
 
 
-def count_refusal(status: int, host: str, path: str, headers: Callable[[], Headers]) -> None:
-    """Count the refused request of an SDK that no limiter governs, since it asks for no inference (a file, a poll)."""
+def count_refusal(client: Any, status: int, host: str, path: str, headers: Callable[[], Headers]) -> None:
+    """Count the refused request of an SDK that no limiter governs, since it asks for no inference (a file, a poll).
+
+    A request inside a governed attempt is part of that call.
+    """
     hook = key_hook.on_ungoverned
     if hook is None or status != HTTPStatus.TOO_MANY_REQUESTS or not host or providers.generates(host, path):
+        return
+    if binding_of(client) is None:
         return
     if providers.table_of(host) is not None or providers.sdk_family(headers()) is not None:
         hook(f"{key_hook.REFUSED}{host}")

@@ -230,8 +230,8 @@ class HttpxModule:
         if call is not None:
             return drive(call)
         response = wrapped(*args, **kwargs)
-        if counts_refusals(client):
-            _count_refusal(response)
+        if counts_refusals():
+            _count_refusal(client, response)
         return response
 
     def asend(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
@@ -239,8 +239,7 @@ class HttpxModule:
         call = self._call(wrapped, client, args, kwargs)
         if call is not None:
             return adrive(call)
-        sent = wrapped(*args, **kwargs)
-        return _counted(sent) if counts_refusals(client) else sent
+        return _counted(wrapped, client, args, kwargs) if counts_refusals() else wrapped(*args, **kwargs)
 
     def _call(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> HttpxCall | None:
         try:
@@ -312,16 +311,18 @@ class HttpxModule:
         return _reaches_network(client._transport_for_url(url), self.networks, self.bases, MAX_WRAPPERS)
 
 
-async def _counted(sent: Awaitable[Any]) -> Any:
-    response = await sent
-    _count_refusal(response)
+async def _counted(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
+    response = await wrapped(*args, **kwargs)
+    _count_refusal(client, response)
     return response
 
 
-def _count_refusal(response: Any) -> None:
+def _count_refusal(client: Any, response: Any) -> None:
     try:
         request = response.request
-        count_refusal(response.status_code, request.url.host, request.url.path, lambda: _headers(request.headers))
+        count_refusal(
+            client, response.status_code, request.url.host, request.url.path, lambda: _headers(request.headers)
+        )
     except Exception:
         unreadable()
 

@@ -130,8 +130,8 @@ class RequestsModule:
         if call is not None:
             return drive(call)
         response = wrapped(*args, **kwargs)
-        if counts_refusals(session):
-            _count_refusal(response)
+        if counts_refusals():
+            _count_refusal(session, response)
         return response
 
     def _call(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> RequestsCall | None:
@@ -227,11 +227,11 @@ def _is_own(method: Any) -> bool:
     return module.partition(".")[0] == "requests"
 
 
-def _count_refusal(response: Any) -> None:
+def _count_refusal(session: Any, response: Any) -> None:
     try:
         request = response.request
         url = _split(request.url)
-        count_refusal(response.status_code, url.hostname or "", url.path, lambda: _lower(request.headers))
+        count_refusal(session, response.status_code, url.hostname or "", url.path, lambda: _lower(request.headers))
     except Exception:
         unreadable()
 
