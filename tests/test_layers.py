@@ -131,7 +131,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         set(),
     ),
     "admission.drive": ({*CORE, "admission.call", "admission.interrupted_exit", "admission.wait_hook"}, True, set()),
-    "admission.interrupted_exit": ({*CORE, "thread_states"}, True, set()),
+    "admission.interrupted_exit": ({"thread_states"}, True, set()),
     "admission.audit": ({*CORE, "admission.fork", "admission.token_costs"}, True, set()),
     "admission.token_costs": ({*CORE, "providers"}, False, set()),
     "admission.context": (CORE, False, set()),

@@ -2,12 +2,15 @@
 
 Python 3.11 may collect garbage while it looks at all threads, under its own lock. A finalizer can then let another
 thread run that needs this lock, and the process stands still (CPython issue 106883). So no garbage is collected during
-a look. Later versions collect between two bytecodes only.
+a look, and one thread looks at a time: the end of a look starts the collector again. Later versions collect between two
+bytecodes only.
 """
 
 from __future__ import annotations
 
+import _thread
 import gc
+import os
 import sys
 
 TYPE_CHECKING = False
@@ -15,6 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
     from typing import Any
+
+
+_looking = _thread.RLock()
+"""Held during a look. A finalizer may look inside the look of its own thread, before the collector is off."""
+
+if hasattr(os, "register_at_fork"):
+    # A child must have the collector on and the lock free.
+    os.register_at_fork(before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release)
 
 
 def frame_of(thread: int) -> FrameType | None:
@@ -35,10 +46,11 @@ def _look(name: str, thread: int) -> Any:
     look: Callable[[], dict[int, Any]] | None = getattr(sys, name, None)
     if look is None:
         return None
-    if sys.version_info >= (3, 12) or not gc.isenabled():
-        return look().get(thread)
-    try:
-        gc.disable()
-        return look().get(thread)
-    finally:
-        gc.enable()
+    with _looking:
+        if sys.version_info >= (3, 12) or not gc.isenabled():
+            return look().get(thread)
+        try:
+            gc.disable()
+            return look().get(thread)
+        finally:
+            gc.enable()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.core.scene import Scene
 from tests.core.values import KEY, OK, OUTAGE, PricedWaiter, answer, bucket, refusal
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
@@ -533,3 +534,37 @@ def test_refusal_in_the_slot_of_a_blocked_loop_is_waited_out_and_teaches_nothing
     (key,) = registry.snapshot().keys.values()
     assert (key.limit, key.refused, key.paused_for) == (2, 3, 0.0)
     assert not held[0].state.pacer.active
+
+
+def interrupt(registry: RateLimitRegistry) -> None:
+    """An interrupt of the program cuts a step of another key off; the next step finds out what the calls hold."""
+
+    def cut(event: object) -> None:
+        raise KeyboardInterrupt
+
+    end = registry.subscribe(cut)
+    with pytest.raises(KeyboardInterrupt):
+        registry.execute(KEY._replace(scope="other"), lambda: None)
+    end()
+    registry.catch_up()
+
+
+def test_interrupt_takes_back_no_permit_under_which_an_attempt_runs() -> None:
+    scene = Scene(start_concurrency=1)
+    first, late = scene.call(), scene.call(max_wait=1.0)
+    scene.clock.advance(1.0)
+    assert (first.state, late.poll()) == ("sent", "sent")
+    interrupt(scene.registry)
+    assert (first.reply(OK), late.reply(OK)) == ("ended", "ended")
+
+
+def test_interrupt_loses_no_call_whose_permit_was_taken_back(registry: RateLimitRegistry, clock: VirtualClock) -> None:
+    first = taken(registry)
+    stopped, other = stood(registry, thread(1)), stood(registry, thread(2))
+    registry.settle(first, OK)
+    clock.advance(PATIENCE)
+    permit = registry.poll(other)
+    assert permit is not None
+    interrupt(registry)
+    registry.settle(permit, OK)
+    assert registry.poll(stopped) is not None

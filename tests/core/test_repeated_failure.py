@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.core.scene import Caller, Scene
-from tests.core.values import OK, OUTAGE, REFUSED, TIMEOUT
+from tests.core.values import KEY, OK, OUTAGE, REFUSED, TIMEOUT
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.exchange import Ending
 from tidegate.core.values import Cost, Outcome
+from tidegate.settings import Settings
 
 
 def answer_another(scene: Scene) -> None:
@@ -64,6 +68,19 @@ def test_call_that_always_fails_is_handed_back_soon() -> None:
     assert fail_until_ended(scene, call, OUTAGE, 10.0)[0] <= 5
     assert call.ended is not None
     assert call.ended.ending is Ending.HANDED_BACK
+
+
+def test_call_of_a_function_has_all_attempts_of_its_policy_while_others_are_answered() -> None:
+    settings = Settings(transient_attempts=6, backoff_base=0.001, backoff_cap=0.001)
+    registry, attempts = RateLimitRegistry(settings), []
+
+    def fail() -> None:
+        attempts.append(registry.execute(KEY, lambda: None))
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        registry.execute(KEY, fail)
+    assert len(attempts) == 6
 
 
 def test_without_answers_between_one_repetition_is_enough() -> None:

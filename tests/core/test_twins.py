@@ -7,8 +7,9 @@ from collections.abc import Hashable
 import pytest
 
 from tests.core.values import KEY
+from tidegate.admission.callers import Callers
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.admission.wait_queue import Waiter
+from tidegate.admission.wait_queue import Waiter, WaitQueue
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome
 from tidegate.settings import Settings
@@ -157,3 +158,33 @@ def test_each_call_keeps_its_own_deadline() -> None:
     assert line.registry.snapshot().waiting == 1
     line.waiting.remove(first)
     assert line.serve() is again
+
+
+def test_calls_that_end_while_a_twin_is_looked_for_disturb_nobody() -> None:
+    """A call that ends leaves the table without the lock of the key."""
+    callers = Callers()
+
+    class Ending(Request):
+        """A call that another one ends beside, as soon as it is looked at."""
+
+        other: Request | None = None
+
+        @property
+        def is_queued(self) -> bool:  # type: ignore[override]
+            if self.other is not None:
+                callers.forget(self.other)
+            return False
+
+        @is_queued.setter
+        def is_queued(self, value: bool) -> None:
+            """Nothing."""
+
+    made = [Ending("body", loop=None) for _ in range(4)]
+    for each in made:
+        callers.replace_twin(each, WaitQueue())
+    made[3].other = made[0]
+    callers.replace_twin(Request("body"), WaitQueue())
+    for each in made:
+        callers.nested[each] = None
+    made[0].other = made[1]
+    assert callers.next_nested([]) == []

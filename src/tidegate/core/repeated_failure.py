@@ -26,9 +26,15 @@ OWN_SECONDS = 20.0
 """Seconds of refusals before a call is given back as their cause. Raising it shows the error later; lowering it leaves
 a hidden limit less time to refill. Derived: an error shows at most 30 s later than without tidegate."""
 
+LARGER_FACTOR = 2.0
+"""Cost of a call, as a multiple of that of the last answered one, above which the call may wait for room that the other
+did not need. Raising it sends more calls behind smaller ones, which then take their room; lowering it holds others
+behind a call that never fits. Chosen: estimates of equal calls differ by less."""
+
 LARGER_SECONDS = 30.0
-"""The same for a call that costs more than others. Raising it shows the error of a call that never fits later; lowering
-it leaves a bucket less time to fill. Derived: an error shows at most 30 s later than without tidegate."""
+"""The same as `OWN_SECONDS` for a call that costs far more than others. Raising it shows the error of a call that never
+fits later; lowering it leaves a bucket less time to fill. Derived: an error shows at most 30 s later than without
+tidegate."""
 
 STEADY_RATE = 1.0
 """Calls a second that are admitted between two refusals of a call, from which the later refusal shows something about
@@ -38,7 +44,7 @@ the call. Raising it holds calls that never fit for longer; lowering it takes th
 class RepeatedFailure:
     """Failures of one call since its last change of kind; `tries` counts them, `overtaken` those that others outran.
 
-    `is_larger` says that the call costs more than the one that was answered last: it may wait for room.
+    `is_larger` says that the call costs far more than the one that was answered last: it may wait for room.
     """
 
     __slots__ = (
@@ -72,7 +78,7 @@ class RepeatedFailure:
             self.overtaken += 1
             self._outrun += served - self._served >= STEADY_RATE * (permit.sent_at - self._sent_at)
         self._order, self._sent_at, self._served = permit.order, permit.sent_at, served
-        self.is_larger = permit.cost.tokens > permit.state.admitted_cost.tokens
+        self.is_larger = permit.cost.tokens > LARGER_FACTOR * permit.state.admitted_cost.tokens
         self.tries += 1
 
     def paced_until(self, now: float) -> float:

@@ -31,8 +31,7 @@ class Ungoverned(NamedTuple):
     """Ungoverned calls by host, calls to further hosts, and the reason of each ungoverned process.
 
     `sockets` counts websocket sessions with inference servers by host, `refused` the refused requests to their other
-    endpoints. `imported` are the modules by which the
-    processes could send calls, governed and others.
+    endpoints. `imported` are the modules by which the processes could send calls, governed and others.
     """
 
     hosts: Counter[str]

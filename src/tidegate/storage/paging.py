@@ -50,9 +50,10 @@ def _postgresql_size(element: TextSize, compiler: SQLCompiler, **kw: Any) -> str
 
 
 def selected_once(query: Select[Any], name: str) -> CTE:
-    """Return the rows of a query as a table that PostgreSQL makes once, and in this order of the joins.
+    """Return the rows of a query as a table that PostgreSQL makes once, before any join with this table.
 
-    By old statistics, PostgreSQL may expect one row of an experiment, and would join all its rows before the items.
+    Statistics from before an experiment let PostgreSQL expect one row of it. PostgreSQL would then join all rows of the
+    experiment with all its answers, and select the few items of a page last.
     """
     return query.cte(name).prefix_with("MATERIALIZED", dialect="postgresql")
 

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
@@ -36,13 +37,7 @@ from tidegate.transports.call import (
     OutgoingRequest,
     RequestRoute,
 )
-from tidegate.transports.governance import (
-    binding_of,
-    count_refusal,
-    counts_refusals,
-    provider_elsewhere,
-    provider_of,
-)
+from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, unreadable
 from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import StreamWatch
@@ -486,13 +481,14 @@ def _pairs(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]
 
 async def _counted(wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
     response = await wrapped(*args, **kwargs)
-    try:
-        url, headers = response.url, response.request_info.headers
-        pairs = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        count_refusal(session, response.status, url.raw_host or "", url.path, lambda: pairs)
-    except Exception:
-        unreadable()
+    count_refusal(session, response.status, partial(_target, response))
     return response
+
+
+def _target(response: Any) -> tuple[str, str, list[tuple[bytes, bytes]]]:
+    headers = response.request_info.headers.items()
+    pairs = [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in headers]
+    return response.url.raw_host or "", response.url.path, pairs
 
 
 def _lower(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:

@@ -352,13 +352,10 @@ class HttpCall(GovernedCall, ABC):
         self.policy = self.policy._replace(max_wait=left)
         return True
 
-    def _may_have_aged(self, permit: Permit) -> bool:
-        """Return whether a token that could not be renewed may have ended while the call waited.
-
-        Where the key never got an answer, its credential was no good from the start.
-        """
-        aged = permit.sent_at - self.started_at > bearer.STALE_AFTER and self.provider.credential_part is None
-        return aged and permit.state.admitted_order > 0 and not bearer.is_renewable(self.sent_headers())
+    def _may_have_aged(self, now: float) -> bool:
+        """Return whether a token that could not be renewed may have ended while the call waited until `now`."""
+        aged = now - self.started_at > bearer.STALE_AFTER and self.provider.credential_part is None
+        return aged and not bearer.is_renewable(self.sent_headers())
 
     def _fingerprint(self) -> tuple[Key, int]:
         """Return what a call and its repetition by an SDK have in common."""
@@ -466,7 +463,10 @@ class HttpCall(GovernedCall, ABC):
         """Return the error object of another call of the key as the stack's own response."""
         answer = outcome.answer
         assert answer is not None, "only what was kept is repeated"
-        headers = {NO_RETRY: "false", REPLAYED: "1"}
+        aged = answer.status == UNAUTHORIZED and self._may_have_aged(self.now())
+        if aged:
+            self._leave_place()
+        headers = {NO_RETRY: "true" if aged else "false", REPLAYED: "1"}
         if answer.code:
             headers[ERROR_TYPE] = answer.code
         if opens_in is not None and 0.0 < opens_in < MAX_RETRY_AFTER_SECONDS:
@@ -515,11 +515,10 @@ class HttpCall(GovernedCall, ABC):
                 permit.trace.request_id = redaction.clean_fact(providers.request_id_of(self.pairs(response)))
             if status >= 400:
                 outcome = self.judge(status, self.pairs(response), body)
-                if status == UNAUTHORIZED and self._may_have_aged(permit):
+                if status == UNAUTHORIZED and self._may_have_aged(permit.sent_at):
                     # The SDK asks once more, with the token that it writes then.
                     self.add_headers(response, {NO_RETRY: "true"})
                     self._leave_place()
-                    return outcome
                 return self.with_replayable_answer(outcome, response, body)
             # The stream itself reports failures to its reader, even if the whole stream has arrived already.
             if (

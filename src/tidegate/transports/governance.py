@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from http import HTTPStatus
@@ -88,18 +88,20 @@ def counts_refusals() -> bool:
     return key_hook.on_ungoverned is not None
 
 
-def count_refusal(client: Any, status: int, host: str, path: str, headers: Callable[[], Headers]) -> None:
+def count_refusal(client: Any, status: int, sent: Callable[[], tuple[str, str, Headers]]) -> None:
     """Count the refused request of an SDK that no limiter governs, since it asks for no inference (a file, a poll).
 
-    A request inside a governed attempt is part of that call.
+    A request inside a governed attempt is part of that call. `sent` returns host, path and headers of the request, with
+    names in lower case. Where it raises an error, as for the answer of a mock, nothing is counted.
     """
-    hook = key_hook.on_ungoverned
-    if hook is None or status != HTTPStatus.TOO_MANY_REQUESTS or not host or providers.generates(host, path):
+    if status != HTTPStatus.TOO_MANY_REQUESTS:
         return
-    if binding_of(client) is None:
-        return
-    if providers.table_of(host) is not None or providers.sdk_family(headers()) is not None:
-        hook(f"{key_hook.REFUSED}{host}")
+    with suppress(Exception):
+        hook, (host, path, headers) = key_hook.on_ungoverned, sent()
+        if hook is None or not host or binding_of(client) is None or providers.generates(host, path):
+            return
+        if providers.table_of(host) is not None or providers.sdk_family(headers) is not None:
+            hook(f"{key_hook.REFUSED}{host}")
 
 
 def provider_of(binding: Binding, host: str, path: str) -> providers.Provider | None:

@@ -231,7 +231,7 @@ class HttpxModule:
             return drive(call)
         response = wrapped(*args, **kwargs)
         if counts_refusals():
-            _count_refusal(client, response)
+            count_refusal(client, response.status_code, partial(_target, response))
         return response
 
     def asend(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
@@ -313,18 +313,13 @@ class HttpxModule:
 
 async def _counted(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
     response = await wrapped(*args, **kwargs)
-    _count_refusal(client, response)
+    count_refusal(client, response.status_code, partial(_target, response))
     return response
 
 
-def _count_refusal(client: Any, response: Any) -> None:
-    try:
-        request = response.request
-        count_refusal(
-            client, response.status_code, request.url.host, request.url.path, lambda: _headers(request.headers)
-        )
-    except Exception:
-        unreadable()
+def _target(response: Any) -> tuple[str, str, Iterable[tuple[bytes, bytes]]]:
+    request = response.request
+    return request.url.host, request.url.path, _headers(request.headers)
 
 
 def stack_of(module: ModuleType) -> HttpxModule:

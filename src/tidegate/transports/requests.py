@@ -10,7 +10,7 @@ import inspect
 import io
 import json
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from types import ModuleType
 from typing import Any
@@ -24,13 +24,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import gateway_url, sigv4
 from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
-from tidegate.transports.governance import (
-    binding_of,
-    count_refusal,
-    counts_refusals,
-    provider_elsewhere,
-    provider_of,
-)
+from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
 from tidegate.transports.patches import Clients, made_up, unreadable
 from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import BegunRaw, StreamWatch, WatchedRaw, is_unread
@@ -131,7 +125,7 @@ class RequestsModule:
             return drive(call)
         response = wrapped(*args, **kwargs)
         if counts_refusals():
-            _count_refusal(session, response)
+            count_refusal(session, response.status_code, partial(_target, response))
         return response
 
     def _call(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> RequestsCall | None:
@@ -227,13 +221,9 @@ def _is_own(method: Any) -> bool:
     return module.partition(".")[0] == "requests"
 
 
-def _count_refusal(session: Any, response: Any) -> None:
-    try:
-        request = response.request
-        url = _split(request.url)
-        count_refusal(session, response.status_code, url.hostname or "", url.path, lambda: _lower(request.headers))
-    except Exception:
-        unreadable()
+def _target(response: Any) -> tuple[str, str, list[tuple[bytes, bytes]]]:
+    url = _split(response.request.url)
+    return url.hostname or "", url.path, _lower(response.request.headers)
 
 
 def _lower(headers: Any) -> list[tuple[bytes, bytes]]:
