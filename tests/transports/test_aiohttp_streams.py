@@ -13,6 +13,7 @@ import pytest
 import tidegate
 from tests.transports.answering import BODY, EVENTS, Reply, Server, fine, only
 from tests.transports.sessions import BUSY, READS, Gate, ask, run
+from tidegate.transports.call import OutgoingRequest
 
 
 @pytest.mark.parametrize("read", READS)
@@ -46,6 +47,20 @@ def test_responses_that_are_fetched_before_the_first_is_read_do_not_wait_for_eac
 
         run(registry, test)
     assert (only(registry).answered, only(registry).in_flight) == (5, 0)
+
+
+def test_a_streaming_answer_keeps_no_body_of_its_request(registry: tidegate.RateLimitRegistry) -> None:
+    gate = Gate()
+    with Server(gate.reply) as server:
+
+        async def test(session: aiohttp.ClientSession) -> None:
+            async with session.post(server.chat, json=BODY) as response:
+                gc.collect()
+                assert not [each for each in gc.get_objects() if isinstance(each, OutgoingRequest)]
+                gate.open()
+                assert await response.read() == EVENTS
+
+        run(registry, test)
 
 
 async def close(response: aiohttp.ClientResponse) -> None:

@@ -200,7 +200,7 @@ class AiohttpCall(HttpCall):
             return AttemptResult(outcome, response=response)
         # Nothing more is sent, so a streaming answer keeps neither the session nor the request.
         self.received = None
-        del self.wrapped, self.args, self.kwargs, self.session
+        del self.wrapped, self.args, self.kwargs, self.session, self.sending
         return AttemptResult(outcome, response=response, streaming=True)
 
     async def receive(self, response: Any) -> tuple[Any, bytes | None]:
