@@ -180,7 +180,7 @@ ROWS: tuple[Row, ...] = (
     _row("wait-for", "openai_rows.py wait_for", _limited),
     _row("wait-for-thread", "openai_rows.py to_thread", _limited),
     _row("alarm", "openai_alarm.py", lambda: servers.paused(0.3, 6.0), 8),
-    _row("ctrl-c", "openai_interrupted.py", lambda: servers.paused(1.0, 60.0), hopeless=True, seconds=150.0),
+    _row("ctrl-c", "openai_interrupted.py", lambda: servers.paused(0.3, 60.0), hopeless=True, seconds=150.0),
     _row(
         "own-stub-run",
         OWN_TESTS,
