@@ -558,7 +558,7 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int, longe
                           budget=Budget(usd=budget))  # fmt: skip
 
     def replica() -> ExperimentRunner:
-        changes = settings(heartbeat=0.05, stale_after=30.0)
+        changes = settings(heartbeat=0.2, stale_after=30.0)
         return ExperimentRunner(place.url, registry=registry, settings=changes, recover=False,
                                 restore=lambda spec: experiment(99.0))  # fmt: skip
 
@@ -594,7 +594,7 @@ async def test_replicas_claim_few_of_the_rows_that_are_far_longer(place: Postgre
     usd = sum(sizes[:before]) * 1e-6 + 0.009
 
     def replica() -> ExperimentRunner:
-        changes = settings(heartbeat=0.05, stale_after=30.0)
+        changes = settings(heartbeat=0.2, stale_after=30.0)
         return ExperimentRunner(place.url, registry=registry, settings=changes, recover=False,
                                 restore=lambda spec: made)  # fmt: skip
 
