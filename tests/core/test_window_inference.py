@@ -124,6 +124,16 @@ def test_a_declared_window_is_denied_by_a_reset_far_off_it_while_much_is_used(pe
     assert read(period, 10.0, 0.201, 0.1, window=60.0) == pytest.approx(6.0, rel=0.01), "and stays denied"
 
 
+def test_a_bucket_smaller_than_the_limit_of_a_denied_window_refills_over_the_usual_one() -> None:
+    """A day's 240 are declared; the server lets 6 through at once and 4 a second after that."""
+    period, window = WindowInference(86_400.0), 86_400.0
+    for remaining in (5.0, 4.0, 3.0, 2.0, 1.0, 0.0):
+        answer = bucket(240.0, remaining, reset_after=(6.0 - remaining) / 4.0, window=86_400.0)
+        window = period.window(answer, 0.0, window, 0.0)
+    assert window == 60.0
+    assert period.capacity == pytest.approx(6.0, abs=0.1)
+
+
 def test_resets_of_whole_seconds_may_err_to_either_side(period: WindowInference) -> None:
     read(period, 150.0, 2.0, 0.0, resolution=1.0)
     window = read(period, 290.0, 6.0, 3.0, resolution=1.0)

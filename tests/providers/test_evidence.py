@@ -159,6 +159,16 @@ def test_a_quota_at_zero_of_an_unstated_window_is_a_days_if_its_reset_is_hours_a
     assert answer(429, "slow down", headers=headers).kind is Kind.DAILY_LIMIT
 
 
+def test_a_days_quota_at_zero_that_is_back_within_seconds_is_no_spent_day():
+    """Another server behind the client of a provider whose headers count a day: what it resets shows its window."""
+    headers = {"x-ratelimit-limit-requests": "240", "x-ratelimit-remaining-requests": "0"}
+    text = "Rate limit reached for m on requests per min (RPM). Please try again in 0.19s."
+    soon = answer(429, text, "limited", {**headers, "x-ratelimit-reset-requests": "1.452s"}, named("groq"))
+    assert soon.kind is Kind.RATE_LIMIT
+    late = answer(429, "slow down", "limited", {**headers, "x-ratelimit-reset-requests": "1h23m"}, named("groq"))
+    assert late.kind is Kind.DAILY_LIMIT
+
+
 def test_a_limit_of_zero_in_the_headers_alone_is_a_limit_of_zero():
     headers = {"x-ratelimit-limit-minute": "0", "x-ratelimit-remaining-minute": "0"}
     assert answer(429, "slow down", headers=headers).row == "common:limit_of_zero"

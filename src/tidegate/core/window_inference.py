@@ -387,6 +387,9 @@ class WindowInference:
             if widest[0] <= DENIED * declared and widest[1] * DENIED >= declared:
                 return usable_window(declared, so_far)
             self._denied = True
+            # A smaller bucket refills over the usual window, as one without a declaration does.
+            self._default, self._content = DEFAULT_WINDOW, (0.0, INFINITY)
+            self._bound_content(limit, remaining, reset, rounding, took, reading)
         seen = [
             _stated_window(each, reading, limit, remaining, reset, rounding, took) if number >= first else NOTHING
             for number, each in enumerate(CONVENTIONS)

@@ -267,9 +267,14 @@ def _is_a_rate(words: str) -> bool:
 
 
 def _is_long(readings: tuple[QuotaReading, ...]) -> bool:
-    """Return whether the only quotas at zero are those of a day or longer, by their window or else by their reset."""
+    """Return whether the only quotas at zero are those of a day or longer, by their window or else by their reset.
+
+    A reset within a rate's wait denies a long window: another server may use a provider's headers for other windows.
+    """
     empty = [reading for reading in readings if reading.remaining == 0 and (reading.window or reading.reset_after)]
     return bool(empty) and all(
-        reading.window >= LONG_WINDOW if reading.window else (reading.reset_after or 0.0) >= LONG_WAIT
+        reading.window >= LONG_WINDOW and (reading.reset_after is None or reading.reset_after > SHORT_WAIT)
+        if reading.window
+        else (reading.reset_after or 0.0) >= LONG_WAIT
         for reading in empty
     )
