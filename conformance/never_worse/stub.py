@@ -106,8 +106,8 @@ class Stub:
                 if reply is None:
                     return
                 await self._write(writer, reply)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
+        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+            pass  # the client has gone, or the row has ended
         finally:
             with contextlib.suppress(Exception):
                 writer.close()
