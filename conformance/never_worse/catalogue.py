@@ -127,6 +127,7 @@ ROWS: tuple[Row, ...] = (
     _row("poison-402", "openai_rows.py eight", lambda: one_in_ten(POISON_402), hopeless=True),
     _row("poison-403", "openai_rows.py eight", lambda: one_in_ten(error(403, "moderated", None)), hopeless=True),
     _row("poison-500", "openai_rows.py eight", lambda: one_in_ten(error(500, "fails")), hopeless=True),
+    _row("poison-500-loop", "openai_rows.py loop", lambda: one_in_ten(error(500, "fails")), 20, hopeless=True),
     _row("never-fits", "bedrock_rows.py 30000", servers.never_fits, hopeless=True),
     _row("revoked-key", "openai_rows.py eight", lambda: servers.always(REVOKED), hopeless=True, short=True),
     _row(

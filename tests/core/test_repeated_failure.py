@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.core.scene import Caller, Scene
@@ -81,6 +83,55 @@ def test_call_of_a_function_has_all_attempts_of_its_policy_while_others_are_answ
     with pytest.raises(ConnectionResetError):
         registry.execute(KEY, fail)
     assert len(attempts) == 6
+
+
+FAILED_500 = OUTAGE._replace(status=500)
+
+
+def run_program(scene: Scene, calls: int, fails: Callable[[int, float], bool], seconds: float) -> dict[int, Outcome]:
+    """Run calls, eight at a time, each repeated twice as an SDK does; return the last outcome of each that ended."""
+    waiting, ended, end = list(range(calls)), dict[int, Outcome](), scene.clock() + seconds
+    flying: dict[int, tuple[Caller, int]] = {}
+    while len(ended) < calls and scene.clock() < end:
+        while waiting and len(flying) < 8:
+            flying[waiting.pop(0)] = scene.call(), 2
+        for number, (caller, repeats) in list(flying.items()):
+            if caller.poll() == "sent":
+                caller.reply(FAILED_500 if fails(number, scene.clock()) else OK)
+            if caller.state != "ended":
+                continue
+            result = caller.ended
+            assert result is not None
+            assert result.attempt is not None
+            if result.ending is Ending.HANDED_BACK and repeats:
+                flying[number] = scene.call(), repeats - 1
+            else:
+                ended[number] = result.attempt.outcome
+                del flying[number]
+        scene.clock.advance(0.1)
+    return ended
+
+
+def test_last_calls_of_a_program_that_fail_by_themselves_have_their_error_within_half_a_minute() -> None:
+    ended = run_program(Scene(), 40, lambda number, now: number % 10 == 9, 33.0)
+    assert [number for number in range(40) if ended.get(number) is not OK] == [9, 19, 29, 39]
+    assert ended[9] == ended[19] == ended[29] == ended[39] == FAILED_500
+
+
+@pytest.mark.parametrize("flaky", [0, 20])
+def test_failures_of_an_outage_of_minutes_are_waited_for_whatever_failed_before_it(flaky: int) -> None:
+    scene = Scene()
+    began, answered = scene.clock(), set[int]()
+
+    def fails(number: int, now: float) -> bool:
+        if 5.0 <= now - began < 125.0:
+            return True
+        once = flaky > 0 and number % flaky == 3 and number not in answered
+        answered.add(number)
+        return once
+
+    ended = run_program(scene, 1_000, fails, 300.0)
+    assert [ended.get(number) for number in range(1_000)] == [OK] * 1_000
 
 
 def test_without_answers_between_one_repetition_is_enough() -> None:

@@ -13,8 +13,8 @@ Transient failures belong to the owner of the retry policy. An SDK gets them bac
 `registry.execute` repeats them itself. There are two exceptions. A failed probe of the circuit breaker is not handed
 back: its call returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure
 is no outage, and is repeated here. It is handed back where the call itself is its cause (`core.repeated_failure`):
-several attempts failed, and calls sent after them were answered. A refused call ends in the same case, much later.
-Every other failure is handed back at once.
+several attempts failed, and calls sent after them were answered. A refused call ends in the same case, much later. So
+does the breaker's probe, where an outage is unlikely. Every other failure is handed back at once.
 
 However the exchange ends (return, exception, cancellation, an abandoned generator), it releases the queue place or the
 permit exactly once. An interpreter that stops early closes the generator.
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from tidegate.core import events
 from tidegate.core.backoff import full_jitter, half_jitter
 from tidegate.core.limiter_state import Permit
-from tidegate.core.repeated_failure import OVERTAKEN, OWN_SECONDS, OWN_TRIES, RepeatedFailure
+from tidegate.core.repeated_failure import FAILED_STATUS, OVERTAKEN, OWN_SECONDS, OWN_TRIES, RepeatedFailure
 from tidegate.core.values import CAPACITY, ELSEWHERE, TERMINAL, Cause, Key, Kind, Outcome
 
 RESEND_BASE = 0.1
@@ -387,6 +387,8 @@ class _Exchange:
         if own.is_own(state, now, refused):
             # A failed attempt that is none of capacity has the attempts that its policy gives it.
             return RetryTime.NO if refused else retry, True
+        if permit.probe and outcome.status == FAILED_STATUS and own.is_lasting(state, now - self.started_at):
+            return RetryTime.NO, True
         if refused and own.is_larger:
             # Smaller calls would take the room that it waits for.
             return retry, False
@@ -444,7 +446,8 @@ class _Exchange:
         else:
             self.call.count_failed(outcome)
         self._failed(outcome, given_up, now)
-        final = refused or outcome.kind in TERMINAL or (self.probing and not self.policy.patient)
+        lasting = self.probing and (not self.policy.patient or outcome.status is not None)
+        final = refused or outcome.kind in TERMINAL or lasting
         return ExchangeResult(Ending.GIVEN_UP if final else Ending.HANDED_BACK, attempt, self.waited)
 
     def late_result(self, now: float) -> ExchangeResult:

@@ -115,7 +115,8 @@ class KeyCounts:
     never saw the refusal. `given_up` calls ended for lack of capacity. `failed_calls` had their failure handed back, or
     their stream broke. `replayed` ones of them got another call's answer. `left` calls were ended by their callers
     while they were not in flight. `unsent` calls were never sent so far, whether they still wait or have ended.
-    `retried_calls` had more than one attempt.
+    `retried_calls` had more than one attempt. `failing` calls failed for the first time since the last answer; `outrun`
+    ones failed again after a later call was answered.
     """
 
     __slots__ = (
@@ -125,10 +126,12 @@ class KeyCounts:
         "attempts",
         "failed",
         "failed_calls",
+        "failing",
         "given_up",
         "ignored",
         "latencies",
         "left",
+        "outrun",
         "refused",
         "replayed",
         "resent",
@@ -139,7 +142,7 @@ class KeyCounts:
     def __init__(self) -> None:
         self.attempts = self.answered = self.refused = self.failed = 0
         self.abandoned = self.ignored = self.resent = self.absorbed = self.given_up = self.unsent = 0
-        self.failed_calls = self.replayed = self.left = self.retried_calls = 0
+        self.failed_calls = self.replayed = self.left = self.retried_calls = self.failing = self.outrun = 0
         self.latencies: deque[float] = deque(maxlen=100)
 
     def note_sent(self, now: float) -> None:
