@@ -45,9 +45,20 @@ def test_failure_of_a_key_that_never_answered_is_handed_back_at_once() -> None:
     assert call.ended.ending is Ending.HANDED_BACK
 
 
+def test_failure_of_a_lone_caller_is_handed_back_at_once() -> None:
+    """It exceeds no limit of the provider, and its client may have been told to repeat nothing."""
+    scene = Scene()
+    answer_another(scene)
+    call = scene.call()
+    assert call.reply(OUTAGE) == "ended"
+    assert call.ended is not None
+    assert call.ended.ending is Ending.HANDED_BACK
+
+
 def test_failure_between_answers_is_repeated_here() -> None:
     scene = Scene()
     answer_another(scene)
+    assert scene.call().state == "sent"
     call = scene.call()
     assert call.reply(OUTAGE) == "waiting"
     scene.clock.advance(0.2)
@@ -137,6 +148,7 @@ def test_failures_of_an_outage_of_minutes_are_waited_for_whatever_failed_before_
 def test_without_answers_between_one_repetition_is_enough() -> None:
     scene = Scene()
     answer_another(scene)
+    assert scene.call().state == "sent"
     call = scene.call()
     assert fail_until_ended(scene, call, OUTAGE, 10.0, others=False)[0] == 2
     assert call.state == "ended"

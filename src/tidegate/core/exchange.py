@@ -12,7 +12,7 @@ treated in the same way. Where the queue does not take it back, it first backs o
 Transient failures belong to the owner of the retry policy. An SDK gets them back at once (`attempts` is 1), and
 `registry.execute` repeats them itself. There are two exceptions. A failed probe of the circuit breaker is not handed
 back: its call returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure
-is no outage, and is repeated here. It is handed back where the call itself is its cause (`core.repeated_failure`):
+beside others in flight is no outage, and is repeated here. It is handed back where the call itself is its cause (`core.repeated_failure`):
 several attempts failed, and calls sent after them were answered. A refused call ends in the same case, much later. So
 does the breaker's probe, where an outage is unlikely. Every other failure is handed back at once.
 
@@ -399,8 +399,10 @@ class _Exchange:
         if retry is not RetryTime.NO or refused or permit.probe:
             return retry, False
         slow = now - permit.sent_at > OWN_SECONDS / OWN_TRIES
-        repeats = not (slow or own.repeats(state)) and state.is_alive(now)
-        return RetryTime.LATER if repeats else retry, False
+        if slow or own.repeats(state) or not state.is_alive(now):
+            return retry, False
+        # A lone caller exceeds no limit, and may not want its request repeated.
+        return RetryTime.LATER if permit.in_flight > 1 or state.in_flight > 1 else retry, False
 
     def back_off(self, now: float, draw: Callable[[], float]) -> Generator[Effect, Resume, float]:
         """Wait before a transient failure, or a refusal of this call alone, is repeated; return the time."""
