@@ -12,9 +12,10 @@ treated in the same way. Where the queue does not take it back, it first backs o
 Transient failures belong to the owner of the retry policy. An SDK gets them back at once (`attempts` is 1), and
 `registry.execute` repeats them itself. There are two exceptions. A failed probe of the circuit breaker is not handed
 back: its call returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure
-beside others in flight is no outage, and is repeated here. It is handed back where the call itself is its cause (`core.repeated_failure`):
-several attempts failed, and calls sent after them were answered. A refused call ends in the same case, much later. So
-does the breaker's probe, where an outage is unlikely. Every other failure is handed back at once.
+beside others in flight is no outage, and is repeated here. It is handed back where the call itself is its cause
+(`core.repeated_failure`): several attempts failed, and calls sent after them were answered. A refused call ends in the
+same case, much later. So does the breaker's probe, where an outage is unlikely. Every other failure is handed back at
+once.
 
 However the exchange ends (return, exception, cancellation, an abandoned generator), it releases the queue place or the
 permit exactly once. An interpreter that stops early closes the generator.
