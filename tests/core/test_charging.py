@@ -10,7 +10,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.quota import QuotaSet, turned_into
 from tidegate.core.snapshot import key_snapshot
 from tidegate.core.token_bucket import TokenBucketMirror
-from tidegate.core.values import INFINITY, Cause, Cost, Key, Kind, Outcome, QuotaReading, Unit
+from tidegate.core.values import INFINITY, Cause, Cost, Key, Kind, Outcome, QuotaReading, Refill, Unit
 from tidegate.settings import Settings
 
 LIMIT, WINDOW, STEP = 24_000.0, 600.0, 0.01
@@ -316,6 +316,20 @@ def test_the_learned_rule_holds_when_the_quota_turns_out_to_be_a_rolling_window(
     mirror = returning_bucket()
     reading = QuotaReading("quota", "tokens", "rolling", LIMIT, 10_000.0, window=WINDOW)
     assert turned_into("rolling", mirror, reading, 1.0, 1.0, WINDOW).charging is mirror.charging
+
+
+@pytest.mark.parametrize("refill", ["fixed", "continuous", "rolling"])
+def test_answers_to_calls_sent_before_a_quota_turned_out_otherwise_teach_no_steps(refill: Refill) -> None:
+    quotas, call = QuotaSet(), Cost(tokens=100.0, input_estimate=100.0)
+    reading = QuotaReading("quota", "tokens", "continuous", LIMIT, 10_000.0, window=WINDOW)
+    quotas.observe((reading,), 1, 0.0, 0.0, [])
+    sent = [quotas.debit(call, order, 0.1 * order) for order in range(2, 8)]
+    before = quotas.mirrors["quota"]
+    turned = turned_into(refill, before, reading._replace(refill=refill), 1.0, 1.0, WINDOW)
+    for order, [(_, charge, _)] in enumerate(sent, 2):
+        charge.answered = True
+        turned.observe(reading._replace(remaining=9_900.0), order, 0.1 * order, 2.0, charge)
+    assert turned.level(2.0) <= 10_000.0
 
 
 def test_a_call_does_not_wait_for_a_test_of_the_rules_once_it_fits_by_the_rule_in_force() -> None:

@@ -192,6 +192,11 @@ class ChargingModel:
         self._below = [0.0] * len(RULES[self.unit])
         self._since_span = self._needed = 0.0
 
+    def forget_levels(self) -> None:
+        """Begin a new span and new steps, where the quota turned out to come back otherwise."""
+        self.forget_span()
+        self.steps.begin()
+
     def refund(self, by_rule: Sequence[float]) -> None:
         """Take back a charge that was counted as confirmed, and whose call the provider refused."""
         self._predicted = [total - each for total, each in zip(self._predicted, by_rule, strict=True)]

@@ -108,8 +108,10 @@ def turned_into(
     turned.ledger, turned.reserved = mirror.ledger, mirror.reserved
     if isinstance(turned, RollingWindowMirror):
         turned.spread()
-        # Answers do not set its level again, so a wrong charge stays in it for a window.
-        turned.charging = mirror.charging
+    turned.charging = mirror.charging
+    if turned.charging is not None:
+        # The charges of the ledger know their calls by the numbers of this model; its levels were of another kind.
+        turned.charging.forget_levels()
     turned.used, turned.since, turned.stood, turned.found = mirror.used, mirror.since, mirror.stood, mirror.found
     return turned
 
