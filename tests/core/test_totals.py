@@ -76,7 +76,10 @@ class Books:
             elif caller.ended.ending is Ending.EXPIRED or (
                 caller.ended.ending is Ending.GIVEN_UP
                 and attempt is not None
-                and attempt.outcome.kind.value in CAPACITY
+                and (
+                    attempt.outcome.kind in CAPACITY
+                    or (attempt.outcome.kind is Kind.TRANSIENT and caller.governed.policy.patient)
+                )
             ):
                 self.ends["given_up"] += 1
             else:
