@@ -124,11 +124,19 @@ class Troubled(World):
 
 
 def uses(history: History, delays: tuple[float, ...]) -> list[float]:
-    """Return the used share over a span that begins so many spans after the provider admits the first call again."""
+    """Return the used share over a span that begins so many spans after the provider admits the first call again.
+
+    The world is played no further than to the end of the last span: nothing later is looked at.
+    """
     span = history.span
-    played = Troubled(history, history.ends + 60.0 + (delays[-1] + 1.0) * span)
-    played.run(until=played.until)
-    again = min((at for at in played.admitted_at if at >= history.ends), default=played.until)
+    longest = (delays[-1] + 1.0) * span
+    played = Troubled(history, history.ends + 60.0 + longest)
+    looked_at = history.ends
+    while not (later := [at for at in played.admitted_at if at >= history.ends]) and looked_at < played.until:
+        looked_at = min(played.until, looked_at + 1.0)
+        played.run(until=looked_at)
+    again = later[0] if later else played.until
+    played.run(until=min(played.until, again + longest))
     return [
         sum(again + delay * span <= at < again + (delay + 1.0) * span for at in played.admitted_at)
         / (history.rate * span)
