@@ -20,6 +20,7 @@ from tidegate.core.exchange import (
     exchange,
 )
 from tidegate.core.limiter_state import KeyCounts
+from tidegate.core.unavailability import FailingCalls
 from tidegate.core.values import Cost, Outcome
 
 WAKER = object()
@@ -38,6 +39,7 @@ class AloneKey:
     counts = KeyCounts()
 
     def __init__(self) -> None:
+        self.failing = FailingCalls()
         self.breaker = CircuitBreaker(5, 0.5, 60.0)
 
     def is_alive(self, now: float) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.values import KEY
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.unavailability import OutageClock
+from tidegate.core.unavailability import FailingCalls, OutageClock
 from tidegate.core.values import Cause, Cost, Kind, Outcome, QuotaReading
 from tidegate.settings import Settings
 
@@ -89,3 +89,27 @@ class TestAdmission:
         driven.call(1.0, Outcome(Kind.OK, readings=(told,)))
         driven.call(2.0, AWAY)
         assert driven.admission.unavailable(5000.0).outage <= 1.0
+
+
+def test_failures_between_answers_of_long_ago_explain_no_outage() -> None:
+    failing = FailingCalls()
+    for answers in range(100, 5_000, 100):
+        failing.outran(answers)
+    for _ in range(8):
+        failing.began(6_000)
+    assert not failing.is_no_outage(6_000, 5_000)
+
+
+def test_last_calls_that_fail_by_themselves_are_no_outage_until_one_more_is_answered() -> None:
+    failing = FailingCalls()
+    assert not failing.is_no_outage(0, 0)
+    for answers in (9, 18, 27):
+        failing.outran(answers)
+    for _ in range(4):
+        failing.began(40)
+    assert failing.is_no_outage(40, 36)
+    for _ in range(4):
+        failing.began(40)
+    assert not failing.is_no_outage(40, 36)
+    failing.began(50)
+    assert failing.is_no_outage(50, 37)

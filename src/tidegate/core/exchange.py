@@ -14,8 +14,8 @@ Transient failures belong to the owner of the retry policy. An SDK gets them bac
 back: its call returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure
 beside others in flight is no outage, and is repeated here. It is handed back where the call itself is its cause
 (`core.repeated_failure`): several attempts failed, and calls sent after them were answered. A refused call ends in the
-same case, much later. So does the breaker's probe, where an outage is unlikely. Every other failure is handed back at
-once.
+same case, much later. A probe ends with its status 500 where an outage is unlikely (`core.unavailability`). Every
+other failure is handed back at once.
 
 However the exchange ends (return, exception, cancellation, an abandoned generator), it releases the queue place or the
 permit exactly once. An interpreter that stops early closes the generator.
@@ -253,6 +253,7 @@ class _Exchange:
     `permit` is the permit that it holds, `attempt` the result of its last one. `gate` is the gate that was closed when
     it last waited, `queued_at` when it joined the queue. `own` are its failures in a row. `probing` says that the last
     attempt was the breaker's probe.
+    `is_lasting` says that its failure is the call's own, though no other call is answered.
     `is_over` says that the call has a result: if not, the caller ended it.
     """
 
@@ -263,6 +264,7 @@ class _Exchange:
         "deadline",
         "failures",
         "gate",
+        "is_lasting",
         "is_over",
         "is_queued",
         "own",
@@ -283,7 +285,7 @@ class _Exchange:
         self.attempts = self.failures = self.refusals = 0
         self.waited = 0.0
         self.gate, self.queued_at = "", started_at
-        self.is_queued = self.is_over = self.probing = False
+        self.is_queued = self.is_over = self.is_lasting = self.probing = False
         self.permit: Permit | None = None
         self.attempt: AttemptResult | None = None
         self.own: RepeatedFailure | None = None
@@ -388,7 +390,9 @@ class _Exchange:
         if own.is_own(state, now, refused):
             # A failed attempt that is none of capacity has the attempts that its policy gives it.
             return RetryTime.NO if refused else retry, True
-        if permit.probe and outcome.status == FAILED_STATUS and own.is_lasting(state, now - self.started_at):
+        lasts = permit.probe and outcome.status == FAILED_STATUS and now - self.started_at >= OWN_SECONDS
+        if lasts and state.failing.is_no_outage(state.admitted_order, state.counts.answered):
+            self.is_lasting = True
             return RetryTime.NO, True
         if refused and own.is_larger:
             # Smaller calls would take the room that it waits for.
@@ -449,8 +453,7 @@ class _Exchange:
         else:
             self.call.count_failed(outcome)
         self._failed(outcome, given_up, now)
-        lasting = self.probing and (not self.policy.patient or outcome.status is not None)
-        final = refused or outcome.kind in TERMINAL or lasting
+        final = refused or outcome.kind in TERMINAL or self.is_lasting or (self.probing and not self.policy.patient)
         return ExchangeResult(Ending.GIVEN_UP if final else Ending.HANDED_BACK, attempt, self.waited)
 
     def late_result(self, now: float) -> ExchangeResult:

@@ -71,7 +71,6 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
     gates.admitted_at = now
     if permit.order > gates.admitted_order:
         gates.admitted_order, gates.admitted_cost = permit.order, permit.cost
-        gates.counts.failing = 0
     if permit.sent_at < gates.hints.ends:
         gates.hints.answered(permit.sent_at)
     if permit.order > gates.answered_order:

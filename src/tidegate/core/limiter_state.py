@@ -33,7 +33,7 @@ from tidegate.core.rate_meter import Burst
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.retry_hint import HintTrust
-from tidegate.core.unavailability import KeyOutage, OutageClock
+from tidegate.core.unavailability import FailingCalls, KeyOutage, OutageClock
 from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading, Refill
 
 
@@ -115,8 +115,7 @@ class KeyCounts:
     never saw the refusal. `given_up` calls ended for lack of capacity. `failed_calls` had their failure handed back, or
     their stream broke. `replayed` ones of them got another call's answer. `left` calls were ended by their callers
     while they were not in flight. `unsent` calls were never sent so far, whether they still wait or have ended.
-    `retried_calls` had more than one attempt. `failing` calls failed for the first time since the last answer; `outrun`
-    ones failed again after a later call was answered.
+    `retried_calls` had more than one attempt.
     """
 
     __slots__ = (
@@ -126,12 +125,10 @@ class KeyCounts:
         "attempts",
         "failed",
         "failed_calls",
-        "failing",
         "given_up",
         "ignored",
         "latencies",
         "left",
-        "outrun",
         "refused",
         "replayed",
         "resent",
@@ -142,7 +139,7 @@ class KeyCounts:
     def __init__(self) -> None:
         self.attempts = self.answered = self.refused = self.failed = 0
         self.abandoned = self.ignored = self.resent = self.absorbed = self.given_up = self.unsent = 0
-        self.failed_calls = self.replayed = self.left = self.retried_calls = self.failing = self.outrun = 0
+        self.failed_calls = self.replayed = self.left = self.retried_calls = 0
         self.latencies: deque[float] = deque(maxlen=100)
 
     def note_sent(self, now: float) -> None:
@@ -326,6 +323,7 @@ class LimiterState:
         "counts",
         "epoch",
         "estimate",
+        "failing",
         "generation",
         "given_at",
         "hints",
@@ -368,6 +366,7 @@ class LimiterState:
         self.counts = KeyCounts()
         self.provenance = LimiterProvenance()
         self.unavailability = OutageClock()
+        self.failing = FailingCalls()
         self.home: object = None
         self.permits_in_flight: dict[int, Permit] = {}
         self.order = self.answered_order = self.admitted_order = 0

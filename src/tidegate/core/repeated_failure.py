@@ -39,11 +39,6 @@ tidegate."""
 FAILED_STATUS = 500
 """Status of a server that failed at one request. A gateway's 502 to 504 tell of the server, and not of the request."""
 
-OUTAGE_CHANCE = 0.01
-"""Chance that the calls which fail have an error of their own, below which their failures are those of an outage.
-Raising it waits for the end of more failures that never end; lowering it gives calls up in an outage that begins while
-few calls wait. Chosen: the usual level of significance."""
-
 STEADY_RATE = 1.0
 """Calls a second that are admitted between two refusals of a call, from which the later refusal shows something about
 the call. Raising it holds calls that never fit for longer; lowering it takes the end of a hidden window for a sign."""
@@ -77,14 +72,15 @@ class RepeatedFailure:
         self.is_larger = False
         # Failures between which other calls were admitted at `STEADY_RATE`, and what is needed to count them.
         self._outrun, self._sent_at, self._served = 0, now, 0
-        counts.failing += 1
+        state.failing.began(state.admitted_order)
 
     def failed(self, permit: Permit) -> None:
         """Take in a failed attempt of the call."""
         counts = permit.state.counts
         served = counts.attempts - counts.refused - counts.failed
         if self._order and permit.state.admitted_order > self._order:
-            counts.outrun += not self.overtaken
+            if not self.overtaken:
+                permit.state.failing.outran(counts.answered)
             self.overtaken += 1
             self._outrun += served - self._served >= STEADY_RATE * (permit.sent_at - self._sent_at)
         self._order, self._sent_at, self._served = permit.order, permit.sent_at, served
@@ -108,20 +104,6 @@ class RepeatedFailure:
             return True
         steady, seconds = self._outrun >= OVERTAKEN, LARGER_SECONDS if self.is_larger else OWN_SECONDS
         return steady and now - self._began_at >= seconds and self._share(state) ** self.tries < CHANCE_MOST
-
-    def is_lasting(self, state: LimiterState, seconds: float) -> bool:
-        """Return whether a call that began `seconds` ago fails by itself although no other call is answered any more.
-
-        The last calls of a program may be those that always fail. Such calls failed again after later ones were
-        answered. In an outage, many more calls began to fail since the last answer.
-        """
-        if seconds < OWN_SECONDS:
-            return False
-        counts = state.counts
-        share = min(1.0, (counts.outrun + 1.0) / (counts.answered + 2.0))
-        # An SDK repeats a call that was handed back as a new one.
-        others = max(0, counts.failing - counts.outrun)
-        return counts.answered > 0 and share**others >= OUTAGE_CHANCE
 
     def _share(self, state: LimiterState) -> float:
         """Return the share of failed attempts among those of other calls: lately or ever, whichever is greater."""

@@ -217,6 +217,7 @@ OWN = (
     "aside",
     "bound",
     "counts",
+    "failing",
     "generation",
     "given_at",
     "home",

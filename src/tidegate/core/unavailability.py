@@ -1,8 +1,12 @@
-"""Time for which a key has answered no call, without the time that a stated reset explains.
+"""Time for which a key has answered no call, and whether an outage is the reason.
 
 Theory of operation. A stretch begins with a refusal, or when the breaker opens, and ends with the next answer. The
 clocks stop while a reset that the provider named (a cooldown, a quota) is still ahead, because such a wait has a known
 end. All instants are monotonic seconds.
+
+The last calls of a program may be those that always fail: then no other call is left that could be answered. Such calls
+were outrun before: they failed again after a later call was answered. In an outage, many more calls begin to fail after
+the last answer (`FailingCalls`).
 """
 
 from __future__ import annotations
@@ -12,6 +16,15 @@ from typing import NamedTuple
 from tidegate.core.values import INFINITY, Outcome
 
 NEVER = -INFINITY
+
+OUTAGE_CHANCE = 0.001
+"""Chance that the calls which fail have an error of their own, below which their failures are those of an outage.
+Raising it waits for the end of more failures that never end; lowering it gives calls up in an outage that begins while
+few calls are in flight. Chosen: where one call in ten always fails, the last three of them are no outage."""
+
+RECENT_ANSWERS = 128
+"""Answers after which a call that was outrun is forgotten. Raising it takes the failures of an outage for those of
+earlier calls; lowering it forgets calls that an SDK still repeats. Chosen: more calls than an SDK repeats at once."""
 
 
 class KeyOutage(NamedTuple):
@@ -90,3 +103,34 @@ class OutageClock:
         if self._stated_from == NEVER:
             return 0.0
         return self._stated + max(0.0, min(now, self.stated_until) - self._stated_from)
+
+
+class FailingCalls:
+    """Calls of one key that fail: those that began to since the last answer, and those that were outrun lately."""
+
+    __slots__ = ("_after", "_began", "_outrun")
+
+    def __init__(self) -> None:
+        self._began = self._after = 0
+        self._outrun: list[int] = []
+
+    def began(self, after: int) -> None:
+        """Count a call that failed for the first time; `after` is the order of the newest answered attempt."""
+        if after != self._after:
+            self._began, self._after = 0, after
+        self._began += 1
+
+    def outran(self, answers: int) -> None:
+        """Count a call that failed again after a later one was answered; `answers` is the number of all answers."""
+        self._outrun = [*self._recent(answers), answers]
+
+    def is_no_outage(self, after: int, answers: int) -> bool:
+        """Return whether calls that always fail explain the failures since the last answer."""
+        outrun = len(self._recent(answers))
+        share = min(1.0, (outrun + 1.0) / (min(answers, RECENT_ANSWERS) + 2.0))
+        # An SDK repeats a call that was handed back as a new one.
+        others = max(0, (self._began if after == self._after else 0) - outrun)
+        return answers > 0 and share**others >= OUTAGE_CHANCE
+
+    def _recent(self, answers: int) -> list[int]:
+        return [each for each in self._outrun if each > answers - RECENT_ANSWERS]

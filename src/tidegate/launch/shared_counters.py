@@ -238,7 +238,7 @@ class SharedKeyCounts(KeyCounts):
         self, queue: KeyQueue, get_row: Callable[[], memoryview], count_failure: Callable[[str], None]
     ) -> None:
         self.latencies: deque[float] = deque(maxlen=100)
-        self.retried_calls = self.failing = self.outrun = 0
+        self.retried_calls = 0
         self._queue = queue
         self._get_row = get_row
         self._count_failure = count_failure
