@@ -169,6 +169,20 @@ def test_filters_by_state_label_and_score(page: Any, url: tuple[str, str]) -> No
     assert names(page)[:3] == ["q19", "q40", "q41"]
 
 
+def test_what_is_typed_stays_while_the_screen_is_refreshed(page: Any, url: tuple[str, str]) -> None:
+    opened(page, url, "/experiments/1/rows?evaluator=judge&output=score", "City 19,")
+    page.get_by_label("score from").press_sequentially("0.95")
+    for _ in range(2):
+        with page.expect_response(lambda answer: "/api/experiments/1" in answer.url) as refreshed:
+            pass
+        assert refreshed.value.ok
+    page.get_by_text("City 19,").first.wait_for()
+    assert page.get_by_label("score from").input_value() == "0.95"
+    page.get_by_label("score from").press("Enter")
+    page.locator("table.rows tbody tr").nth(39).wait_for(state="detached")
+    assert page.url.endswith("low=0.95")
+
+
 def test_one_row_opens_by_the_keyboard_and_closes(page: Any, url: tuple[str, str]) -> None:
     opened(page, url, "/experiments/1/rows", "City 99,")
     page.get_by_role("button", name="q8", exact=True).focus()

@@ -1,7 +1,7 @@
 // The experiments view: the list, one experiment, and its rows. What a model wrote is shown as text only.
 //
 // The location's fragment names the screen: `/experiments`, `/experiments/12`, `/experiments/12/rows?status=failed`.
-import { html, useEffect, useRef, useState } from "/static/vendor/preact-htm.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "/static/vendor/preact-htm.js";
 import { age, amount, clock, count as exact, dollars, duration, fetchJson, isJson, many, send, time } from "/static/parts.js";
 
 const BASE = "/experiments";
@@ -383,6 +383,15 @@ function One({ of, refresh }) {
 
 // ---------------------------------------------------------------- rows
 
+// A field that keeps what is typed while the screen is drawn again. A new address replaces the text.
+function Field({ name, label, given, go }) {
+  const field = useRef(null);
+  useLayoutEffect(() => {
+    field.current.value = given;
+  }, [given]);
+  return html`<input ref=${field} name=${name} aria-label=${label} inputmode="decimal" size="6" onChange=${go} />`;
+}
+
 function Filters({ of, query }) {
   const given = new URLSearchParams(query);
   const outputs = (of.stages ?? []).flatMap((stage) => stage.outputs.map((each) => ({ ...each, evaluator: stage.name })));
@@ -421,8 +430,8 @@ function Filters({ of, query }) {
         <option value="">any</option>${output.labels.map(([label, count]) => html`<option key=${label} value=${label}>${plain(label).slice(0, 60)} (${exact(count)})</option>`)}
       </select></label>`}
       ${output?.n > 0 && html`
-        <label>score from <input name="low" aria-label="score from" inputmode="decimal" size="6" value=${given.get("low") ?? ""} onChange=${go} /></label>
-        <label>to <input name="high" aria-label="score to" inputmode="decimal" size="6" value=${given.get("high") ?? ""} onChange=${go} /></label>
+        <label>score from <${Field} name="low" label="score from" given=${given.get("low") ?? ""} go=${go} /></label>
+        <label>to <${Field} name="high" label="score to" given=${given.get("high") ?? ""} go=${go} /></label>
         <button type="submit" class="quiet">show</button>`}
     </form>`;
 }
