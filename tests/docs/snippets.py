@@ -2,7 +2,8 @@
 
 `python -m tests.docs.snippets` prints how many blocks there are of each kind. The rules:
 
-- A block of Python runs in a process of its own, in a folder of its page, against a simulated provider.
+- A block of Python runs in a process of its own, in a folder of its page, against a simulated provider. So does each
+  `python` and `tidegate` of a block of bash. A Python that has loaded the SDKs starts them.
 - A block with a file name as its title, as in ``python title="my_eval.py"``, is written to that file instead. A later
   block of the page, or a file of `tests/docs/files`, uses it.
 - A block of bash runs if each of its commands ends by itself and needs no server. Otherwise each of its commands is
@@ -33,6 +34,7 @@ import typer
 import yaml
 from typer.main import get_command
 
+from tests.warm import warm_python
 from tidegate.cli.main import app
 from tidegate.runner import RunnerSettings
 from tidegate.runner.declared import from_file
@@ -311,9 +313,11 @@ def _check(snippet: Snippet, folder: Path, environ: dict[str, str], printed: str
         for command in commands(snippet.code):
             checked(command)
     if fate == "run":
-        program = [sys.executable, "-c", CELL, snippet.code]
+        program = [*warm_python(), "-c", CELL, snippet.code]
         if snippet.language == "bash":
-            program = ["bash", "-euo", "pipefail", "-c", "pip() { :; }\n" + snippet.code]
+            start, script = shlex.join(warm_python()), shlex.quote(str(Path(sys.executable).with_name("tidegate")))
+            told = f'pip() {{ :; }}\npython() {{ {start} "$@"; }}\ntidegate() {{ {start} {script} "$@"; }}\n'
+            program = ["bash", "-euo", "pipefail", "-c", told + snippet.code]
         done = subprocess.run(
             program, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=PATIENCE
         )

@@ -12,6 +12,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from tests.cli.running import TIDEGATE, environ
+from tests.storage.places import empty_store
+from tests.warm import warm_python
 from tidegate.cli.main import app
 
 DOUBLES = """
@@ -47,8 +49,11 @@ class Place:
         self.write("rows.jsonl", "".join(json.dumps({"n": number}) + "\n" for number in range(count)))
 
     def doubles(self, count: int = 20, seconds: float = 0.0) -> None:
-        """An experiment of so many rows, each of which takes so long."""
+        """An experiment of so many rows, each of which takes so long, and an empty store."""
         self.rows(count)
+        store = self.path / "tidegate.db"
+        if not store.exists():
+            store.write_bytes(empty_store())
         self.write("my_eval.py", DOUBLES.format(seconds=seconds))
 
     def run(self, *words: str, **env: str) -> Done:
@@ -61,7 +66,7 @@ class Place:
     def process(self, *words: str, **env: str) -> Done:
         """What it came to as a process."""
         done = subprocess.run(
-            [*TIDEGATE, "experiment", *words],
+            [*warm_python(), *TIDEGATE[1:], "experiment", *words],
             env=environ(COLUMNS="200", **env),
             cwd=self.path,
             capture_output=True,
