@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import tidegate
+from tests.storage.places import empty_store
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.storage import ResultStatus, Store, StoredRun
 
@@ -46,12 +47,13 @@ async def runner_at(path: Path, **changes: Any) -> AsyncIterator[ExperimentRunne
 
 
 def make(path: Path, *, restore: Any = None, recover: bool = False, **changes: Any) -> ExperimentRunner:
-    """A runner that is not opened yet."""
+    """A runner that is not opened yet, on a database that has the schema already."""
+    file = path / "runs.db"
+    if path.is_dir() and not file.exists():
+        file.write_bytes(empty_store())
     registry = changes.pop("registry", None) or tidegate.RateLimitRegistry(tidegate.Settings())
     given = {} if restore is None else {"restore": restore}
-    return ExperimentRunner(
-        str(path / "runs.db"), registry=registry, settings=settings(**changes), recover=recover, **given
-    )
+    return ExperimentRunner(str(file), registry=registry, settings=settings(**changes), recover=recover, **given)
 
 
 def rows(count: int) -> list[dict[str, Any]]:

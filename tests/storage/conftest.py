@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.postgres import Server, served
-from tests.storage.places import Place, PostgreSQL, SQLite
+from tests.storage.places import Place, PostgreSQL, SQLite, empty_store
 from tidegate.storage import Store, claims
 
 LONG = 3600.0
@@ -42,19 +42,11 @@ def stored(server: Server) -> PostgreSQL:
     return place
 
 
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An SQLite file that has the schema already."""
-    path = tmp_path_factory.mktemp("template") / "store.db"
-    asyncio.run(_opened_once(str(path)))
-    return path
-
-
 @pytest.fixture
-def sqlite(tmp_path: Path, sqlite_template: Path) -> SQLite:
+def sqlite(tmp_path: Path) -> SQLite:
     """An SQLite file with an empty store in it."""
     place = SQLite(tmp_path / "store.db")
-    place.path.write_bytes(sqlite_template.read_bytes())
+    place.path.write_bytes(empty_store())
     return place
 
 
