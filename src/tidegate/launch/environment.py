@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.admission.fork import registered
-from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
 from tidegate.saved_state import VERSION, LearnedState
 from tidegate.shared_log.carriers import AUTO, has_secret
@@ -73,6 +72,9 @@ SUFFIX = ".learned"
 
 def save_learned_limits(folder: str) -> None:
     """Save the learned limits of this process's registries to `folder`; ignore a failure to write."""
+    # `tidegate run`, which imports this module too, starts sooner without the code of calls.
+    from tidegate.admission.registry import RateLimitRegistry
+
     learned = LearnedState()
     for registry in registered():
         if isinstance(registry, RateLimitRegistry):

@@ -20,7 +20,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.providers import GATEWAY_VARIABLES
 from tidegate.transports.gateway_url import VARIABLE, resolved, through
 
 NEEDED = ("starlette", "uvicorn", "httpx")
@@ -99,6 +98,9 @@ def redirection(given: Mapping[str, str], root: str, folder: Path) -> Redirectio
     replace variables, so the program would send the key of that server to another one. The same holds where a similar
     variable names a server.
     """
+    # A run without a gateway starts sooner without the provider tables.
+    from tidegate.providers import GATEWAY_VARIABLES
+
     changed: dict[str, str] = {VARIABLE: root}
     upstreams: list[str] = []
     kept: dict[str, str] = {}
