@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
+from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 EXPERIMENTS = Path(__file__).parents[1] / "examples" / "experiments"
@@ -27,13 +27,13 @@ REAL_MINUTE = Limit(limit=40 * 60, burst=AT_ONCE)
 
 
 @contextmanager
-def provider_for(example: Path) -> Iterator[SimulatorProcess]:
+def provider_for(example: Path) -> Iterator[Simulator]:
     limit = REAL_MINUTE if "import anthropic" in example.read_text() else SHORT_MINUTE
-    with SimulatorProcess(Scenario(limiters=(limit,), latency=Distribution.constant(0.05))) as simulator:
+    with Simulator(Scenario(limiters=(limit,), latency=Distribution.constant(0.05))) as simulator:
         yield simulator
 
 
-def run(example: Path, provider: SimulatorProcess, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(example: Path, provider: Simulator, **environment: str) -> subprocess.CompletedProcess[str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("TIDEGATE_")}
     pointed = {
         "OPENAI_BASE_URL": provider.openai_url,
@@ -113,8 +113,8 @@ def test_the_declared_experiment_is_the_same_without_code(tmp_path: Path) -> Non
     countries = [json.loads(line) for line in (EXPERIMENTS / "countries.jsonl").read_text().splitlines()]
     answers = {f"capital of {each['country']}?": each["capital"] for each in countries}
     judgements = {f"the capital of {each['country']}? Answer 1 or 0": "1" for each in countries}
-    openai = SimulatorProcess(Scenario(dialect="openai", answers=answers))
-    anthropic = SimulatorProcess(Scenario(dialect="anthropic", answers=judgements))
+    openai = Simulator(Scenario(dialect="openai", answers=answers))
+    anthropic = Simulator(Scenario(dialect="anthropic", answers=judgements))
     command = "from tidegate.cli.main import main; main()"
     with openai, anthropic:
         env = {

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.asking import ASK, ASYNC
 from tests.cli.running import PYTHON, TIDEGATE, Done, environ, run
-from tidegate.testing import Limit, Scenario, SimulatorProcess
+from tidegate.testing import Limit, Scenario, Simulator
 
 ROWS = 48
 
@@ -98,8 +98,8 @@ PROGRAMS = {
 
 
 @pytest.fixture
-def provider() -> Iterator[SimulatorProcess]:
-    with SimulatorProcess(Scenario(limiters=(Limit(limit=12, window=1.0),), dialect="openai")) as provider:
+def provider() -> Iterator[Simulator]:
+    with Simulator(Scenario(limiters=(Limit(limit=12, window=1.0),), dialect="openai")) as provider:
         yield provider
 
 
@@ -110,7 +110,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def all_governed(done: Done, provider: SimulatorProcess) -> None:
+def all_governed(done: Done, provider: Simulator) -> None:
     truth = provider.truth().total
     assert done.code == 0, (done.out, done.lines)
     assert truth.answered == ROWS
@@ -121,7 +121,7 @@ def all_governed(done: Done, provider: SimulatorProcess) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_every_call_is_governed_and_counted(name: str, provider: SimulatorProcess, folder: Path) -> None:
+def test_every_call_is_governed_and_counted(name: str, provider: Simulator, folder: Path) -> None:
     program = folder / "program.py"
     program.write_text(textwrap.dedent(PROGRAMS[name]))
     done = run(PYTHON, "-W", "ignore", str(program), env=environ(URL=provider.url), cwd=folder)
@@ -129,19 +129,19 @@ def test_every_call_is_governed_and_counted(name: str, provider: SimulatorProces
     all_governed(done, provider)
 
 
-def test_a_module_is_run_as_one(provider: SimulatorProcess, folder: Path) -> None:
+def test_a_module_is_run_as_one(provider: Simulator, folder: Path) -> None:
     done = run(PYTHON, "-m", "asked", env=environ(URL=provider.url), cwd=folder)
     assert done.out == f"{ROWS}\n", done.lines
     all_governed(done, provider)
 
 
-def test_without_us_the_same_program_loses_rows(provider: SimulatorProcess, folder: Path) -> None:
+def test_without_us_the_same_program_loses_rows(provider: Simulator, folder: Path) -> None:
     done = run(PYTHON, "asked.py", env=environ(URL=provider.url, TIDEGATE_DISABLED="1"), cwd=folder)
     assert done.code == 1
     assert provider.truth().total.refusals > 0
 
 
-def test_the_workers_of_pytest_are_governed(provider: SimulatorProcess, folder: Path) -> None:
+def test_the_workers_of_pytest_are_governed(provider: Simulator, folder: Path) -> None:
     (folder / "test_rows.py").write_text(
         textwrap.dedent(f"""
         import pytest
@@ -160,7 +160,7 @@ def test_the_workers_of_pytest_are_governed(provider: SimulatorProcess, folder: 
     all_governed(done, provider)
 
 
-def test_a_run_inside_a_run_counts_each_call_once(provider: SimulatorProcess, folder: Path) -> None:
+def test_a_run_inside_a_run_counts_each_call_once(provider: Simulator, folder: Path) -> None:
     done = run(*TIDEGATE, "run", PYTHON, "asked.py", env=environ(URL=provider.url), cwd=folder)
     assert done.out == f"{ROWS}\n"
     assert len(done.lines) == 1
@@ -169,7 +169,7 @@ def test_a_run_inside_a_run_counts_each_call_once(provider: SimulatorProcess, fo
 
 def test_calls_that_were_given_up_are_told_apart(folder: Path) -> None:
     code = "from ask import ask_all; ask_all(range(7))"
-    with SimulatorProcess(Scenario(limiters=(Limit(limit=6, window=3600.0),), dialect="none")) as provider:
+    with Simulator(Scenario(limiters=(Limit(limit=6, window=3600.0),), dialect="none")) as provider:
         done = run(PYTHON, "-c", code, env=environ(URL=provider.url, TIDEGATE_MAX_WAIT="0"), cwd=folder)
     assert done.code == 1
     assert "429 Too Many Requests" in "\n".join(done.lines)
@@ -179,7 +179,7 @@ def test_calls_that_were_given_up_are_told_apart(folder: Path) -> None:
     )
 
 
-def test_a_program_that_governs_itself_is_counted_too(provider: SimulatorProcess, folder: Path) -> None:
+def test_a_program_that_governs_itself_is_counted_too(provider: Simulator, folder: Path) -> None:
     code = """if 1:
         import tidegate
         from ask import ask, client
@@ -197,6 +197,6 @@ def test_last_line_has_the_cost_where_the_price_is_known(folder: Path) -> None:
     code = "from ask import ask_all; ask_all(range(7))"
     (folder / "prices.json").write_text('{"compatible/m": {"input": 10000, "output": 50000}}')
     more = {"TIDEGATE_MAX_WAIT": "0", "TIDEGATE_PRICES": "prices.json"}
-    with SimulatorProcess(Scenario(limiters=(Limit(limit=6, window=3600.0),), dialect="none")) as provider:
+    with Simulator(Scenario(limiters=(Limit(limit=6, window=3600.0),), dialect="none")) as provider:
         done = run(PYTHON, "-c", code, env=environ(URL=provider.url, **more), cwd=folder)
     assert done.last.endswith(", 6 input + 18 output tokens, $0.96")

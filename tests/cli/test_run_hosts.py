@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.running import PYTHON, environ, run
 from tests.transports.answering import Server
-from tidegate.testing import Limit, Scenario, SimulatorProcess
+from tidegate.testing import Limit, Scenario, Simulator
 
 PROGRAM = """
 import asyncio, os, signal, socket
@@ -48,7 +48,7 @@ if os.environ.get("BARE"):
 
 def test_run_hosts_that_pass_by_are_named_in_the_last_line(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    with SimulatorProcess() as provider:
+    with Simulator() as provider:
         port = str(urlsplit(provider.url).port)
         done = run(PYTHON, "program.py", env=environ(PORT=port, BARE="1"), cwd=tmp_path)
     assert done.last == (
@@ -96,7 +96,7 @@ def test_run_names_the_status_and_the_cause_of_failed_calls(tmp_path: Path) -> N
 
 def test_run_hosts_of_tidegate_hosts_are_governed_by_what_the_line_says(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    with SimulatorProcess() as provider:
+    with Simulator() as provider:
         port = str(urlsplit(provider.url).port)
         named = environ(PORT=port, BARE="1", TIDEGATE_HOSTS="a.example,b.example,c.example")
         done = run(PYTHON, "program.py", env=named, cwd=tmp_path)
@@ -107,7 +107,7 @@ def test_run_hosts_of_tidegate_hosts_are_governed_by_what_the_line_says(tmp_path
 def test_run_sdk_with_base_url_in_code_loses_no_row(tmp_path: Path) -> None:
     """The SDK's own retries are off and the limit is overrun: one ungoverned call is a lost row."""
     (tmp_path / "program.py").write_text(PROGRAM)
-    with SimulatorProcess(Scenario(limiters=(Limit(limit=6, window=1.0),))) as provider:
+    with Simulator(Scenario(limiters=(Limit(limit=6, window=1.0),))) as provider:
         port = str(urlsplit(provider.url).port)
         done = run(PYTHON, "program.py", env=environ(PORT=port, ROWS="14"), cwd=tmp_path)
         received = provider.truth().total.received

@@ -13,7 +13,7 @@ from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, Done, environ
 from tidegate.launch import bootstrap, environment
 from tidegate.saved_state import LearnedState
-from tidegate.testing import Limit, Scenario, SimulatorProcess
+from tidegate.testing import Limit, Scenario, Simulator
 
 PROGRAM = """
 import tidegate
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url():
-    with SimulatorProcess(Scenario(limiters=(Limit(limit=50, window=60.0),), dialect="openai")) as provider:
+    with Simulator(Scenario(limiters=(Limit(limit=50, window=60.0),), dialect="openai")) as provider:
         yield provider.url
 
 

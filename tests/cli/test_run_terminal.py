@@ -14,18 +14,18 @@ import pytest
 from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, environ
 from tests.cli.terminal import COLUMNS, ROWS, Terminal
-from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
+from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 
 @pytest.fixture
-def provider() -> Iterator[SimulatorProcess]:
+def provider() -> Iterator[Simulator]:
     scenario = Scenario(limiters=(Limit(limit=15, window=1.0),), dialect="openai", latency=Distribution.parse("0.3"))
-    with SimulatorProcess(scenario) as provider:
+    with Simulator(scenario) as provider:
         yield provider
 
 
 @pytest.fixture
-def start(tmp_path: Path, provider: SimulatorProcess) -> Iterator[Callable[..., Terminal]]:
+def start(tmp_path: Path, provider: Simulator) -> Iterator[Callable[..., Terminal]]:
     (tmp_path / "ask.py").write_text(ASK)
     opened: list[Terminal] = []
 

@@ -29,7 +29,7 @@ from tidegate.launch.runs import COMMAND, PREFIX, _held, hold, run_folder, write
 from tidegate.launch.shared_counters import CounterFile, started
 from tidegate.launch.shared_file import HEADER, MAGIC, VERSION, packed
 from tidegate.settings import Settings
-from tidegate.testing import Limit, Scenario, SimulatorProcess
+from tidegate.testing import Limit, Scenario, Simulator
 
 PATIENCE = 300.0
 """Seconds after which a run that does not show fails the test."""
@@ -235,7 +235,7 @@ def test_command_line_is_shown_without_its_credentials(temporary: Path) -> None:
 def test_a_run_under_way_shows_what_its_processes_wait_for(tmp_path: Path) -> None:
     (tmp_path / "ask.py").write_text(ASK)
     (tmp_path / "program.py").write_text(textwrap.dedent(PROGRAM))
-    with SimulatorProcess(Scenario(limiters=(Limit(limit=8, window=8.0),), dialect="openai")) as provider:
+    with Simulator(Scenario(limiters=(Limit(limit=8, window=8.0),), dialect="openai")) as provider:
         env = environ(URL=provider.url, TMPDIR=str(tmp_path))
         with subprocess.Popen([*RUN, PYTHON, "program.py"], env=env, cwd=tmp_path, stderr=subprocess.DEVNULL) as run:
             told: list[dict[str, object]] = []

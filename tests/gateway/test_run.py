@@ -17,7 +17,7 @@ from tests.cli.running import PYTHON, RUN, TIDEGATE, environ, run
 from tests.gateway.conftest import running
 from tests.gateway.test_proxy import eventually
 from tests.gateway.upstream import PATIENCE, Upstream
-from tidegate.testing import Limit, Scenario, SimulatorProcess
+from tidegate.testing import Limit, Scenario, Simulator
 
 ASK = """
 import importlib, json, os, sys
@@ -57,13 +57,13 @@ for number in range(int(sys.argv[1])):
 
 
 @pytest.fixture(scope="module")
-def provider() -> SimulatorProcess:
-    with SimulatorProcess(Scenario(limiters=(Limit(limit=6, window=1.0),))) as provider:
+def provider() -> Simulator:
+    with Simulator(Scenario(limiters=(Limit(limit=6, window=1.0),))) as provider:
         yield provider
 
 
 @pytest.mark.parametrize("stack", ["openai", "httpx", "requests", "aiohttp"])
-def test_a_python_program_has_the_key_that_it_has_without_a_gateway(provider: SimulatorProcess, stack: str) -> None:
+def test_a_python_program_has_the_key_that_it_has_without_a_gateway(provider: Simulator, stack: str) -> None:
     env = environ(OPENAI_BASE_URL=provider.openai_url, TIDEGATE_DIGEST_KEY="k")
     without, within = (run(*words, PYTHON, "-c", ASK, stack, env=env) for words in ((), ("--gateway",)))
     assert without.code == within.code == 0, within.lines
@@ -73,7 +73,7 @@ def test_a_python_program_has_the_key_that_it_has_without_a_gateway(provider: Si
     assert within.last.startswith("tidegate: 1 calls, 1 answered") or within.last.startswith("tidegate: 1 call,")
 
 
-def test_other_programs_are_governed_and_counted(provider: SimulatorProcess, tmp_path: Path) -> None:
+def test_other_programs_are_governed_and_counted(provider: Simulator, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     env = environ(OPENAI_BASE_URL=provider.openai_url)
     done = run("--report", str(report), "--gateway", PYTHON, "-S", "-E", "-c", BARE, "14", env=env)
@@ -83,7 +83,7 @@ def test_other_programs_are_governed_and_counted(provider: SimulatorProcess, tmp
     assert key["key"].startswith(f"compatible · {provider.url.removeprefix('http://')}")
 
 
-def test_a_python_without_tidegate_goes_through_the_gateway(provider: SimulatorProcess, tmp_path: Path) -> None:
+def test_a_python_without_tidegate_goes_through_the_gateway(provider: Simulator, tmp_path: Path) -> None:
     venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
     env = environ(OPENAI_BASE_URL=provider.openai_url)
     del env["PYTHONPATH"]
@@ -93,7 +93,7 @@ def test_a_python_without_tidegate_goes_through_the_gateway(provider: SimulatorP
     assert done.last.startswith("tidegate: 2 calls, 2 answered")
 
 
-def test_a_python_program_and_its_gateway_share_the_limit(provider: SimulatorProcess, tmp_path: Path) -> None:
+def test_a_python_program_and_its_gateway_share_the_limit(provider: Simulator, tmp_path: Path) -> None:
     both = f"{PYTHON} -c '{ASK}' openai && {PYTHON} -S -E -c '{BARE}' 3"
     script = tmp_path / "both.sh"
     script.write_text(both)
@@ -116,7 +116,7 @@ def test_a_printed_line_leads_to_the_server_of_the_variable(upstream: Upstream, 
     assert [each.line for each in upstream.received] == ["GET /v1/models HTTP/1.1"]
 
 
-def test_learned_limits_of_the_gateway_are_saved(provider: SimulatorProcess, tmp_path: Path) -> None:
+def test_learned_limits_of_the_gateway_are_saved(provider: Simulator, tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     env = environ(OPENAI_BASE_URL=provider.openai_url)
     assert run("--state", str(state), "--gateway", PYTHON, "-S", "-E", "-c", BARE, "2", env=env).code == 0
@@ -129,7 +129,7 @@ def test_a_server_of_a_variable_that_python_does_not_read_is_governed(upstream: 
     assert done.last.startswith("tidegate: 1 call")
 
 
-def test_a_silent_run_has_a_gateway(provider: SimulatorProcess) -> None:
+def test_a_silent_run_has_a_gateway(provider: Simulator) -> None:
     env = environ(OPENAI_BASE_URL=provider.openai_url, TIDEGATE_LOG="off")
     done = run("--gateway", PYTHON, "-S", "-E", "-c", BARE, "2", env=env)
     assert (done.code, done.lines) == (0, [])

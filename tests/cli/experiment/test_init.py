@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.experiment.commands import Place
 from tidegate.cli.experiment.init import CAPITALS
-from tidegate.testing import Scenario, SimulatorProcess
+from tidegate.testing import Scenario, Simulator
 
 ANSWERS = {f"What is the capital of {country}?": capital for country, capital in CAPITALS.items()}
 JUDGED = {f"what is the capital of {country}? Expected: {capital}. Given: {capital}.": "Right."
@@ -24,7 +24,7 @@ def test_first_experiment_runs_at_once(place: Place, file: str) -> None:
         f"{file} and {rows} written; with OPENAI_API_KEY set, "
         f"`tidegate experiment run {file} --limit 2` tries 2 of 5 rows\n"
     )
-    with SimulatorProcess(Scenario(answers={**ANSWERS, **JUDGED})) as provider:
+    with Simulator(Scenario(answers={**ANSWERS, **JUDGED})) as provider:
         given = {"OPENAI_BASE_URL": provider.openai_url, "OPENAI_API_KEY": "any"}
         first = place.process("run", file, "--limit", "2", **given)
         assert first.code == 0, first.err
@@ -45,7 +45,7 @@ def test_declaration_says_how_it_succeeds_against_the_simulator(place: Place) ->
     assert place.run("init").code == 0
     lines = (place.path / "experiment.yaml").read_text().splitlines()
     (scenario,) = [line.removeprefix("#").strip() for line in lines if '{"answers"' in line]
-    with SimulatorProcess(Scenario.from_json(scenario)) as provider:
+    with Simulator(Scenario.from_json(scenario)) as provider:
         done = place.process("run", "experiment.yaml", OPENAI_BASE_URL=provider.openai_url, OPENAI_API_KEY="any")
     assert (done.code, "capitals: COMPLETED: 5 rows, 5 answered\n" in done.out) == (0, True), done.err
 

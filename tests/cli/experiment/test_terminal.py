@@ -11,7 +11,7 @@ import pytest
 from tests.cli.experiment.commands import Place
 from tests.cli.running import TIDEGATE, environ
 from tests.cli.terminal import Terminal
-from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
+from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 ASKING = """
 import httpx
@@ -75,9 +75,9 @@ def start(place: Place) -> Iterator[Start]:
 
 
 @pytest.fixture
-def provider() -> Iterator[SimulatorProcess]:
+def provider() -> Iterator[Simulator]:
     scenario = Scenario(limiters=(Limit(limit=10, window=1.0),), dialect="openai", latency=Distribution.parse("0.1"))
-    with SimulatorProcess(scenario) as provider:
+    with Simulator(scenario) as provider:
         yield provider
 
 
@@ -93,7 +93,7 @@ def interrupted(terminal: Terminal) -> list[str]:
     return [row for row in terminal.everything() if row]
 
 
-def test_a_run_shows_bars_what_it_waits_for_and_an_eta(start: Start, provider: SimulatorProcess) -> None:
+def test_a_run_shows_bars_what_it_waits_for_and_an_eta(start: Start, provider: Simulator) -> None:
     terminal = start(ASKING.format(url=provider.openai_url), columns=140)
     terminal.until(seen(r"^tasks +[━╸╺]{30} +[1-9]\d*/200 +0 +0 +\d+:\d\d$"))
     terminal.until(seen(r"^evaluations +[━╸╺]{30} +[1-9]\d*/200$"))
@@ -101,7 +101,7 @@ def test_a_run_shows_bars_what_it_waits_for_and_an_eta(start: Start, provider: S
     assert terminal.screen.cursor.hidden
 
 
-def test_an_interrupt_leaves_the_result_on_the_screen_and_no_picture(start: Start, provider: SimulatorProcess) -> None:
+def test_an_interrupt_leaves_the_result_on_the_screen_and_no_picture(start: Start, provider: Simulator) -> None:
     terminal = start(ASKING.format(url=provider.openai_url))
     terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
     rows = interrupted(terminal)
@@ -154,7 +154,7 @@ def test_a_breaker_is_told_with_what_is_behind_it(start: Start) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 200])
-def test_a_picture_has_the_width_of_its_terminal(start: Start, provider: SimulatorProcess, columns: int) -> None:
+def test_a_picture_has_the_width_of_its_terminal(start: Start, provider: Simulator, columns: int) -> None:
     terminal = start(ASKING.format(url=provider.openai_url), columns=columns)
     terminal.until(seen(r"^tasks .*[1-9]\d*/200 .*\d:\d\d$"))
     terminal.until(seen("^waiting  task: "))
@@ -168,14 +168,14 @@ def test_a_picture_has_the_width_of_its_terminal(start: Start, provider: Simulat
     interrupted(terminal)
 
 
-def test_no_color_means_no_color(start: Start, provider: SimulatorProcess) -> None:
+def test_no_color_means_no_color(start: Start, provider: Simulator) -> None:
     terminal = start(ASKING.format(url=provider.openai_url), NO_COLOR="1")
     terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
     interrupted(terminal)
     assert not re.search(rb"\x1b\[[\d;]*\b(3[0-7]|9[0-7])m", terminal.raw)
 
 
-def test_a_dumb_terminal_gets_plain_lines(start: Start, provider: SimulatorProcess) -> None:
+def test_a_dumb_terminal_gets_plain_lines(start: Start, provider: Simulator) -> None:
     terminal = start(ASKING.format(url=provider.openai_url), TERM="dumb")
     terminal.until(seen(r"^asked: \d+/200 tasks, \d+/200 evaluations, ETA 0:\d\d"))
     terminal.type(b"\x03")
@@ -185,7 +185,7 @@ def test_a_dumb_terminal_gets_plain_lines(start: Start, provider: SimulatorProce
 
 
 def test_a_terminal_that_is_closed_ends_the_run_as_a_termination_does(
-    start: Start, place: Place, provider: SimulatorProcess
+    start: Start, place: Place, provider: Simulator
 ) -> None:
     terminal = start(ASKING.format(url=provider.openai_url))
     terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
@@ -194,9 +194,7 @@ def test_a_terminal_that_is_closed_ends_the_run_as_a_termination_does(
     assert (told["status"], told["runs"]["error"]) == ("RUNNING", 0)
 
 
-def test_a_run_is_shown_from_elsewhere_with_what_its_keys_do(
-    start: Start, place: Place, provider: SimulatorProcess
-) -> None:
+def test_a_run_is_shown_from_elsewhere_with_what_its_keys_do(start: Start, place: Place, provider: Simulator) -> None:
     terminal = start(ASKING.format(url=provider.openai_url))
     terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
     shown = place.run("show", "asked").out
