@@ -25,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -35,6 +36,7 @@ LOADED = {
     "openai": "openai",
     "anthropic": "anthropic",
     "httpx": "httpx",
+    "tests.chaos": "openai",
     "experiment": "sqlalchemy.ext.asyncio sqlalchemy.dialects.postgresql alembic.command aiosqlite yaml",
     "tidegate": "typer rich.table rich.progress pydantic",
 }
@@ -42,9 +44,38 @@ LOADED = {
 of the server more; a missing one costs each program its import."""
 
 
-@functools.cache
 def warm_python() -> list[str]:
-    """Return the start of a command that runs a program in such a Python. Its server ends with our process."""
+    """Return the start of a command that runs a program in such a Python."""
+    return [*_client(), "0"]
+
+
+class WarmProcess(subprocess.Popen[Any]):
+    """A program in such a Python, started with the words behind `python`. Signals go to the program itself.
+
+    `program` is its process number; `pid` is that of the process that stands for it here. The latter ends after it.
+    """
+
+    def __init__(self, words: Sequence[str], **given: Any) -> None:
+        told, tells = os.pipe()
+        try:
+            super().__init__([*_client(), str(tells), *words], pass_fds=(tells,), **given)
+            os.close(tells)
+            tells = -1
+            (self.program,) = NUMBER.unpack(os.read(told, NUMBER.size))
+        finally:
+            os.close(told)
+            if tells >= 0:
+                os.close(tells)
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.program, sig)
+
+
+@functools.cache
+def _client() -> list[str]:
+    """Start a server, which ends with our process; return the start of a command that asks it."""
     # The path of a socket may have about a hundred characters.
     folder = tempfile.mkdtemp(prefix="tidegate-python-")
     path = str(Path(folder) / "socket")
@@ -89,7 +120,9 @@ def serve(path: str) -> Any:
             _report_ended(running)
         for caller in [each for each in ready if each in running]:
             # The caller was killed, and so is what it stands for.
-            os.kill(running.pop(caller), signal.SIGKILL)
+            pid = running.pop(caller)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
             caller.close()
         if listener not in ready:
             continue
@@ -127,8 +160,8 @@ def _load(given: Any) -> None:
     """Load the modules that the words of a program, or its text, hint at."""
     text = " ".join(given["words"])
     for word in given["words"]:
-        path = Path(given["cwd"], word)
-        if word.endswith(".py") and path.is_file():
+        path = Path(given["cwd"], word.partition(":")[0])
+        if path.suffix == ".py" and path.is_file():
             text += path.read_text("utf-8", "replace")
     for word, modules in LOADED.items():
         if word in text:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tests.cli.running import TIDEGATE, environ
 from tests.storage.places import Place
+from tests.warm import WarmProcess
 from tidegate.testing import SimulatorProcess
 
 ROOT = Path(__file__).parents[2]
@@ -89,9 +90,9 @@ class Scene:
     @contextlib.contextmanager
     def command(self, *words: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
         """`tidegate experiment WORDS`, gone at the end whatever happens; what it says is in the file `said`."""
-        command = [*TIDEGATE, "experiment", *words, "--db", self.place.url]
+        command = [*TIDEGATE[1:], "experiment", *words, "--db", self.place.url]
         with (self.path / "said").open("ab") as said:
-            process = subprocess.Popen(
+            process = WarmProcess(
                 command, env=environ(**self._env, **env), cwd=self.path, stdout=said, stderr=said,
                 stdin=subprocess.DEVNULL,
             )  # fmt: skip

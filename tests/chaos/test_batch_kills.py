@@ -19,6 +19,7 @@ import pytest
 from tests.chaos.processes import end, known, status
 from tests.cli.running import TIDEGATE, environ
 from tests.storage.places import Place
+from tests.warm import WarmProcess
 from tidegate.testing import Scenario, Simulator
 from tidegate.testing.batches import BatchAnswer, BatchApi
 from tidegate.testing.wire import Request
@@ -128,8 +129,8 @@ def run(path: Path, place: Place, killer: Killer, env: dict[str, str]) -> int:
     """Run or resume the experiment in a process of its own, to its end or its kill; return the process's code."""
     words = ("resume", "e0") if known(place, "e0") else ("run", f"{SOURCE}:e0")
     with (path / "said").open("ab") as said:
-        killer.process = subprocess.Popen(
-            [*TIDEGATE, "experiment", *words, "--db", place.url], env=environ(**env), cwd=path, stdout=said,
+        killer.process = WarmProcess(
+            [*TIDEGATE[1:], "experiment", *words, "--db", place.url], env=environ(**env), cwd=path, stdout=said,
             stderr=said, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     try:

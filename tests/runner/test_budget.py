@@ -21,6 +21,7 @@ from tests.postgres import served
 from tests.runner.scene import in_loop, runner_at, settings
 from tests.storage.places import Place as AnyPlace
 from tests.storage.places import PostgreSQL, SQLite
+from tests.warm import WarmProcess
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Budget, Experiment, ExperimentRunner, RunnerSettings
@@ -518,8 +519,8 @@ def test_what_killed_processes_have_spent_counts(kind: str, tmp_path: Path, requ
     with Simulator(Scenario(latency=Distribution.constant(0.05)), log=sent.append) as provider:
         env = environ(PROVIDER=provider.openai_url, TIDEGATE_RUNNER_STALE_AFTER="2", TIDEGATE_RUNNER_HEARTBEAT="0.5")
         for _ in range(kills):
-            command = [*TIDEGATE, "experiment", "run", "my_eval.py", "--db", place.url]
-            process = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
+            command = [*TIDEGATE[1:], "experiment", "run", "my_eval.py", "--db", place.url]
+            process = WarmProcess(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
             try:
                 wanted = len(sent) + draw.randrange(1, 40)
                 while len(sent) < wanted:

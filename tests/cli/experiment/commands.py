@@ -12,8 +12,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from tests.cli.running import TIDEGATE, environ
-from tests.storage.places import empty_store
-from tests.warm import warm_python
+from tests.warm import WarmProcess, warm_python
 from tidegate.cli.main import app
 
 DOUBLES = """
@@ -49,11 +48,8 @@ class Place:
         self.write("rows.jsonl", "".join(json.dumps({"n": number}) + "\n" for number in range(count)))
 
     def doubles(self, count: int = 20, seconds: float = 0.0) -> None:
-        """An experiment of so many rows, each of which takes so long, and an empty store."""
+        """An experiment of so many rows, each of which takes so long."""
         self.rows(count)
-        store = self.path / "tidegate.db"
-        if not store.exists():
-            store.write_bytes(empty_store())
         self.write("my_eval.py", DOUBLES.format(seconds=seconds))
 
     def run(self, *words: str, **env: str) -> Done:
@@ -77,13 +73,13 @@ class Place:
         return Done(done.returncode, done.stdout, done.stderr)
 
     @contextmanager
-    def started(self, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    def started(self, *words: str, **env: str) -> Iterator[WarmProcess]:
         """Start the process of `tidegate experiment WORDS`; it is gone at the end whatever happens.
 
         Twenty functions run at once, so that the rows and their sleeps decide the time of a run, not the machine.
         """
-        with subprocess.Popen(
-            [*TIDEGATE, "experiment", *words],
+        with WarmProcess(
+            [*TIDEGATE[1:], "experiment", *words],
             env=environ(COLUMNS="200", **{"TIDEGATE_RUNNER_MAX_CONCURRENCY": "20", **env}),
             cwd=self.path,
             stdout=subprocess.PIPE,

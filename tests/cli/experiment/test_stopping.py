@@ -188,7 +188,7 @@ def test_a_run_that_was_interrupted_is_shown_as_stopped_by_its_user(place: Place
         underway(place, process)
         process.send_signal(signal.SIGINT)
         assert ended(process)[0] == 5
-        assert f"process {process.pid} on " in str(place.shown()["stopped_by"])
+        assert f"process {process.program} on " in str(place.shown()["stopped_by"])
 
 
 def changed(place: Place, **changes: str) -> None:
@@ -266,7 +266,7 @@ def test_what_another_process_runs_is_left_to_it(place: Place) -> None:
         with place.started("resume", "doubles") as second:
             assert second.stderr is not None
             said = second.stderr.readline()
-        by = rf"process {process.pid} on this machine \(.+\), since [\d :-]+, last heartbeat \d+ s ago; "
+        by = rf"process {process.program} on this machine \(.+\), since [\d :-]+, last heartbeat \d+ s ago; "
         whose = f"doubles not started yet: it is run by {by}"
         assert re.match(whose + "attach with `tidegate experiment show doubles`; this command waits for", said), said
         shown = place.run("show", "doubles").out
