@@ -38,6 +38,8 @@ LOADED = {
     "httpx": "httpx",
     "tests.chaos": "openai",
     "experiment": "sqlalchemy.ext.asyncio sqlalchemy.dialects.postgresql alembic.command aiosqlite yaml",
+    "storage": "sqlalchemy.ext.asyncio sqlalchemy.dialects.postgresql alembic.command aiosqlite",
+    "serve": "starlette.applications starlette.routing uvicorn.protocols.http.auto",
     "tidegate": "typer rich.table rich.progress pydantic",
 }
 """Modules that are loaded before the first program whose text or arguments have the word. Further words cost a start

@@ -19,6 +19,7 @@ from alembic.script import ScriptDirectory
 import tidegate.storage
 from tests.postgres import Server
 from tests.storage.places import Place, PostgreSQL, SQLite
+from tests.warm import WarmProcess
 from tidegate.errors import SchemaMismatch, StoreError
 from tidegate.storage import Store
 from tidegate.storage.database import Database
@@ -120,9 +121,7 @@ def test_every_table_has_our_name_before_its_own() -> None:
 
 def test_many_processes_may_use_a_new_database_first(bare_place: Place) -> None:
     started = [
-        subprocess.Popen(
-            [sys.executable, "-c", OPEN, bare_place.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        WarmProcess(["-c", OPEN, bare_place.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
     # Each waits for the end of its input, so that all begin together.

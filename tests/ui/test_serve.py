@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import tidegate
 from tests.cli.running import TIDEGATE, environ
+from tests.warm import WarmProcess
 from tidegate.admission import key_hook
 from tidegate.cli.main import app
 from tidegate.testing import Limit, Scenario, Simulator
@@ -41,8 +42,8 @@ def refused(*words: str) -> str:
 def served(below: Path, *words: str) -> Iterator[tuple[str, str, str]]:
     """A server whose runs are below a folder: its URL, its token, and what it said before."""
     env = environ() | {"TMPDIR": str(below)}
-    process = subprocess.Popen(
-        [*TIDEGATE, "serve", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    process = WarmProcess(
+        [*TIDEGATE[1:], "serve", *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
     try:
