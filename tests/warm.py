@@ -92,11 +92,7 @@ def _client() -> list[str]:
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
 
-    @atexit.register
-    def end() -> None:
-        server.communicate()
-        shutil.rmtree(folder)
-
+    atexit.register(server.communicate)
     return [sys.executable, "-I", "-S", str(Path(__file__).with_name("warm_client.py")), path]
 
 
@@ -116,6 +112,7 @@ def serve(path: str) -> Any:
         if 0 in ready:
             for pid in running.values():
                 os.kill(pid, signal.SIGKILL)
+            shutil.rmtree(Path(path).parent)
             os._exit(0)
         if woken in ready:
             os.read(woken, 64)
