@@ -20,6 +20,7 @@ WHOLE = PLAIN._replace(answered=40, errors={})
 
 def test_a_run_that_answers_all_rows_is_no_worse() -> None:
     assert worse(PLAIN, WHOLE._replace(seconds=90.0), hopeless=False) == []
+    assert worse(PLAIN._replace(exit_code=1), WHOLE, hopeless=False) == []
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,7 @@ def test_a_run_that_answers_all_rows_is_no_worse() -> None:
     [
         (PLAIN._replace(answered=29), "29 rows answered, plain 30"),
         (PLAIN._replace(exit_code=1), "exit code 1, plain 0"),
+        (WHOLE._replace(exit_code=1), "exit code 1, plain 0"),
         (PLAIN._replace(exit_code=None), "did not end"),
         (PLAIN._replace(errors={"APIConnectionError": 10}), "raises APIConnectionError"),
         (PLAIN._replace(said=frozenset({"Traceback"})), "writes 'Traceback'"),

@@ -66,7 +66,7 @@ def worse(plain: Ended, governed: Ended, hopeless: bool) -> list[str]:
         reasons.append(f"{governed.answered} rows answered, plain {plain.answered}")
     if governed.exit_code is None and plain.exit_code is not None:
         reasons.append("did not end")
-    elif governed.exit_code != plain.exit_code:
+    elif governed.exit_code != plain.exit_code and not (governed.exit_code == 0 and governed.answered > plain.answered):
         reasons.append(f"exit code {governed.exit_code}, plain {plain.exit_code}")
     bound = TIME_FACTOR * plain.seconds + TIME_ALLOWANCE_SECONDS
     if hopeless:
