@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -10,7 +11,7 @@ from tests.core.scene import Caller, Scene
 from tests.core.values import KEY, OK, OUTAGE, REFUSED, TIMEOUT
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.exchange import Ending
-from tidegate.core.values import Cost, Outcome
+from tidegate.core.values import INFINITY, Cost, Outcome
 from tidegate.settings import Settings
 
 
@@ -212,3 +213,51 @@ def test_call_that_is_larger_than_others_is_answered_from_a_hidden_bucket_that_t
     *ended, _ = large
     assert len(ended) >= 4
     assert all(each in answered_at for each in ended)
+
+
+def play_workers(latency: float, workers: int, tokens: float, seconds: float) -> tuple[float, int, float]:
+    """Play workers whose calls cost 10 tokens and are answered, beside one call that is always refused.
+
+    Return the end of the latter, the number of answers, and the longest time without one.
+    """
+    scene = Scene()
+    ends: dict[Caller, float] = {}
+    callers = [scene.call(cost=Cost(1.0, 10.0, 10.0)) for _ in range(workers)]
+    answers: list[float] = [scene.clock()]
+    refused: Caller | None = None
+    began_at, ended_at = 0.0, INFINITY
+    end = scene.clock() + seconds
+    while scene.clock() < end:
+        scene.clock.advance(0.05)
+        for place, caller in enumerate(callers):
+            if caller.poll() == "sent" and scene.clock() >= ends.setdefault(caller, scene.clock() + latency):
+                caller.reply(OK)
+                answers.append(scene.clock())
+                callers[place] = scene.call(cost=Cost(1.0, 10.0, 10.0))
+        if refused is None and len(answers) > workers:
+            refused = scene.call(cost=Cost(1.0, tokens, tokens))
+            began_at = scene.clock()
+        if (
+            refused is not None
+            and ended_at == INFINITY
+            and refused.poll() == "sent"
+            and refused.reply(REFUSED) == "ended"
+        ):
+            ended_at = scene.clock() - began_at
+    gaps = [after - before for before, after in pairwise([*answers, scene.clock()])]
+    return ended_at, len(answers) - 1, max(gaps)
+
+
+@pytest.mark.parametrize(("latency", "workers"), [(0.5, 2), (3.0, 16)])
+def test_large_call_that_never_fits_holds_few_workers_for_half_a_minute(latency: float, workers: int) -> None:
+    ended_at, answers, gap = play_workers(latency, workers, 10_000.0, 300.0)
+    assert ended_at < 70.0
+    assert answers > 0.6 * workers * 300.0 / latency
+    assert gap < 45.0
+
+
+def test_call_that_never_fits_ends_at_a_slow_key_too() -> None:
+    ended_at, answers, gap = play_workers(5.0, 2, 10.0, 300.0)
+    assert ended_at < 250.0
+    assert answers > 70
+    assert gap < 30.0

@@ -188,3 +188,17 @@ def test_calls_that_end_while_a_twin_is_looked_for_disturb_nobody() -> None:
         callers.nested[each] = None
     made[0].other = made[1]
     assert callers.next_nested([]) == []
+
+
+def test_call_goes_last_once_only() -> None:
+    """Two threads that repeat one prompt are both served, however often the other one sends a new call."""
+    line = Line(VirtualClock())
+    first, numbers = Request("same"), iter(range(1_000))
+    line.join(first, *[Request(next(numbers)) for _ in range(3)], Request("same"))
+    for _ in range(20):
+        served = line.serve()
+        if served is first:
+            return
+        # Its thread sends its next call.
+        line.join(Request("same" if served.body == "same" else next(numbers)))
+    raise AssertionError("one call is never served")

@@ -231,6 +231,23 @@ def test_token_that_has_ended_before_is_left_to_the_provider(registry: tidegate.
     assert len(server.seen) == 1
 
 
+@pytest.mark.usefixtures("impatient")
+def test_token_that_has_ended_before_waits_no_longer(registry: tidegate.RateLimitRegistry) -> None:
+    with Server(lambda number, path: (429, {**JSON, "retry-after": "300"}, b'{"error": {}}')) as server:
+        client = registry.wrap(httpx.Client())
+        for _ in range(2):
+            headers = {"authorization": f"Bearer {jwt(time.time() - 60)}"}
+            last = client.post(server.chat, json={"model": "m"}, headers=headers)
+    assert (last.status_code, last.headers["x-tidegate"]) == (429, "queue-deadline")
+
+
+def test_end_of_a_token_that_is_no_time_changes_no_answer(registry: tidegate.RateLimitRegistry) -> None:
+    with Server(lambda number, path: (400, JSON, b'{"error": {}}')) as server:
+        headers = {"authorization": f"Bearer {jwt(10**400)}"}
+        answer = registry.wrap(httpx.Client()).post(server.chat, json={"model": "m"}, headers=headers)
+    assert answer.status_code == 400
+
+
 @pytest.fixture
 def replies() -> Iterator[Any]:
     """A refusal, a rejection, and good answers."""

@@ -57,7 +57,7 @@ class Callers:
 
         A thread cannot be cancelled: a program that has waited long enough abandons it, and sends the request again
         from another one. The abandoned call must not stand before the one that is waited for. Equal calls that are all
-        waited for may change places.
+        waited for may change places; each goes last once, and none of them starves.
         """
         identity = waiter.twin_of = waiter.identity()
         if identity is None:
@@ -69,6 +69,7 @@ class Callers:
         twins[waiter] = None
         if twin is not None and twin.priority == waiter.priority:
             waiter.place = twin.place
+            del twins[twin]
             queue.dequeue(twin)
             twin.place, twin.until = 0, None
             queue.enqueue(twin)

@@ -394,9 +394,11 @@ class _Exchange:
         if lasts and state.failing.is_no_outage(state.admitted_order, state.counts.answered):
             self.is_lasting = True
             return RetryTime.NO, True
-        if refused and own.is_larger:
-            # Smaller calls would take the room that it waits for.
+        if refused and own.holds(state, now):
             return retry, False
+        if refused and own.is_larger and retry is RetryTime.AT_ONCE:
+            # That it never fits shows beside smaller calls.
+            return RetryTime.LATER, own.tries > 1
         if own.overtaken >= OVERTAKEN:
             return RetryTime.LATER if retry is not RetryTime.NO or not refused else retry, True
         if retry is RetryTime.AT_ONCE and refused and own.tries > 1 and state.admitted_order and not permit.probe:

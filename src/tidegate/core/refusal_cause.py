@@ -28,6 +28,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from math import exp, log
 
 from tidegate.core.backoff import GRACE_FIRST
@@ -36,6 +37,10 @@ from tidegate.core.values import INFINITY
 
 REMEMBERED = 96
 """Attempts that are kept, and twice as many answers. Raising it keeps evidence from before a change for longer."""
+
+COMPARED_ATTEMPTS = 4 * REMEMBERED
+"""Newest attempts by which chance and slots are compared. Raising it costs time at each refusal. Chosen: slots show
+within a few refusals; 400 attempts take 2 ms."""
 
 STRAY = 0.02
 """Probability of an outcome that a model excludes. Raising it needs more attempts for the same odds."""
@@ -331,7 +336,7 @@ class RefusalCause:
         return self.believes_chance
 
     def _beats_slots(self, now: float) -> bool:
-        known = self._settled(self._attempts, now)
+        known = self._settled(self._attempts, now)[-COMPARED_ATTEMPTS:]
         refused = sum(each.refused for each in known)
         if refused == len(known) and not self._prior:
             return False
@@ -370,12 +375,15 @@ class RefusalCause:
         newest = next((place for place in reversed(range(len(known))) if known[place].refused), None)
         # An attempt that was overtaken met more calls than were in flight when it was sent.
         most = 1 if newest is None else max(1, known[newest].in_flight - 1, ran[newest][1])
-        excluded = [0] * (most + 1)
+        # Changes of the excluded outcomes from one number to the next.
+        changes = [0] * (most + 2)
         for each, (least, running) in zip(known, ran, strict=True):
             # An admitted attempt excludes as many slots as ran already, a refused one all numbers above that.
             low, high = (max(0, running + 1), most) if each.refused else (0, max(0, least))
-            for number in range(low, min(high, most) + 1):
-                excluded[number] += 1
+            if low <= (high := min(high, most)):
+                changes[low] += 1
+                changes[high + 1] -= 1
+        excluded = list(accumulate(changes))
         return min((excluded[number], number) for number in range(1, most + 1))
 
     def _running(

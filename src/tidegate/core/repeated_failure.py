@@ -43,6 +43,11 @@ STEADY_RATE = 1.0
 """Calls a second that are admitted between two refusals of a call, from which the later refusal shows something about
 the call. Raising it holds calls that never fit for longer; lowering it takes the end of a hidden window for a sign."""
 
+OUTRUN_SLOWLY = 8
+"""Refusals that others outran, from which they show as much where fewer calls are admitted. Raising it shows the error
+of a call that never fits later at a slow key. Derived: at a hidden window that others use up before half of the tries,
+one call in 256 has no luck."""
+
 
 class RepeatedFailure:
     """Failures of one call since its last change of kind; `tries` counts them, `overtaken` those that others outran.
@@ -53,6 +58,7 @@ class RepeatedFailure:
     __slots__ = (
         "_attempts",
         "_began_at",
+        "_cost",
         "_failed",
         "_order",
         "_outrun",
@@ -69,7 +75,7 @@ class RepeatedFailure:
         self._attempts, self._failed = counts.attempts, counts.refused + counts.failed
         self._began_at, self._order, self._state = now, 0, state
         self.tries = self.overtaken = 0
-        self.is_larger = False
+        self.is_larger, self._cost = False, 0.0
         # Failures between which other calls were admitted at `STEADY_RATE`, and what is needed to count them.
         self._outrun, self._sent_at, self._served = 0, now, 0
         state.failing.began(state.admitted_order)
@@ -84,6 +90,7 @@ class RepeatedFailure:
             self.overtaken += 1
             self._outrun += served - self._served >= STEADY_RATE * (permit.sent_at - self._sent_at)
         self._order, self._sent_at, self._served = permit.order, permit.sent_at, served
+        self._cost = permit.cost.tokens
         self.is_larger = permit.cost.tokens > LARGER_FACTOR * permit.state.admitted_cost.tokens
         self.tries += 1
 
@@ -102,8 +109,16 @@ class RepeatedFailure:
             return False
         if not refused:
             return True
-        steady, seconds = self._outrun >= OVERTAKEN, LARGER_SECONDS if self.is_larger else OWN_SECONDS
-        return steady and now - self._began_at >= seconds and self._share(state) ** self.tries < CHANCE_MOST
+        steady = self._outrun >= OVERTAKEN or self.overtaken >= OUTRUN_SLOWLY
+        seconds = LARGER_SECONDS if self.is_larger else OWN_SECONDS
+        shown = steady and now - self._began_at >= seconds and self._share(state) ** self.tries < CHANCE_MOST
+        if shown and self.is_larger:
+            state.failing.never_fits(self._cost)
+        return shown
+
+    def holds(self, state: LimiterState, now: float) -> bool:
+        """Return whether the refused call waits for room that smaller ones would take."""
+        return self.is_larger and now - self._began_at < LARGER_SECONDS and state.failing.may_fit(self._cost)
 
     def _share(self, state: LimiterState) -> float:
         """Return the share of failed attempts among those of other calls: lately or ever, whichever is greater."""

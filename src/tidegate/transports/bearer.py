@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import threading
 import time
 import weakref
 from collections import OrderedDict
@@ -59,7 +58,6 @@ class TokenSource(NamedTuple):
 
 
 _noted: OrderedDict[str, TokenSource] = OrderedDict()
-_noting = threading.Lock()
 
 
 def of(package: str) -> dict[str, Callable[[Patches, ModuleType], None]]:
@@ -94,11 +92,11 @@ async def _noted_later(found: Awaitable[Any], source: TokenSource) -> Any:
 
 def _note(token: object, source: TokenSource) -> None:
     if isinstance(token, str) and token:
-        with _noting:
-            _noted[token] = source
-            _noted.move_to_end(token)
-            if len(_noted) > MAX_NOTED:
-                _noted.popitem(last=False)
+        # Each line is one step for other threads. A lock would stay locked in a forked child.
+        _noted.pop(token, None)
+        _noted[token] = source
+        if len(_noted) > MAX_NOTED:
+            _noted.popitem(last=False)
 
 
 def is_renewable(headers: Mapping[str, Any]) -> bool:

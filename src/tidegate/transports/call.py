@@ -8,6 +8,7 @@ endpoint family.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -266,14 +267,14 @@ class HttpCall(GovernedCall, ABC):
         "mocks",
         "provider",
         "request_facts",
+        "sdk_may_repeat",
         "secrets",
         "sending",
         "stream",
-        "token_bounds",
         "wrapped",
     )
 
-    token_bounds: bool
+    sdk_may_repeat: bool
     """Whether the end of its token is its deadline, as nothing can renew that token here."""
 
     secrets: Secrets | None
@@ -335,8 +336,9 @@ class HttpCall(GovernedCall, ABC):
             assert guard is not None, "only a guard requires a price"
             guard(self.key, self.request_facts.model)
             return _unsent()
-        self.token_bounds = self._bound_by_token()
+        self.sdk_may_repeat = self._bound_by_token()
         if not self.mocks and stub_servers.is_stub(self.key.base_url):
+            self.sdk_may_repeat = True
             self.policy = self.policy._replace(max_wait=min(self.policy.max_wait, stub_servers.MAX_WAIT))
         flow = super().exchange(make_waker, permit, attempt)
         if permit is None and self.registry.places and self.sending.body is not None:
@@ -344,10 +346,12 @@ class HttpCall(GovernedCall, ABC):
         return flow
 
     def _bound_by_token(self) -> bool:
-        """Limit the wait to the life of a token that nothing renews; a token that has ended already limits nothing."""
+        """Limit the wait to the life of a token that nothing renews."""
         ends = min(map(expiry, self._carried()), default=INFINITY)
         left = ends - time.time()
-        if not 0.0 < left < self.policy.max_wait or bearer.is_renewable(self.sent_headers()):
+        # No wait cures a token that has ended, but the clock of this machine may be wrong.
+        left = left if left > 0.0 else bearer.STALE_AFTER
+        if left >= self.policy.max_wait or bearer.is_renewable(self.sent_headers()):
             return False
         self.policy = self.policy._replace(max_wait=left)
         return True
@@ -368,7 +372,9 @@ class HttpCall(GovernedCall, ABC):
         places = self.registry.places
         places[self._fingerprint()] = self.place
         if len(places) > MAX_PLACES:
-            places.pop(next(iter(places)), None)
+            # Another thread may change the table; the next call cuts it then.
+            with contextlib.suppress(RuntimeError, StopIteration):
+                places.pop(next(iter(places)), None)
 
     def sent_headers(self) -> Mapping[str, Any]:
         """Return the headers that the request carries now."""
@@ -400,7 +406,7 @@ class HttpCall(GovernedCall, ABC):
             return self.refused(*self._without_price(), status=BAD_REQUEST)
         if attempt is None:
             headers, body = self.refusal(ended)
-            if self.token_bounds:
+            if self.sdk_may_repeat:
                 del headers[NO_RETRY]
                 self._leave_place()
             return self.refused(headers, body)
@@ -412,7 +418,7 @@ class HttpCall(GovernedCall, ABC):
                 add_note(attempt.error, reason)
             raise attempt.error
         if ended.ending is Ending.GIVEN_UP:
-            if self.token_bounds and attempt.outcome.kind in CAPACITY:
+            if self.sdk_may_repeat and attempt.outcome.kind in CAPACITY:
                 self._leave_place()
             else:
                 self.stop_retries(attempt.response)

@@ -130,10 +130,14 @@ EXPIRES_SOON = 60.0
 rejections theirs. Chosen: clocks of machines differ by less, and identity libraries renew tokens minutes before."""
 
 
+MOST_SECONDS = 1e15
+"""Seconds since 1970 above which a claim is no time. Derived: 30 million years; larger integers have no float."""
+
+
 def expiry(value: bytes) -> float:
     """Return when the token in a credential header expires, in seconds since 1970; infinity where it names no time."""
     named = _claims(value).get("exp")
-    return float(named) if isinstance(named, int | float) else INFINITY
+    return float(named) if isinstance(named, int | float) and abs(named) < MOST_SECONDS else INFINITY
 
 
 @functools.lru_cache(maxsize=1024)
