@@ -261,3 +261,37 @@ def test_call_that_never_fits_ends_at_a_slow_key_too() -> None:
     assert ended_at < 250.0
     assert answers > 70
     assert gap < 30.0
+
+
+def others_go_beside(scene: Scene, large: Caller) -> bool:
+    """Refuse a large call twice; return whether another call is answered before it is sent again."""
+    for _ in range(2):
+        while large.poll() != "sent":
+            scene.clock.advance(0.05)
+        large.reply(REFUSED)
+    other = scene.call()
+    while large.poll() != "sent":
+        if other.poll() == "sent":
+            return other.reply(OK) == "ended"
+        scene.clock.advance(0.05)
+    return False
+
+
+def answer_when_sent(scene: Scene, call: Caller) -> None:
+    while call.poll() != "sent":
+        scene.clock.advance(0.05)
+    assert call.reply(OK) == "ended"
+
+
+def test_size_that_never_fitted_holds_no_other_until_one_is_answered() -> None:
+    scene, cost = Scene(), Cost(1.0, 10_000.0, 10_000.0)
+    for _ in range(20):
+        answer_another(scene)
+    first, second = scene.call(cost=cost), scene.call(cost=cost)
+    assert not others_go_beside(scene, first)
+    fail_until_ended(scene, first, REFUSED, 120.0)
+    assert first.state == "ended"
+    assert others_go_beside(scene, second)
+    answer_when_sent(scene, second)
+    answer_when_sent(scene, scene.call())
+    assert not others_go_beside(scene, scene.call(cost=cost))

@@ -69,7 +69,7 @@ class Callers:
         twins[waiter] = None
         if twin is not None and twin.priority == waiter.priority:
             waiter.place = twin.place
-            del twins[twin]
+            twins.pop(twin, None)
             queue.dequeue(twin)
             twin.place, twin.until = 0, None
             queue.enqueue(twin)

@@ -364,6 +364,8 @@ class _Exchange:
         self.probing = permit.probe
         self.attempts += 1
         if outcome.kind is Kind.OK:
+            if self.own is not None:
+                self.own.answered(permit.state)
             if attempt.streaming:
                 call.learn(permit, outcome, now)
             else:
@@ -388,6 +390,7 @@ class _Exchange:
         own = self.own = self.own or RepeatedFailure(state, permit.sent_at)
         own.failed(permit)
         if own.is_own(state, now, refused):
+            own.given_back(state)
             # A failed attempt that is none of capacity has the attempts that its policy gives it.
             return RetryTime.NO if refused else retry, True
         lasts = permit.probe and outcome.status == FAILED_STATUS and now - self.started_at >= OWN_SECONDS

@@ -40,7 +40,7 @@ REMEMBERED = 96
 
 COMPARED_ATTEMPTS = 4 * REMEMBERED
 """Newest attempts by which chance and slots are compared. Raising it costs time at each refusal. Chosen: slots show
-within a few refusals; 400 attempts take 2 ms."""
+within a few refusals."""
 
 STRAY = 0.02
 """Probability of an outcome that a model excludes. Raising it needs more attempts for the same odds."""

@@ -9,6 +9,7 @@ after others used a hidden limit up, so a refusal proves something only where ot
 from __future__ import annotations
 
 from tidegate.core.limiter_state import LimiterState, Permit
+from tidegate.core.values import INFINITY
 
 OWN_TRIES = 3
 """Failures in a row from which the call may be their cause. Raising it sends more attempts of a call that always fails.
@@ -35,6 +36,11 @@ LARGER_SECONDS = 30.0
 """The same as `OWN_SECONDS` for a call that costs far more than others. Raising it shows the error of a call that never
 fits later; lowering it leaves a bucket less time to fill. Derived: an error shows at most 30 s later than without
 tidegate."""
+
+HOLD_SECONDS = LARGER_SECONDS / 2.0
+"""Seconds for which a large refused call holds others, so that room for it can come. Raising it stops others longer for
+a call that never fits; lowering it leaves a bucket less time to fill. Derived: the other half of `LARGER_SECONDS` shows
+beside other calls whether the call never fits."""
 
 FAILED_STATUS = 500
 """Status of a server that failed at one request. A gateway's 502 to 504 tell of the server, and not of the request."""
@@ -111,14 +117,21 @@ class RepeatedFailure:
             return True
         steady = self._outrun >= OVERTAKEN or self.overtaken >= OUTRUN_SLOWLY
         seconds = LARGER_SECONDS if self.is_larger else OWN_SECONDS
-        shown = steady and now - self._began_at >= seconds and self._share(state) ** self.tries < CHANCE_MOST
-        if shown and self.is_larger:
-            state.failing.never_fits(self._cost)
-        return shown
+        return steady and now - self._began_at >= seconds and self._share(state) ** self.tries < CHANCE_MOST
+
+    def given_back(self, state: LimiterState) -> None:
+        """Record that the call was given back as the cause of its refusals: one that is larger still never fits."""
+        if self.is_larger:
+            state.failing.too_large = min(state.failing.too_large, self._cost)
+
+    def answered(self, state: LimiterState) -> None:
+        """Record that the call was answered after its failures."""
+        if self._cost >= state.failing.too_large:
+            state.failing.too_large = INFINITY
 
     def holds(self, state: LimiterState, now: float) -> bool:
         """Return whether the refused call waits for room that smaller ones would take."""
-        return self.is_larger and now - self._began_at < LARGER_SECONDS and state.failing.may_fit(self._cost)
+        return self.is_larger and now - self._began_at < HOLD_SECONDS and self._cost < state.failing.too_large
 
     def _share(self, state: LimiterState) -> float:
         """Return the share of failed attempts among those of other calls: lately or ever, whichever is greater."""

@@ -106,14 +106,17 @@ class OutageClock:
 
 
 class FailingCalls:
-    """Calls of one key that fail: those that began to since the last answer, and those that were outrun lately."""
+    """Calls of one key that fail: those that began to since the last answer, and those that were outrun lately.
 
-    __slots__ = ("_after", "_began", "_outrun", "_too_large")
+    `too_large` is the least cost in tokens of a call that was given back because it never fits.
+    """
+
+    __slots__ = ("_after", "_began", "_outrun", "too_large")
 
     def __init__(self) -> None:
         self._began = self._after = 0
         self._outrun: list[int] = []
-        self._too_large = INFINITY
+        self.too_large = INFINITY
 
     def began(self, after: int) -> None:
         """Count a call that failed for the first time; `after` is the order of the newest answered attempt."""
@@ -132,14 +135,6 @@ class FailingCalls:
         # An SDK repeats a call that was handed back as a new one.
         others = max(0, (self._began if after == self._after else 0) - outrun)
         return answers > 0 and share**others >= OUTAGE_CHANCE
-
-    def never_fits(self, tokens: float) -> None:
-        """Record the cost of a large call that was refused while it was waited for, and while it was not."""
-        self._too_large = min(self._too_large, tokens)
-
-    def may_fit(self, tokens: float) -> bool:
-        """Return whether no call of this cost or less was given back as one that never fits."""
-        return tokens < self._too_large
 
     def _recent(self, answers: int) -> list[int]:
         return [each for each in self._outrun if each > answers - RECENT_ANSWERS]

@@ -275,7 +275,7 @@ class HttpCall(GovernedCall, ABC):
     )
 
     sdk_may_repeat: bool
-    """Whether the end of its token is its deadline, as nothing can renew that token here."""
+    """Whether the SDK above may repeat the call after its wait here: a token or a stub server bounds that wait."""
 
     secrets: Secrets | None
     """The credentials that it carries, None where an object adds one only when it is sent."""
