@@ -390,7 +390,8 @@ class _Exchange:
         own = self.own = self.own or RepeatedFailure(state, permit.sent_at)
         own.failed(permit)
         if own.is_own(state, now, refused):
-            own.given_back(state)
+            if refused:
+                own.given_back(state)
             # A failed attempt that is none of capacity has the attempts that its policy gives it.
             return RetryTime.NO if refused else retry, True
         lasts = permit.probe and outcome.status == FAILED_STATUS and now - self.started_at >= OWN_SECONDS
