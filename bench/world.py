@@ -195,7 +195,7 @@ class VirtualCall:
             self.passed = None
         elif self.flow is not None:
             self.flow.close()
-        self.world.registry.catch_up()
+        self.governed.registry.catch_up()
 
     def wake(self) -> bool:
         """Somebody has news for this call."""

@@ -150,12 +150,14 @@ def test_when_none_opens_in_time_the_first_choices_own_refusal_is_raised(virtual
 
 
 def test_without_money_anywhere_nothing_is_waited_for(virtual: VirtualWaits) -> None:
-    first, second = Model("a", NO_MONEY, NO_MONEY), Model("b", NO_MONEY, NO_MONEY)
+    """The first one is asked again, since nothing else can answer: it may work again."""
+    first, second = Model("a", *[NO_MONEY] * 3), Model("b", NO_MONEY, NO_MONEY)
     judge = virtual.fallback(first, second)
     for _ in range(3):
         with pytest.raises((ProviderError, tidegate.Error), match="status 429"):
             judge.execute(1)
-    assert (first.calls, second.calls, virtual.now) == (2, 2, 1000.0)
+    assert (first.calls, second.calls, virtual.now) == (3, 2, 1000.0)
+    assert judge.execute(2).value == "a 2"
 
 
 @pytest.mark.parametrize(("patience", "chosen"), [(30.0, "a"), (10.0, "b")])

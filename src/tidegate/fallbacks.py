@@ -454,7 +454,8 @@ class _FallbackCall:
             answer = permit or self._governor.try_admit(key, fallback._costs[position], wake=wake)
             if not isinstance(answer, NotReady):
                 return _Chosen(position, answer)
-            reason = _reason_of_gate(answer.gate, self._governor.unavailable(key).last)
+            last = answer.rejection or self._governor.unavailable(key).last
+            reason = _reason_of_gate(answer.gate, last)
             if reason not in fallback._on:
                 return _Chosen(position, None)
             opens = INFINITY if reason == "money" else answer.ready_at

@@ -52,26 +52,36 @@ def text(caller: Caller) -> bytes:
     return caller.ended.attempt.outcome.answer.body
 
 
+def reject(scene: SharedScene, outcome: Outcome) -> Caller:
+    """Let two calls ask for a long time and be rejected; return one that waited for both."""
+    asking, other, waiting = (scene.call() for _ in range(3))
+    for each in (asking, other):
+        assert each.poll() == "sent"
+        scene.clock.advance(3.0)
+        each.reply(outcome)
+    waiting.poll()
+    return waiting
+
+
 def test_two_calls_of_each_process_ask_and_the_others_get_their_text(two: tuple[SharedScene, SharedScene]) -> None:
     one, other = two
+    ours = NO_MONEY._replace(answer=OURS)
     one.call().reply(NO_MONEY)
-    one.call().reply(NO_MONEY)
-    assert text(one.call()) == THEIRS.body
+    assert text(reject(one, NO_MONEY)) == THEIRS.body
     asking = other.call()
     assert asking.state == "sent"
     waiting = [other.call() for _ in range(20)]
     assert {each.state for each in waiting} == {"waiting"}
-    one.clock.advance(0.02)
-    asking.reply(NO_MONEY._replace(answer=OURS))
+    asking.reply(ours)
+    one.clock.advance(6.0)
     assert waiting[0].poll() == "sent"
-    waiting.pop(0).reply(NO_MONEY._replace(answer=OURS))
+    one.clock.advance(0.02)
+    waiting.pop(0).reply(ours)
     assert {each.poll() for each in waiting} == {"ended"}
     assert {text(each) for each in waiting} == {OURS.body}
-    assert text(one.call()) == THEIRS.body
-    # An answer to the other process does not take the own text away.
-    one.clock.advance(1.1)
-    one.call().reply(NO_MONEY)
-    assert text(other.call()) == OURS.body
+    # An answer to another process does not take the own text away.
+    assert text(reject(one, NO_MONEY)) == THEIRS.body
+    assert text(reject(other, ours)) == OURS.body
 
 
 def test_calls_behind_an_asking_one_that_is_let_in_go_on(two: tuple[SharedScene, SharedScene]) -> None:
@@ -111,8 +121,7 @@ def test_a_wrong_credential_of_another_process_holds_nothing(two: tuple[SharedSc
     one, other = two
     wrong = Outcome(Kind.PERMANENT, Cause.AUTH, status=401, answer=THEIRS._replace(status=401))
     one.call().reply(wrong)
-    one.call().reply(wrong)
-    assert text(one.call()) == THEIRS.body
+    assert text(reject(one, wrong)) == THEIRS.body
     assert [other.call().state for _ in range(3)] == ["sent"] * 3
 
 
@@ -132,4 +141,4 @@ def test_a_process_that_joins_hears_of_the_rejection_without_its_text() -> None:
     asking.reply(NO_MONEY._replace(answer=OURS))
     assert behind.poll() == "sent"
     behind.reply(NO_MONEY._replace(answer=OURS))
-    assert text(late.call()) == OURS.body
+    assert text(reject(late, NO_MONEY._replace(answer=OURS))) == OURS.body

@@ -10,6 +10,7 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import aiohttp
@@ -210,48 +211,56 @@ def play(ask: Callable[[], Any], steps: Iterator[float] | list[float], clock: Vi
     return asyncio.run(all_of_them())
 
 
-@pytest.mark.parametrize(("name", "what"), CASES)
-def test_rejected_key_sends_at_most_three_of_sixty_calls(
-    name: str, what: str, registry: tidegate.RateLimitRegistry, clock: VirtualClock
+@pytest.mark.parametrize("name", STACKS)
+def test_each_call_of_a_loop_asks_a_rejected_key_itself(
+    name: str, registry: tidegate.RateLimitRegistry, clock: VirtualClock
 ) -> None:
     stack = STACKS[name]
+    what = stack.whats[-1]
     with Server(lambda number, path: error_of(stack.family, what)) as server:
         url = server.chat.removesuffix("/chat/completions")
-        results = play(stack.open(url, registry), [0.02] * 60, clock)
-        assert len(server.seen) == 3
+        results = play(stack.open(url, registry), [0.02] * 6 + [6.0] * 2, clock)
+        assert len(server.seen) >= 8
+    (seen,) = registry.snapshot().keys.values()
+    assert (seen.replayed, seen.attempts) == (0, len(server.seen))
+    for result in results:
+        assert "x-tidegate-replayed" not in stack.check(result, what).headers
+
+
+@pytest.mark.parametrize(("name", "what"), CASES)
+def test_dead_key_answers_the_calls_that_wait_for_it(name: str, what: str, clock: VirtualClock) -> None:
+    """Sixty at once: some ask for five seconds, of half a second each, and the others get the last answer."""
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=3), clock=clock)
+    stack = STACKS[name]
+
+    def refuse(number: int, path: str) -> tuple[int, dict[str, str], bytes]:
+        clock.advance(0.5)
+        return error_of(stack.family, what)
+
+    with Server(refuse) as server:
+        ask = stack.open(server.chat.removesuffix("/chat/completions"), registry)
+
+        async def one() -> Any:
+            if name == "aiohttp" or name.startswith("async"):
+                return await ask()
+            return await asyncio.to_thread(ask)
+
+        async def all_at_once() -> list[Any]:
+            asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(60))
+            return await asyncio.gather(*(one() for _ in range(60)), return_exceptions=True)
+
+        results = asyncio.run(all_at_once())
+        sent = len(server.seen)
     responses = [stack.check(result, what) for result in results]
     marked = [each for each in responses if each.headers.get("x-tidegate-replayed") == "1"]
-    assert len(marked) == 57
+    assert len(marked) >= 40
     (seen,) = registry.snapshot().keys.values()
-    assert (seen.rejected, seen.replayed, seen.calls, seen.attempts) == (what, 57, 60, 3)
+    assert (seen.rejected, seen.replayed, seen.attempts) == (what, len(marked), sent)
     for each in marked:
         assert "of_the_first_call" not in str(each.headers)
         assert "of_the_first_call" not in each.text
         assert "of-the-first-call" not in str(each.headers)
         assert "x-ratelimit-remaining-requests" not in each.headers
-
-
-@pytest.mark.parametrize("kind", ["openai", "async_openai", "anthropic", "async_anthropic"])
-def test_calls_queued_for_a_rejected_key_are_answered_together(kind: str, clock: VirtualClock) -> None:
-    """Sixty at once: those that were under way before the first answer, and nothing after it."""
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=3), clock=clock)
-    family = kind.removeprefix("async_")
-    with Server(lambda number, path: error_of(family, "money")) as server:
-        client = registry.wrap(make(kind, server.chat.removesuffix("/v1/chat/completions")))
-
-        async def one() -> Any:
-            if kind.startswith("async"):
-                return await request(kind, client)
-            return await asyncio.to_thread(request, kind, client)
-
-        async def all_at_once() -> list[Any]:
-            return await asyncio.gather(*(one() for _ in range(60)), return_exceptions=True)
-
-        results = asyncio.run(all_at_once())
-        assert len(server.seen) <= 5
-    check = openai_error if family == "openai" else anthropic_error
-    responses = [check(result, "money") for result in results]
-    assert sum(each.headers.get("x-tidegate-replayed") == "1" for each in responses) >= 55
 
 
 @pytest.mark.parametrize("name", ["openai", "async_openai", "anthropic", "requests", "aiohttp"])
@@ -269,10 +278,11 @@ def test_one_forbidden_call_of_sixty_costs_no_other(
 
 def test_success_ends_the_rejection_of_a_key(registry: tidegate.RateLimitRegistry, clock: VirtualClock) -> None:
     fine = 200, {"content-type": "application/json"}, json.dumps(answer_body("openai")).encode()
-    with Server(lambda number, path: error_of("openai", "money") if number <= 2 else fine) as server:
+    with Server(lambda number, path: error_of("openai", "auth") if number <= 2 else fine) as server:
         ask = STACKS["openai"].open(server.chat.removesuffix("/chat/completions"), registry)
-        results = play(ask, [0.0, 0.0, 0.5, 0.5, 0.0], clock)
-    assert [isinstance(each, Exception) for each in results] == [True, True, True, False, False]
+        results = play(ask, [0.0, 0.0, 0.1, 0.0], clock)
+    assert [isinstance(each, Exception) for each in results] == [True, True, False, False]
+    assert [key.rejected for key in registry.snapshot().keys.values()] == [""]
 
 
 @pytest.mark.parametrize(
@@ -300,14 +310,12 @@ def test_rejection_is_hidden_from_scripted_transports(
     body = {"model": "m", "messages": MESSAGES}
     with Server(lambda number, path: error_of("openai", "auth")) as server:
         real = registry.wrap(httpx.Client())
-        for _ in range(2):
-            assert "x-tidegate-replayed" not in real.post(server.chat, json=body, headers=headers).headers
-        assert real.post(server.chat, json=body, headers=headers).headers["x-tidegate-replayed"] == "1"
+        play(lambda: real.post(server.chat, json=body, headers=headers), [0.0, 6.0], clock)
+        assert [key.rejected for key in registry.snapshot().keys.values()] == ["auth"]
         mock = httpx.MockTransport(lambda asked: httpx.Response(200, json=answer_body("openai")))
         scripted = registry.wrap(httpx.Client(transport=mock))
         assert scripted.post(server.chat, json=body, headers=headers).status_code == 200
-        play(lambda: real.post(server.chat, json=body, headers=headers), [1.0, 0.0], clock)
-        assert real.post(server.chat, json=body, headers=headers).headers["x-tidegate-replayed"] == "1"
+        play(lambda: real.post(server.chat, json=body, headers=headers), [0.0, 6.0], clock)
         with respx.mock:
             respx.post(server.chat).mock(return_value=httpx.Response(200, json=answer_body("openai")))
             assert real.post(server.chat, json=body, headers=headers).status_code == 200
@@ -350,8 +358,8 @@ def test_refreshed_token_is_sent_where_the_one_before_is_rejected(registry: tide
     fine = 200, {"content-type": "application/json"}, json.dumps(answer_body("openai")).encode()
     with Server(lambda number, path: error_of("openai", "auth") if number <= 2 else fine) as server:
         send = bearer(server.chat, registry, {})
-        found = [send(revoked) for _ in range(3)]
-        assert [each.headers.get("x-tidegate-replayed") for each in found] == [None, None, "1"]
+        assert [send(revoked).status_code for _ in range(2)] == [401, 401]
+        assert [key.rejected for key in registry.snapshot().keys.values()] == ["auth"]
         assert send(valid).status_code == 200
         assert len(registry.snapshot().keys) == 1
         assert send(revoked).status_code == 200

@@ -89,8 +89,8 @@ def test_the_same_storm_without_tidegate_loses_calls(kind: str) -> None:
     assert len(failures(results)) > 0
 
 
+NO_MONEY = refusal("openai", "insufficient_quota", "You exceeded your current quota, please check your plan.")
 NEVER = {
-    "no money": refusal("openai", "insufficient_quota", "You exceeded your current quota, please check your plan."),
     "too large": refusal("openai", message="Request too large for gpt-test: Limit 30000, Requested 32042"),
 }
 
@@ -108,6 +108,20 @@ def test_what_no_waiting_can_mend_costs_one_request_and_is_the_native_error(
     assert only(registry).limit == tidegate.Settings().start_concurrency, "it taught something"
 
 
+@pytest.mark.parametrize("kind", OPENAI_KINDS)
+def test_an_account_without_money_is_asked_as_often_as_by_the_sdk_alone(
+    kind: str, registry: tidegate.RateLimitRegistry
+) -> None:
+    """A provider's servers may differ for a while after a payment."""
+    script = Script(kind, NO_MONEY)
+    (error,) = ask(kind, registry.wrap(mocked(kind, script, max_retries=2)))
+    assert len(script.requests) == 3
+    assert type(error) is openai.RateLimitError
+    assert error.code == "insufficient_quota"
+    flapping = Script(kind, NO_MONEY, NO_MONEY, ok(kind))
+    assert failures(ask(kind, registry.wrap(mocked(kind, flapping, max_retries=2)))) == []
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_wrong_key_costs_one_request_and_is_the_native_error(kind: str, registry: tidegate.RateLimitRegistry) -> None:
     body = {
@@ -121,12 +135,12 @@ def test_a_wrong_key_costs_one_request_and_is_the_native_error(kind: str, regist
     assert "x-should-retry" not in error.response.headers
 
 
-def test_an_anthropic_spend_cap_costs_one_request(registry: tidegate.RateLimitRegistry) -> None:
+def test_an_anthropic_spend_cap_is_not_waited_for(registry: tidegate.RateLimitRegistry) -> None:
     details = {"error_code": "enforced_spend_limit_reached"}
     error = {"type": "rate_limit_error", "message": "You have reached your API usage limits.", "details": details}
     script = Script("anthropic", (429, {}, {"type": "error", "error": error}))
-    (caught,) = ask("anthropic", registry.wrap(mocked("anthropic", script)))
-    assert len(script.requests) == 1
+    (caught,) = ask("anthropic", registry.wrap(mocked("anthropic", script, max_retries=1)))
+    assert len(script.requests) == 2
     assert isinstance(caught, anthropic.RateLimitError)
 
 

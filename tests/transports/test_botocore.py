@@ -102,26 +102,31 @@ def test_a_refusal_that_was_given_up_on_is_not_sent_again(mode: str, registry: t
     assert "it waited 0.0 s of max_wait = 0 s; " in headers["x-tidegate-reason"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_quota_of_the_day_is_nothing_to_wait_or_repeat_for(mode: str, registry: tidegate.RateLimitRegistry) -> None:
+@pytest.mark.usefixtures("sleeps")
+@pytest.mark.parametrize(("mode", "attempts"), [("legacy", 5), ("standard", 3), ("adaptive", 3)])
+def test_quota_of_the_day_is_not_waited_for(mode: str, attempts: int, registry: tidegate.RateLimitRegistry) -> None:
+    """It is asked as often as by botocore alone."""
     spent = refusal(429, "ThrottlingException", "Too many tokens per day, please wait before trying again.")
     spent[1].pop("retry-after")
     with client_of(mode=mode) as client:
         script = Script(registry.wrap(client), spent)
         with pytest.raises(client.exceptions.ThrottlingException, match="per day"):
             client.converse(**ASK)
-    assert len(script.requests) == 1
+    assert len(script.requests) == attempts
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_day_whose_named_reset_is_in_vain_is_handed_back(mode: str, registry: tidegate.RateLimitRegistry) -> None:
+@pytest.mark.usefixtures("sleeps")
+@pytest.mark.parametrize(("mode", "attempts"), [("legacy", 5), ("standard", 3), ("adaptive", 3)])
+def test_day_whose_named_reset_is_in_vain_is_handed_back(
+    mode: str, attempts: int, registry: tidegate.RateLimitRegistry
+) -> None:
     """A reset that is named is waited for; after the second one in vain it is not believed."""
     spent = refusal(429, "ThrottlingException", "Too many tokens per day, please wait before trying again.")
     with client_of(mode=mode) as client:
         script = Script(registry.wrap(client), spent)
         with pytest.raises(client.exceptions.ThrottlingException, match="per day"):
             client.converse(**ASK)
-    assert len(script.requests) == 3
+    assert len(script.requests) == 2 + attempts
 
 
 @pytest.mark.parametrize(("mode", "attempts"), [("legacy", 5), ("standard", 3), ("adaptive", 3)])

@@ -157,8 +157,6 @@ class KeyQueue:
         """
         waiter.joined_at = now
         self.admission.counts.unsent += waiter.is_unsent
-        if self.admission.rejection is not None and self._replay_or_probe(waiter, now, out):
-            return []
         if waiter.immediate:
             self._admit_or_refuse_now(waiter, now, out)
             return []
@@ -350,7 +348,9 @@ class KeyQueue:
                 until = ready
                 break
             # Keep this order: `KeyTable.dequeue` reads `is_queued` first, then `permit`, without the lock.
-            permit = head.permit = admission.admit(head.cost, now, now - head.joined_at, out, blocks, call=head.number)
+            asks = rejection is not None and self._asks(rejection, head, now)
+            waited = now - head.joined_at
+            permit = head.permit = admission.admit(head.cost, now, waited, out, blocks, asks, call=head.number)
             if executor is not None:
                 permit.thread = executor.thread
             self._note_permit(head, now)
@@ -433,43 +433,13 @@ class KeyQueue:
             opens = rejection.opens_at(waiter.deadline, now)
             if opens > now:
                 return opens, rejection.gate
+            if self._asks(rejection, waiter, now):
+                return self.admission.admits(waiter.cost, now)
         return self.admission.ready_at(waiter.cost, now, blocks)
 
-    def _replay_or_probe(self, waiter: Waiter, now: float, out: Out) -> bool:
-        """Handle a call that arrives while the provider rejects the key; return False if it joins the queue.
-
-        The call gets the kept answer, or it is admitted to ask the provider again. It joins the queue to wait for a
-        named reset or for the call that confirms the rejection, where a gate holds it, or with another credential.
-        """
-        rejection = self.admission.rejection
-        assert rejection is not None, "the key is rejected"
-        answer = rejection.answer
-        if rejection.waits(waiter.deadline) or (answer is not None and not waiter.receives(answer)):
-            return False
-        if rejection.replays(waiter.deadline, now):
-            self._replay(waiter)
-            return True
-        if answer is not None and not rejection.confirmed:
-            return False
-        if waiter.receives(rejection.holding) and answer is None and rejection.opens_at(waiter.deadline, now) > now:
-            return False
-        self._price(waiter)
-        admission = self.admission
-        # No learned limit holds the call that asks the provider; learned limits hold the many that follow.
-        asks = rejection.may_probe(now) or answer is None
-        ready, self.gate = (admission.admits if asks else admission.ready_at)(waiter.cost, now)
-        if ready <= now:
-            waiter.place = waiter.place or self.waiting.next_place()
-            waiter.permit = admission.admit(waiter.cost, now, 0.0, out, beyond=asks, call=waiter.number)
-            self._note_permit(waiter, now)
-            return True
-        if answer is None:
-            return False
-        if not asks and rejection.reset_at is None:
-            # No queued call waits for a reset: the queue moves, or gets the answer if the call that asks is rejected.
-            return False
-        self._replay(waiter)
-        return True
+    def _asks(self, rejection: KeyRejection, waiter: Waiter, now: float) -> bool:
+        """Return whether a call asks the provider if the key is rejected still: no learned limit holds the call."""
+        return rejection.may_ask(now) and not rejection.waits(waiter.deadline) and waiter.receives(rejection.holding)
 
     def _replay_to_queue(
         self, rejection: KeyRejection, now: float, changed_groups: list[ExecutorGroup], to_wake: list[Waiter]
@@ -479,16 +449,11 @@ class KeyQueue:
         if rejection.answer is None:
             return
         for waiter in list(self.waiting.in_order()):
-            if rejection.replays(waiter.deadline, now) and waiter.receives(rejection.answer):
+            if rejection.replays(waiter.deadline, waiter.joined_at, now) and waiter.receives(rejection.answer):
                 self._remove(waiter, changed_groups)
-                self._replay(waiter)
+                rejection.replayed += 1
+                waiter.replay = rejection.own
                 to_wake.append(waiter)
-
-    def _replay(self, waiter: Waiter) -> None:
-        rejection = self.admission.rejection
-        assert rejection is not None, "the key is rejected"
-        rejection.replayed += 1
-        waiter.replay = rejection.own
 
     def _admit_or_refuse_now(self, waiter: Waiter, now: float, out: Out) -> None:
         """Admit a call that does not wait, unless a quota, the pause, the breaker or the highest concurrency holds it.

@@ -632,7 +632,7 @@ class KeyTable(CallTable):
             return self._pump(queue, now, out)
         to_wake: list[Waiter] = []
         rejection = permit.state.rejection
-        if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.is_unanswerable:
+        if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.has_false_reset:
             # The call gets its own answer: another attempt would get the same one.
             rejoin.replay = outcome
         else:

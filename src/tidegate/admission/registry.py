@@ -36,7 +36,7 @@ from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.saved_state import SavedKey, export, export_quotas
 from tidegate.core.snapshot import HeadWait
 from tidegate.core.unavailability import AVAILABLE, NEVER, KeyOutage
-from tidegate.core.values import INFINITY, Cost, Key
+from tidegate.core.values import INFINITY, Cost, Key, Outcome
 from tidegate.core.wait_text import CLOSED, awaited
 from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError, require
@@ -57,11 +57,20 @@ class NotReady:
 
     `ready_at` is in monotonic seconds, and `gate` names the closed gate: the limiter that holds the call back. `stated`
     says that the provider has named `ready_at`; else it is an estimate. Other calls wait before it if it is `queued`.
+    `rejection` is the newest answer by which the provider rejects the key; None where it rejects no key.
     """
 
-    __slots__ = ("gate", "queued", "ready_at", "stated")
+    __slots__ = ("gate", "queued", "ready_at", "rejection", "stated")
 
-    def __init__(self, ready_at: float, gate: str, stated: bool = False, queued: bool = False) -> None:
+    def __init__(
+        self,
+        ready_at: float,
+        gate: str,
+        stated: bool = False,
+        queued: bool = False,
+        rejection: Outcome | None = None,
+    ) -> None:
+        self.rejection = rejection
         self.queued = queued
         self.ready_at = ready_at
         self.gate = gate
@@ -231,9 +240,9 @@ class RateLimitRegistry(KeyTable):
         ready, gate = admission.ready_at(cost, now)
         stated = gate.startswith("quota") or ready <= admission.unavailability.stated_until
         head, rejection = queue.waiting.head(), admission.rejection
-        opens = now if rejection is None else rejection.opens_at(INFINITY, now)
+        opens = now if rejection is None else rejection.rests_until(now)
         if rejection is not None and opens > now:
-            refusal = NotReady(opens, rejection.gate, rejection.waits(INFINITY))
+            refusal = NotReady(opens, rejection.gate, rejection.waits(INFINITY), rejection=rejection.outcome)
         elif head is not None:
             first, _ = admission.ready_at(head.cost, now)
             refusal = NotReady(max(ready, first), gate or "queue", bool(gate) and stated, queued=True)

@@ -40,7 +40,7 @@ atexit.register(log_rest)
 def log_begin(source: RejectionSource, key: Key, rejection: KeyRejection) -> None:
     """Log that a key is rejected; `log_end` follows when that ends, or with the process."""
     _sources.add(source)
-    then = "calls with that credential get the answer, and one call per second asks again"
+    then = "one call with that credential at a time asks again, and the others wait for its answer"
     if rejection.reset_at is not None:
         then = f"calls with enough time wait for the provider's reset; without it {then}"
     logger.info("%s rejected: %s; %s", key, _reason(rejection), then)

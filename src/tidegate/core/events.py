@@ -250,7 +250,7 @@ class KeyResumed(Event):
 
 @dataclass(frozen=True, slots=True)
 class KeyRejected(Event):
-    """Rejection of the whole key: calls get this answer until one that asks is admitted (`until`: the reset)."""
+    """Rejection of the whole key: one call at a time asks until one is admitted (`until`: the reset)."""
 
     kind: Kind
     cause: Cause

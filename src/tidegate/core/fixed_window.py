@@ -23,6 +23,7 @@ make up such a portion, and the refusal names a time within the shorter window.
 from __future__ import annotations
 
 from collections import deque
+from math import isfinite
 from typing import NamedTuple
 
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
@@ -81,6 +82,9 @@ class ResetSchedule:
 
         An `instant` is its time by the provider's own clock.
         """
+        if not (isfinite(low) and isfinite(high)):
+            # An absurd reset: it says nothing.
+            return
         last, before = self._sign, self._instant
         if instant is not None:
             self._instant = instant
@@ -152,7 +156,10 @@ class ResetSchedule:
 
     def _narrowed(self, low: float, high: float, last: tuple[float, float]) -> tuple[float, float]:
         # The last sign, some periods on, says the same of this boundary, unless they contradict: then the newer.
-        periods = round((low + high - last[0] - last[1]) / 2 / self.period)
+        apart = (low + high - last[0] - last[1]) / 2 / self.period
+        if not isfinite(apart):
+            return low, high
+        periods = round(apart)
         first, second = last[0] + periods * self.period, last[1] + periods * self.period
         return _both((low, high), (first, second))
 

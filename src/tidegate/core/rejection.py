@@ -1,12 +1,14 @@
 """Rejection of a credential by its provider: it is wrong or revoked, its money is spent, or its daily quota is.
 
-Theory of operation. Such an answer seldom concerns one call only, but a single one proves little. So one more call with
-the same credential is sent alone, and others with it wait for a few of its round trips. If it is rejected as well, and
-no call of the key was answered in between, the rejection is confirmed. The key then gives the answer to the calls of
-the next `HOLDS` seconds that carry the same credential. After them one call asks the provider again, while the others
-still get the kept answer. A rejection returns quickly, so an asking call that is not rejected within a few of its round
-trips was admitted. Any other answer to a later attempt ends the rejection. Calls with other credentials are sent as
-usual, though they use the same quota: a refreshed token is valid where the old one is not.
+Theory of operation. Such an answer seldom concerns one call only, but a single one proves little: a gateway may reject
+for a moment, or one of its servers always. So one call at a time asks the provider, and others with the same credential
+wait for a few of its round trips. Any other answer to a later attempt ends the rejection. A rejection returns quickly,
+so an asking call that is not rejected within a few of its round trips was admitted.
+
+After `REPEATED_AFTER` seconds of such answers alone the rejection is repeated without a request, but only to a call
+that began before the newest rejected attempt was sent: without tidegate that call would have been sent no later. Every
+other call waits for the attempt that asks, or asks itself. Calls with other credentials are sent as usual, though they
+use the same quota: a refreshed token is valid where the old one is not.
 
 Another process that shares the key may get the answer. Its text and its credential stay there, so calls of this process
 ask for a text of their own, while the others wait for it.
@@ -20,11 +22,16 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from tidegate.core.backoff import GRACE_BOUNDS, GRACE_FIRST, GRACE_ROUND_TRIPS
-from tidegate.core.values import Cause, Kind, Outcome, ReplayableRefusal
+from tidegate.core.values import INFINITY, Cause, Kind, Outcome, ReplayableRefusal
 
-HOLDS = 1.0
-"""Seconds for which a rejection is repeated before one call asks again. Raising it sends fewer requests in vain, and
-finds out later that the key works again. Chosen: one request per second in vain costs little."""
+REPEATED_AFTER = 5.0
+"""Seconds for which every answer is the rejection before it is repeated to a waiting call. Raising it asks more often
+with a dead key, and a rejection that ends sooner costs only the calls that asked. Derived: a sixth of the 30 s within
+which an error that no wait can cure is shown, since a failover or a new key takes seconds at a gateway."""
+
+REST_SECONDS = 1.0
+"""Seconds after a rejection for which a caller with another choice, such as a fallback, takes the other. Raising it
+sends fewer requests in vain, and finds out later that the key works again. Chosen: one a second costs little."""
 
 FRUITLESS = 2
 """Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Raising it waits
@@ -61,8 +68,10 @@ class KeyRejection:
 
     __slots__ = (
         "_asked",
+        "_asked_at",
         "_fruitless",
         "_grace",
+        "_own_since",
         "_own_until",
         "_probe_order",
         "_probed_at",
@@ -95,6 +104,8 @@ class KeyRejection:
         self._fruitless = 0
         # Numbers of the last attempts that were sent before the first such answer, and before the first own one.
         self._sent_until = self._own_until = 0
+        # Instants of the first own rejection with the credential of `own`, and when the newest such attempt was sent.
+        self._own_since, self._asked_at = since, float("-inf")
 
     @property
     def answer(self) -> ReplayableRefusal | None:
@@ -107,14 +118,9 @@ class KeyRejection:
         return self.answer or self.outcome.answer
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Return whether only another process has the answer."""
-        return self.own is None and self.outcome.answer is not None
-
-    @property
-    def is_unanswerable(self) -> bool:
-        """Return whether the named reset proved false and no answer is kept to repeat: asking again is useless."""
-        return self.outcome.answer is None and self.reset_at is None and self._fruitless >= FRUITLESS
+    def has_false_reset(self) -> bool:
+        """Return whether the named reset proved false: a call that waits for it would wait in vain again."""
+        return self.reset_at is None and self._fruitless >= FRUITLESS
 
     @property
     def gate(self) -> str:
@@ -135,37 +141,39 @@ class KeyRejection:
         if not same:
             self._sent_until = last_order
         if outcome.answer is None or outcome.answer.body:
-            self._note_own(outcome, order, last_order)
+            self._note_own(outcome, order, last_order, sent_at, now)
         elif not same:
             # The answer to this process does not hold any more.
             self.own, self.confirmed = None, False
         self.outcome, self.order = outcome, order
-        if not sent_together:
-            # While one is not confirmed, the call that is to confirm it stays the asking one.
-            self.probe_at = now + HOLDS if repeats else now
+        if not sent_together and order >= self._probe_order:
+            # The answer to an earlier attempt leaves the attempt that asks the only one.
+            self.probe_at = now
             self._probed_at = float("-inf")
         named = outcome.retry_after if outcome.kind is Kind.DAILY_LIMIT else None
         self.reset_at = now + named if named and self._fruitless < FRUITLESS else None
         self.in_force = self.in_force or repeats or self.reset_at is not None
 
-    def _note_own(self, outcome: Outcome, order: int, last_order: int) -> None:
+    def _note_own(self, outcome: Outcome, order: int, last_order: int, sent_at: float, now: float) -> None:
         """Record a rejecting answer to this process."""
         before, answer = self.answer, outcome.answer
         if before is None or answer is None or answer.credential != before.credential:
             self.confirmed, self._own_until, self._asked = False, last_order, None
+            self._own_since, self._asked_at = now, sent_at
         elif order > self._own_until:
             self.confirmed = True
+        self._asked_at = max(self._asked_at, sent_at)
         self.own = outcome if answer is not None else None
 
     def waits(self, deadline: float) -> bool:
         """Return whether a call with that deadline waits for the reset."""
         return self.reset_at is not None and self.reset_at <= deadline
 
-    def replays(self, deadline: float, now: float) -> bool:
-        """Return whether a call with that deadline gets the kept answer at `now`; else it waits, or asks."""
+    def replays(self, deadline: float, began_at: float, now: float) -> bool:
+        """Return whether a call that began at `began_at` gets the kept answer at `now`; else it waits, or asks."""
         if not self.confirmed or self.waits(deadline):
             return False
-        return now < self.probe_at or self._probe_in_flight(now)
+        return began_at < self._asked_at and now >= self._own_since + REPEATED_AFTER
 
     def opens_at(self, deadline: float, now: float) -> float:
         """Return when a call with that deadline may be sent, if it does not get the kept answer."""
@@ -174,8 +182,13 @@ class KeyRejection:
             assert self.reset_at is not None, "it waits for a reset"
             return max(self.reset_at, judged_at if self._probed_at >= self.reset_at else now)
         if self.confirmed:
-            return max(self.probe_at, judged_at)
+            return max(now, judged_at)
         return self._asked[1] + self._grace if self.holding is not None and self._asked is not None else now
+
+    def rests_until(self, now: float) -> float:
+        """Return until when a caller that does not wait, and may have another choice, leaves the key alone."""
+        opens = self.opens_at(INFINITY, now)
+        return max(opens, self.probe_at + REST_SECONDS) if self.confirmed and self.reset_at is None else opens
 
     def may_probe(self, now: float) -> bool:
         """Return whether an attempt sent at `now` asks if the rejection lasts."""
@@ -183,6 +196,12 @@ class KeyRejection:
         if self.reset_at is not None and now >= self.reset_at:
             begins = max(begins, self.reset_at)
         return now >= begins > self._probed_at
+
+    def may_ask(self, now: float) -> bool:
+        """Return whether a call of this process that is sent at `now` asks for the others, beyond learned limits."""
+        if self.answer is None:
+            return self.outcome.answer is not None and self._asked is None
+        return self.confirmed and self.may_probe(now)
 
     def note_sent(self, order: int, now: float) -> None:
         """Record that the attempt numbered `order` goes out; the first one that may ask does so alone."""
@@ -200,9 +219,6 @@ class KeyRejection:
             self._probed_at = float("-inf")
         if self._asked is not None and order == self._asked[0]:
             self._asked = None
-
-    def _probe_in_flight(self, now: float) -> bool:
-        return now < self._probed_at + self._grace
 
 
 def in_force(rejection: KeyRejection | None) -> KeyRejection | None:

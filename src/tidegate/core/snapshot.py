@@ -253,7 +253,7 @@ class KeySnapshot:
     (both 0 where it named none). One call tries after `ready_in`, which may be much earlier.
 
     While the provider rejects the whole key, `rejected` is the cause (`auth`, `money`, `day`). `rejected_for` is the
-    time until one call asks again, or until the reset that the provider named.
+    time for which calls wait for the one that asks, or until the reset that the provider named.
 
     `pace` is the calls per second that a learned rate admits now, 0 where none paces the key.
 

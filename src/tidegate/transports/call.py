@@ -420,7 +420,8 @@ class HttpCall(GovernedCall, ABC):
         if ended.ending is Ending.GIVEN_UP:
             if self.sdk_may_repeat and attempt.outcome.kind in CAPACITY:
                 self._leave_place()
-            else:
+            elif attempt.outcome.kind not in (Kind.QUOTA_EXHAUSTED, Kind.DAILY_LIMIT):
+                # The SDK's retries of a rejected key find out as well that it works again.
                 self.stop_retries(attempt.response)
             if reason:
                 self.add_headers(attempt.response, self.wait_headers(ended, reason))

@@ -11,9 +11,9 @@ import sys
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-MAX_WAIT = 0.5
+MAX_WAIT = 2.0
 """Seconds that a call to a stub server waits, at most; the SDK may repeat it then. Raising it makes such a test
-longer, and some have bounds of their own. Derived: the first wait of the openai and anthropic SDKs."""
+longer, and some have bounds of their own. Derived: four times the first wait of the openai and anthropic SDKs."""
 
 simulators: set[str] = set()
 """Hosts with ports of the simulators that run."""
