@@ -387,3 +387,13 @@ def test_window_after_one_that_admitted_little_begins_with_a_single_call(bounded
     bounded.on_refused(40.1, 40.12, 1.0)
     assert bounded.level(41.2) == 1.0
     assert bounded.level(41.2 + 60.0) == 10.0, "the window in between was not refused"
+
+
+@pytest.mark.parametrize("absurd", [1e300, 1e308, float("inf"), float("-inf")])
+def test_boundary_beyond_all_numbers_teaches_nothing_and_breaks_nothing(absurd: float) -> None:
+    schedule = ResetSchedule(60.0, declared=True)
+    for _ in range(2):
+        schedule.lies(absurd, absurd, told=True)
+        schedule.passed(1.0)
+    schedule.lies(99.0, 101.0, told=True)
+    assert (schedule.low, schedule.high) == (99.0, 101.0)
