@@ -5,8 +5,7 @@
     ├ NotAdmitted                         a call was not admitted.
     │ ├ DeadlineExceeded (TimeoutError)   it would have waited past its deadline.
     │ │ └ PoolDeadlineExceeded            the deadline of its pool passed before its row had ended.
-    │ ├ CapacityTimeout (TimeoutError)    a row of a pool found no capacity in time.
-    │ └ KeyRefused                        the provider rejects the whole key, as its answer to another call shows.
+    │ └ CapacityTimeout (TimeoutError)    a row of a pool found no capacity in time.
     ├ PermitMisuse (RuntimeError)         a permit was settled twice.
     ├ UnusableAnswer                      an answer cannot be used, but another one may be.
     ├ StoreError                          the database failed; the driver's error is its cause.
@@ -125,22 +124,6 @@ class CapacityTimeout(NotAdmitted, TimeoutError):
             "it is not tried again",
             key=key,
         )
-
-
-class KeyRefused(NotAdmitted):
-    """Error of a call that was not admitted: the provider just refused the whole key in its answer to another call.
-
-    `cause` is `auth`, `money` or `day`. `status` and `body` (JSON) are those of the other call's answer. The other
-    call's exception is not raised again: it belongs to that call, with its response, its request and its traceback.
-    """
-
-    def __init__(self, *, key: object, cause: str, status: int | None, body: bytes) -> None:
-        self.cause = cause
-        self.status = status
-        self.body = body
-        said = body.decode("utf-8", "replace")
-        why = f"the provider refuses the key ({cause}, status {status})"
-        super().__init__(f"call to {key} not admitted: {why}, as its answer to another call says: {said}", key=key)
 
 
 class PermitMisuse(Error, RuntimeError):

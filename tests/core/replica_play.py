@@ -174,7 +174,7 @@ class Play:
     def _ask(self) -> None:
         cost = self._draw_cost()
         controller, now = self.controller, self.clock
-        if controller.rejection is not None and not controller.rejection.may_probe(now):
+        if controller.rejection is not None and controller.rejection.opens_at(now) > now:
             self._after(0.5, self._ask)
             return
         ready, _ = controller.ready_at(cost, now)

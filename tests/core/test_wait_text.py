@@ -24,7 +24,7 @@ def test_durations_have_a_unit_or_a_colon(seconds: float, said: str) -> None:
         (("breaker", None), "provider down: next probe when an answer arrives"),
         (("breaker", 12.0, 0.0, "status 500"), "provider down (status 500): next probe in 12 s"),
         (("quota day", 7200.0), "quota of the day spent: provider's reset in 2:00:00"),
-        (("rejected", 0.0, 0.0, "auth"), "key rejected (auth): one call asks again now"),
+        (("rejected", 0.0, 0.0, "auth"), "key rejected (auth): next call now"),
         (("quota requests", 0.5), "quota requests used up: next call in 0.5 s"),
         (("concurrency", 3.0), "all slots taken: next call when an answer arrives"),
         (("pace", 0.5), "learned rate reached: next call in 0.5 s"),

@@ -12,7 +12,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anthropic
@@ -26,7 +25,6 @@ from google import genai
 import tidegate
 from tests.sdk.asking import MESSAGES, answer_body
 from tests.transports.answering import Server
-from tidegate.testing import VirtualClock
 from tidegate.transports import bearer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
@@ -279,27 +277,6 @@ def test_rejection_of_a_call_that_hardly_waited_is_final(registry: tidegate.Rate
         with pytest.raises(openai.AuthenticationError):
             client.chat.completions.create(model="m", messages=MESSAGES)  # type: ignore[arg-type]
     assert len(server.seen) == 2
-
-
-@pytest.mark.usefixtures("impatient")
-def test_calls_that_waited_for_a_dead_key_are_tried_again_by_their_sdk() -> None:
-    """It may have another token by then."""
-    clock = VirtualClock()
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1), clock=clock)
-    told = json.dumps({"error": {"message": "Incorrect API key", "code": "invalid_api_key"}}).encode()
-
-    def refuse(number: int, path: str) -> tuple[int, dict[str, str], bytes]:
-        clock.advance(3.0)
-        return 401, JSON, told
-
-    with Server(refuse) as server, ThreadPoolExecutor(12) as pool:
-        client = registry.wrap(httpx.Client(headers={"authorization": "Bearer opaque"}))
-        answers = list(pool.map(lambda row: client.post(server.chat, json={"model": "m", "user": str(row)}), range(12)))
-        sent = len(server.seen)
-    assert {each.status_code for each in answers} == {401}
-    replayed = [each for each in answers if "x-tidegate-replayed" in each.headers]
-    assert len(replayed) == 12 - sent > 0
-    assert {each.headers["x-should-retry"] for each in replayed} == {"true"}
 
 
 def test_body_that_cannot_be_read_twice_is_refused_where_its_token_ends(registry: tidegate.RateLimitRegistry) -> None:

@@ -30,7 +30,7 @@ from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeRe
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, CUSTOM, ELSEWHERE, INFINITY, OK, UNSERVING, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
-from tidegate.errors import DeadlineExceeded, KeyRefused, add_note
+from tidegate.errors import DeadlineExceeded, add_note
 
 
 class GovernedCall(Waiter):
@@ -383,13 +383,9 @@ class FunctionCall(GovernedCall):
     def finish(self, ended: ExchangeResult) -> Any:
         """Return the function's result, or raise its exception.
 
-        Raise `DeadlineExceeded` where it was never called, and `KeyRefused` where the provider rejects the whole key.
+        Raise `DeadlineExceeded` where it was never called.
         """
         attempt = ended.attempt
-        if ended.ending is Ending.REPLAYED and attempt is not None and attempt.outcome.kind not in CAPACITY:
-            outcome = attempt.outcome
-            body = outcome.answer.body if outcome.answer is not None else b""
-            raise KeyRefused(key=self.key, cause=outcome.cause.value, status=outcome.status, body=body)
         if ended.ending in (Ending.EXPIRED, Ending.REPLAYED) or attempt is None:
             raise DeadlineExceeded(
                 key=self.key,

@@ -53,7 +53,7 @@ class KeyQueue:
     __slots__ = (
         "_ahead_elsewhere",
         "_monitor",
-        "_replayed_order",
+        "_released_order",
         "_soonest_deadline",
         "_untaken",
         "_untaken_of_several",
@@ -87,8 +87,8 @@ class KeyQueue:
         self._watchers: list[ExecutorGroup] = []
         # No queued call has an earlier deadline.
         self._soonest_deadline = INFINITY
-        # Number of the attempt whose rejection the queued calls were given last.
-        self._replayed_order = 0
+        # Number of the attempt whose rejection named the newest reset.
+        self._released_order = 0
         self._monitor = LoopMonitor(admission, self.executors)
         self.wait_log: WaitLog | None = None
         self.tokens = TokenCounter()
@@ -121,8 +121,8 @@ class KeyQueue:
         """Return the gate that holds back one more request at `now`, and until when."""
         ready, gate = self.admission.ready_at(UNPRICED, now)
         rejection = self.admission.rejection
-        if rejection is not None and rejection.opens_at(INFINITY, now) > ready:
-            ready, gate = rejection.opens_at(INFINITY, now), rejection.gate
+        if rejection is not None and rejection.opens_at(now) > ready:
+            ready, gate = rejection.opens_at(now), rejection.gate
         pause = latest_pause(self.admission)
         stated = pause.stated if gate == "pause" and pause.stated_for(now) else 0.0
         opens = None if ready == INFINITY else max(0.0, ready - now)
@@ -157,6 +157,12 @@ class KeyQueue:
         """
         waiter.joined_at = now
         self.admission.counts.unsent += waiter.is_unsent
+        rejection = self.admission.rejection
+        if rejection is not None and rejection.reset_at is not None and not rejection.waits(waiter.deadline):
+            self._price(waiter)
+            if self.admission.admits(waiter.cost, now)[0] <= now:
+                self._give_permit(waiter, now, out)
+                return []
         if waiter.immediate:
             self._admit_or_refuse_now(waiter, now, out)
             return []
@@ -309,8 +315,8 @@ class KeyQueue:
         if self._untaken:
             self.reclaim_permits(now, out, running_thread, outside_waiters)
         rejection = admission.rejection
-        if rejection is not None and rejection.order != self._replayed_order:
-            self._replay_to_queue(rejection, now, changed_groups, to_wake)
+        if rejection is not None and rejection.order != self._released_order:
+            self._admit_without_time(rejection, now, out, changed_groups, to_wake)
         while (group := waiting.head_group()) is not None:
             head, executor = group.first, group.executor
             assert head is not None, "an empty group is taken out of the line"
@@ -348,9 +354,11 @@ class KeyQueue:
                 until = ready
                 break
             # Keep this order: `KeyTable.dequeue` reads `is_queued` first, then `permit`, without the lock.
-            asks = rejection is not None and self._asks(rejection, head, now)
             waited = now - head.joined_at
-            permit = head.permit = admission.admit(head.cost, now, waited, out, blocks, asks, call=head.number)
+            beyond = (
+                rejection is not None and rejection.in_force and admission.ready_at(head.cost, now, blocks)[0] > now
+            )
+            permit = head.permit = admission.admit(head.cost, now, waited, out, blocks, beyond, call=head.number)
             if executor is not None:
                 permit.thread = executor.thread
             self._note_permit(head, now)
@@ -386,9 +394,7 @@ class KeyQueue:
 
     def _admit_beyond(self, waiter: Waiter, now: float, out: Out, to_wake: list[Waiter]) -> None:
         """Admit a queued call beyond the slots."""
-        waited = now - waiter.joined_at
-        waiter.permit = self.admission.admit(waiter.cost, now, waited, out, beyond=True, call=waiter.number)
-        self._note_permit(waiter, now)
+        self._give_permit(waiter, now, out)
         self.waiting.dequeue(waiter)
         to_wake.append(waiter)
 
@@ -428,32 +434,37 @@ class KeyQueue:
         """Return when a queued call may go, and the gate that holds it."""
         if waiter.priced_version != self.admission.estimate.version:
             self._price(waiter)
-        rejection = self.admission.rejection
-        if rejection is not None and (rejection.waits(waiter.deadline) or waiter.receives(rejection.holding)):
-            opens = rejection.opens_at(waiter.deadline, now)
+        rejection, admission = self.admission.rejection, self.admission
+        if rejection is None:
+            return admission.ready_at(waiter.cost, now, blocks)
+        if rejection.waits(waiter.deadline):
+            opens = rejection.opens_at(now)
             if opens > now:
                 return opens, rejection.gate
-            if self._asks(rejection, waiter, now):
-                return self.admission.admits(waiter.cost, now)
-        return self.admission.ready_at(waiter.cost, now, blocks)
+        ready, gate = admission.ready_at(waiter.cost, now, blocks)
+        if ready > now and rejection.lets_go(len(admission.permits_in_flight)):
+            return admission.admits(waiter.cost, now)
+        return ready, gate
 
-    def _asks(self, rejection: KeyRejection, waiter: Waiter, now: float) -> bool:
-        """Return whether a call asks the provider if the key is rejected still: no learned limit holds the call."""
-        return rejection.may_ask(now) and not rejection.waits(waiter.deadline) and waiter.receives(rejection.holding)
-
-    def _replay_to_queue(
-        self, rejection: KeyRejection, now: float, changed_groups: list[ExecutorGroup], to_wake: list[Waiter]
+    def _admit_without_time(
+        self, rejection: KeyRejection, now: float, out: Out, changed_groups: list[ExecutorGroup], to_wake: list[Waiter]
     ) -> None:
-        """Give the newest rejecting answer to those queued calls that do not wait for the reset."""
-        self._replayed_order = rejection.order
-        if rejection.answer is None:
-            return
+        """Admit queued calls whose deadlines come before the named reset: only other calls wait for that."""
+        self._released_order = rejection.order
         for waiter in list(self.waiting.in_order()):
-            if rejection.replays(waiter.deadline, waiter.joined_at, now) and waiter.receives(rejection.answer):
-                self._remove(waiter, changed_groups)
-                rejection.replayed += 1
-                waiter.replay = rejection.own
-                to_wake.append(waiter)
+            if rejection.reset_at is not None and not rejection.waits(waiter.deadline):
+                self._price(waiter)
+                if self.admission.admits(waiter.cost, now)[0] <= now:
+                    self._give_permit(waiter, now, out)
+                    self._remove(waiter, changed_groups)
+                    to_wake.append(waiter)
+
+    def _give_permit(self, waiter: Waiter, now: float, out: Out) -> None:
+        """Give a call a permit beyond learned limits."""
+        waiter.place = waiter.place or self.waiting.next_place()
+        waited = now - waiter.joined_at
+        waiter.permit = self.admission.admit(waiter.cost, now, waited, out, beyond=True, call=waiter.number)
+        self._note_permit(waiter, now)
 
     def _admit_or_refuse_now(self, waiter: Waiter, now: float, out: Out) -> None:
         """Admit a call that does not wait, unless a quota, the pause, the breaker or the highest concurrency holds it.
@@ -593,8 +604,6 @@ class KeyQueue:
         if self._untaken and waiter.executor is not None and self._first_untaken().executor is not waiter.executor:
             self._untaken_of_several = True
         self._untaken[waiter] = now
-        if self.admission.rejection is not None and waiter.permit is not None:
-            self.admission.rejection.note_asked(waiter.permit.order, now)
 
     def _price(self, waiter: Waiter) -> None:
         estimate = self.admission.estimate

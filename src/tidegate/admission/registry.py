@@ -383,8 +383,7 @@ class RateLimitRegistry(KeyTable):
         may be a plain name. A higher `priority` goes first within a key.
 
         Raise `DeadlineExceeded` if `max_wait` seconds pass before the first attempt. A call that was refused until then
-        raises (or returns) the provider's last refusal. Raise `KeyRefused` for a call that was not sent because the
-        provider rejects the whole key. Raise `ConfigurationError` for an unusable argument.
+        raises (or returns) the provider's last refusal. Raise `ConfigurationError` for an unusable argument.
         """
         from tidegate.admission.call import FunctionCall
 

@@ -31,7 +31,7 @@ def log_rest() -> None:
     for source in list(_sources):
         _sources.discard(source)
         for key, rejection in source.rejections():
-            log_end(key, rejection, "still rejected at the end of the process")
+            log_end(key, rejection, "still rejected at the end of the process", logging.WARNING)
 
 
 atexit.register(log_rest)
@@ -40,16 +40,16 @@ atexit.register(log_rest)
 def log_begin(source: RejectionSource, key: Key, rejection: KeyRejection) -> None:
     """Log that a key is rejected; `log_end` follows when that ends, or with the process."""
     _sources.add(source)
-    then = "one call with that credential at a time asks again, and the others wait for its answer"
+    then = "calls are sent and get the provider's answer"
     if rejection.reset_at is not None:
-        then = f"calls with enough time wait for the provider's reset; without it {then}"
+        then = "calls with enough time wait for the provider's reset"
     logger.info("%s rejected: %s; %s", key, _reason(rejection), then)
 
 
-def log_end(key: Key, rejection: KeyRejection, what: str) -> None:
+def log_end(key: Key, rejection: KeyRejection, what: str, level: int = logging.INFO) -> None:
     """Log that a rejection is over, with its numbers."""
-    counted = f"{rejection.replayed} call{'' if rejection.replayed == 1 else 's'}"
-    logger.warning("%s was rejected: %s; %s answered without a request; %s", key, _reason(rejection), counted, what)
+    counted = f"{rejection.count} attempt{'' if rejection.count == 1 else 's'}"
+    logger.log(level, "%s was rejected: %s; %s rejected; %s", key, _reason(rejection), counted, what)
 
 
 def _reason(rejection: KeyRejection) -> str:

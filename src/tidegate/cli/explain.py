@@ -23,7 +23,6 @@ from tidegate.admission.accounts import account_of, shared_by
 from tidegate.core.credentials import masked
 from tidegate.core.display import json_line, printable
 from tidegate.core.feedback import ABSURD_HINT
-from tidegate.core.rejection import rejects_key
 from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
 from tidegate.settings import Settings
 from tidegate.transports.call import RequestRoute, base_url
@@ -42,10 +41,6 @@ RETURNED = {
     Kind.TRANSIENT: "return the failure: the SDK or `execute` may retry it",
     Kind.PERMANENT: "return the failure: another attempt would fail too",
 }
-
-
-ASKS = "; after a second one, calls with the same credential get it too, and one call a second asks the provider again"
-"""How a key that the provider rejects as a whole is tried."""
 
 
 class BadLine(ValueError):
@@ -156,21 +151,17 @@ def _will(outcome: Outcome, settings: Settings, returns_on: str) -> str:
         if wait <= settings.max_wait:
             return f"wait {_in_words(wait)} for the named reset, then retry with a single call; no call goes before"
         late = f"the named reset is in {_in_words(wait)}, after max_wait ({_in_words(settings.max_wait)})"
-        return f"return the refusal: {late}{_asks(outcome)}"
+        return f"return the refusal: {late}"
     if returns_on:
-        return f"return the refusal: the provider names {returns_on} as its end{_asks(outcome)}"
+        return f"return the refusal: the provider names {returns_on} as its end"
     if outcome.kind not in CAPACITY:
-        return RETURNED[outcome.kind] + _asks(outcome)
+        return RETURNED[outcome.kind]
     if wait is None or wait >= ABSURD_HINT:
         return "wait for the quotas of the key, or for a growing backoff, then retry"
     if wait > max_pause:
         tried = f"a single call tries after at most {_in_words(max_pause)}, and then as often until one is admitted"
         return f"wait, at the longest the named {_in_words(wait)}: {tried}"
     return f"wait {_in_words(wait)}, then retry"
-
-
-def _asks(outcome: Outcome) -> str:
-    return ASKS if outcome.answer is not None and rejects_key(outcome) else ""
 
 
 def _in_words(seconds: float) -> str:

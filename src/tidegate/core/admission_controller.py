@@ -138,7 +138,7 @@ class AdmissionController(LimiterState):
     def note_silent(self, permit: Permit, slow: bool, now: float, draw: float, out: Out) -> Silence:
         """Record that an attempt got no answer in all the time that its caller gives it; return what that means.
 
-        The attempt goes on, and counts only once. If later attempts are answered, it is slow by itself, and so are all
+        The attempt continues, and counts once. If later attempts are answered, it is slow by itself, and so are all
         attempts at the same work (`slow`): while the breaker is closed, they do not count.
         """
         if permit.learned or self.answered_order > permit.order:

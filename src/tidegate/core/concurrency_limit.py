@@ -300,7 +300,7 @@ class ConcurrencyLimit:
             self._held = max(0, self._held - 1)
 
     def limit_to(self, highest: int) -> None:
-        """Set the highest number of slots; growth goes on where it was held back by a lower one."""
+        """Set the highest number of slots; growth continues where it was held back by a lower one."""
         self.highest = highest
         self._set(self._value)
 

@@ -250,7 +250,7 @@ class KeyResumed(Event):
 
 @dataclass(frozen=True, slots=True)
 class KeyRejected(Event):
-    """Rejection of the whole key: one call at a time asks until one is admitted (`until`: the reset)."""
+    """Rejection of the whole key: it lasts until an attempt is admitted (`until`: the reset)."""
 
     kind: Kind
     cause: Cause
@@ -260,9 +260,9 @@ class KeyRejected(Event):
 
 @dataclass(frozen=True, slots=True)
 class KeyAccepted(Event):
-    """End of a key's rejection; `replayed` calls had got the rejection without a request."""
+    """End of a key's rejection; `rejected` attempts got it."""
 
-    replayed: int
+    rejected: int
 
 
 @dataclass(frozen=True, slots=True)

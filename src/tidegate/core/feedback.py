@@ -142,15 +142,16 @@ def accepted(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, 
     if outcome.kind is Kind.TRANSIENT or outcome.kind is Kind.ABANDONED:
         rejection.note_probe_lost(permit.order)
         return
-    # An attempt sent before the rejected one may end long after it, and proves nothing about the key's state since. But
-    # a rejection that is not in force needs two answers in a row.
-    if permit.order > rejection.order or (outcome.kind is OK and not rejection.in_force):
+    # An attempt sent before the first rejection may end long after it, and proves nothing about the key's state since.
+    # But a rejection that is not in force needs two answers in a row.
+    since = permit.sent_at > rejection.since or not rejection.in_force
+    if permit.order > rejection.order or (outcome.kind is OK and since):
         gates.rejection = None
         if not rejection.in_force:
             return
         gates.counts.note_closing()
         if out is not None:
-            out.append(events.KeyAccepted(gates.key, now, rejection.replayed))
+            out.append(events.KeyAccepted(gates.key, now, rejection.count))
 
 
 def failed(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:

@@ -434,7 +434,7 @@ class Pacer:
         self.spacing.wait_alone(min(until - now, 1.0 / SLOWEST))
 
     def _refuse_windowed(self, alone: bool, let_in: int, sent_at: float, now: float) -> bool:
-        """Return whether the model of a window goes on after a refusal."""
+        """Return whether the model of a window continues after a refusal."""
         window = self._window
         if window.waiting:
             until = window.refused(sent_at)

@@ -43,7 +43,7 @@ class RampPhase:
         self.seconds *= CLIMB_SLOWER
 
     def sent(self, spacing: PacingBucket, number: int, burst: float, proven: bool, now: float) -> bool:
-        """Return whether the model goes on with a call that goes out; `proven`: the one that went alone was admitted.
+        """Return whether the model continues with a call that goes out; `proven`: the one that went alone was admitted.
 
         The provider's bucket holds `burst` calls.
         """

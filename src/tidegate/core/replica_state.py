@@ -118,7 +118,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
         "_seen": AT,
     },
     "HintTrust": {"_begun": (AT, None), "_until": AT, "ends": AT},
-    "KeyRejection": {"_probed_at": AT, "probe_at": AT, "reset_at": AT, "since": AT},
+    "KeyRejection": {"_probed_at": AT, "_rejected_at": AT, "reset_at": AT, "since": AT},
     "LatencyKnee": {"_again_at": AT, "_cut_at": AT},
     "LoggedCharge": {"charged_at": AT},
     "OutageClock": {"_down": (AT, None), "_since": (AT, None), "_stated_from": AT, "stated_until": AT},
@@ -231,7 +231,6 @@ OWN = (
 """The fields of a controller that belong to one process, and its quotas, which two levels may have."""
 
 KEPT: dict[str, tuple[str, ...]] = {
-    "KeyRejection": ("own", "_asked", "_own_until", "confirmed"),
     "Outcome": ("error",),
     "Pause": ("suspended_until",),
     "Permit": ("generation", "loop", "place", "thread", "trace"),

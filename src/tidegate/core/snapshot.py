@@ -467,7 +467,7 @@ def key_snapshot(
     """Return the state of one key at `now`, with `waiting` calls: the first costs `head`, each `mean` on average."""
     ready, gate = admission.ready_at(head, now)
     rejection = admission.rejection
-    opens = now if rejection is None else rejection.opens_at(INFINITY, now)
+    opens = now if rejection is None else rejection.opens_at(now)
     if rejection is not None and opens > ready:
         ready, gate = opens, rejection.gate
     foreseen = estimate_eta(queue_forecast(admission, waiting, mean, now))

@@ -91,7 +91,7 @@ def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str 
     if gate == DAY:
         return f"quota of the day spent{why}: provider's reset {when}"
     if gate == REJECTED:
-        return f"key rejected{why}: one call asks again {when}"
+        return f"key rejected{why}: next call {when}"
     if gate == "concurrency":
         return "all slots taken: next call when an answer arrives"
     if gate == "pace":

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from tidegate.classification import UNREACHED, UNREADABLE, Evidence, classify_error
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
-from tidegate.errors import KeyRefused, NotAdmitted, UnusableAnswer
+from tidegate.errors import NotAdmitted, UnusableAnswer
 
 
 class NextStep(StrEnum):
@@ -67,7 +67,7 @@ def classify(
     if error is None:
         # A function may swallow a refusal; its return value is then no answer.
         return _of_outcome(last, probe) if last is not None and last.kind in CAPACITY else ANSWERED
-    if isinstance(error, NotAdmitted) and not isinstance(error, KeyRefused):
+    if isinstance(error, NotAdmitted):
         return FailureClass(NextStep.CAPACITY, "rate")
     if isinstance(error, UnusableAnswer):
         return FailureClass(NextStep.UNUSABLE, type(error).__name__)

@@ -141,7 +141,7 @@ class KeyGates:
         if not isinstance(answer, NotReady):
             return answer
         if answer.gate == REJECTED:
-            # A call that starts now sends nothing: it receives the provider's last rejection, which classifies it.
+            # A row has no other choice of its own: its call is sent, and gets the provider's answer.
             return True
         # An earlier waiter may be admitted now and must run first; asking again at once would only spin.
         wait = max(MIN_RETRY_SECONDS, answer.ready_at - self._registry.clock())

@@ -420,7 +420,9 @@ class HttpCall(GovernedCall, ABC):
         if ended.ending is Ending.GIVEN_UP:
             if self.sdk_may_repeat and attempt.outcome.kind in CAPACITY:
                 self._leave_place()
-            elif attempt.outcome.kind not in (Kind.QUOTA_EXHAUSTED, Kind.DAILY_LIMIT):
+            elif attempt.outcome.kind is not Kind.QUOTA_EXHAUSTED and (
+                attempt.outcome.kind is not Kind.DAILY_LIMIT or ended.waited
+            ):
                 # The SDK's retries of a rejected key find out as well that it works again.
                 self.stop_retries(attempt.response)
             if reason:
