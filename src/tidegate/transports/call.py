@@ -469,13 +469,10 @@ class HttpCall(GovernedCall, ABC):
         """Return a refusal as the stack's own response, with these headers and this JSON body."""
 
     def replayed_response(self, outcome: Outcome, opens_in: float | None) -> Any:
-        """Return the error object of another call of the key as the stack's own response."""
+        """Return the newest refusal of the key, for a call that does not wait, as the stack's own response."""
         answer = outcome.answer
         assert answer is not None, "only what was kept is repeated"
-        aged = answer.status == UNAUTHORIZED and self._may_have_aged(self.now())
-        if aged:
-            self._leave_place()
-        headers = {NO_RETRY: "true" if aged else "false", REPLAYED: "1"}
+        headers = {NO_RETRY: "false", REPLAYED: "1"}
         if answer.code:
             headers[ERROR_TYPE] = answer.code
         if opens_in is not None and 0.0 < opens_in < MAX_RETRY_AFTER_SECONDS:
