@@ -122,8 +122,9 @@ def test_what_is_stopping_foresees_no_end(start: Start) -> None:
 
 
 def test_a_termination_is_shown_until_what_is_under_way_has_ended(start: Start) -> None:
-    terminal = start(SLEEPING.format(nap="await asyncio.sleep(3600)"), columns=100)
-    terminal.until(seen("^tasks .* 0/200"))
+    nap = "print('under way', flush=True); await asyncio.sleep(3600)"
+    terminal = start(SLEEPING.format(nap=nap), columns=100)
+    terminal.until(lambda terminal: b"under way" in terminal.raw)
     terminal.process.send_signal(signal.SIGTERM)
     terminal.until(seen(r"^asleep  ending: work in flight has 30 s to finish; the claim is kept"))
     terminal.type(b"\x03")
