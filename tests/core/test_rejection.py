@@ -203,6 +203,18 @@ def test_call_without_time_for_the_reset_is_sent_past_those_that_wait(confirmed:
     assert first.poll() == "sent"
 
 
+def test_reset_that_moves_beyond_a_deadline_lets_that_call_go(scene: Scene) -> None:
+    first, second = scene.call(max_wait=10_000.0), scene.call(max_wait=2000.0)
+    first.reply(day(1800.0))
+    second.reply(day(1800.0))
+    assert (first.state, second.state) == ("waiting", "waiting")
+    for named in (1900.0, 2500.0):
+        assert second.state == "waiting"
+        scene.call(max_wait=5.0).reply(day(named))
+        second.poll()
+    assert (first.poll(), second.state) == ("waiting", "sent")
+
+
 def test_day_quota_waited_for_in_vain_is_believed_no_more(scene: Scene) -> None:
     """Gemini names seconds for a quota that comes back at midnight."""
     first = reject(scene, day(13.0))

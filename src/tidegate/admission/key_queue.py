@@ -315,7 +315,8 @@ class KeyQueue:
         if self._untaken:
             self.reclaim_permits(now, out, running_thread, outside_waiters)
         rejection = admission.rejection
-        if rejection is not None and rejection.order != self._released_order:
+        reset_at = rejection.reset_at if rejection is not None else None
+        if rejection is not None and reset_at is not None and self._soonest_deadline < reset_at:
             self._admit_without_time(rejection, now, out, changed_groups, to_wake)
         while (group := waiting.head_group()) is not None:
             head, executor = group.first, group.executor
@@ -450,14 +451,19 @@ class KeyQueue:
         self, rejection: KeyRejection, now: float, out: Out, changed_groups: list[ExecutorGroup], to_wake: list[Waiter]
     ) -> None:
         """Admit queued calls whose deadlines come before the named reset: only other calls wait for that."""
-        self._released_order = rejection.order
+        if self._released_order == rejection.order:
+            return
+        self._released_order, soonest = rejection.order, INFINITY
         for waiter in list(self.waiting.in_order()):
-            if rejection.reset_at is not None and not rejection.waits(waiter.deadline):
+            if not rejection.waits(waiter.deadline):
                 self._price(waiter)
                 if self.admission.admits(waiter.cost, now)[0] <= now:
                     self._give_permit(waiter, now, out)
                     self._remove(waiter, changed_groups)
                     to_wake.append(waiter)
+                    continue
+            soonest = min(soonest, waiter.deadline)
+        self._soonest_deadline = soonest
 
     def _give_permit(self, waiter: Waiter, now: float, out: Out) -> None:
         """Give a call a permit beyond learned limits."""
