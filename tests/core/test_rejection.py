@@ -204,15 +204,15 @@ def test_call_without_time_for_the_reset_is_sent_past_those_that_wait(confirmed:
 
 
 def test_reset_that_moves_beyond_a_deadline_lets_that_call_go(scene: Scene) -> None:
-    first, second = scene.call(max_wait=10_000.0), scene.call(max_wait=2000.0)
-    first.reply(day(1800.0))
-    second.reply(day(1800.0))
-    assert (first.state, second.state) == ("waiting", "waiting")
-    for named in (1900.0, 2500.0):
-        assert second.state == "waiting"
+    deadlines = (10_000.0, 2000.0, 1850.0)
+    calls = [scene.call(max_wait=each) for each in deadlines]
+    for each in calls:
+        each.reply(day(1800.0))
+    states = []
+    for named in (1800.0, 1900.0, 2500.0):
         scene.call(max_wait=5.0).reply(day(named))
-        second.poll()
-    assert (first.poll(), second.state) == ("waiting", "sent")
+        states.append([each.poll() for each in calls])
+    assert states == [["waiting"] * 3, ["waiting", "waiting", "sent"], ["waiting", "sent", "sent"]]
 
 
 def test_day_quota_waited_for_in_vain_is_believed_no_more(scene: Scene) -> None:
