@@ -104,7 +104,7 @@ ROWS: tuple[Row, ...] = (
     _row("resets", "openai_rows.py gather", lambda: servers.resets(12), 80),
     _row("limit-in-200", "openai_rows.py gather", lambda: servers.odd_answers("error"), 30),
     _row("empty-200", "openai_rows.py gather", lambda: servers.odd_answers("empty"), 30),
-    _row("paused", "openai_rows.py threads", lambda: servers.paused(0.3, 6.0)),
+    _row("paused", "openai_rows.py threads", lambda: servers.paused(16, 6.0)),
     # Failures at random.
     _row(
         "random-503",
@@ -180,8 +180,8 @@ ROWS: tuple[Row, ...] = (
     _row("abandoned-threads", "openai_abandoned.py 5", lambda: bucket(servers.limited, True, 3.0), seconds=150.0),
     _row("wait-for", "openai_rows.py wait_for", _limited),
     _row("wait-for-thread", "openai_rows.py to_thread", _limited),
-    _row("alarm", "openai_alarm.py", lambda: servers.paused(0.3, 6.0), 8),
-    _row("ctrl-c", "openai_interrupted.py", lambda: servers.paused(0.3, 60.0), hopeless=True, seconds=150.0),
+    _row("alarm", "openai_alarm.py", lambda: servers.paused(3, 6.0), 8),
+    _row("ctrl-c", "openai_interrupted.py", lambda: servers.paused(8, 60.0), hopeless=True, seconds=150.0),
     _row(
         "own-stub-run",
         OWN_TESTS,

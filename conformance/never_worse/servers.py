@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import random
 import time
 from collections.abc import Callable
@@ -323,13 +324,20 @@ def never_fits() -> Handler:
     return handle
 
 
-def paused(begins: float, ends: float) -> Handler:
-    """Refuse everything from `begins` to `ends` seconds after the first request, and name that time."""
+def paused(answered: int, seconds: float) -> Handler:
+    """Answer so many requests, refuse all others for `seconds` from then on, and name that time.
+
+    A pause that began at an instant would miss a program that ends before it.
+    """
+    ends = math.inf
 
     async def handle(request: Request) -> Reply:
+        nonlocal ends
         await asyncio.sleep(0.1)
-        if begins < request.at < ends:
-            return error(429, "Rate limit reached", "rate_limit_exceeded", retry_after=f"{ends - request.at:.0f}")
-        return Reply(body=answer_to(request))
+        if request.number <= answered or request.at >= ends:
+            return Reply(body=answer_to(request))
+        if ends == math.inf:
+            ends = request.at + seconds
+        return error(429, "Rate limit reached", "rate_limit_exceeded", retry_after=str(math.ceil(ends - request.at)))
 
     return handle
