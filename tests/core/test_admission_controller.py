@@ -266,13 +266,6 @@ def test_after_the_first_header_as_many_slots_as_stand_ready_open_fast_but_not_a
     assert admission.concurrency.limit >= 500
 
 
-def test_a_scarce_quota_that_nothing_paces_holds_slots_back(admission: AdmissionController) -> None:
-    settle(admission, admit(admission)[0], answer(fixed(100.0, 5.0)))
-    assert admission.concurrency.limit == 10
-    settle(admission, admit(admission)[0], answer(fixed(100.0, 5.0, reset_after=9.0)))
-    assert admission.concurrency.limit == 20
-
-
 def test_output_is_charged_when_the_answer_ends(admission: AdmissionController) -> None:
     told = QuotaReading("output", "output_tokens", "continuous", limit=6000.0, remaining=6000.0, window=60.0)
     settle(admission, admit(admission)[0], answer(told))
@@ -429,15 +422,6 @@ def test_while_quota_is_ample_one_answer_in_so_many_is_read_also_where_output_is
         informing += permit.informs
         settle(admission, permit, Outcome(Kind.OK, usage=Usage(output_tokens=10)))
     assert informing == 10
-
-
-def test_an_unread_stream_leaves_what_was_read_alone(admission: AdmissionController) -> None:
-    first, second = admit(admission, 2)
-    settle(admission, first, answer(fixed(100.0, 2.0)))
-    assert admission.concurrency.limit < 20
-    held_back = admission.concurrency.limit
-    admission.learn(second, OK, NOW, None)
-    assert admission.concurrency.limit == held_back
 
 
 def test_of_an_output_bound_that_was_held_the_unused_part_comes_back(admission: AdmissionController) -> None:

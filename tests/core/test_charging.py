@@ -258,14 +258,6 @@ def test_a_rule_fits_only_when_more_is_charged_than_is_unsure() -> None:
     assert model.evidence.spans == 1
 
 
-def test_a_rule_is_not_wrong_where_estimates_are() -> None:
-    """Half of the input is read from a cache and costs nothing, so an estimated token is worth half a token."""
-    model = ChargingModel("tokens", 0.0)
-    for number in range(20):
-        model.fell(1300.0, 1300.0, (2600.0, 2600.0, 9000.0, 1300.0, 3000.0), 1.0, LIMIT, number, None, 0.5)
-    assert (model.rule, model.settled) == (0, True)
-
-
 def test_a_refusal_after_a_full_quota_counts_alone() -> None:
     model = ChargingModel("output_tokens", 0.0)
     model.fell(-INFINITY, 500.0, (0.0, 500.0, 500.0, 0.0), 1.0, LIMIT, 0.1)
@@ -294,14 +286,6 @@ def test_what_an_answer_may_have_seen_come_back_is_not_counted_again() -> None:
     reading = QuotaReading("quota", "tokens", "continuous", LIMIT, 10_000.0, window=WINDOW)
     mirror.observe(reading, 1, 2.0, 2.2, None)
     assert mirror.anchored_level(2.0) == pytest.approx(10_000.0 + 196.0), "only what came back much later is added"
-
-
-def test_bounds_are_no_estimates_so_they_are_charged_unscaled() -> None:
-    mirror = returning_bucket()
-    mirror._worth.scale = 0.8
-    reading = QuotaReading("quota", "tokens", "continuous", LIMIT, 10_000.0, window=WINDOW)
-    mirror.observe(reading, 1, 2.0, 2.2, None)
-    assert mirror.debit(356.0, 0.0, 2, 3.0).amount == 356.0
 
 
 def test_the_table_is_not_excused_by_calls_that_may_have_overtaken() -> None:

@@ -281,25 +281,6 @@ def test_after_a_refusal_no_header_lifts_the_limit(limit: ConcurrencyLimit) -> N
     assert limit.limit == 3
 
 
-@pytest.mark.parametrize(("share", "slots"), [(1.0, 20), (0.1, 20), (0.05, 10), (0.0, 1), (-1.0, 1)])
-def test_a_scarce_quota_holds_back_a_part_of_the_slots(share: float, slots: int) -> None:
-    limit = ConcurrencyLimit(20, 100, 0.5)
-    limit.scale_down(share)
-    assert limit.limit == slots
-
-
-def test_one_slot_remains_however_scarce_the_quota_is() -> None:
-    limit = ConcurrencyLimit(1, 100, 0.5)
-    limit.scale_down(0.0)
-    assert limit.limit == 1
-
-
-def test_while_a_quota_is_scarce_no_slot_opens_by_itself(limit: ConcurrencyLimit) -> None:
-    limit.scale_down(0.05)
-    limit.filled(limit.limit, 0.0)
-    assert limit.opens_at(5.0) == INFINITY
-
-
 def test_what_is_of_no_use_is_not_given_out_and_comes_back_when_it_is(limit: ConcurrencyLimit) -> None:
     open_until(limit, 0.2)
     before = limit.limit

@@ -4,14 +4,13 @@ import pytest
 
 from tidegate.core.growth_limit import LATE, GrowthLimit
 from tidegate.core.rate_meter import Burst
-from tidegate.core.values import INFINITY
 
 GRACE = 0.03
 
 
 def found(at: float = 1.01, refused: float = 0.9) -> GrowthLimit:
     """Return the model of a limit that admitted 10 calls at 0, and then none until `at`."""
-    growth = GrowthLimit(Burst(10, 0.0, INFINITY), 0.0)
+    growth = GrowthLimit(Burst(10, 0.0), 0.0)
     growth.silent(refused)
     assert growth.found(at, 10)
     return growth
@@ -30,13 +29,13 @@ def test_the_silence_after_the_run_shows_a_natural_period() -> None:
 
 
 def test_without_a_refused_attempt_the_period_is_not_known() -> None:
-    growth = GrowthLimit(Burst(10, 0.0, INFINITY), 0.0)
+    growth = GrowthLimit(Burst(10, 0.0), 0.0)
     assert not growth.found(0.2, 10)
     assert not growth.known
 
 
 def test_a_silence_shorter_than_the_run_shows_no_period() -> None:
-    growth = GrowthLimit(Burst(10, 5.0, INFINITY), 5.0)
+    growth = GrowthLimit(Burst(10, 5.0), 5.0)
     growth.silent(5.2)
     assert not growth.found(5.4, 10)
 
@@ -80,6 +79,6 @@ def test_a_call_that_was_never_sent_does_not_count() -> None:
 
 
 def test_a_late_refusal_of_the_run_lowers_the_least() -> None:
-    growth = GrowthLimit(Burst(10, 0.0, INFINITY), 0.0)
+    growth = GrowthLimit(Burst(10, 0.0), 0.0)
     growth.late()
     assert growth.least == 9

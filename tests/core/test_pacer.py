@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tidegate.core.backoff import PROGRESS
-from tidegate.core.pacer import ANNOUNCED_SHARE, DROP, Pacer
+from tidegate.core.pacer import DROP, Pacer
 from tidegate.core.pacer_phases import (
     FIRST_WAIT_SHARE,
     FIRST_WAITS,
@@ -40,9 +40,9 @@ class Provider:
         self._due: list[tuple[float, int, float]] = []
         self._wave = -1.0
 
-    def begin(self, count: int = 20, seconds: float = 0.2, most: float = INFINITY) -> None:
-        """The first refusal of all, at 0; `most` is the announced rate."""
-        self.pacer.begin(Burst(count, seconds, most), self.now, self.now + TRIP, self.cause, 3 * TRIP)
+    def begin(self, count: int = 20, seconds: float = 0.2) -> None:
+        """The first refusal of all, at 0."""
+        self.pacer.begin(Burst(count, seconds), self.now, self.now + TRIP, self.cause, 3 * TRIP)
         self.now += TRIP
 
     def run(self, until: float) -> None:
@@ -80,7 +80,7 @@ class Provider:
 def pacer() -> Pacer:
     """Active since a refusal at 0 of the 21st call within a fifth of a second."""
     pacer = Pacer()
-    pacer.begin(Burst(20, 0.2, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
+    pacer.begin(Burst(20, 0.2), 0.0, TRIP, Cause.RATE, 3 * TRIP)
     return pacer
 
 
@@ -157,7 +157,7 @@ def test_where_a_lone_attempt_is_refused_too_the_count_begins_there(pacer: Pacer
 @pytest.mark.parametrize(("wave", "seconds"), [(0, 2.5), (2, 7.5)])
 def test_what_the_first_wave_cost_is_paid_by_the_calls_before_the_next_rise(wave: int, seconds: float) -> None:
     pacer = Pacer()
-    pacer.begin(Burst(80, 0.5, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
+    pacer.begin(Burst(80, 0.5), 0.0, TRIP, Cause.RATE, 3 * TRIP)
     for _ in range(wave):
         refuse(pacer, 0.001, -1, new_wave=False)
     now = began = held(pacer, 60.0)
@@ -207,7 +207,7 @@ def test_what_was_sent_before_it_began_is_no_part_of_any_count(pacer: Pacer) -> 
 
 def test_after_the_first_refusal_one_attempt_goes_alone() -> None:
     pacer = Pacer()
-    pacer.begin(Burst(300, 0.2, INFINITY), 0.0, TRIP, Cause.RATE, 3 * TRIP)
+    pacer.begin(Burst(300, 0.2), 0.0, TRIP, Cause.RATE, 3 * TRIP)
     opens = pacer.spacing.opens_at(TRIP)
     assert opens > TRIP
     pacer.sent(opens)
@@ -326,38 +326,15 @@ def test_a_rate_that_was_measured_twice_is_held_at_its_lower_bound() -> None:
     assert provider.pacer.sustained_rate >= provider.pacer.gauge.low > 0.95 * 8.0
 
 
-def test_near_the_announced_rate_the_announced_rate_is_held() -> None:
+def test_the_first_pace_spreads_the_run_over_its_waits() -> None:
     pacer = Pacer()
-    pacer.begin(Burst(50, 0.3, 50.0), 0.3, 0.3 + TRIP, Cause.RATE, 3 * TRIP)
-    assert pacer.rate == ANNOUNCED_SHARE * 50.0
-
-
-def test_an_announced_rate_that_refusals_contradict_is_not_held_again() -> None:
-    provider = Provider(30.0, 20.0)
-    provider.begin(most=50.0)
-    provider.run(4.0)
-    assert 0.9 * 30.0 < provider.pacer.sustained_rate < 30.0
-    assert provider.refused <= 4
-
-
-def test_an_announced_rate_that_is_too_low_is_left_after_a_rise() -> None:
-    """Held without a refusal of its own, it proves nothing: the hidden quota may give more."""
-    provider = Provider(60.0, 20.0)
-    provider.begin(32, most=30.0)
-    provider.run(12.0)
-    assert provider.pacer.sustained_rate > 50.0
-    assert provider.refused <= 6
-
-
-def test_far_under_the_announced_rate_it_says_nothing() -> None:
-    pacer = Pacer()
-    pacer.begin(Burst(20, 0.2, 5000.0), 0.2, 0.2 + TRIP, Cause.RATE, 3 * TRIP)
+    pacer.begin(Burst(20, 0.2), 0.2, 0.2 + TRIP, Cause.RATE, 3 * TRIP)
     assert pacer.rate == pytest.approx(20.0 / (0.2 + FIRST_WAITS * FIRST_WAIT_SHARE * 0.2))
 
 
 def test_under_a_slope_limit_the_pace_grows_from_what_was_let_in_and_a_refusal_takes_nothing_back() -> None:
     pacer = Pacer()
-    pacer.begin(Burst(10, 0.2, INFINITY), 0.2, 0.2 + TRIP, Cause.SLOPE, 3 * TRIP)
+    pacer.begin(Burst(10, 0.2), 0.2, 0.2 + TRIP, Cause.SLOPE, 3 * TRIP)
     assert pacer.rate == pytest.approx(CLIMB_FROM * 10.0)
     now = 0.2 + TRIP
     while now < 3.0:

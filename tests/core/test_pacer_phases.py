@@ -100,7 +100,7 @@ def test_a_refusal_long_after_is_of_no_aftermath() -> None:
     ],
 )
 def test_the_first_wait_is_in_proportion_to_what_went_before(cause: Cause, seconds: float, expected: float) -> None:
-    assert first_wait(Burst(10, seconds, INFINITY), cause, 0.03) == expected
+    assert first_wait(Burst(10, seconds), cause, 0.03) == expected
 
 
 def test_no_wait_is_longer_than_the_slowest_pace() -> None:

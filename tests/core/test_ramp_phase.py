@@ -6,7 +6,7 @@ from tidegate.core.pacer import Pacer
 from tidegate.core.pacer_phases import STEP_SECONDS, PacerPhase
 from tidegate.core.ramp_phase import CLIMB, CLIMB_FROM, RampPhase
 from tidegate.core.rate_meter import Burst
-from tidegate.core.values import INFINITY, Cause
+from tidegate.core.values import Cause
 from tidegate.testing import Slope
 
 TRIP = 0.01
@@ -28,7 +28,7 @@ class Climb:
         self._wave = -1.0
         while slope.ready_at(1, self.now) <= self.now:
             self._admit(self.now)
-        self.pacer.begin(Burst(len(self.admitted), 0.001, INFINITY), 0.0, TRIP, Cause.SLOPE, 3 * TRIP)
+        self.pacer.begin(Burst(len(self.admitted), 0.001), 0.0, TRIP, Cause.SLOPE, 3 * TRIP)
         self.now = TRIP
 
     def _admit(self, at: float) -> None:
@@ -97,7 +97,7 @@ def test_a_growth_that_rises_later_is_found() -> None:
 
 def test_a_climb_slows_down_after_a_refusal_and_is_soon_as_fast_as_before() -> None:
     climb = RampPhase()
-    assert climb.first(Burst(20, 2.0, INFINITY), 2.0) == CLIMB_FROM * 10.0
+    assert climb.first(Burst(20, 2.0), 2.0) == CLIMB_FROM * 10.0
     climb.refused()
     assert climb.seconds > STEP_SECONDS
     assert climb.step(10.0) == CLIMB * 10.0

@@ -98,8 +98,8 @@ def test_the_best_rate_is_forgotten_slowly(gauge: RateMeter) -> None:
 
 
 def test_the_bucket_held_what_was_let_in_at_first_but_for_what_came_back(gauge: RateMeter) -> None:
-    gauge.note(Burst(60, 2.0, INFINITY))
-    gauge.note(Burst(1000, 3.0, INFINITY))
+    gauge.note(Burst(60, 2.0))
+    gauge.note(Burst(1000, 3.0))
     gauge.measured(20, 2.0)
     assert gauge.burst == 40.0
     assert gauge.deep(10.0)
@@ -107,7 +107,7 @@ def test_the_bucket_held_what_was_let_in_at_first_but_for_what_came_back(gauge: 
 
 
 def test_a_bucket_holds_one_call_at_least(gauge: RateMeter) -> None:
-    gauge.note(Burst(5, 10.0, INFINITY))
+    gauge.note(Burst(5, 10.0))
     gauge.measured(20, 2.0)
     assert gauge.burst == 1.0
 
@@ -120,23 +120,15 @@ def went(gauge: RateMeter, *instants: float) -> int:
 
 
 def test_the_rate_lies_between_the_bounds_where_the_bucket_ran_over(gauge: RateMeter) -> None:
-    gauge.note(Burst(4, 0.0, INFINITY))
+    gauge.note(Burst(4, 0.0))
     mark = went(gauge, *(20.0 + 0.05 * number for number in range(9)))
     least, highest = gauge.bounds(mark, 20.45)
     assert least <= 13.0 <= highest
     assert highest < 20.0
 
 
-def test_a_content_that_no_rate_explains_is_corrected(gauge: RateMeter) -> None:
-    gauge.note(Burst(1, 0.0, INFINITY))
-    mark = went(gauge, 20.0, 20.1)
-    least, highest = gauge.bounds(mark, 21.0)
-    assert gauge.content == 2.0
-    assert least <= highest
-
-
 def test_without_a_known_content_the_calls_since_the_zero_decide(gauge: RateMeter) -> None:
-    gauge.note(Burst(1, 0.0, INFINITY), 10.0, alone=True)
+    gauge.note(Burst(1, 0.0), 10.0, alone=True)
     assert not gauge.informed
     assert gauge.bounds(went(gauge, 11.0, 12.0, 13.0), 14.0) == (pytest.approx(2.0 / 3.0), 1.0)
 
@@ -151,7 +143,7 @@ def test_bounds_are_narrowed_until_a_change_replaces_them(gauge: RateMeter) -> N
 
 def test_calls_that_no_rate_explains_show_nothing_of_the_bucket(gauge: RateMeter) -> None:
     """Five calls came back within 10 ms, and none in the ten seconds after them: no bucket of any content does that."""
-    gauge.note(Burst(4, 0.0, INFINITY))
+    gauge.note(Burst(4, 0.0))
     gauge.bounds(went(gauge, 20.0, 20.001, 20.002, 20.003, 20.01), 30.0)
     gauge.zero(5, 20.0)
     least, highest = gauge.bounds(went(gauge, 20.001, 20.002, 20.003, 20.004), 30.0)

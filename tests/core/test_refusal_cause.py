@@ -11,7 +11,7 @@ TRIP = 0.01
 def played(slots: int | None, rate: float = 10.0, content: float = 4.0) -> RefusalCause:
     """Attempts of a client that sends one each 50 ms; answers take 0.1 to 0.6 s."""
     draw = Random(1)
-    cause = RefusalCause(Burst(4, 0.0, float("inf")))
+    cause = RefusalCause(Burst(4, 0.0))
     flying: list[float] = []
     level, now = 0.0, 0.0
     for order in range(60):
@@ -49,7 +49,7 @@ def test_what_is_heard_late_from_another_process_counts_as_if_it_were_heard_at_o
     def told(late: float) -> RefusalCause:
         """Hear every second attempt `late` seconds after it was sent or answered, as a replica does."""
         cause, flying, ended = (
-            RefusalCause(Burst(4, 0.0, float("inf"))),
+            RefusalCause(Burst(4, 0.0)),
             dict[int, float](),
             list[tuple[float, float]](),
         )
@@ -74,7 +74,7 @@ def test_what_is_heard_late_from_another_process_counts_as_if_it_were_heard_at_o
 
 
 def test_an_attempt_that_a_test_overtook_is_refused_by_slots() -> None:
-    cause = RefusalCause(Burst(4, 0.0, float("inf")))
+    cause = RefusalCause(Burst(4, 0.0))
     setup = 0.003
     for order in range(20):
         # Four calls run, and each new one takes the slot of an answer.
@@ -107,7 +107,7 @@ def test_an_attempt_that_was_never_sent_says_nothing() -> None:
 def thrown(share: float, spacing: float = 0.4) -> RefusalCause:
     """Attempts of which a share is refused at random, whatever the pace."""
     draw = Random(2)
-    cause = RefusalCause(Burst(4, 0.0, float("inf")))
+    cause = RefusalCause(Burst(4, 0.0))
     for order in range(60):
         cause.sent(order, 1, spacing * order)
         if draw.random() < share:
@@ -131,7 +131,7 @@ def test_a_first_refusal_alone_shows_no_content_of_a_bucket() -> None:
     """After a stray refusal, 12 calls at once are no evidence against a deep bucket."""
     odds = []
     for alone in (False, True):
-        cause = RefusalCause(Burst(1, 0.0, float("inf")), alone)
+        cause = RefusalCause(Burst(1, 0.0), alone)
         cause.sent(0, 1, 0.0)
         cause.refused(0, 0.0, TRIP)
         for order in range(1, 13):
@@ -141,7 +141,7 @@ def test_a_first_refusal_alone_shows_no_content_of_a_bucket() -> None:
 
 
 def test_a_late_refusal_that_is_no_longer_kept_proves_nothing() -> None:
-    cause = RefusalCause(Burst(1, 0.0, float("inf")))
+    cause = RefusalCause(Burst(1, 0.0))
     for order in range(REMEMBERED + 2):
         cause.sent(order, 1, 0.01 * order)
     cause.refused(0, 0.0, 2.0)
@@ -152,7 +152,7 @@ def test_a_late_refusal_that_is_no_longer_kept_proves_nothing() -> None:
 def test_the_odds_of_chance_bear_changes_of_a_rate() -> None:
     """A rate that alternates fourfold refuses what goes faster, again and again: at no time is that chance."""
     draw = Random(3)
-    cause = RefusalCause(Burst(4, 0.02, float("inf")))
+    cause = RefusalCause(Burst(4, 0.02))
     level, now = 0.0, 0.0
     for order in range(400):
         pace = 16.0 if order % 100 < 50 else 4.0
@@ -196,7 +196,7 @@ def test_attempts_with_a_wrong_number_in_flight_are_forgotten_and_the_answers_ar
 
 def test_slots_explain_an_attempt_that_a_new_connection_delayed() -> None:
     """The second attempt arrives after the answer to the first one, and the third one finds no free slot."""
-    cause = RefusalCause(Burst(2, 0.0, float("inf")))
+    cause = RefusalCause(Burst(2, 0.0))
     for order, (in_flight, sent_at) in enumerate([(1, 0.0), (2, 0.5), (2, 0.55)]):
         cause.sent(order, in_flight, sent_at)
     cause.answered(0.52)
@@ -209,7 +209,7 @@ def test_slots_explain_an_attempt_that_a_new_connection_delayed() -> None:
 
 def test_slots_explain_an_attempt_that_a_later_one_overtook() -> None:
     """The second attempt is refused because the third one, on an older connection, has taken the last of two slots."""
-    cause = RefusalCause(Burst(2, 0.0, float("inf")))
+    cause = RefusalCause(Burst(2, 0.0))
     for order, (in_flight, sent_at) in enumerate([(1, 0.0), (2, 0.5), (3, 0.51)]):
         cause.sent(order, in_flight, sent_at)
     cause.refused(1, 0.5, 0.5 + 3 * TRIP)
@@ -222,7 +222,7 @@ def test_slots_explain_an_attempt_that_a_later_one_overtook() -> None:
 def test_refusals_at_random_that_take_as_long_as_answers_are_not_taken_for_delays() -> None:
     """Eight callers, of whose attempts 30 % are refused; answers and refusals take 0.3 to 0.8 s."""
     draw = Random(9)
-    cause = RefusalCause(Burst(8, 0.0, float("inf")))
+    cause = RefusalCause(Burst(8, 0.0))
     flying: list[tuple[float, int, float, bool]] = []
     now, found = 0.0, []
     for order in range(60):

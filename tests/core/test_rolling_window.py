@@ -50,20 +50,6 @@ def test_an_answer_that_agrees_changes_nothing(mirror: RollingWindowMirror) -> N
     assert mirror.level(1.0) == 6.0
 
 
-def test_what_others_took_counts_as_taken_just_then(mirror: RollingWindowMirror) -> None:
-    debit = mirror.debit(4.0, 0.0, 1, 0.0)
-    mirror.observe(left(3.0), 1, 0.0, 1.0, debit)
-    assert [mirror.level(now) for now in (1.0, 10.1)] == [3.0, 10.0]
-
-
-def test_what_others_took_less_than_was_thought_is_given_back(mirror: RollingWindowMirror) -> None:
-    first = mirror.debit(1.0, 0.0, 1, 0.0)
-    mirror.observe(left(5.0), 1, 0.0, 1.0, first)
-    second = mirror.debit(1.0, 0.0, 2, 2.0)
-    mirror.observe(left(7.0), 2, 2.0, 3.0, second)
-    assert mirror.level(3.0) == 7.0
-
-
 def test_an_answer_to_an_older_request_changes_nothing(mirror: RollingWindowMirror) -> None:
     old, new = mirror.debit(1.0, 0.0, 1, 0.0), mirror.debit(1.0, 0.0, 2, 1.0)
     mirror.observe(left(8.0), 2, 1.0, 2.0, new)

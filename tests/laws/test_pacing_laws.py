@@ -177,7 +177,7 @@ def test_no_call_waits_for_more_than_a_minute_and_one_call_at_the_pace(seed: int
     rate, size = draw.uniform(0.1, 20.0), draw.uniform(1.0, 300.0)
     costs = [(draw.choice([1, 30, 100]) if draw.random() < 0.2 else 1) for _ in range(300)]
     pacer, now, level, at = Pacer(), 0.01, 0.0, 0.0
-    pacer.begin(Burst(draw.randint(1, 60), 0.2, INFINITY), 0.0, now, Cause.RATE, 0.03)
+    pacer.begin(Burst(draw.randint(1, 60), 0.2), 0.0, now, Cause.RATE, 0.03)
     for cost in costs:
         opens = pacer.spacing.opens_at(now)
         assert opens - now <= 1.0 / SLOWEST + 1.0 / pacer.rate + 1e-6

@@ -119,7 +119,7 @@ def test_one_spoiled_log_ends_its_own_sharing_and_no_other(
             client.delete(f"{{tidegate:v4:{spoiled.hex()}}}:log")
             client.set(f"{{tidegate:v4:{spoiled.hex()}}}:log", b"spoiled")
     else:
-        server.sql(f"update tidegate_log_ends_v4 set tail = 9223372036854775807 where name = '\\x{spoiled.hex()}'")
+        server.sql(f"update tidegate_log_ends_v5 set tail = 9223372036854775807 where name = '\\x{spoiled.hex()}'")
 
     def ended() -> bool:
         for each in bad:
@@ -146,10 +146,10 @@ def test_an_error_of_the_server_is_not_one_of_a_log(error: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "drop table tidegate_log_entries_v4",
-        "drop table tidegate_log_ends_v4, tidegate_log_members_v4",
-        "drop function tidegate_log_exchange_v4",
-        "create schema if not exists aside; alter function tidegate_log_exchange_v4 set schema aside",
+        "drop table tidegate_log_entries_v5",
+        "drop table tidegate_log_ends_v5, tidegate_log_members_v5",
+        "drop function tidegate_log_exchange_v5",
+        "create schema if not exists aside; alter function tidegate_log_exchange_v5 set schema aside",
     ],
 )
 def test_tables_that_were_removed_are_created_again(postgresql: PostgreSQL, statement: str) -> None:

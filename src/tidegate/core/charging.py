@@ -224,13 +224,11 @@ class ChargingModel:
         limit: float,
         now: float,
         find_unsure: Callable[[], Unsure] | None = None,
-        scale: float = 1.0,
     ) -> bool:
         """Add the fall of the level between two answers; return whether another rule holds from now on.
 
         The fall is from `low` to `high`, one of them infinite where a full or an empty quota hides a part. Levels were
-        rounded to `rounding`. `find_unsure` returns what is unsure of the later answer. Estimates were found to be
-        worth `scale` by the rule in force.
+        rounded to `rounding`. `find_unsure` returns what is unsure of the later answer.
         """
         self._add(low, high, predicted)
         self._refused_below = None
@@ -239,10 +237,6 @@ class ChargingModel:
         unsure = find_unsure() if find_unsure is not None else None
         least, most = self._low - rounding, self._high + rounding
         errors = self._errors(least, most, unsure, limit)
-        if scale != 1.0:
-            # A rule is not wrong where the estimates are.
-            scaled = self._errors(least / scale, most / scale, unsure, limit / scale)
-            errors[self.rule] = min(errors[self.rule], scaled[self.rule])
         wrong = errors[self.rule] > CLOSE
         if unsure is not None and not wrong:
             self._needed = SPAN * limit + rounding + unsure.above[self.rule] + unsure.below[self.rule]

@@ -161,10 +161,6 @@ class LatencyKnee:
         return True
 
 
-SCARCE = 0.1
-"""Share of a quota below which it is scarce. Raising it warns, and takes slots away, earlier. Source: promptfoo's
-scheduler."""
-
 SATURATED = 0.8
 """Share of the limit that must be in flight for a success to count towards growth (Inspect AI 0.3.285: 80 %)."""
 
@@ -220,7 +216,6 @@ class ConcurrencyLimit:
         "cut",
         "highest",
         "limit",
-        "scarcity",
         "useful",
     )
 
@@ -242,7 +237,6 @@ class ConcurrencyLimit:
         self._headroom_hint = 0.0
         self.highest = highest
         self.cut = cut
-        self.scarcity = 1.0
         self.limit = 1
         self._set(self._value)
 
@@ -274,7 +268,7 @@ class ConcurrencyLimit:
                 # apart.
                 self._test_at, self._filled_at = now + (now - self._filled_at) / 2.0, now
             return
-        if not self._ramping or self.scarcity < 1.0 or self.useful < INFINITY:
+        if not self._ramping or self.useful < INFINITY:
             return
         late = 0.0
         if in_flight > self.limit:
@@ -312,11 +306,7 @@ class ConcurrencyLimit:
     def succeeded(self, in_flight: int) -> bool:
         """Count a success with `in_flight` calls, including itself; return whether the limit grew by a whole slot."""
         self._heard = True
-        if (
-            in_flight < SATURATED * self.limit
-            or self.scarcity < 1.0
-            or self._value >= min(self.highest, self.ceiling, self.useful)
-        ):
+        if in_flight < SATURATED * self.limit or self._value >= min(self.highest, self.ceiling, self.useful):
             return False
         before = int(self._value)
         self._set(self._value + 1.0)
@@ -374,16 +364,6 @@ class ConcurrencyLimit:
         self._ramping = True
         self._opens = 0.0 if self.useful == INFINITY else INFINITY
 
-    def scale_down(self, share: float) -> None:
-        """Keep a part of the slots while `share` (0 to 1) of a quota is below `SCARCE`, in proportion to the share.
-
-        This is only for quotas that no mirror can pace.
-        """
-        self.scarcity = min(1.0, max(0.0, share) / SCARCE)
-        if self.scarcity < 1.0 and self.ceiling == INFINITY:
-            self._opens = INFINITY
-        self._set(self._value)
-
     def export(self, now: float) -> dict[str, float]:
         """Return the ceiling for a later run; empty where none was met."""
         return {"slots": self.ceiling} if self.ceiling < INFINITY else {}
@@ -428,7 +408,7 @@ class ConcurrencyLimit:
 
     def _set(self, value: float) -> None:
         self._value = min(float(self.highest), self.useful, value)
-        self.limit = max(1, int(self._value * self.scarcity + 1e-9))
+        self.limit = max(1, int(self._value + 1e-9))
 
 
 FIRST_BOUND = 1000

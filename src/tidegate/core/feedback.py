@@ -24,7 +24,6 @@ from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
 from tidegate.core.backoff import OCCASIONAL, Pause
-from tidegate.core.concurrency_limit import SCARCE
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
@@ -35,6 +34,10 @@ from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, ODDS_AMPLE, ODDS_OVE
 from tidegate.core.rejection import KeyRejection, rejects_key
 from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading
+
+SCARCE = 0.1
+"""Share of a quota below which an event warns of it, where no copy can pace it. Raising it warns earlier. Source:
+promptfoo's scheduler."""
 
 
 def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -48,13 +51,9 @@ def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
             again = gates.quotas.mirrors.get(reading.name)
             if again is not None and gates.quotas.provenance[reading.name].retold:
                 _emit_learned(gates, again, now, out)
-    if scarcest is None:
-        gates.concurrency.scale_down(1.0)
-        return
-    share, name = scarcest
-    if out is not None and share < SCARCE and gates.concurrency.scarcity >= 1.0:
-        out.append(events.RateLimitWarning(gates.key, now, share, name))
-    gates.concurrency.scale_down(share)
+    before, gates.scarce = gates.scarce, scarcest is not None and scarcest[0] < SCARCE
+    if out is not None and scarcest is not None and gates.scarce and not before:
+        out.append(events.RateLimitWarning(gates.key, now, *scarcest))
 
 
 def confirm_saved_quotas(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -275,10 +274,6 @@ about it."""
 CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.OUTAGE})
 """Causes whose refusals may come at random, whatever the client does."""
 
-NEARLY_EMPTY = 0.05
-"""Share of a limit below which a mirror may be wrong about the last units. Raising it blames a refusal on a quota that
-has more left. Chosen: attempts in flight are not yet known."""
-
 ABSURD_HINT = 86_400.0
 """Seconds: a capacity refusal that asks for this wait or more is not believed. Raising it obeys longer waits. Source:
 TinyLLM#17, 86400 s for a per-minute limit."""
@@ -376,27 +371,15 @@ def _confirmed(gates: LimiterState, now: float) -> int:
     return gates.counts.answered + sum(each.sent_at <= settled for each in gates.permits_in_flight.values())
 
 
-def exhausted_quota(
-    mirrors: Mapping[str, QuotaMirror], cost: Cost, readings: Iterable[QuotaReading], now: float
-) -> str:
-    """Return the quota that a refusal's own readings show too low for `cost`; without any, a nearly empty mirror."""
-    told = False
+def exhausted_quota(mirrors: Mapping[str, QuotaMirror], cost: Cost, readings: Iterable[QuotaReading]) -> str:
+    """Return the quota that a refusal's own readings show too low for `cost`, or '' where none does."""
     for reading in readings:
         mirror = mirrors.get(reading.name)
         if reading.remaining is not None and mirror is not None:
-            told = True
             rounding = reading.quantum / 2.0 if reading.quantum > 1.0 else 0.0
             if reading.remaining - rounding < expected_charge(mirror, cost):
                 return reading.name
-    if told:
-        return ""
-    tightest, least = "", NEARLY_EMPTY
-    for mirror in mirrors.values():
-        amount = expected_charge(mirror, cost)
-        share = (mirror.level(now) - amount) / mirror.limit
-        if amount > 0.0 and share < least:
-            tightest, least = mirror.name, share
-    return tightest
+    return ""
 
 
 def _checked_hint(gates: LimiterState, hint: float | None) -> float | None:
@@ -415,9 +398,8 @@ def _explanation(
         return ""
     ready, name = quotas.ready_at(permit.cost, now)
     if ready <= now:
-        # The mirror showed enough units. Either it lagged behind the refusal's own reading, or, without a reading, it
-        # was nearly empty. Otherwise another limit refused.
-        name = exhausted_quota(quotas.mirrors, permit.cost, outcome.readings, now)
+        # The mirror showed enough units. It lagged behind the refusal's own reading, or another limit refused.
+        name = exhausted_quota(quotas.mirrors, permit.cost, outcome.readings)
         name = name or _portion(gates, permit, hint, now, new_wave)
     if not name or name in quotas.unproven:
         return ""

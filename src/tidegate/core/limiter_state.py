@@ -197,10 +197,6 @@ class KeyCounts:
         return sum(self.latencies) / len(self.latencies) if self.latencies else INFINITY
 
 
-ANNOUNCED_WINDOW = 60.0
-"""Seconds of the longest window whose rate may also be enforced over shorter ones (60 a minute as 1 a second). Raising
-it takes the rate of a longer quota for such a rate too. Chosen: a minute, the usual window."""
-
 BUSY = 0.5
 """Seconds for which slow start, or a test of a ceiling, waits for an admitted call that has not run. Raising it waits
 longer for a stalled loop. Chosen: an event loop that starts two thousand calls is busy for that long and reads no
@@ -340,6 +336,7 @@ class LimiterState:
         "refusal",
         "rejection",
         "resumes",
+        "scarce",
         "stalled_loops",
         "unavailability",
         "untaken",
@@ -376,7 +373,7 @@ class LimiterState:
         self.untaken = 0
         self.given_at = now
         self.used_at = self._began = now
-        self.resumes = self.aside = False
+        self.resumes = self.aside = self.scarce = False
         self.rejection: KeyRejection | None = None
         self.refusal: tuple[Outcome, float] | None = None
         self.stalled_loops: list[object] = []
@@ -565,9 +562,4 @@ class LimiterState:
         count = counts.attempts - self._attempts_before - (counts.refused - self._refused_before)
         if before:
             count -= sum(order > permit.order for order in self.permits_in_flight)
-        rates = [
-            mirror.limit / mirror.window
-            for mirror in self.quotas.mirrors.values()
-            if mirror.unit == "requests" and mirror.window <= ANNOUNCED_WINDOW
-        ]
-        return Burst(max(1, count), permit.sent_at - self._began, max(rates, default=INFINITY))
+        return Burst(max(1, count), permit.sent_at - self._began)

@@ -30,7 +30,6 @@ from math import sqrt
 from tidegate.core.backoff import PROGRESS
 from tidegate.core.hidden_window import HiddenWindow
 from tidegate.core.pacer_phases import (
-    ANNOUNCED_PATIENCE,
     FEW,
     HELD_SPANS,
     MARGIN,
@@ -49,7 +48,6 @@ from tidegate.core.pacer_phases import (
     STEP_CALLS,
     STEP_MOST,
     STEP_SECONDS,
-    TOP,
     DrainDelay,
     PaceFloor,
     PacerPhase,
@@ -70,11 +68,6 @@ DROP = 0.25
 FASTEST = 1e5
 BURST_MOST = 3600.0
 """Calls a second of an earlier run that are believed at most, and the seconds of them that a bucket may hold."""
-
-ANNOUNCED_SHARE = 0.985
-ANNOUNCED_NEAR = 0.5
-"""Where the rate seems to be near one that headers announce, that is what is held: it is the same quota, enforced over
-shorter periods (60 a minute as 1 a second)."""
 
 MANY = 30
 TRUE_SHARE = 0.9
@@ -123,7 +116,6 @@ class Pacer:
         "_instead",
         "_least",
         "_lone_at",
-        "_most",
         "_next",
         "_next_count",
         "_no_window_until",
@@ -156,7 +148,6 @@ class Pacer:
         self._instead = (self.phase, 0.0, 0.0, 0)
         self.gauge = RateMeter()
         self.spacing = PacingBucket()
-        self._most = INFINITY
         self._startup, self._probe_up, self._ramp, self._drain_delay = (
             StartupPhase(),
             ProbeUpPhase(),
@@ -253,7 +244,6 @@ class Pacer:
         self._floor.know(latency)
         self._floor.trying = False
         self._seeded = False
-        self._most = run.most
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
         self.gauge.note(run, sent_at)
         self.gauge.stated = self.stated
@@ -269,7 +259,7 @@ class Pacer:
             rate = self._startup.first(run, wait)
             if known > 0.0:
                 rate, wait = known, max(grace, 1.0 / known)
-            self._start_up(ANNOUNCED_SHARE * run.most if rate > ANNOUNCED_NEAR * run.most else rate, now)
+            self._start_up(rate, now)
         self.spacing.ready(0.0, now)
         self.spacing.wait_alone(wait)
         self.spacing.waits, self.active = 0, True  # Last: an interrupt leaves no active pacer without a rate.
@@ -338,11 +328,6 @@ class Pacer:
                 if sent_at > self._floor.since and (not self.gauge.informed or self._highest > WIDE * self._least):
                     return
             held = self.phase is PacerPhase.CRUISE and not (tried and sent_at > self._floor.since)
-            most = self._most
-            if self.gauge.informed and most < INFINITY and not self._least <= most <= self._highest / ANNOUNCED_SHARE:
-                # The hidden quota is another one than the announced: its rate was never measured.
-                held = held and self.rate < ANNOUNCED_SHARE * most
-                self._most, self.gauge.best = INFINITY, 0.0
             self._learn(let_in, count, seconds, cause, held, sent_at, now)
         if not 0 < count < PROGRESS:
             # Where nothing came back it is still empty.
@@ -609,22 +594,20 @@ class Pacer:
         self._again = self._again + 1 if not gauge.informed or abs(rate - before) <= SAME * before else 0
         precise = MARGIN * self._highest <= self._least
         self._patience = (
-            cruise_seconds(gauge, before, count, price, self._most, self._again, precise)
-            if self._broken < DOUBTS
-            else 0.0
+            cruise_seconds(gauge, before, count, price, self._again, precise) if self._broken < DOUBTS else 0.0
         )
         if started_up and not self._again:
             # The rate may have changed amid its only measurement, which proves no more than its own time.
             self._patience = min(self._patience, max(PATIENCE_KNOWN, HELD_SPANS * seconds))
         # Half a call for what may have been left at either instant.
-        sure = min(ANNOUNCED_SHARE * self._most, MARGIN * (rate if overflown else (count - 0.5) / seconds))
+        sure = MARGIN * (rate if overflown else (count - 0.5) / seconds)
         gauge.believe(self._least, self._highest)
         if gauge.content < SMALL or overflown:
             # Half a call is much of such a bucket: what it is known to admit is held.
-            sure = min(ANNOUNCED_SHARE * self._most, gauge.low)
+            sure = gauge.low
         elif gauge.informed and (precise or self._again):
             # The admitted calls prove this much, and the rate has not just changed.
-            sure = min(ANNOUNCED_SHARE * self._most, max(sure, gauge.low))
+            sure = max(sure, gauge.low)
         self._cruise(sure, now)
         if probed_up or started_up:
             self.spacing.hold_off(self._drain_delay.seconds(gauge.burst, self.rate))
@@ -666,10 +649,6 @@ class Pacer:
             else:
                 small = gauge.content < max(FEW, SHALLOW_SECONDS * self.rate) or self.chance_odds > EVIDENCE
                 self.spacing.set_rate(self._startup.step(self.rate, gauge.pace(now), now, small), now)
-            if self.rate >= ANNOUNCED_SHARE * self._most:
-                # The first rise shows if the hidden quota has this rate.
-                self._patience = ANNOUNCED_PATIENCE if self.gauge.rate > TOP * self._most else PATIENCE_KNOWN
-                self._cruise(ANNOUNCED_SHARE * self._most, now)
         else:
             if self.phase is PacerPhase.CRUISE and self._broken < DOUBTS:
                 self._broken = 0

@@ -26,7 +26,7 @@ from enum import IntEnum
 from math import sqrt
 
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
-from tidegate.core.values import INFINITY, Cause
+from tidegate.core.values import Cause
 
 
 class PacerPhase(IntEnum):
@@ -53,16 +53,9 @@ SAME = 1.0 - TOP
 many calls pay for each refusal since the last measurement (one in 150 is 0.007), less where fewer than `PRECISE` were
 measured. A bucket that keeps nothing loses what is held too low: there fewer pay for a rise."""
 
-KEPT_SHARE = 0.5
-"""Nothing is held for longer than it takes until what is left unused is this share of the bucket: the next rise spends
-it, beyond that it would run over."""
-
 SMALL = 2.5
 SHALLOW_SECONDS = 0.5
 """A bucket of less than this number of calls, or of seconds of its rate, keeps next to nothing."""
-
-ANNOUNCED_PATIENCE = 30.0
-"""Seconds for which a rate is held that is near one that headers announce: it is the same quota."""
 
 
 def shallow(gauge: RateMeter) -> bool:
@@ -88,12 +81,12 @@ was measured amid a change; lowering it costs refusals: 2 cost the row
 
 
 def cruise_seconds(
-    gauge: RateMeter, before: float, count: int, price: float, most: float, again: int = 9, precise: bool = False
+    gauge: RateMeter, before: float, count: int, price: float, again: int = 9, precise: bool = False
 ) -> float:
     """Return the seconds to hold the rate that was just measured from `count` calls, at the price of `refusals`.
 
-    It was `before` (0: not known); `most` is the fastest announced rate. Rates are in calls a second. A `precise` rate
-    is known within the share that is left unused.
+    It was `before` (0: not known). Rates are in calls a second. A `precise` rate is known
+    within the share that is left unused.
     """
     rate, best = gauge.rate, gauge.best
     if rate < TOP * best:
@@ -101,15 +94,12 @@ def cruise_seconds(
     elif abs(rate - before) > SAME * before and (before or not precise):
         patience = PATIENCE_KNOWN
     else:
-        if shallow(gauge):
-            paid, kept = PATIENCE_SHALLOW, INFINITY
-        else:
-            paid, kept = price * PATIENCE_CALLS, KEPT_SHARE * gauge.burst / ((1.0 - MARGIN) * rate)
-        patience = max(PATIENCE_KNOWN, min(kept, paid * min(1.0, count / PRECISE) / rate))
+        paid = PATIENCE_SHALLOW if shallow(gauge) else price * PATIENCE_CALLS
+        patience = max(PATIENCE_KNOWN, paid * min(1.0, count / PRECISE) / rate)
     first = PATIENCE_FIRST * max(1.0, price - 1.0) * PATIENCE_GROWTH ** min(again, 9)
     if gauge.content < max(FEW, SHALLOW_SECONDS * rate):
         patience = max(PATIENCE_SECONDS, min(patience, first / rate))
-    return max(patience, ANNOUNCED_PATIENCE) if rate > TOP * most else patience
+    return patience
 
 
 SLOWEST = 1.0 / 60.0

@@ -186,8 +186,7 @@ class SamplingBudget:
         """Begins again with a call that is read; those to come cost as much, and are `charged` to these mirrors."""
         calls: float = READ_CALLS
         for mirror, place, reserves in charged:
-            plain, reserve = charge_of(mirror, cost, place, reserves)
-            amount = plain * mirror.scale + reserve
+            amount = sum(charge_of(mirror, cost, place, reserves))
             if amount > 0.0:
                 calls = min(calls, READ_SHARE * mirror.room / amount)
         self.calls, self.until = int(calls), now + READ_SECONDS
@@ -272,7 +271,7 @@ class QuotaSet:
         amounts = self._amounts_of(cost)
         if self.ample:
             for mirror, amount, reserve in amounts:
-                if amount * mirror.scale + reserve > mirror.room:
+                if amount + reserve > mirror.room:
                     break
             else:
                 return now, ""
@@ -404,9 +403,8 @@ class QuotaSet:
             return charges
         self._tab.append((charges, cost, order, now, call))
         for mirror, amount, reserve in self._amounts_of(cost):
-            charged = amount * mirror.scale
-            mirror.used += charged if charged < mirror.limit else mirror.limit
-            room = mirror.room = mirror.room - (charged + reserve)
+            mirror.used += amount if amount < mirror.limit else mirror.limit
+            room = mirror.room = mirror.room - (amount + reserve)
             if room < 0.0:
                 self.ample = False
         if not self.ample or len(self._tab) >= LONGEST_TAB:
@@ -433,16 +431,15 @@ class QuotaSet:
         With `only_reserve`, the reading has seen the charge at admission.
         """
         amount, reserve = charge_of(mirror, cost, PLACES[mirror.unit], mirror.unit in PRODUCED)
-        amount, reserve = min(amount, mirror.limit / mirror.scale), min(reserve, mirror.limit)
+        amount, reserve = min(amount, mirror.limit), min(reserve, mirror.limit)
         if only_reserve:
             amount = 0.0
         debit = mirror.debit(amount, reserve, order, sent_at)
-        debit.estimate = 0.0
         mirror.book(debit, cost, PLACES[mirror.unit])
         if only_reserve:
             debit.by_rule = tuple(0.0 for _ in debit.by_rule)
         mirror.used += debit.amount
-        self._spend(mirror, amount * mirror.scale + reserve)
+        self._spend(mirror, amount + reserve)
         return mirror, debit, reserve
 
     def settle(
@@ -644,7 +641,7 @@ class QuotaSet:
             model = mirror.charging
             if amount or reserve or (model is not None and cost.output_bound):
                 # What is above the limit goes out alone and is refused there: it leaves an empty quota, and no debt.
-                amount, reserve = min(amount, mirror.limit / mirror.scale), min(reserve, mirror.limit)
+                amount, reserve = min(amount, mirror.limit), min(reserve, mirror.limit)
                 debit = mirror.debit(amount, reserve, order, now)
                 if model is not None:
                     mirror.book(debit, cost, place)

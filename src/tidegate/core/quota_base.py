@@ -29,18 +29,17 @@ OVERTAKEN = 0.1
 class LoggedCharge:
     """One charge against one quota.
 
-    `estimate` is the amount before it was scaled, `mark` the sum of all charges up to this one; `answered` says that
-    its call has been. `by_rule` has the amount by each charging rule of the quota, where there are several. At
-    admission, `number` is that of its call in the model of the input's charge.
+    `mark` is the sum of all charges up to this one; `answered` says that its call has been. `by_rule` has the amount by
+    each charging rule of the quota, where there are several. At admission, `number` is that of its call in the model of
+    the input's charge.
     """
 
-    __slots__ = ("amount", "answered", "by_rule", "charged_at", "estimate", "live", "mark", "number", "order")
+    __slots__ = ("amount", "answered", "by_rule", "charged_at", "live", "mark", "number", "order")
 
-    def __init__(self, amount: float, order: int, charged_at: float, estimate: float = 0.0) -> None:
+    def __init__(self, amount: float, order: int, charged_at: float) -> None:
         self.amount = amount
         self.order = order
         self.charged_at = charged_at
-        self.estimate = estimate
         self.mark = 0.0
         self.answered = False
         self.live = True
@@ -90,8 +89,8 @@ class ChargeLog:
         reorder: float = -INFINITY,
         seen: float = INFINITY,
         fell: float = -INFINITY,
-    ) -> float:
-        """Forgets the charges numbered up to `order`; returns the sum of their estimates.
+    ) -> None:
+        """Forgets the charges numbered up to `order`.
 
         What is unanswered stays where the request sent at `sent_at` may have overtaken it: if it was made less than
         `reorder` seconds before, and the latest of it if not more than `seen` units had been charged by then. What the
@@ -107,16 +106,13 @@ class ChargeLog:
                 pending = [each for each in due if not each.answered]
                 stays = _overtaken(due, pending, sent_at, reorder, seen, fell)
                 break
-        estimates = 0.0
         for debit in due:
             if debit not in stays:
                 self._forget(debit)
-                estimates += debit.estimate
         if stays:
             entries.extendleft(debit for debit in reversed(due) if debit in stays)
         if not entries:
             self.total = 0.0
-        return estimates
 
     def drop_before(self, instant: float) -> None:
         """Forgets the charges made before `instant` (monotonic seconds)."""
@@ -184,11 +180,11 @@ def _overtaken(
 class QuotaMirror(ABC):
     """A local copy of one quota: `limit` of `unit`, with what was charged to it since the last answer in `ledger`.
 
-    `reserved` is held for what is charged when its answer ends, and `scale` is what an estimated unit is worth. `room`
-    says how many units may be charged before less than half of the limit is left. `used` were charged by this process
-    from `since` on (monotonic seconds), when `stood` were left; the first reading had seen `found` of its charges. By
-    its newest reset or refusal, the provider states that it is full again, or that the next call fits, at `stated_at`;
-    infinity where it states nothing. `charging` is the model of its charging rule, None where there is only one.
+    `reserved` is held for what is charged when its answer ends. `room` says how many units may be charged before less
+    than half of the limit is left. `used` were charged by this process from `since` on (monotonic seconds), when
+    `stood` were left; the first reading had seen `found` of its charges. By its newest reset or refusal, the provider
+    states that it is full again, or that the next call fits, at `stated_at`; infinity where it states nothing.
+    `charging` is the model of its charging rule, None where there is only one.
     """
 
     __slots__ = (
@@ -201,7 +197,6 @@ class QuotaMirror(ABC):
         "name",
         "reserved",
         "room",
-        "scale",
         "since",
         "stated_at",
         "stood",
@@ -213,7 +208,6 @@ class QuotaMirror(ABC):
         self.name = reading.name
         self.unit = reading.unit
         self.limit = max(reading.limit if reading.limit is not None else reading.remaining or 1.0, 1.0)
-        self.scale = 1.0
         self.room = 0.0
         self.used, self.since, self.stood = 0.0, now, reading.remaining or 0.0
         self.found = 0.0
@@ -390,7 +384,7 @@ class QuotaMirror(ABC):
         self.charging.steps.ended(by_rule)
         amount = by_rule[self.charging.rule]
         self.reserved = max(0.0, self.reserved - reserve)
-        debit = LoggedCharge(amount, order, now, amount)
+        debit = LoggedCharge(amount, order, now)
         debit.by_rule = by_rule
         debit.answered = True  # the provider charged it before its answer ended
         if any(by_rule):

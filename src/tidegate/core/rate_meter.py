@@ -26,22 +26,15 @@ BEST_FADES = 0.93
 REMEMBERED = 512
 """Sends whose instants are kept. Raising it costs memory (16 bytes each) and time at each refusal."""
 
-MORE_CONTENT = 4
-"""Calls by which the content of a bucket is corrected at one refusal at most."""
-
 DEEP = 3.0
 """Seconds of its rate that a bucket must hold to be deep: right after it was drained, little is admitted at first."""
 
 
 class Burst(NamedTuple):
-    """Calls that were admitted within `seconds` before a refused one, since the key was last idle.
-
-    `most` is the rate of the fastest announced quota of requests, in calls a second; infinity without any.
-    """
+    """Calls that were admitted within `seconds` before a refused one, since the key was last idle."""
 
     calls: int
     seconds: float
-    most: float
 
 
 class RateMeter:
@@ -129,15 +122,9 @@ class RateMeter:
         """
         count, seconds = self.since_zero(mark - self._refused, sent_at)
         # Before the first measurement, the calls since the zero tell the rate roughly.
-        seen = self._content_at(self.rate or (count / seconds if seconds > 0.0 else 0.0))
-        for more in range(MORE_CONTENT + 1):
-            # The bucket may hold more than it seemed.
-            content = seen + more
-            low, high = self._bounds(mark, sent_at, content)
-            self.consistent = low <= high
-            if self.consistent:
-                self._least_content = max(self._least_content, content) if more else self._least_content
-                break
+        content = self._content_at(self.rate or (count / seconds if seconds > 0.0 else 0.0))
+        low, high = self._bounds(mark, sent_at, content)
+        self.consistent = low <= high
         return min(low, high), high
 
     def _bounds(self, mark: int, sent_at: float, content: float) -> tuple[float, float]:

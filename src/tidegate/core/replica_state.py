@@ -87,7 +87,6 @@ INSTANTS: dict[str, dict[str, Shape]] = {
     "CircuitBreaker": {"_closed_at": AT, "_failing_since": AT, "_silent_at": AT, "gives_up_at": AT, "ready_at": AT},
     "ConcurrencyLimit": {"_filled_at": AT, "_listens_until": AT, "_opens": AT, "_test_at": AT},
     "DrainDelay": {"_drained_at": AT},
-    "EstimateScale": {"_at": AT},
     "FixedWindowMirror": {
         "since": AT,
         "stated_at": AT,
@@ -224,6 +223,7 @@ OWN = (
     "key",
     "quotas",
     "refusal",
+    "scarce",
     "stalled_loops",
     "untaken",
     "used_at",

@@ -1,7 +1,7 @@
 """Rolling window that mirrors a provider's quota: each unit comes back one window after it was taken.
 
 Theory of operation. Every charge made here is kept until its window is over, confirmed or not. Units taken by other
-clients show in an answer as fewer left than expected when its request was sent. They count as taken at that instant.
+clients show in a refusal. They count as taken a window before the instant at which that says they are back.
 
     level(now) = limit − (charged in the last window) − (taken by others in the last window)
 """
@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Iterable
 from heapq import merge
 from operator import attrgetter
-from typing import NamedTuple
 
-from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
+from tidegate.core.quota_base import LoggedCharge, QuotaMirror
 from tidegate.core.values import INFINITY, QuotaReading, Refill
 from tidegate.core.window_inference import JITTER
 
@@ -31,18 +30,7 @@ GAP_BOUNDS = (0.004, 0.02)
 """A refusal that asks to wait no longer than the first time, in seconds, came too early for a return; the next ones
 follow with gaps of about what it waits."""
 
-ROUNDING = 0.5
-"""Units by which a reading must differ from the charges before it means anything."""
-
 _charged_at = attrgetter("charged_at")
-
-
-class LedgerView(NamedTuple):
-    """The part taken when the request numbered `order` was charged, as believed then, and the corrections since."""
-
-    order: int
-    taken: float
-    corrected: float
 
 
 class RollingWindowMirror(QuotaMirror):
@@ -51,14 +39,12 @@ class RollingWindowMirror(QuotaMirror):
     __slots__ = (
         "_arrived_at",
         "_back_at",
-        "_corrected",
         "_denied",
         "_gap",
         "_late_from",
         "_late_until",
         "_others",
         "_theirs",
-        "_views",
         "window",
     )
 
@@ -73,11 +59,9 @@ class RollingWindowMirror(QuotaMirror):
         self._arrived_at = -INFINITY
         self._others = deque(LoggedCharge(amount, 0, self._arrival(at)) for at, amount in taken)
         self._theirs = sum(debit.amount for debit in self._others)
-        self._corrected = 0.0
         self._denied = False
         self._gap = self._back_at = 0.0
         self._late_from, self._late_until = INFINITY, -INFINITY
-        self._views: deque[LedgerView] = deque()
 
     @property
     def turned(self) -> Refill | None:
@@ -108,7 +92,6 @@ class RollingWindowMirror(QuotaMirror):
         debit = LoggedCharge(amount, order, self._arrival(now))
         self.ledger.add(debit)
         self.reserved += reserve
-        self._views.append(LedgerView(order, self.limit - self.level(now) - self.reserved, self._corrected))
         return debit
 
     def spread(self) -> None:
@@ -155,48 +138,12 @@ class RollingWindowMirror(QuotaMirror):
         if reading.remaining is None or order <= self._anchor_order:
             return
         self._anchor_order = order
-        while self._views and self._views[0].order < order:
-            self._views.popleft()
-        if not self._views or self._views[0].order != order:
-            return
-        view = self._views.popleft()
-        if debit is None or debit.amount <= 0.0:
-            return  # it was refused: what it found it did not take, and `on_refused` makes of it what it means
-        news = self.limit - reading.remaining - view.taken - (self._corrected - view.corrected)
-        before, after = self._around(order, sent_at)
-        # What is around it may have overtaken it, or have been overtaken.
-        if news - after > ROUNDING:
-            self._correct(news - after, sent_at)
-        elif news + before < -ROUNDING:
-            self._correct(news + before, sent_at)
-
-    def _around(self, order: int, sent_at: float) -> tuple[float, float]:
-        before = after = 0.0
-        for each in reversed(self.ledger.entries):
-            if each.charged_at < sent_at - OVERTAKEN:
-                break
-            if each.charged_at <= sent_at + OVERTAKEN:
-                if each.order > order:
-                    after += each.amount
-                elif each.order < order:
-                    before += each.amount
-        return before, after
 
     def _correct(self, amount: float, at: float) -> None:
-        # More was taken by others, or less than was thought.
+        """Book what others took."""
         if amount > 0.0:
             self._others.append(LoggedCharge(amount, 0, at))
-        left = max(0.0, -amount)
-        while left > 0.0 and self._others:
-            newest = self._others[-1]
-            back = min(newest.amount, left)
-            newest.amount -= back
-            left -= back
-            if newest.amount <= 0.0:
-                self._others.pop()
-        change = amount + left
-        self._theirs += change
-        self._corrected += change
+            self._theirs += amount
 
     def _expire(self, instant: float) -> None:
         self.ledger.drop_before(instant - RETURN_GUARD)

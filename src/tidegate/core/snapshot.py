@@ -568,7 +568,7 @@ def paced_until(admission: AdmissionController) -> float:
 
 def _quota_outlook(admission: AdmissionController, mirror: QuotaMirror, mean: Cost, now: float) -> QuotaForecast:
     back = mirror.resets_at(now)
-    amount = mean.amount(mirror.unit) * mirror.scale + mean.reserve(mirror.unit)
+    amount = mean.amount(mirror.unit) + mean.reserve(mirror.unit)
     boundary = None if back is None else back - now
     return QuotaForecast(
         mirror.name,

@@ -16,11 +16,6 @@ the level, too (`WindowInference.levels`). Both together bound it, and what was 
 A charge is made when a request is sent. Output that the provider charges as it is generated is reserved at send and
 charged when the answer ends. Charges are numbered by `order`, one count for sends and settles.
 
-`EstimateScale` learns the worth of an estimated token in the provider's count, and the spread of its error. Between two
-answers the level falls by the charges less the refill. Over a tenth of the limit, the ratio of that fall to the
-estimates is the worth of an estimated token. Single steps show the deviation of estimates, and so that of the ones not
-yet confirmed.
-
 `SafetyMargin` keeps a reserve, so that inexact knowledge does not overdraw the bucket.
 
 The module has no clock and no randomness, and decides about nothing but this one quota.
@@ -38,14 +33,8 @@ from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 
-SCALE_SPAN = 0.1
-SCALE_WEIGHT = 0.3
-SCALE_STEP = 2.0
-SCALE_NOISE = 0.1
-SCALE_BOUNDS = (0.1, 10.0)
-"""What a token estimate is worth is read off over spans of a tenth of the limit, three parts new to seven old.
-
-Deviations under a tenth are noise.
+ESTIMATE_RATIO = 2.0
+"""Most times that the charge of a call exceeds its estimate. Raising it drops more calls that an answer may have seen.
 """
 
 LONGER = 2.0
@@ -54,63 +43,6 @@ bucket. Raising it takes more refusals for those of a bucket."""
 
 FULL = 0.98
 """A bucket this full may have wasted refill: a span that touches it proves nothing."""
-
-NOISE_MEMORY = 0.98
-NOISE_DEVIATIONS = 0.5
-NOISE_MOST = 0.01
-"""Of a token quota so many deviations more are kept in hand, and no more than that share of the limit: by how much the
-estimates that no answer has confirmed yet are off, seen from those that were."""
-
-
-class EstimateScale:
-    """The worth of the estimates against one quota; `scale` is what is charged for an estimated token."""
-
-    __slots__ = ("_at", "_clear", "_confirmed", "_estimated", "_level", "_squares", "scale")
-
-    def __init__(self, level: float, now: float) -> None:
-        self.scale = 1.0
-        self._at, self._level, self._estimated = now, level, 0.0
-        self._clear = False
-        self._squares = self._confirmed = 0.0
-
-    def confirmed(self, amount: float, estimated: float, deviation: float, rounding: float) -> None:
-        """An answer confirmed charges of `amount`, `estimated` before they were scaled.
-
-        It found `deviation` less, or more, than was expected; levels are rounded to `rounding`.
-        """
-        self._estimated += estimated
-        self._squares = NOISE_MEMORY * self._squares + max(0.0, deviation**2 - rounding**2 / 6.0)
-        self._confirmed = NOISE_MEMORY * self._confirmed + amount
-
-    def noise(self, outstanding: float, limit: float) -> float:
-        """Return what to keep in hand while so much is outstanding."""
-        if self._confirmed <= 0.0 or outstanding <= 0.0:
-            return 0.0
-        deviation: float = (self._squares / self._confirmed * outstanding) ** 0.5
-        return min(NOISE_DEVIATIONS * deviation, NOISE_MOST * limit)
-
-    def learn(self, level: float, refilled: float, rate: float, limit: float, sent_at: float, unsure: bool) -> None:
-        """Closes a span at an answer that found `level`, where `refilled` would have been with nothing charged since.
-
-        `unsure` says that requests overtake each other just there.
-        """
-        usable = self._clear and max(level, refilled) < FULL * limit
-        if unsure:
-            # Overtaking makes both ends of a span unsure: it is closed, or begun, at an anchor that is clear of it.
-            self._clear = usable
-            return
-        charged = self._level + rate * (sent_at - self._at) - level
-        usable = usable and charged > 0.0
-        if usable and self._estimated < SCALE_SPAN * limit:
-            return
-        if usable and abs(charged / self._estimated - self.scale) > SCALE_NOISE * self.scale:
-            worth = charged / self._estimated
-            worth = min(self.scale * SCALE_STEP, max(self.scale / SCALE_STEP, worth))
-            low, high = SCALE_BOUNDS
-            self.scale = min(high, max(low, (1.0 - SCALE_WEIGHT) * self.scale + SCALE_WEIGHT * worth))
-        self._at, self._level, self._estimated = sent_at, level, 0.0
-        self._clear = level < FULL * limit
-
 
 MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
@@ -148,10 +80,10 @@ class SafetyMargin:
         self._quickest = INFINITY
         self._unsure = 0.0
 
-    def kept(self, limit: float, rate: float, window: float, noise: float) -> float:
-        """Units to be kept in hand, with the `noise` of what is charged by estimate."""
+    def kept(self, limit: float, rate: float, window: float) -> float:
+        """Units to be kept in hand."""
         if not self._requests:
-            base = limit * MARGIN_SHARE + noise
+            base = limit * MARGIN_SHARE
         elif window <= LONG_WINDOW:
             base = min(MARGIN_REQUESTS, MARGIN_SECONDS * rate)
         else:
@@ -216,9 +148,6 @@ EXACT_CHARGE = 0.1
 takes calls for charged that are not; lowering it keeps calls in doubt until they are answered. Measured: charges of
 inputs whose length is known deviate by less, those of an output by more."""
 
-SCALE_REORDER = 0.05
-"""Seconds; nothing is learned of the worth of estimates while requests overtake each other by more."""
-
 
 class TokenBucketMirror(QuotaMirror):
     """The mirror of one continuously refilled quota of one key; `rate` is in units that come back per second."""
@@ -242,7 +171,6 @@ class TokenBucketMirror(QuotaMirror):
         "_round_trip",
         "_spilt",
         "_waits_until",
-        "_worth",
         "period",
         "rate",
         "window",
@@ -264,7 +192,6 @@ class TokenBucketMirror(QuotaMirror):
         self._waits_until = -INFINITY
         self._anchor_remaining = self._anchor_stated = self.limit
         self._hidden = False
-        self._worth = EstimateScale(self.limit, now)
         self._margin = SafetyMargin(self.unit == "requests")
         self._refill_check = RefillCheck()
         self._reorder = REORDER_FIRST
@@ -304,8 +231,7 @@ class TokenBucketMirror(QuotaMirror):
         """Return the earliest instant at which `amount` and `reserve` fit; more than the limit fits a full bucket."""
         if amount + reserve <= 0.0:
             return now
-        margin = self.margin
-        need = min(amount * self.scale + reserve + margin, self._brim)
+        need = min(amount + reserve + self.margin, self._brim)
         missing = need - self.level(now)
         if missing <= 1e-9 * self.limit:
             return now
@@ -318,17 +244,11 @@ class TokenBucketMirror(QuotaMirror):
     @property
     def margin(self) -> float:
         """Return the units that are kept in hand, so that inexact knowledge does not overdraw the bucket."""
-        noise = 0.0
-        if self.unit != "requests" and not self._held:  # what is charged as it is produced is no estimate
-            noise = self._worth.noise(self.ledger.total, self.limit)
-            if noise and self.charging is not None:
-                # Requests that overtake each other look like noise; the charges of single calls do not.
-                noise = min(noise, self.charging.deviation * self.ledger.total)
-        return self._margin.kept(self.limit, self.rate, self.window, noise)
+        return self._margin.kept(self.limit, self.rate, self.window)
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
         """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
-        debit = LoggedCharge(amount * self.scale, order, now, amount)
+        debit = LoggedCharge(amount, order, now)
         self._advance(now)
         self._ceiling -= debit.amount + self._spilt
         if self._refill_check.since < INFINITY:
@@ -351,13 +271,6 @@ class TokenBucketMirror(QuotaMirror):
     def amend(self, debit: LoggedCharge, amount: float) -> None:
         """Correct a charge that no answer has confirmed."""
         self._ceiling -= self.ledger.amend(debit, amount)
-        debit.estimate = amount
-
-    def take_rule(self) -> None:
-        """Charge what no answer has confirmed by the rule that now holds; the worth of estimates is learned again."""
-        super().take_rule()
-        self.scale = 1.0
-        self._worth = EstimateScale(self._anchor_level, self._anchor_at)
 
     def settle_by_rules(
         self, reserve: float, cost: Cost, output: float | None, table: float, order: int, sent_at: float, now: float
@@ -384,13 +297,12 @@ class TokenBucketMirror(QuotaMirror):
         if produced:
             self._advance(now)
             self._ceiling -= produced
-            self.ledger.add(LoggedCharge(produced, order, now, produced))
+            self.ledger.add(LoggedCharge(produced, order, now))
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
         """Takes back the charge of a request that the provider refused: it was not debited there."""
         self._refill_check.refunded(debit.amount, debit.charged_at)
         self._ceiling -= self.ledger.amend(debit, 0.0)
-        debit.estimate = 0.0
         if debit.number and self.charging is not None:
             self.charging.steps.refund(debit.number)
         if debit.by_rule and self.charging is not None:
@@ -415,7 +327,7 @@ class TokenBucketMirror(QuotaMirror):
             return  # nothing was known yet
         if sent_at == self._anchor_at:
             # Its reading was rounded: less than the call needed was left.
-            self._anchor_level = max(self._anchor_least, min(self._anchor_level, amount * self.scale))
+            self._anchor_level = max(self._anchor_least, min(self._anchor_level, amount))
         if self.charging is not None:
             self.charging.steps.wake()
         self._margin.refused(self.limit)
@@ -432,12 +344,12 @@ class TokenBucketMirror(QuotaMirror):
         only later. An answer to a later call shows what else is back.
         """
         rounding = rounding_of(wait)
-        bucket_wait = LONGER * amount * self.scale / self.rate
+        bucket_wait = LONGER * amount / self.rate
         if wait - rounding <= bucket_wait or not now + wait + WHOLE + rounding < self.stated_at < INFINITY:
             return
         self._advance(now)
         later = sum(debit.amount for debit in self.ledger.entries if debit.charged_at >= sent_at)
-        self._ceiling = min(self._ceiling, amount * self.scale + self.rate * (rounding - wait) - later)
+        self._ceiling = min(self._ceiling, amount + self.rate * (rounding - wait) - later)
         self._waits_until = now + wait
 
     def observe(
@@ -483,7 +395,7 @@ class TokenBucketMirror(QuotaMirror):
             # What is charged is an estimate here, and may be worth no more than half.
             model = self.charging
             deviation = model.deviation if model is not None else 1.0
-            seen *= min(SCALE_STEP, 1.0 + deviation)
+            seen *= min(ESTIMATE_RATIO, 1.0 + deviation)
             seen += most - least
         confirmed, since = -self.ledger.dropped, sent_at - self._anchor_at
         fell = -INFINITY
@@ -492,7 +404,7 @@ class TokenBucketMirror(QuotaMirror):
             seen, fell = INFINITY, self._anchor_level + self.rate * since - most
         elif self.charging is not None and self.charging.deviation < EXACT_CHARGE:
             fell = self._anchor_level + self.rate * since - most
-        estimated = self.ledger.drop_through(order, sent_at, self._reorder, seen, fell)
+        self.ledger.drop_through(order, sent_at, self._reorder, seen, fell)
         confirmed += self.ledger.dropped
         if self.charging is not None and self.charging.returns:
             self._leave_out_returns(sent_at)
@@ -501,17 +413,6 @@ class TokenBucketMirror(QuotaMirror):
             if since > 0.0 and not first and self.period.capacity is None:
                 self._see_others((min(self._brim, refilled) - confirmed - level) / since, since)
         else:
-            self._worth.confirmed(
-                confirmed,
-                estimated,
-                min(self._brim, refilled) - confirmed - level,
-                most - least if least > -self.limit else 0.0,
-            )
-            entries = self.ledger.entries
-            unsure = self._reorder > SCALE_REORDER or bool(entries and entries[0].order <= order)
-            self._worth.learn(level, refilled, self.rate, self.limit, sent_at, unsure)
-            if not self.exact:
-                self.scale = self._worth.scale
             refused = debit is not None and not debit.by_rule
             single = self.charging is not None and self.charging.single
             changed = (
@@ -603,7 +504,7 @@ class TokenBucketMirror(QuotaMirror):
             outstanding = [debit.by_rule for debit in self.ledger.entries]
             return model.emptied(low, high, dropped, outstanding, self.limit, now, find_unsure)
         rounding = 1.0 if hidden else max(1.0, most - least)
-        return model.fell(low, high, dropped, rounding, self.limit, now, find_unsure, self.scale)
+        return model.fell(low, high, dropped, rounding, self.limit, now, find_unsure)
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: LoggedCharge | None) -> None:
         # What an older request found tells on which side of the anchor it was admitted. After it: the anchor had not
