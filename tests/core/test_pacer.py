@@ -259,15 +259,31 @@ def test_a_refusal_too_soon_for_the_held_pace_is_a_drop_after_a_few_calls(pacer:
     assert (pacer.phase, pacer.rate) == (PacerPhase.STARTUP, pytest.approx(DROP * pace))
 
 
-def test_an_idle_key_raises_no_pace_and_saves_no_burst(pacer: Pacer) -> None:
+def test_an_idle_key_raises_no_pace_and_sends_at_once_what_the_bucket_holds(pacer: Pacer) -> None:
     at = held(pacer)
-    pace = pacer.rate
+    pace, content = pacer.rate, int(pacer.gauge.burst)
     for hour in range(1, 5):
         now = at + 3600.0 * hour
-        for _ in range(3):
-            pacer.sent(pacer.spacing.opens_at(now))
+        for _ in range(content):
+            assert pacer.spacing.opens_at(now) == now
+            pacer.sent(now)
         assert pacer.rate == pace
         assert pacer.spacing.opens_at(now) > now
+
+
+def test_a_refusal_after_an_idle_time_measures_the_content_and_not_the_rate() -> None:
+    provider = Provider(10.0, 40.0)
+    provider.begin(50, 0.2)
+    provider.run(10.0)
+    pace = provider.pacer.sustained_rate
+    for minute in range(1, 4):
+        provider.now = 60.0 * minute
+        before = provider.let_in
+        provider.run(provider.now + 0.05)
+        assert provider.let_in - before >= 0.8 * 40.0
+        provider.run(provider.now + 5.0)
+    assert provider.pacer.gauge.burst == pytest.approx(40.0, rel=0.25)
+    assert provider.pacer.sustained_rate == pytest.approx(pace, rel=0.1)
 
 
 def test_few_calls_between_two_refusals_are_an_estimate_and_no_measurement(pacer: Pacer) -> None:

@@ -43,9 +43,14 @@ def test_where_the_bucket_keeps_nothing_nothing_is_caught_up(spacing: PacingBuck
     assert spacing.opens_at(0.15) == pytest.approx(0.25)
 
 
-def test_a_pace_that_was_left_unused_is_known_and_not_saved(spacing: PacingBucket) -> None:
-    assert spacing.sent(100.0, 0.1) == (False, False)
-    assert spacing.sent(100.0, 3600.0) == (False, True)
+def test_a_pace_that_was_left_unused_is_saved_as_far_as_the_bucket_of_the_provider_keeps_it(
+    spacing: PacingBucket,
+) -> None:
+    assert spacing.sent(3.0, 0.1) == (False, False)
+    assert spacing.sent(3.0, 3600.0) == (False, True)
+    for _ in range(2):
+        assert spacing.opens_at(3600.0) == 3600.0
+        spacing.sent(3.0, 3600.0)
     assert spacing.opens_at(3600.0) == pytest.approx(3600.1)
 
 

@@ -216,6 +216,8 @@ class Pacer:
             self._lone_at = now
         if unused:
             self._rest(now)
+            if spacing.full and gauge.rate and gauge.burst >= SMALL:
+                gauge.fill(now)
         if not alone and now >= self._next and gauge.sent >= self._next_count:
             self._step(now)
         self._try_floor(now)
@@ -298,6 +300,8 @@ class Pacer:
             return
         if self.phase is PacerPhase.WINDOWED and self._refuse_windowed(alone, let_in, sent_at, now):
             self.gauge.zero(let_in, sent_at)
+            return
+        if self.phase is not PacerPhase.RAMP and self.gauge.measure_content(let_in, sent_at):
             return
         count, seconds = self.gauge.since_zero(let_in, sent_at)
         if cause is Cause.RATE and self._states_window(count, seconds, sent_at):

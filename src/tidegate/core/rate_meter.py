@@ -6,8 +6,11 @@ provider admitted exactly the units that came back. So `admitted / seconds` is i
 bucket is. The calls admitted before the very first refusal are the content of the bucket, except for the units that
 came back.
 
+A client that was idle finds the bucket full. What it admits from then on, less what came back, is the content.
+
 `PacingBucket` is a small token bucket that refills at `rate`; a refusal empties it. It holds one call, and what came
-back while a call waited: a late event loop catches up, but an idle client does not. After a refusal nothing goes for a
+back while a call waited, because a late event loop catches up. After an idle time it holds what the provider's bucket
+kept. After a refusal nothing goes for a
 while, then one attempt goes *alone*. Since refusals return much sooner than answers, it was admitted if it is not
 refused within a few refusal round trips. Only then do others follow.
 """
@@ -25,6 +28,10 @@ BEST_FADES = 0.93
 
 REMEMBERED = 512
 """Sends whose instants are kept. Raising it costs memory (16 bytes each) and time at each refusal."""
+
+CONTENT_SHARE = 0.5
+"""Share of the content that a refusal after an idle time may leave of it. Less shows a lower rate or chance. Raising it
+keeps a content for longer that has become wrong."""
 
 DEEP = 3.0
 """Seconds of its rate that a bucket must hold to be deep: right after it was drained, little is admitted at first."""
@@ -46,6 +53,8 @@ class RateMeter:
     """
 
     __slots__ = (
+        "_full_at",
+        "_full_count",
         "_least_content",
         "_refused",
         "_seen",
@@ -81,6 +90,7 @@ class RateMeter:
         self.first: Burst | None = None
         self.first_at = 0.0
         self._least_content = 1.0
+        self._full_at, self._full_count = INFINITY, 0
         self._sends: deque[tuple[int, float]] | None = None
         self.stated: tuple[float, float] | None = None
         self._zero_stated: tuple[float, float] | None = None
@@ -232,6 +242,21 @@ class RateMeter:
         self._zero_stated = self.stated
         self._zero_at, self._zero_count = sent_at, let_in
 
+    def fill(self, now: float) -> None:
+        """Take in that the bucket is full when a call goes at `now`, because the client left it unused."""
+        self._full_at, self._full_count = now, self.let_in - 1
+
+    def measure_content(self, let_in: int, sent_at: float) -> bool:
+        """Take in a refusal of what was sent at `sent_at`; return whether it shows what a full bucket held."""
+        seconds, calls = sent_at - self._full_at, let_in - self._full_count
+        self._full_at = INFINITY
+        if not seconds > 0.0 or calls - self.rate * seconds < CONTENT_SHARE * self.burst:
+            return False
+        self.first, self._least_content = Burst(calls, seconds), 1.0
+        self.burst = max(1.0, calls - self.rate * seconds)
+        self.zero(let_in, sent_at)
+        return True
+
     def measured(self, count: int, seconds: float) -> None:
         """Takes in a measurement: `count` calls came back in `seconds`."""
         self.rate = count / seconds
@@ -250,10 +275,11 @@ class PacingBucket:
     """The spacing of one key's calls; `rate` is in calls a second, instants are monotonic seconds.
 
     An attempt that went alone was admitted where nothing was heard of it for `grace` seconds. `waits` counts how often
-    in a row one was refused, `wait` is how long the last of them waited, in seconds.
+    in a row one was refused, `wait` is how long the last of them waited, in seconds. `full` says that the bucket of the
+    provider had time to fill before the newest call.
     """
 
-    __slots__ = ("_at", "_judged_at", "_level", "_lone", "_rate", "_saved", "grace", "wait", "waits")
+    __slots__ = ("_at", "_judged_at", "_level", "_lone", "_rate", "_saved", "full", "grace", "wait", "waits")
 
     def __init__(self) -> None:
         self._rate = 0.0
@@ -261,7 +287,7 @@ class PacingBucket:
         self.waits = 0
         self.wait = 0.0
         self._level = self._at = 0.0
-        self._lone = False
+        self._lone = self.full = False
         self._saved = 0.0
         self._judged_at = INFINITY
 
@@ -305,17 +331,22 @@ class PacingBucket:
     def sent(self, burst: float, now: float, waited: float = 0.0) -> tuple[bool, bool]:
         """A call goes out that has waited for `waited` seconds, where the provider's bucket holds `burst`.
 
-        Returns whether it goes alone, and whether the pace had been left unused before it.
+        Returns whether it goes alone, and whether the pace had been left unused before it. An idle client has what came
+        back: the bucket kept it.
         """
         level = self._level + self._rate * (now - self._at)
         most = 1.0 + self._rate * waited + self._saved
+        unused = level > most + 1.0
+        self.full = unused and level >= burst
+        if unused:
+            self._saved = most = min(level, burst)
         self._saved = max(0.0, min(self._saved, level) - 1.0)
         self._level, self._at = min(level, most, burst) - 1.0, now
         alone, self._lone = self._lone, False
         if alone:
             self._judged_at = now + self.grace
             self._level = min(0.0, 1.0 - self._rate * self.grace)
-        return alone, level > most + 1.0
+        return alone, unused
 
     def owe_at_most(self, calls: float) -> None:
         """Forget what was sent in excess of the pace by more than some calls."""

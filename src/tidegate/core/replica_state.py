@@ -144,6 +144,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
     "QuotaSet": {"_explore_at": AT, "_tab": [(None, None, None, AT, None)]},
     "RampPhase": {"_lone_at": AT},
     "RateMeter": {
+        "_full_at": AT,
         "_sends": [(None, AT)],
         "_zero_at": AT,
         "_zero_stated": (AT, AT),
