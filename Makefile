@@ -1,5 +1,5 @@
 # Each command sets up what it needs, in an environment of its own below .venv.
-# PYTHON may name another interpreter (3.11 or newer), NAMES what `make frameworks` or `make suites` is to run.
+# PYTHON may name another interpreter (3.11 or newer), NAMES what `make frameworks`, `suites` or `limiters` is to run.
 
 PYTHON ?= python3
 ENVS := .venv
@@ -9,7 +9,7 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites never-worse docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
+.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites never-worse limiters docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
@@ -103,6 +103,15 @@ suites:
 # The programs of `make frameworks` are among them. NAMES takes some.
 never-worse: $(ENVS)/test/ready
 	$(ENVS)/test/bin/python -m conformance.never_worse $(if $(NAMES),$(NAMES),--frameworks)
+
+# Rate limiters of other people without tidegate and with it. NAMES takes some, LIMITERS is for options (--repeat 3).
+# The first run installs those of Debian, and makes environments for the others.
+limiters: $(ENVS)/test/ready
+	command -v nginx >/dev/null || (apt-get update -qq && apt-get install -qq -y nginx-light)
+	command -v haproxy >/dev/null || (apt-get update -qq && apt-get install -qq -y haproxy)
+	command -v varnishd >/dev/null || (apt-get update -qq && apt-get install -qq -y varnish varnish-modules)
+	command -v npm >/dev/null || (apt-get update -qq && apt-get install -qq -y npm)
+	$(ENVS)/test/bin/python -m conformance.limiters $(LIMITERS) $(NAMES)
 
 # The documentation site, in build/docs/site. A warning, a broken link or a page outside the navigation is an error.
 docs: $(ENVS)/docs/ready
