@@ -165,10 +165,14 @@ class AdmittedCall:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRecord:
-    """Outcome of an admission, with the levels that headers announce, read just after the charge."""
+    """Outcome of an admission, with the levels that headers announce, read just after the charge.
+
+    A refusal is answered after `delay` seconds.
+    """
 
     outcome: AdmittedCall | Refusal
     announced: tuple[Level, ...]
+    delay: float = 0.0
 
 
 class Accounts:
@@ -183,6 +187,8 @@ class Accounts:
     def _start(self) -> None:
         self._started_at = self._clock()
         self._random = random.Random(self.scenario.seed)
+        # Refusals must not change what is drawn for admitted calls, which the oracle draws as well.
+        self._refusal_random = random.Random(f"refusals {self.scenario.seed}")
         self._accounts: dict[str, Account] = {}
         self._shared: dict[str, dict[str, Limiter]] = {}
         self._total = CallCounter()
@@ -218,7 +224,8 @@ class Accounts:
             if isinstance(outcome, Refusal):
                 for tally in (account.tally, self._total):
                     tally.refused[outcome.name] += 1
-                return AdmissionRecord(outcome, self._announced(account.gate, now))
+                delay = self.scenario.refusal_latency.draw(self._refusal_random)
+                return AdmissionRecord(outcome, self._announced(account.gate, now), delay)
             for tally in (account.tally, self._total):
                 tally.admit()
             self._order.setdefault(row or f"#{self._total.received}")

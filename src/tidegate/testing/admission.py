@@ -118,17 +118,20 @@ class Gate:
         return max((limiter.ready_at(price(limiter.unit, call), now) for limiter in self.limiters), default=now)
 
     def admit(self, call: Call, now: float) -> Ticket | Refusal:
-        """Charge the call to every limiter, or return the first refusal by `Reason` and charge none."""
+        """Charge the call to every limiter, or return the first refusal by `Reason` and charge none.
+
+        Each limiter that refuses the call notes the attempt.
+        """
         price = self.pricing.at_admission
         amounts: dict[str, float] = {}
-        refused: list[tuple[Limiter, float]] = []
+        refused: list[Limiter] = []
         for limiter in self.limiters:
             amount = amounts[limiter.name] = price(limiter.unit, call)
-            if (ready_at := limiter.ready_at(amount, now)) > now:
-                refused.append((limiter, ready_at))
+            if limiter.ready_at(amount, now) > now:
+                refused.append(limiter)
         if refused:
             return min(
-                (_refusal(limiter, amounts[limiter.name], ready_at, now) for limiter, ready_at in refused),
+                (_refusal(limiter, amounts[limiter.name], now) for limiter in refused),
                 key=lambda refusal: (_RANK[refusal.reason], -(refusal.retry_after or 0)),
             )
         for limiter in self.limiters:
@@ -160,7 +163,8 @@ class Gate:
         return tuple(limiter.level(now) for limiter in self.limiters)
 
 
-def _refusal(limiter: Limiter, amount: float, ready_at: float, now: float) -> Refusal:
+def _refusal(limiter: Limiter, amount: float, now: float) -> Refusal:
+    ready_at = limiter.refuse(amount, now)
     level = limiter.level(now)
     too_large = limiter.reason in (Reason.RATE, Reason.DAY) and ready_at == math.inf and amount > limiter.capacity
     status = limiter.status if isinstance(limiter, Slots | Outage) else None

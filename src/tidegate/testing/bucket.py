@@ -1,8 +1,8 @@
-"""Token buckets, with schedules of refill and size, and a limit on growth.
+"""Token buckets and slots, with schedules of refill and size, and a limit on growth.
 
 `ContinuousBucket` refills continuously, at a rate that may follow a schedule. `ResizedBucket` changes its limit on a
-schedule and announces that, like a tier that is lowered and raised again. `Slope` limits how fast a client may become
-faster: spike arrest, acceleration limits.
+schedule and announces that, like a tier that is lowered and raised again. `ResizedSlots` does the same with a limit of
+concurrency. `Slope` limits how fast a client may become faster: spike arrest, acceleration limits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from tidegate.testing.limiters import SLACK, Level, Limiter, Reason, Unit
+from tidegate.testing.limiters import SLACK, Level, Limiter, Reason, Slots, Unit
 
 
 class Refill:
@@ -252,4 +252,37 @@ class ResizedBucket(ContinuousBucket):
 
     def level(self, now: float) -> Level:
         self.remaining(now)
+        return super().level(now)
+
+
+class ResizedSlots(Slots):
+    """Slots whose number changes by the factors in `sizes`, pairs (start, factor) that repeat with `period`.
+
+    Calls in flight beyond a smaller number end as usual.
+    """
+
+    def __init__(
+        self, name: str, *, limit: float, status: int, sizes: Sequence[tuple[float, float]], period: float = 0.0
+    ) -> None:
+        super().__init__(name, limit=limit, status=status)
+        self._full = limit
+        self._schedule = Refill(1, sizes, period)
+
+    def _become(self, now: float) -> None:
+        _, _, factor = next(self._schedule.segments(now))
+        self.limit = self._full * factor
+
+    def remaining(self, now: float) -> float:
+        self._become(now)
+        return super().remaining(now)
+
+    def ready_at(self, amount: float, now: float) -> float:
+        self._become(now)
+        for begin, _, factor in islice(self._schedule.segments(now), MAX_STEPS):
+            if self._taken < self._full * factor:
+                return begin
+        return math.inf
+
+    def level(self, now: float) -> Level:
+        self._become(now)
         return super().level(now)

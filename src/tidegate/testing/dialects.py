@@ -172,7 +172,7 @@ ABSURD = 31_536_000.0
 """Seconds of an absurd retry-after. Raising it changes little. Chosen: a year, far above
 `core.feedback.ABSURD_HINT`."""
 
-FIXED = {"absurd": ABSURD, "one": 1.0}
+FIXED = {"absurd": ABSURD, "one": 1.0, "minute": 60.0}
 """Seconds of a retry-after that is the same in every refusal."""
 
 
@@ -224,7 +224,7 @@ class Dialect:
 
 
 def told(mode: str, seconds: float | None) -> float | None:
-    """Return the seconds that a refusal states for a retry-after `exact`, `late`, `absurd`, `one` or `none`."""
+    """Return the seconds that a refusal states for a retry-after `exact`, `late`, `absurd`, `one`, `minute`, `none`."""
     if seconds is None or mode == "none":
         return None
     if mode in FIXED:

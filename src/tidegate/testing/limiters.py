@@ -81,8 +81,15 @@ class Limiter:
     def charge(self, amount: float, now: float) -> None:
         """Take `amount`. An excess becomes debt; a negative amount is given back."""
 
+    def refuse(self, amount: float, now: float) -> float:
+        """Note an attempt that this limiter refuses at `now`; return the earliest instant at which its amount fits."""
+        return self.ready_at(amount, now)
+
     def finish(self, now: float) -> None:
         """End a call that was charged here."""
+
+    def foresee(self) -> None:
+        """Let the oracle decide what is drawn otherwise."""
 
     def adopt(self, previous: Limiter, now: float) -> None:
         """Continue from the state of a limiter that this one replaces during a run."""
@@ -105,17 +112,33 @@ class Limiter:
 class FixedWindow(Limiter):
     """Fixed window: at most `limit` between boundaries, which are at `offset` + k·`window` and restore everything.
 
-    Azure, Mistral and Gemini use it. A boundary clears a debt too.
+    Azure, Mistral and Gemini use it. A boundary clears a debt too. The first refusal of a window blocks everything for
+    `block` seconds, and at least until the boundary. The next window begins then, as in rate-limiter-flexible.
     """
 
-    def __init__(self, name: str, unit: Unit = "requests", *, limit: float, window: float, offset: float = 0.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        unit: Unit = "requests",
+        *,
+        limit: float,
+        window: float,
+        offset: float = 0.0,
+        block: float = 0.0,
+    ) -> None:
         super().__init__(name, unit, limit=limit, window=window)
         self._offset = offset
         self._used: float = 0
         self._index: int | None = None
+        self._block = block
+        self._blocked_until: float | None = None
 
     def _boundary(self, now: float) -> float:
-        """Return the next boundary; a boundary that has passed clears the used amount."""
+        """Return the next boundary or the end of a block; one that has passed clears the used amount."""
+        if self._blocked_until is not None:
+            if now < self._blocked_until:
+                return self._blocked_until
+            self._offset, self._index, self._blocked_until = self._blocked_until, None, None
         index = math.floor((now - self._offset) / self.window)
         if self._offset + (index + 1) * self.window <= now:
             index += 1
@@ -126,17 +149,23 @@ class FixedWindow(Limiter):
 
     def remaining(self, now: float) -> float:
         self._boundary(now)
-        return self.limit - self._used
+        return self.limit - self._used if self._blocked_until is None else 0.0
 
     def ready_at(self, amount: float, now: float) -> float:
         boundary = self._boundary(now)
-        if self._used + amount <= self.limit * (1 + SLACK):
+        if self._blocked_until is None and self._used + amount <= self.limit * (1 + SLACK):
             return now
         return boundary if amount <= self.limit * (1 + SLACK) else math.inf
 
     def charge(self, amount: float, now: float) -> None:
         self._boundary(now)
         self._used = max(0, self._used + amount)
+
+    def refuse(self, amount: float, now: float) -> float:
+        boundary = self._boundary(now)
+        if self._block and self._blocked_until is None and amount <= self.limit * (1 + SLACK):
+            self._blocked_until = max(boundary, now + self._block)
+        return self.ready_at(amount, now)
 
     def reset_after(self, now: float) -> float:
         return self._boundary(now) - now
@@ -145,6 +174,7 @@ class FixedWindow(Limiter):
         if isinstance(previous, FixedWindow) and previous.window == self.window:
             self._boundary(now)
             self._used = previous.limit - previous.remaining(now)
+            self._blocked_until = previous._blocked_until
 
 
 class DayQuota(FixedWindow):
@@ -159,10 +189,16 @@ class DayQuota(FixedWindow):
 
 
 class RollingWindow(Limiter):
-    """Rolling window: at most `limit` in the last `window` seconds; an amount taken at t is back at t + `window`."""
+    """Rolling window: at most `limit` in the last `window` seconds; an amount taken at t is back at t + `window`.
 
-    def __init__(self, name: str, unit: Unit = "requests", *, limit: float, window: float) -> None:
+    With `counts_refused` a refused attempt takes its amount as well, as in a log that each attempt is written into.
+    """
+
+    def __init__(
+        self, name: str, unit: Unit = "requests", *, limit: float, window: float, counts_refused: bool = False
+    ) -> None:
         super().__init__(name, unit, limit=limit, window=window)
+        self._counts_refused = counts_refused
         self._taken: deque[tuple[float, float]] = deque()
         self._used: float = 0
 
@@ -197,6 +233,11 @@ class RollingWindow(Limiter):
             back -= taken - kept
             if kept:
                 self._taken.append((at, kept))
+
+    def refuse(self, amount: float, now: float) -> float:
+        if self._counts_refused and amount <= self.limit * (1 + SLACK):
+            self.charge(amount, now)
+        return self.ready_at(amount, now)
 
     def reset_after(self, now: float) -> float:
         self.remaining(now)

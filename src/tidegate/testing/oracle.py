@@ -46,6 +46,7 @@ def ideal_schedule(
     concurrency: int | None = None,
     drawn: bool = False,
     start: float = 0.0,
+    arrivals: Sequence[float] = (),
 ) -> Schedule:
     """Return the schedule of an oracle that knows every limit.
 
@@ -53,12 +54,15 @@ def ideal_schedule(
     allow. At most `concurrency` calls are in flight (None: no bound), and at most the scenario's `knee`, beyond which
     nothing is gained. A call takes the median latency, plus the pace of its output tokens. A call without output tokens
     produces the scenario's median. With `drawn`, the scenario's seed draws latencies and outputs, as the simulator does
-    for calls that are admitted in this order. Raise ConfigurationError for a call that no wait admits.
+    for calls that are admitted in this order. With `arrivals` each call comes at its own instant, in order.
+    Raise ConfigurationError for a call that no wait admits.
     """
     if concurrency is not None and concurrency < 1:
         raise ConfigurationError("concurrency", concurrency, "it must be 1 or more, or None for no bound")
+    if arrivals and (len(arrivals) != len(costs) or list(arrivals) != sorted(arrivals)):
+        raise ConfigurationError("arrivals", arrivals, "it must have one instant for each call, sorted")
     most = min(concurrency or math.inf, scenario.knee or math.inf)
-    return _Oracle(scenario, most, drawn).play(costs, start)
+    return _Oracle(scenario, most, drawn).play(costs, start, arrivals)
 
 
 class OracleCharge:
@@ -85,17 +89,21 @@ class _Oracle:
     def __init__(self, scenario: Scenario, most: float, drawn: bool) -> None:
         self.scenario = scenario
         limiters = scenario.gate().limiters
+        for limiter in limiters:
+            limiter.foresee()
         self.gate = Gate(limiters, OracleCharge(scenario.pricing, limiters))
         self.most = most
         self.drawn = drawn
         self.random = random.Random(scenario.seed)
         self.running: list[tuple[float, int, Ticket]] = []
 
-    def play(self, costs: Sequence[Call], start: float) -> Schedule:
+    def play(self, costs: Sequence[Call], start: float, arrivals: Sequence[float]) -> Schedule:
         admitted_at: list[float] = []
         ended_at: list[float] = []
         now = start
         for index, cost in enumerate(costs):
+            if arrivals:
+                now = max(now, arrivals[index])
             if len(self.running) >= self.most:
                 now = max(now, self.running[0][0])
             # The simulator draws in this order at admission.
@@ -111,13 +119,17 @@ class _Oracle:
     def _admit(self, index: int, call: Call, now: float) -> tuple[Ticket, float]:
         while True:
             self._land(now)
-            ticket = self.gate.admit(call, now)
-            if not isinstance(ticket, Refusal):
-                return ticket, now
+            # An attempt that is refused may count: the oracle makes none.
             ready_at = self.gate.ready_at(call, now)
+            if ready_at <= now:
+                ticket = self.gate.admit(call, now)
+                assert not isinstance(ticket, Refusal), "a limiter that is ready refuses"
+                return ticket, now
             soonest = min(ready_at, self.running[0][0] if self.running else math.inf)
             if soonest == math.inf:
-                raise ConfigurationError(f"costs[{index}]", call, f"the limiter {ticket.name} never admits it")
+                refusal = self.gate.admit(call, now)
+                assert isinstance(refusal, Refusal)
+                raise ConfigurationError(f"costs[{index}]", call, f"the limiter {refusal.name} never admits it")
             now = max(soonest, math.nextafter(now, math.inf))
 
     def _land(self, now: float) -> None:

@@ -23,7 +23,7 @@ from tidegate.testing.specs import Distribution, Fault, Limit, OutageSpan
 T = TypeVar("T")
 
 _LISTS: dict[str, Any] = {"limiters": Limit, "outages": OutageSpan, "faults": Fault}
-_DISTRIBUTIONS = frozenset({"latency", "output_tokens"})
+_DISTRIBUTIONS = frozenset({"latency", "output_tokens", "refusal_latency"})
 
 
 def encode(value: object) -> str:
@@ -91,7 +91,7 @@ DialectName = Literal[
 ]
 DIALECTS: tuple[DialectName, ...] = get_args(DialectName)
 
-RetryAfter = Literal["exact", "late", "absurd", "one", "none"]
+RetryAfter = Literal["exact", "late", "absurd", "one", "minute", "none"]
 RETRY_AFTERS: tuple[RetryAfter, ...] = get_args(RetryAfter)
 
 AT_ONCE = Distribution.constant(0.0)
@@ -119,10 +119,12 @@ class Scenario:
     - `chars_per_token`: characters of a prompt that count as a token
     - `outages`: spans in which nothing works, for all keys
     - `latency`: seconds from admission to the first byte of the answer
+    - `refusal_latency`: seconds from an attempt to the answer that refuses it
     - `token_pace`: further seconds for each output token
     - `knee`: calls in flight beyond which latency grows in proportion (None: never)
     - `output_tokens`: tokens that an answer counts as (None: a quarter of its characters)
-    - `retry_after`: time that refusals state: exact, three times too late, absurd, always 1 s, or none
+    - `retry_after`: time that refusals state: exact, three times too late, absurd, always 1 s, always 60 s, or
+      none
     - `resets`: rounding of announced resets: `own` (the dialect's), `exact` (microseconds), or to `ms` or `seconds`,
       which are cut, or rounded up with `-up`
     - `refusals`: dialect of the refusals, if a gateway writes its own (empty: `dialect`); they announce no limit then
@@ -151,6 +153,7 @@ class Scenario:
     chars_per_token: float = 4.0
     outages: tuple[OutageSpan, ...] = ()
     latency: Distribution = AT_ONCE
+    refusal_latency: Distribution = AT_ONCE
     token_pace: float = 0.0
     batch_seconds: float = 1.0
     batch_failures: float = 0.0
@@ -213,7 +216,7 @@ class Scenario:
                 number += 1
                 name = f"{limit.default_name}-{number}"
             taken.add(name)
-            limiters.append(limit.build(name))
+            limiters.append(limit.build(name, self.seed))
         return tuple(limiters)
 
     def build_outages(self) -> tuple[Limiter, ...]:

@@ -310,7 +310,11 @@ class SimulatedProvider:
         dialect = route.dialect if scenario.dialect == "auto" else scenario.dialect
         headers = self._headers(verdict, dialect, scenario)
         if isinstance(verdict.outcome, Refusal):
-            _refuse(connection, verdict.outcome, dialect, model, scenario, headers)
+            refusing = partial(_refuse, connection, verdict.outcome, dialect, model, scenario, headers)
+            if verdict.delay:
+                connection.on_lost = asyncio.get_running_loop().call_later(verdict.delay, refusing).cancel
+            else:
+                refusing()
             return
         try:
             reply = self._reply(endpoint, question, model, scenario)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from typing import Literal
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing.bucket import ContinuousBucket, ResizedBucket, Slope
+from tidegate.testing.backends import Backends
+from tidegate.testing.bucket import ContinuousBucket, ResizedBucket, ResizedSlots, Slope
 from tidegate.testing.checks import among, at_least, positive, share
 from tidegate.testing.limiters import UNITS, Credit, DayQuota, FixedWindow, Limiter, RollingWindow, Slots, Unit
 
@@ -125,9 +126,14 @@ class Limit:
       unit announces the first such limit of that unit.
     - `shares`: (start, share) pairs: from then on a bucket refills at that share of its rate. They model capacity that
       changes, or another tenant.
-    - `sizes`: (start, factor) pairs: from then on a bucket has that part of its size, in the headers too. They model a
-      limit that shrinks and grows.
+    - `sizes`: (start, factor) pairs: from then on a bucket has that part of its size, in the headers too, and slots
+      that part of their number. They model a limit that shrinks and grows.
     - `period`: seconds after which `shares` and `sizes` begin again, 0 for never
+    - `block`: for fixed: seconds for which everything is refused after a window's first refusal, at least until its
+      boundary; the next window begins then
+    - `counts_refused`: for rolling: whether refused attempts count as well
+    - `backends`: backends behind a bucket or window of requests. Each attempt meets one, drawn by the seed, which has
+      that part of the limit and announces it.
     - `shared`: whether all keys of a credential share it, where keys are by credential and model
     - `name`: name in the ground truth; by default the unit, `slots`, `slope`, `day` or `money`
     """
@@ -146,6 +152,9 @@ class Limit:
     shares: tuple[tuple[float, float], ...] = ()
     sizes: tuple[tuple[float, float], ...] = ()
     period: float = 0.0
+    block: float = 0.0
+    counts_refused: bool = False
+    backends: int = 1
     shared: bool = False
     name: str = ""
 
@@ -168,6 +177,14 @@ class Limit:
         for status in self.statuses:
             among("statuses", status, SLOT_STATUSES)
         at_least("growth", self.growth, 1)
+        at_least("block", self.block, 0)
+        at_least("backends", self.backends, 1)
+        if self.block and self.kind != "fixed":
+            raise ConfigurationError("block", self.block, "only a fixed window blocks")
+        if self.counts_refused and self.kind != "rolling":
+            raise ConfigurationError("counts_refused", self.counts_refused, "only a rolling window counts them")
+        if self.backends > 1 and (self.unit != "requests" or self.kind not in ("bucket", "fixed", "rolling")):
+            raise ConfigurationError("backends", self.backends, "only a bucket or window of requests has several")
         for name in ("shares", "sizes"):
             object.__setattr__(self, name, tuple((start, part) for start, part in getattr(self, name)))
             self._check_schedule(name, getattr(self, name))
@@ -198,14 +215,30 @@ class Limit:
         """Return whether headers announce this limit."""
         return self.kind not in ("slots", "slope", "credit") if self.announced is None else self.announced
 
-    def build(self, name: str) -> Limiter:
-        """Return a new limiter, full unless `initial` is set."""
-        limiter = self._built(name)
+    def build(self, name: str, seed: int = 0) -> Limiter:
+        """Return a new limiter, full unless `initial` is set; `seed` draws the backends."""
+        if self.backends > 1:
+            part = self._of_one_backend()
+            limiter: Limiter = Backends(name, [part._built(name) for _ in range(self.backends)], seed=seed)
+        else:
+            limiter = self._built(name)
         if self.statuses:
             limiter.statuses = cycle(self.statuses)
         return limiter
 
+    def _of_one_backend(self) -> Limit:
+        count = self.backends
+        return replace(
+            self,
+            limit=self.limit / count,
+            burst=None if self.burst is None else self.burst / count,
+            initial=None if self.initial is None else self.initial / count,
+            backends=1,
+        )
+
     def _built(self, name: str) -> Limiter:
+        if self.kind == "slots" and self.sizes:
+            return ResizedSlots(name, limit=self.limit, status=self.status, sizes=self.sizes, period=self.period)
         if self.kind == "slots":
             return Slots(name, limit=self.limit, status=self.status)
         if self.kind == "slope":
@@ -215,9 +248,13 @@ class Limit:
         if self.kind == "day":
             return DayQuota(name, self.unit, limit=self.limit, offset=self.offset)
         if self.kind == "fixed":
-            return FixedWindow(name, self.unit, limit=self.limit, window=self.window, offset=self.offset)
+            return FixedWindow(
+                name, self.unit, limit=self.limit, window=self.window, offset=self.offset, block=self.block
+            )
         if self.kind == "rolling":
-            return RollingWindow(name, self.unit, limit=self.limit, window=self.window)
+            return RollingWindow(
+                name, self.unit, limit=self.limit, window=self.window, counts_refused=self.counts_refused
+            )
         return self._bucket(name)
 
     def _bucket(self, name: str) -> ContinuousBucket:
