@@ -2,6 +2,7 @@
 
 python -m bench.lab [--virtual | --http | --late] [--only NAME[,NAME…]] [--family NAME] [--seeds 5] [--vary] [--plots]
 python -m bench.lab --families [NAME,…] [--http] [--seeds 8 | --seeds 1,3,5] [--odd | --even] [--page]
+python -m bench.lab --held-out [NAME,…] [--seeds 8 | --seeds 1,3,5] [--odd | --even] [--page]
 python -m bench.lab --loaded [--only NAME[,NAME…] | --families NAME,…] [--seeds 5]
 """
 
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench import drawntable, loaded, overhttp, virtual
+from bench import drawntable, heldouttable, loaded, overhttp, virtual
 from bench.common import RESULTS, conclude, markdown, table
 from bench.families import FAMILIES
 from bench.measures import COLUMNS, Run, checks, figures, medians
@@ -88,6 +89,19 @@ def seeds_of(text: str, *, odd: bool = False, even: bool = False) -> list[int]:
     return list(range(1, 2 * count, 2) if odd else range(0, 2 * count, 2) if even else range(count))
 
 
+def held_out(parser: argparse.ArgumentParser, given: argparse.Namespace, seeds: Sequence[int]) -> int:
+    """Run the held-out families that the command line names; return the exit code."""
+    names = given.held_out.split(",")
+    if unknown := set(names) - set(heldouttable.NAMES):
+        parser.error(f"no held-out family is called {', '.join(sorted(unknown))}")
+    if given.http or given.late or given.loaded:
+        parser.error("held-out families are played in virtual time")
+    families = heldouttable.named(names)
+    if given.page and (len(families) < len(heldouttable.NAMES) or not given.odd):
+        parser.error("the page shows all held-out families by odd seeds")
+    return heldouttable.play(families, seeds, drawntable.PAGE if given.page else None)
+
+
 def _fixed(row: Row, seed: int) -> Row:
     return row
 
@@ -107,7 +121,13 @@ def main() -> int:
         const=",".join(drawntable.NAMES),
         help=f"families whose numbers the seed draws, in virtual time if not --http: {', '.join(drawntable.NAMES)}",
     )
-    parser.add_argument("--page", action="store_true", help=f"also write the table into docs/{drawntable.PAGE.name}")
+    parser.add_argument(
+        "--held-out",
+        nargs="?",
+        const=",".join(heldouttable.NAMES),
+        help=f"families by which nothing is chosen, in virtual time: {', '.join(heldouttable.NAMES)}",
+    )
+    parser.add_argument("--page", action="store_true", help=f"also write the tables into docs/{drawntable.PAGE.name}")
     parser.add_argument("--only", help=f"rows by name, with commas between: {', '.join(NAMES)}")
     parser.add_argument("--family", choices=[family.name for family in FAMILIES], help="rows of one family")
     for way, (title, _) in WAYS.items():
@@ -117,6 +137,10 @@ def main() -> int:
     parser.add_argument("--plots", action="store_true", help="also draw each row (needs matplotlib)")
     given = parser.parse_args()
     seeds = seeds_of(given.seeds, odd=given.odd, even=given.even)
+    if given.held_out is not None:
+        if given.families is not None:
+            parser.error("--held-out and --families are two tables; with --page, --families writes both")
+        return held_out(parser, given, seeds)
     if given.families is not None:
         if unknown := set(given.families.split(",")) - set(drawntable.NAMES):
             parser.error(f"no family is called {', '.join(sorted(unknown))}")
@@ -126,7 +150,10 @@ def main() -> int:
             return loaded.play({each.name: each.row for each in families}, seeds)
         if given.page and (len(families) < len(drawntable.NAMES) or not given.odd or given.http):
             parser.error("the page shows all families by odd seeds in virtual time")
-        return drawntable.play(way, *WAYS[way], families, seeds, drawntable.PAGE if given.page else None)
+        if not given.page:
+            return drawntable.play(way, *WAYS[way], families, seeds)
+        drawn = drawntable.play(way, *WAYS[way], families, seeds, drawntable.PAGE)
+        return max(drawn, heldouttable.play(heldouttable.named(heldouttable.NAMES), seeds, drawntable.PAGE))
     rows = chosen(parser, given)
     if given.loaded:
         return loaded.play({row.name: partial(_fixed, row) for row in rows}, seeds)

@@ -28,6 +28,7 @@ class Run:
     held       the median time from admission to answer, over the median that an unloaded provider takes
     cpu        seconds of this process for each call
     bare       the makespan of the plain SDK, where the row is measured against that
+    delay      the summed time from each call's arrival to its answer, and the oracle's, where calls have arrivals
     """
 
     row: str
@@ -45,11 +46,14 @@ class Run:
     held: float
     cpu: float
     bare: float | None = None
+    delay: tuple[float, float] | None = None
     losses: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ratio(self) -> float:
-        """Makespan over the oracle's, or over the plain SDK's."""
+        """Makespan over the oracle's, or over the plain SDK's; where calls have arrivals, summed delay over its."""
+        if self.delay is not None:
+            return self.delay[0] / self.delay[1]
         return self.makespan / (self.bare or self.ideal)
 
     @property
@@ -68,11 +72,12 @@ def measured(
     cpu: float,
     losses: Mapping[str, int],
     bare: float | None = None,
+    ended_at: Mapping[int, float] | None = None,
 ) -> Run:
     """The run that left this truth behind; `sent` are the calls in the order in which they left the queue.
 
     It began with the first admission, and so does the oracle: what an SDK takes to make its first requests is its own.
-    `makespan` is in seconds of the provider's clock.
+    `makespan` and `ended_at`, the instant of each call's end, are in seconds of the provider's clock.
     """
     start = truth.admitted_at[0] if truth.admitted_at else 0.0
     oracle = row.ideal(seed, start)
@@ -93,7 +98,17 @@ def measured(
         held=statistics.median(truth.held) / unloaded(row, seed) if truth.held else math.nan,
         cpu=cpu / row.count,
         bare=bare,
+        delay=delays(row, oracle, ended_at) if row.arrivals and ended_at is not None else None,
         losses=dict(losses),
+    )
+
+
+def delays(row: Row, oracle: Schedule, ended_at: Mapping[int, float]) -> tuple[float, float]:
+    """Return the summed time from each call's arrival to its end, and the oracle's; a call without an end has none."""
+    arrived = [(number, row.arrivals[number]) for number in ended_at]
+    return (
+        sum(ended_at[number] - at for number, at in arrived),
+        sum(oracle.ended_at[number] - at for number, at in arrived),
     )
 
 

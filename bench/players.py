@@ -1,7 +1,8 @@
 """Players against the simulator's own books, which show what a client could reach that knows more than ours.
 
 `knowing` plays the oracle's schedule. `phaseless` knows of a hidden fixed window its kind and size, and not its phase.
-`unrated` knows of a hidden bucket its kind, and that hints mean nothing. `probing` knows that its rate may change.
+`insisting` plays the oracle's schedule among several backends, and repeats a refused call at once. `unrated` knows of
+a hidden bucket its kind, and that hints mean nothing. `probing` knows that its rate may change.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ SOONEST = 2 * TRAVEL
 FIRST_PROBES = 8
 """Lone calls in the first window of a player that looks for its end."""
 
+
+MOST_REPEATS = 20
+"""Refusals a call after which a schedule is wrong. With one of four backends ready, a call is refused three times."""
 
 FIRST_SPAN = 0.25
 LONGER = 8.0
@@ -86,6 +90,19 @@ def knowing(row: Row, seed: int) -> Played:
     books = Books(row, seed)
     for call, at in zip(row.calls(seed), row.ideal(seed).admitted_at, strict=True):
         books.send(call, at)
+    return books.played()
+
+
+def insisting(row: Row, seed: int) -> Played:
+    """Play the oracle's schedule where a load balancer draws the backend: a refused call is repeated at once.
+
+    The backend with room is met in the end, at the price of refusals that no client is spared who uses all of them.
+    """
+    books = Books(row, seed)
+    for call, at in zip(row.calls(seed), row.ideal(seed).admitted_at, strict=True):
+        while not books.send(call, at):
+            if books.refused > MOST_REPEATS * row.count:
+                raise ValueError(f"{row.name}: the schedule is not right, no backend has room at {at:g} s")
     return books.played()
 
 

@@ -27,6 +27,7 @@ from bench.families import (
     WINDOWS,
     Family,
 )
+from bench.repeats import repeated
 from tidegate.testing import Call, Distribution, Fault, Limit, OutageSpan, Scenario, Schedule, ideal_schedule
 
 MINUTE = 6.0
@@ -56,6 +57,9 @@ class Row:
     stream      whether the answers stream
     models      how many models are asked, each call's one drawn by the seed; more than one share the `shared` limits
     scopes      the setting of that name
+    dear        the share of calls whose prompt is longer than drawn, and how many times as long
+    arrivals    when each call comes, in order; if empty, callers take the calls. The figure is then the summed delay.
+    meets_faults  whether the oracle meets the scenario's faults, too, and sends a broken call again
     against_plain  whether the makespan is compared with that of the plain SDK, instead of the oracle's
     """
 
@@ -71,6 +75,9 @@ class Row:
     stream: bool = False
     models: int = 1
     scopes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    dear: tuple[float, int] = (0.0, 1)
+    arrivals: tuple[float, ...] = ()
+    meets_faults: bool = False
     against_plain: bool = False
 
     def seeded(self, seed: int) -> Scenario:
@@ -81,9 +88,11 @@ class Row:
         """The calls in order, their sizes drawn by `seed`."""
         generator = random.Random(seed)
         low, high = self.sizes
+        share, times = self.dear
         return tuple(
             Call(
-                round(low * math.exp(generator.random() * math.log(high / low))),
+                round(low * math.exp(generator.random() * math.log(high / low)))
+                * (times if share and generator.random() < share else 1),
                 max_tokens=generator.choice(self.bounds) if self.bounds else self.max_tokens,
             )
             for _ in range(self.count)
@@ -103,7 +112,11 @@ class Row:
 
     def ideal(self, seed: int, start: float = 0.0) -> Schedule:
         """What an oracle makes of it, from `start` on, that knows every limit and meets the very latencies."""
-        return ideal_schedule(self.seeded(seed), self.calls(seed), concurrency=self.callers, drawn=True, start=start)
+        scenario, calls = self.seeded(seed), self.calls(seed)
+        if self.meets_faults:
+            return repeated(scenario, calls, self.callers, start)
+        callers = None if self.arrivals else self.callers
+        return ideal_schedule(scenario, calls, concurrency=callers, drawn=True, start=start, arrivals=self.arrivals)
 
 
 LATENCY = Distribution.lognormal(0.5, 0.2)

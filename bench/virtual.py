@@ -98,8 +98,11 @@ class Laboratory(World):
         self.met_outage_at: list[float] = []
         self._began_at = EPOCH + random.Random(seed).random()
         self._models = row.asked(seed)
+        self.ended_at: dict[int, float] = {}
         self._left: Iterator[tuple[int, Call]] = iter(enumerate(row.calls(seed)))
-        for _ in range(min(row.callers, row.count)):
+        for at in row.arrivals:
+            self.after(at, self._next)
+        for _ in range(0 if row.arrivals else min(row.callers, row.count)):
             self._next()
 
     def wall(self) -> float:
@@ -118,6 +121,7 @@ class Laboratory(World):
 
     def finish_fast(self, call: VirtualCall) -> None:
         """The caller goes on; one that reads a stream is busy until its end."""
+        self.ended_at[call.row] = self.now
         sent = self.ended[call.row].attempt
         if sent is None or not sent.streaming:
             self.over(sent.outcome if sent is not None else None)
@@ -129,7 +133,8 @@ class Laboratory(World):
             self.losses[name] = self.losses.get(name, 0) + 1
         self.makespan = self.now
         self.unfinished -= 1
-        self._next()
+        if not self.row.arrivals:
+            self._next()
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
         """The request travels, is let in or refused, and is answered."""
@@ -158,7 +163,11 @@ class Visit:
         if isinstance(verdict.outcome, Refusal):
             met_outage = verdict.outcome.reason is Reason.OUTAGE
             (laboratory.met_outage_at if met_outage else laboratory.refused_at).append(laboratory.now)
-            self._answer(laboratory.answers.refusal(verdict.outcome, self.headers))
+            refused = laboratory.answers.refusal(verdict.outcome, self.headers)
+            if verdict.delay:
+                laboratory.after(verdict.delay, lambda: self._answer(refused))
+            else:
+                self._answer(refused)
             return
         self.admission: AdmittedCall = verdict.outcome
         natural, bound = laboratory.accounts.output_tokens(USUAL_OUTPUT), governed.call.max_tokens
@@ -253,4 +262,5 @@ def run(row: Row, seed: int, settings: Settings | None = None, loop: LateLoop = 
         cpu=time.process_time() - began,
         losses=losses,
         bare=bare(row, seed) if row.against_plain else None,
+        ended_at=laboratory.ended_at,
     )
