@@ -261,29 +261,36 @@ def test_a_refusal_too_soon_for_the_held_pace_is_a_drop_after_a_few_calls(pacer:
 
 def test_an_idle_key_raises_no_pace_and_sends_at_once_what_the_bucket_holds(pacer: Pacer) -> None:
     at = held(pacer)
-    pace, content = pacer.rate, int(pacer.gauge.burst)
+    pace, content = pacer.sustained_rate, int(pacer.gauge.burst)
     for hour in range(1, 5):
         now = at + 3600.0 * hour
         for _ in range(content):
             assert pacer.spacing.opens_at(now) == now
             pacer.sent(now)
-        assert pacer.rate == pace
+        assert pacer.sustained_rate == pace
         assert pacer.spacing.opens_at(now) > now
 
 
-def test_a_refusal_after_an_idle_time_measures_the_content_and_not_the_rate() -> None:
-    provider = Provider(10.0, 40.0)
-    provider.begin(50, 0.2)
-    provider.run(10.0)
-    pace = provider.pacer.sustained_rate
-    for minute in range(1, 4):
+@pytest.mark.parametrize(
+    ("rate", "size", "later"),
+    [(20.0, 5.0, 20.0), (20.0, 5.0, 25.0), (20.0, 40.0, 22.0), (2.0, 30.0, 2.2), (5.0, 10.0, 6.0)],
+)
+def test_refusals_after_an_idle_time_measure_the_content_and_the_rate_is_found_all_the_same(
+    rate: float, size: float, later: float
+) -> None:
+    """The content is known from the first burst on, also where a burst is refused long after its begin."""
+    provider = Provider(rate, size)
+    provider.begin(int(size) + 5, 0.2)
+    provider.run(60.0)
+    for minute in range(2, 7):
         provider.now = 60.0 * minute
-        before = provider.let_in
-        provider.run(provider.now + 0.05)
-        assert provider.let_in - before >= 0.8 * 40.0
-        provider.run(provider.now + 5.0)
-    assert provider.pacer.gauge.burst == pytest.approx(40.0, rel=0.25)
-    assert provider.pacer.sustained_rate == pytest.approx(pace, rel=0.1)
+        if minute > 3:
+            provider.rate = later
+        admitted, refused = provider.let_in, provider.refused
+        provider.run(provider.now + 30.0)
+        assert provider.pacer.gauge.burst == pytest.approx(size, abs=1.0)
+        assert provider.let_in - admitted >= 0.9 * (size + 30.0 * provider.rate)
+        assert provider.refused - refused <= 10
 
 
 def test_few_calls_between_two_refusals_are_an_estimate_and_no_measurement(pacer: Pacer) -> None:

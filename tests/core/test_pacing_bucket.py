@@ -27,7 +27,7 @@ def test_calls_go_one_after_the_other(spacing: PacingBucket) -> None:
 def test_what_a_late_event_loop_missed_is_caught_up(spacing: PacingBucket) -> None:
     for _ in range(5):
         assert spacing.opens_at(0.55) == 0.55
-        assert spacing.sent(100.0, 0.55, 0.55) == (False, False)
+        assert spacing.sent(100.0, 0.55, 0.55) == (False, 0.0)
     assert spacing.opens_at(0.55) == pytest.approx(0.6)
 
 
@@ -46,8 +46,8 @@ def test_where_the_bucket_keeps_nothing_nothing_is_caught_up(spacing: PacingBuck
 def test_a_pace_that_was_left_unused_is_saved_as_far_as_the_bucket_of_the_provider_keeps_it(
     spacing: PacingBucket,
 ) -> None:
-    assert spacing.sent(3.0, 0.1) == (False, False)
-    assert spacing.sent(3.0, 3600.0) == (False, True)
+    assert spacing.sent(3.0, 0.1) == (False, 0.0)
+    assert spacing.sent(3.0, 3600.0) == (False, pytest.approx(3599.8))
     for _ in range(2):
         assert spacing.opens_at(3600.0) == 3600.0
         spacing.sent(3.0, 3600.0)

@@ -16,7 +16,7 @@ five phases:
 - *Windowed* (`HiddenWindow`): the provider admits a number of calls, then none until a boundary. The calls of a window
   go at once, and single attempts look for the next boundary. A hint that is known to count down states the boundary.
 
-A key that leaves the pace unused proves nothing: its phase begins again.
+A key that leaves the pace unused proves nothing: a hold lasts as much longer, any other phase begins again.
 
 Refusals may have other causes than the rate. So a pace slower than that of one lone caller is used only where that pace
 was tried first (`PaceFloor`). A rate whose hold is refused twice in a row is raised again without a wait.
@@ -215,7 +215,7 @@ class Pacer:
         if alone:
             self._lone_at = now
         if unused:
-            self._rest(now)
+            self._rest(unused, now)
             if spacing.full and gauge.rate and gauge.burst >= SMALL:
                 gauge.fill(now)
         if not alone and now >= self._next and gauge.sent >= self._next_count:
@@ -670,12 +670,13 @@ class Pacer:
             self._wait(Cause.SLOPE, now, now)
         self._after(self._ramp.seconds, 0, now)
 
-    def _rest(self, now: float) -> None:
-        """The pace was left unused: what it may be is not known."""
+    def _rest(self, unused: float, now: float) -> None:
+        """Take in that the pace was left unused for these seconds, which prove nothing."""
         if self.phase is PacerPhase.PROBE_UP:
             self._cruise(self._base, now)
         elif self.phase is PacerPhase.CRUISE:
-            self._after(self._patience, 0, now)
+            # The hold lasts as long in use: short bursts would never end it otherwise.
+            self._next += unused
         else:
             self._after(self._ramp.seconds, SEEK_CALLS, now)
 

@@ -30,8 +30,8 @@ REMEMBERED = 512
 """Sends whose instants are kept. Raising it costs memory (16 bytes each) and time at each refusal."""
 
 CONTENT_SHARE = 0.5
-"""Share of the content that a refusal after an idle time may leave of it. Less shows a lower rate or chance. Raising it
-keeps a content for longer that has become wrong."""
+"""Share of the content that is admitted at least before a refusal after an idle time measures it. Less shows a lower
+rate, or chance. Raising it keeps a content for longer that has become wrong. Chosen: half is seen in one burst."""
 
 DEEP = 3.0
 """Seconds of its rate that a bucket must hold to be deep: right after it was drained, little is admitted at first."""
@@ -57,10 +57,12 @@ class RateMeter:
         "_full_count",
         "_least_content",
         "_refused",
+        "_refused_mark",
         "_seen",
         "_sends",
         "_zero_at",
         "_zero_count",
+        "_zero_mark",
         "_zero_stated",
         "best",
         "burst",
@@ -86,6 +88,7 @@ class RateMeter:
         self.last = (0, 0.0)
         self.sent = self.price = self._refused = 0
         self._zero_at, self._zero_count = 0.0, 0
+        self._zero_mark = self._refused_mark = -1
         self._seen = -1
         self.first: Burst | None = None
         self.first_at = 0.0
@@ -113,8 +116,8 @@ class RateMeter:
 
     def begin(self, at: float) -> None:
         """Counts from here on, where the hidden quota was empty."""
-        self._zero_at, self._zero_count = at, self.sent - self._refused
-        self._zero_stated = self.stated
+        self._zero_at, self._zero_count, self._zero_mark = at, self.sent - self._refused, self.sent - 1
+        self._zero_stated, self._full_at = self.stated, INFINITY
         self._seen = self._zero_count
         self.price = 0
 
@@ -138,7 +141,7 @@ class RateMeter:
         return min(low, high), high
 
     def _bounds(self, mark: int, sent_at: float, content: float) -> tuple[float, float]:
-        times = [at for index, at in self._sends or () if index < mark and at >= self._zero_at]
+        times = [at for index, at in self._sends or () if self._zero_mark < index < mark]
         seconds = sent_at - self._zero_at
         if seconds <= 0.0:
             return 0.0, INFINITY
@@ -195,7 +198,7 @@ class RateMeter:
         """Counts a refusal of what was sent after `mark` others; returns how many of those were admitted."""
         self.price += 1
         let_in = mark - self._refused
-        self._refused += 1
+        self._refused, self._refused_mark = self._refused + 1, mark
         self._forget(mark)
         return let_in
 
@@ -238,22 +241,30 @@ class RateMeter:
         return let_in == before
 
     def zero(self, let_in: int, sent_at: float) -> None:
-        """Counts from this refusal on."""
+        """Count from the refusal on that was counted last."""
         self._zero_stated = self.stated
-        self._zero_at, self._zero_count = sent_at, let_in
+        self._zero_at, self._zero_count, self._zero_mark = sent_at, let_in, self._refused_mark
 
     def fill(self, now: float) -> None:
         """Take in that the bucket is full when a call goes at `now`, because the client left it unused."""
         self._full_at, self._full_count = now, self.let_in - 1
 
     def measure_content(self, let_in: int, sent_at: float) -> bool:
-        """Take in a refusal of what was sent at `sent_at`; return whether it shows what a full bucket held."""
+        """Take in a refusal of what was sent at `sent_at`; return whether it is the first since a full bucket.
+
+        Such a refusal shows no rate, because a full bucket loses its refill. It shows the content where most of the
+        calls came out of that: else a small error of the rate would count as content.
+        """
         seconds, calls = sent_at - self._full_at, let_in - self._full_count
-        self._full_at = INFINITY
-        if not seconds > 0.0 or calls - self.rate * seconds < CONTENT_SHARE * self.burst:
+        if seconds < 0.0:
             return False
-        self.first, self._least_content = Burst(calls, seconds), 1.0
-        self.burst = max(1.0, calls - self.rate * seconds)
+        self._full_at = INFINITY
+        back = self.rate * seconds
+        if calls - back < CONTENT_SHARE * self.burst:
+            return False
+        if back <= calls - back:
+            self.first, self._least_content = Burst(calls, seconds), 1.0
+            self.burst = max(1.0, calls - back)
         self.zero(let_in, sent_at)
         return True
 
@@ -328,16 +339,16 @@ class PacingBucket:
         self._judged_at = INFINITY
         return True
 
-    def sent(self, burst: float, now: float, waited: float = 0.0) -> tuple[bool, bool]:
+    def sent(self, burst: float, now: float, waited: float = 0.0) -> tuple[bool, float]:
         """A call goes out that has waited for `waited` seconds, where the provider's bucket holds `burst`.
 
-        Returns whether it goes alone, and whether the pace had been left unused before it. An idle client has what came
-        back: the bucket kept it.
+        Return whether it goes alone, and the seconds for which the pace was left unused before it. An idle client has
+        what came back: the bucket kept it.
         """
         level = self._level + self._rate * (now - self._at)
         most = 1.0 + self._rate * waited + self._saved
-        unused = level > most + 1.0
-        self.full = unused and level >= burst
+        unused = (level - most) / self._rate if level > most + 1.0 else 0.0
+        self.full = unused > 0.0 and level >= burst
         if unused:
             self._saved = most = min(level, burst)
         self._saved = max(0.0, min(self._saved, level) - 1.0)
