@@ -65,6 +65,7 @@ BARS = {
     "flips": Bar(1.08, 0.08, 1.25),
     "flips-mixed": Bar(1.10, 0.08, 1.4),
     "tiny-bucket": Bar(1.08, 0.045),
+    "idle-bursts": Bar(1.15, 0.15, 1.4),
     "hidden-slots": Bar(1.05, 0.012, 1.08),
     "hidden-fixed": Bar(1.05, 0.07),
     "hidden-rolling": Bar(1.05, 0.07),
@@ -114,7 +115,7 @@ def line(family: Drawn, runs: Sequence[Run], rows: Sequence[Row]) -> list[str]:
     missed = [each.name.partition(": ")[2] for each in asked(family, runs, rows) if not each.holds]
     return [
         family.name,
-        f"{statistics.median(run.bare or run.ideal for run in runs):.2f}",
+        f"{statistics.median(run.compared for run in runs):.2f}",
         f"{statistics.median(ratios):.3f}",
         f"{max(ratios):.3f}",
         f"{statistics.median(refused):.4f}",

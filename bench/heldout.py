@@ -62,20 +62,6 @@ def fast_refill(draw: Draw) -> Row:
     return _row(draw, WINDOWS, limit, supplied(limit, draw.even(20, 40)), **facts)
 
 
-def idle_bursts(draw: Draw) -> Row:
-    """Return a row of bursts of 20 to 120 calls at a hidden bucket, 1 to 5 minutes after the one before is served."""
-    burst = draw.whole(30, 60)
-    limit = Limit(limit=burst, window=draw.scale(20, 60))
-    arrivals: list[float] = []
-    at = 0.0
-    for _ in range(draw.whole(5, 8)):
-        size = draw.whole(20, 120)
-        arrivals += [at] * size
-        served = max(0, size - burst) * limit.window / limit.limit
-        at = round(at + served + draw.even(60, 300), 1)
-    return replace(_row(draw, SILENT, limit, len(arrivals)), arrivals=tuple(arrivals))
-
-
 def token_quota(draw: Draw) -> Row:
     """Return a row whose hidden bucket counts tokens, at calls of very different size."""
     low, rate = draw.whole(50, 400), draw.scale(4, 16)
@@ -226,7 +212,6 @@ HELD_OUT = families(
         Drawn("overloads-3", partial(overloads, share=0.03)),
         Drawn("overloads-10", partial(overloads, share=0.1)),
         Drawn("fast-refill", fast_refill),
-        Drawn("idle-bursts", idle_bursts),
         Drawn("token-quota", token_quota),
         Drawn("rare-dear", rare_dear),
         Drawn("per-second", per_second),

@@ -34,7 +34,7 @@ def line(name: str, runs: Sequence[Run]) -> list[str]:
     refused = [run.refused_share for run in runs]
     return [
         name,
-        f"{statistics.median(run.delay[1] if run.delay else run.ideal for run in runs):.2f}",
+        f"{statistics.median(run.compared for run in runs):.2f}",
         f"{statistics.median(ratios):.3f}",
         f"{max(ratios):.3f}",
         f"{statistics.median(refused):.4f}",

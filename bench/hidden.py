@@ -85,10 +85,25 @@ def knee(draw: Draw) -> Row:
     return replace(row, scenario=Scenario(dialect="none", knee=bend, latency=Distribution.lognormal(latency.a, 0.2)))
 
 
+def idle_bursts(draw: Draw) -> Row:
+    """Return a row of bursts of 20 to 120 calls at a bucket, each 1 to 5 minutes after the one before is served."""
+    burst = draw.whole(30, 60)
+    limit = Limit(limit=burst, window=draw.scale(20, 60))
+    arrivals: list[float] = []
+    at = 0.0
+    for _ in range(draw.whole(5, 8)):
+        size = draw.whole(20, 120)
+        arrivals += [at] * size
+        served = max(0, size - burst) * limit.window / limit.limit
+        at = round(at + served + draw.even(60, 300), 1)
+    return replace(_silent(draw, limit, len(arrivals)), arrivals=tuple(arrivals))
+
+
 HIDDEN = (
     Drawn("flips", partial(flips, mixed=False)),
     Drawn("flips-mixed", partial(flips, mixed=True)),
     Drawn("tiny-bucket", tiny),
+    Drawn("idle-bursts", idle_bursts),
     Drawn("hidden-slots", slots),
     Drawn("hidden-fixed", partial(window, kind="fixed")),
     Drawn("hidden-rolling", partial(window, kind="rolling")),

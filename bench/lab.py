@@ -146,6 +146,9 @@ def main() -> int:
             parser.error(f"no family is called {', '.join(sorted(unknown))}")
         way = "http" if given.http else "virtual"
         families = drawntable.named(given.families.split(","))
+        if given.http or given.loaded:
+            # Idle minutes take as long over HTTP.
+            families = [each for each in families if not each.row(0).arrivals]
         if given.loaded:
             return loaded.play({each.name: each.row for each in families}, seeds)
         if given.page and (len(families) < len(drawntable.NAMES) or not given.odd or given.http):

@@ -51,10 +51,13 @@ class Run:
 
     @property
     def ratio(self) -> float:
-        """Makespan over the oracle's, or over the plain SDK's; where calls have arrivals, summed delay over its."""
-        if self.delay is not None:
-            return self.delay[0] / self.delay[1]
-        return self.makespan / (self.bare or self.ideal)
+        """Makespan, or where calls have arrivals the summed delay, over what it is compared with."""
+        return (self.makespan if self.delay is None else self.delay[0]) / self.compared
+
+    @property
+    def compared(self) -> float:
+        """Seconds of the oracle, or of the plain SDK; where calls have arrivals, those of the oracle's summed delay."""
+        return self.bare or self.ideal if self.delay is None else self.delay[1]
 
     @property
     def refused_share(self) -> float:

@@ -37,7 +37,7 @@ def plain(name: str) -> Row:
 
 def short(row: Row) -> Row:
     """The row with so few calls that it is played in a moment."""
-    return replace(row, count=min(row.count, 160))
+    return replace(row, count=min(row.count, 160), arrivals=row.arrivals[:160])
 
 
 def binding(row: Row) -> Limit:
@@ -205,6 +205,18 @@ def test_no_family_loses_a_call(name: str) -> None:
 def test_a_run_of_a_family_is_the_same_for_the_same_seed(name: str) -> None:
     row = short(FAMILIES[name].row(SEED))
     assert replace(virtual.run(row, SEED), cpu=0.0) == replace(virtual.run(row, SEED), cpu=0.0)
+
+
+def test_bursts_come_when_the_one_before_is_served_and_an_idle_minute_has_passed() -> None:
+    for seed in range(8):
+        row = FAMILIES["idle-bursts"].row(seed)
+        (limit,) = row.scenario.limiters
+        starts = sorted(set(row.arrivals))
+        sizes = [row.arrivals.count(at) for at in starts]
+        assert all(20 <= size <= 120 for size in sizes)
+        for start, size, after in zip(starts, sizes, starts[1:], strict=False):
+            served = start + max(0.0, size - limit.limit) * limit.window / limit.limit
+            assert 60.0 <= after - served + 0.1 <= 300.2
 
 
 @pytest.mark.parametrize("seed", range(1, 8))

@@ -86,7 +86,7 @@ def test_a_seed_draws_the_same_row_again_and_another_seed_another(name: str) -> 
     assert Scenario.from_json(scenario.to_json()) == scenario
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "idle-bursts"])
+@pytest.mark.parametrize("name", NAMES)
 def test_an_ideal_takes_long_enough_to_find_something_out(name: str) -> None:
     for seed in range(1, 16, 2):
         row = FAMILIES[name].row(seed)
@@ -97,18 +97,6 @@ def test_an_ideal_takes_long_enough_to_find_something_out(name: str) -> None:
 def test_no_held_out_family_has_the_name_of_a_drawn_one() -> None:
     assert not set(NAMES) & set(drawntable.NAMES)
     assert [each.name for each in named(["neighbour", "backends"])] == ["backends", "neighbour"]
-
-
-def test_bursts_come_when_the_one_before_is_served_and_an_idle_minute_has_passed() -> None:
-    for seed in range(8):
-        row = FAMILIES["idle-bursts"].row(seed)
-        (limit,) = row.scenario.limiters
-        starts = sorted(set(row.arrivals))
-        sizes = [row.arrivals.count(at) for at in starts]
-        assert all(20 <= size <= 120 for size in sizes)
-        for start, size, after in zip(starts, sizes, starts[1:], strict=False):
-            served = start + max(0.0, size - limit.limit) * limit.window / limit.limit
-            assert 60.0 <= after - served + 0.1 <= 300.2
 
 
 def test_calls_with_arrivals_are_measured_by_their_summed_delay() -> None:

@@ -1,8 +1,8 @@
 """Learned charge of one call's input: as estimated, with cached input counted otherwise, or at least a minimum.
 
 Theory of operation. The charging rule says which parts of a call are charged (`core.charging`). This module says what
-one call is charged where the provider departs from the estimate call by call. Sums over many calls show
-the mean only. Steps of few calls show each charge (`core.charge_steps`).
+one call is charged where the provider departs from the estimate call by call. Sums over many calls show the mean only.
+Steps of few calls show each charge (`core.charge_steps`).
 
 The minimum has a free number: each step has one minimum that explains it exactly, and so have all of them together. Of
 some of these, the best one is taken. The estimate has a free number, too: the worth of an estimated token.

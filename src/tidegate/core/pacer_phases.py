@@ -85,8 +85,8 @@ def cruise_seconds(
 ) -> float:
     """Return the seconds to hold the rate that was just measured from `count` calls, at the price of `refusals`.
 
-    It was `before` (0: not known). Rates are in calls a second. A `precise` rate is known
-    within the share that is left unused.
+    It was `before` (0: not known). Rates are in calls a second. A `precise` rate is known within the share that is left
+    unused.
     """
     rate, best = gauge.rate, gauge.best
     if rate < TOP * best:

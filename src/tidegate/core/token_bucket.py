@@ -35,7 +35,7 @@ from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, over
 
 ESTIMATE_RATIO = 2.0
 """Most times that the charge of a call exceeds its estimate. Raising it drops more calls that an answer may have seen.
-"""
+Chosen: an estimate by characters may be half of the charge."""
 
 LONGER = 2.0
 """Times the seconds in which a bucket gets back the units of a call. A refusal that states a longer wait is none of a
