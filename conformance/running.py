@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from conformance.comparing import Result, Results, results_of
+from conformance.programs import AMBIENT
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = Path(__file__).parent / "plugin"
 TOOLS = ("pytest==9.2.0", "pytest-asyncio==1.5.0", "pytest-timeout==2.4.0", "pytest-xdist==3.8.0")
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
-AMBIENT = ("OPENAI_", "ANTHROPIC_", "AZURE_", "GOOGLE_", "GEMINI_", "AWS_", "TIDEGATE_", "PYTEST_", "SUITE_")
+AMBIENT_OF_SUITES = (*AMBIENT, "SUITE_")
 """Prefixes of variables that would change what a suite does, or name an account."""
 
 
@@ -123,7 +124,7 @@ class Place:
 
     def environment(self, mode: str, out: Path) -> dict[str, str]:
         """The variables of a run: this machine's own, but for those that name accounts and servers."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(AMBIENT)}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(AMBIENT_OF_SUITES)}
         kept |= {"PYTHONPATH": str(PLUGIN), "SUITE_OUTCOMES": str(out / "outcomes.jsonl")}
         kept |= {"SUITE_COUNTS": str(out / "counts"), "SUITE_MOCKED": self.suite.mocked}
         return kept | ({"SUITE_GOVERNED": "1"} if mode == "governed" else {})

@@ -11,8 +11,6 @@ with tidegate in a folder.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -29,8 +27,8 @@ from conformance.limiters.judging import SHORT, Outcome, middle, missed, outcome
 from conformance.limiters.page import write
 from conformance.limiters.servers import PROGRAMS, NotStartedError, Place, free_port, running
 from conformance.limiters.stub import handler
-from conformance.never_worse.__main__ import AMBIENT
 from conformance.never_worse.stub import Stub
+from conformance.programs import Finished, environment, finish
 
 MODES = ("plain", "tidegate")
 
@@ -81,16 +79,15 @@ def play(row: Row, mode: str, seed: int = 0, events: Path | None = None) -> Outc
         except (OSError, subprocess.SubprocessError) as error:
             raise NotStartedError(f"{row.name} not installed: {error}") from error
         with running(server, place):
-            code, output, seconds = send(row, mode, place, events)
+            ended = send(row, mode, place, events)
             if server.commands[1:]:
                 time.sleep(1.0)  # the reader of a log is a second behind
         logs = "".join(path.read_text(errors="replace") for path in sorted(place.folder.glob(server.log)))
-        return outcome_of(output, code, row.calls, seconds, refusals_in(logs, server.status))
+        return outcome_of(ended.output, ended.exit_code, row.calls, ended.seconds, refusals_in(logs, server.status))
 
 
-def send(row: Row, mode: str, place: Place, events: Path | None) -> tuple[int | None, str, float]:
-    """Run the calling program to its end, or end it; return its exit code (None: ended here), output and seconds."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(AMBIENT)}
+def send(row: Row, mode: str, place: Place, events: Path | None) -> Finished:
+    """Run the calling program to its end, or end it."""
     given = {
         "SERVER": f"http://127.0.0.1:{place.port}",
         "STUB": f"http://127.0.0.1:{place.upstream}",
@@ -104,23 +101,10 @@ def send(row: Row, mode: str, place: Place, events: Path | None) -> tuple[int | 
         "NO_PROXY": "*",
     }
     command = [sys.executable, str(PROGRAMS / "caller.py")]
-    began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(
-            command, env=kept | given, stdin=subprocess.DEVNULL, stdout=output, start_new_session=True
-        )
-        code: int | None
-        try:
-            code = process.wait(MOST_IDEALS * row.ideal_seconds + ALLOWANCE_SECONDS)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        took = time.monotonic() - began
-        output.seek(0)
-        return code, output.read(), took
+    ended = finish(command, environment(given), MOST_IDEALS * row.ideal_seconds + ALLOWANCE_SECONDS)
+    if ended.exit_code:
+        print(ended.complaints, file=sys.stderr)
+    return ended
 
 
 def compare(row: Row, modes: Sequence[str], repeat: int, short: bool, events: Path | None) -> list[Played]:

@@ -9,13 +9,8 @@ Exit code 1 where a program is worse with tidegate than without. `--short` plays
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -25,18 +20,15 @@ from conformance.catalogue import FRAMEWORKS
 from conformance.never_worse.catalogue import PROGRAMS, ROWS, Row
 from conformance.never_worse.judging import Ended, ended_of, worse
 from conformance.never_worse.stub import Stub
+from conformance.programs import environment, finish
 
 MODES = ("plain", "wrapped", "run")
-AMBIENT = ("OPENAI_", "ANTHROPIC_", "AZURE_", "GOOGLE_", "GEMINI_", "AWS_", "TIDEGATE_", "PYTEST_")
-"""Prefixes of variables that would change what a program does, or name an account."""
-
 HEADER = ("program", "", "answered", "of", "exit", "seconds", "requests", "errors", "")
 
 
 def play(row: Row, mode: str) -> Ended:
     """Run a program once against a new server."""
     with Stub(row.server(), row.delay) as server, tempfile.TemporaryDirectory() as home:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(AMBIENT)}
         given = {
             "SERVER": row.address or server.url,
             "ROWS": str(row.rows),
@@ -54,30 +46,8 @@ def play(row: Row, mode: str) -> Ended:
         command = [sys.executable, *program, *rest]
         if mode == "run":
             command = [str(Path(sys.executable).with_name("tidegate")), "run", "--", *command]
-        code, output, complaints, seconds = finish(command, kept | given | dict(row.settings), row.seconds)
-        return ended_of(output, complaints, code, seconds, server.requests)
-
-
-def finish(command: Sequence[str], env: dict[str, str], seconds: float) -> tuple[int | None, str, str, float]:
-    """Run a command to its end, or end it; return its exit code (None: ended here), outputs and seconds."""
-    began = time.monotonic()
-    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as complaints:
-        process = subprocess.Popen(
-            command, cwd=PROGRAMS, env=env, stdout=output, stderr=complaints, start_new_session=True
-        )
-        code: int | None
-        try:
-            code = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        took = time.monotonic() - began
-        output.seek(0)
-        complaints.seek(0)
-        return code, output.read(), complaints.read(), took
+        ended = finish(command, environment(given | dict(row.settings)), row.seconds, PROGRAMS)
+        return ended_of(ended.output, ended.complaints, ended.exit_code, ended.seconds, server.requests)
 
 
 def modes_of(row: Row) -> tuple[str, ...]:
