@@ -20,7 +20,7 @@ from tidegate.core.events import Event, ShareLost
 from tidegate.core.values import Key
 from tidegate.shared_log.carrier import ENDED
 from tidegate.shared_log.postgres_log import postgres_carrier
-from tidegate.shared_log.redis_log import is_about_content, redis_carrier
+from tidegate.shared_log.redis_log import PROTOCOL, is_about_content, redis_carrier
 from tidegate.shared_log.store_carrier import StoreCarrier
 from tidegate.testing import SimulatorProcess
 
@@ -116,8 +116,8 @@ def test_one_spoiled_log_ends_its_own_sharing_and_no_other(
     caplog.clear()
     if isinstance(server, RedisServer):
         with Redis.from_url(server.url) as client:
-            client.delete(f"{{tidegate:v4:{spoiled.hex()}}}:log")
-            client.set(f"{{tidegate:v4:{spoiled.hex()}}}:log", b"spoiled")
+            client.delete(f"{{tidegate:{PROTOCOL}:{spoiled.hex()}}}:log")
+            client.set(f"{{tidegate:{PROTOCOL}:{spoiled.hex()}}}:log", b"spoiled")
     else:
         server.sql(f"update tidegate_log_ends_v5 set tail = 9223372036854775807 where name = '\\x{spoiled.hex()}'")
 
@@ -164,7 +164,7 @@ def test_members_share_again_after_a_key_was_evicted(redis: RedisServer, evicted
     name = os.urandom(8)
     one, two = two_peers(redis, name)
     with Redis.from_url(redis.url) as client:
-        client.delete(f"{{tidegate:v4:{name.hex()}}}:{evicted}")
+        client.delete(f"{{tidegate:{PROTOCOL}:{name.hex()}}}:{evicted}")
     assert_shared(one, two)
     three = StorePeer(redis_carrier(redis.url), name)
     together(one, two, three)

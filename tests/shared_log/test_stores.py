@@ -299,7 +299,7 @@ def test_content_that_is_none_is_an_error_of_the_server(at_redis: Place, redis: 
     client = Redis.from_url(redis.url)
     one, two = at_redis.peer(), at_redis.peer()
     together(one, two)
-    client.rpush(f"{{tidegate:v4:{at_redis.name.hex()}}}:log", b"nonsense")
+    client.rpush(f"{{tidegate:{redis_log.PROTOCOL}:{at_redis.name.hex()}}}:log", b"nonsense")
     until(lambda: one.log.ended and two.log.ended, "both to end", one, two)
     assert "its content is not that of a log" in one.log.ended
     assert one.step(b"alone") is ENDED
@@ -313,7 +313,7 @@ def test_a_head_that_is_none_ends_sharing_and_no_call(kind: str, request: pytest
     together(one, two)
     if kind == "redis":
         with Redis.from_url(place.url) as client:
-            client.hset(f"{{tidegate:v4:{place.name.hex()}}}:heads", "99", b"nonsense")
+            client.hset(f"{{tidegate:{redis_log.PROTOCOL}:{place.name.hex()}}}:heads", "99", b"nonsense")
     else:
         with psycopg.connect(place.url, autocommit=True) as connection:
             connection.execute(
