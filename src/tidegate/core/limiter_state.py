@@ -385,6 +385,11 @@ class LimiterState:
         """Return the number of attempts in flight."""
         return len(self.permits_in_flight)
 
+    @property
+    def all_counts(self) -> KeyCounts:
+        """Return the counts of all attempts that take capacity here, those of other processes included."""
+        return self.counts
+
     def is_alive(self, now: float) -> bool:
         """Return whether a call was answered so recently that a failure of another one is no outage."""
         latency = self.counts.latency

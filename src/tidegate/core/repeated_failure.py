@@ -3,7 +3,8 @@
 Theory of operation. A request that can never be admitted looks like one that waits for capacity. What tells them apart
 is the fate of other calls: those sent after a failed attempt are answered. That happens by chance too, so the share of
 failed attempts of the key decides how many failures in a row prove it. A call may also be refused because it comes just
-after others used a hidden limit up, so a refusal proves something only where others go all the time.
+after others used a hidden limit up, so a refusal proves something only where others go all the time. Calls of other
+processes count as well: they use up the same limit, and their refusals show how many calls it refuses.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class RepeatedFailure:
     )
 
     def __init__(self, state: LimiterState, now: float) -> None:
-        counts = state.counts
+        counts = state.all_counts
         self._attempts, self._failed = counts.attempts, counts.refused + counts.failed
         self._began_at, self._order, self._state = now, 0, state
         self.tries = self.overtaken = 0
@@ -88,11 +89,11 @@ class RepeatedFailure:
 
     def failed(self, permit: Permit) -> None:
         """Take in a failed attempt of the call."""
-        counts = permit.state.counts
+        counts = permit.state.all_counts
         served = counts.attempts - counts.refused - counts.failed
         if self._order and permit.state.admitted_order > self._order:
             if not self.overtaken:
-                permit.state.failing.outran(counts.answered)
+                permit.state.failing.outran(permit.state.counts.answered)
             self.overtaken += 1
             self._outrun += served - self._served >= STEADY_RATE * (permit.sent_at - self._sent_at)
         self._order, self._sent_at, self._served = permit.order, permit.sent_at, served
@@ -135,7 +136,7 @@ class RepeatedFailure:
 
     def _share(self, state: LimiterState) -> float:
         """Return the share of failed attempts among those of other calls: lately or ever, whichever is greater."""
-        counts = state.counts
+        counts = state.all_counts
         failed, attempts = counts.refused + counts.failed - self.tries, counts.attempts - self.tries
         lately = (failed - self._failed + 1.0) / (max(0, attempts - self._attempts) + 2.0)
         return min(1.0, max(lately, (failed + 1.0) / (max(0, attempts) + 2.0)))

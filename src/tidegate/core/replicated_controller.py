@@ -121,6 +121,11 @@ class ReplicatedController(AdmissionController):
         return len(self.permits_in_flight) if replica.alone else self.held.get(replica.member, 0)
 
     @property
+    def all_counts(self) -> KeyCounts:
+        """Return the counts of the attempts of all members, as far as they are heard."""
+        return self.counts if self.replica.alone else self.tally
+
+    @property
     def at_bound(self) -> bool:
         """Return whether the own attempts in flight reach the bound of this process."""
         highest = self.bound.highest
