@@ -20,8 +20,9 @@ from bench.hidden import HIDDEN
 from bench.measures import Run, figures
 from bench.players import unrated
 from bench.scenarios import Row
+from bench.unexplained import UNEXPLAINED
 
-DRAWN = families(ANNOUNCED, HIDDEN)
+DRAWN = families(ANNOUNCED, HIDDEN, UNEXPLAINED)
 NAMES = tuple(each.name for each in DRAWN)
 
 YARDSTICKS = {
@@ -73,6 +74,15 @@ BARS = {
     "hint-late": Bar(1.05, 0.01),
     "hint-absurd": Bar(1.05, 0.01),
     "drawn-knee": Bar(1.06, 0.0),
+    "bucket-and-chance": Bar(1.15, 0.15),
+    "slots-and-chance": Bar(1.15, 0.15),
+    "slots-and-bucket": Bar(1.1, 0.1),
+    "hidden-tokens": Bar(1.05, 0.08, 1.25),
+    "mixed-sizes": Bar(1.06, 0.1, 1.3),
+    "smoothing": Bar(1.03, 0.1, 1.15),
+    "acceleration": Bar(1.15, 0.05, 1.4),
+    "brief-refill": Bar(1.03, 0.02, 1.1),
+    "counted-refusals": Bar(1.15, 0.15),
 }
 """Bounds that the controller is developed towards. Where a family has a yardstick, its refusals are allowed too."""
 

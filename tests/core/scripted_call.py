@@ -36,7 +36,7 @@ class AloneKey:
 
     admitted_order = 0
     admitted_cost = Cost()
-    counts = KeyCounts()
+    counts = all_counts = KeyCounts()
 
     def __init__(self) -> None:
         self.failing = FailingCalls()

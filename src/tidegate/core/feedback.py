@@ -528,6 +528,10 @@ def _explained_by_concurrency(
         ),
         default=0,
     )
+    within = cause is not Cause.CONCURRENCY and permit.in_flight <= limit.ceiling < INFINITY
+    if within and gates.cause.is_stray(permit.in_flight, now):
+        # The slots that explain most outcomes had room for this attempt: the refusal is stray and lowers no ceiling.
+        return True
     confirmed = cause is Cause.CONCURRENCY or gates.cause.slots_explain(now)
     if limit.refused(permit.in_flight, admitted, now, new_wave, grace, confirmed):
         return True

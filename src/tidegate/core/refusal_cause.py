@@ -283,6 +283,13 @@ class RefusalCause:
         """Return the number of slots that explains most outcomes."""
         return self._best_slots(self._known(now), self._overtakers(now))[1]
 
+    def is_stray(self, in_flight: int, now: float) -> bool:
+        """Return whether as many slots explain more outcomes than fewer slots do, the newest refusal included.
+
+        Stray refusals may take as long as answers. To take that for delays would let few slots explain all of them.
+        """
+        return self._best_slots(self._known(now), (), delayed=False, beyond=True)[1] >= in_flight
+
     def slots_explain(self, now: float) -> bool:
         """Return whether a number of slots explains all outcomes."""
         return self._best_slots(self._known(now), self._overtakers(now))[0] == 0
@@ -368,13 +375,18 @@ class RefusalCause:
         return [each.sent_at for each in self._attempts if not each.refused and certain < each.sent_at <= likely]
 
     def _best_slots(
-        self, known: list[SentAttempt], overtakers: Sequence[float], delayed: bool = True
+        self, known: list[SentAttempt], overtakers: Sequence[float], delayed: bool = True, beyond: bool = False
     ) -> tuple[int, int]:
-        """Return the fewest outcomes that slots exclude, and their number, which explains the newest refusal."""
+        """Return the fewest outcomes that slots exclude, and their number.
+
+        The number explains the newest refusal, unless `beyond` admits all numbers that attempts ran at.
+        """
         ran = list(self._running(known, overtakers, delayed))
         newest = next((place for place in reversed(range(len(known))) if known[place].refused), None)
         # An attempt that was overtaken met more calls than were in flight when it was sent.
         most = 1 if newest is None else max(1, known[newest].in_flight - 1, ran[newest][1])
+        if beyond:
+            most = max([most, *(running + 1 for _, running in ran)])
         # Changes of the excluded outcomes from one number to the next.
         changes = [0] * (most + 2)
         for each, (least, running) in zip(known, ran, strict=True):
