@@ -14,8 +14,7 @@ from tests.core.values import answer, bucket
 from tests.transports.answering import Server
 from tidegate.cli import errors
 from tidegate.cli.experiment.display import Printer, table, waits
-from tidegate.cli.status import lines
-from tidegate.cli.status_text import StatusText
+from tidegate.cli.status_text import StatusText, lines
 from tidegate.core.display import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded

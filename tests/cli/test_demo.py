@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from tidegate.cli import board
 from tidegate.cli import demo as command
+from tidegate.cli import demo_board as board
 from tidegate.cli.main import app
 from tidegate.demo import scenarios
 from tidegate.demo.run import DemoRun, run

@@ -29,7 +29,7 @@ def _defaults(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "my_eval.py"
-    path.write_text("import openai\n\nopenai.OpenAI(max_retries=3)\n")
+    path.write_text("import openai\n\nopenai.OpenAI()\n")
     return path
 
 
@@ -42,14 +42,14 @@ def test_this_environment_is_looked_at_by_default() -> None:
 def test_a_script_that_is_governed_gives_0_and_its_lines(script: Path) -> None:
     code, said = invoke(str(script))
     assert code == 0
-    assert said.splitlines()[-1].startswith("script note my_eval.py: does not activate tidegate; ")
+    assert said.splitlines()[-1].startswith("script note my_eval.py: does not import tidegate; ")
 
 
 def test_a_script_that_is_not_gives_1(script: Path) -> None:
-    script.write_text("import openai\n\nopenai.OpenAI().realtime.connect(model='m')\n")
+    script.write_text("import pycurl\n")
     code, said = invoke(str(script))
     assert code == 1
-    assert "script ungoverned my_eval.py:3 websocket session: " in said
+    assert "stack ungoverned pycurl: cannot be governed; " in said
 
 
 @pytest.mark.parametrize("verdict", list(Severity))
@@ -65,7 +65,7 @@ def test_json_has_every_field_of_every_finding(script: Path) -> None:
     code, said = invoke("--json", str(script))
     found = [json.loads(line) for line in said.splitlines()]
     assert code == 0
-    assert {tuple(each) for each in found} == {("section", "verdict", "name", "text", "version", "place")}
+    assert {tuple(each) for each in found} == {("section", "verdict", "name", "text", "version")}
     assert (found[-1]["verdict"], found[-1]["name"]) == ("note", "my_eval.py")
 
 
@@ -125,7 +125,7 @@ def test_on_a_terminal_it_is_a_table(script: Path) -> None:
     finally:
         os.close(ours)
         os.close(theirs)
-    assert "does not activate tidegate" in " ".join(shown.split())
+    assert "does not import tidegate" in " ".join(shown.split())
     assert "script note my_eval.py" not in shown
 
 

@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from tidegate.admission.key_hook import NO_HOST
-from tidegate.cli.status import facts, state_lines
-from tidegate.cli.status_text import StatusText, end_line
+from tidegate.cli.status_text import StatusText, end_line, facts, state_lines
 from tidegate.core.wait_text import amount, clock
 from tidegate.launch.counter_row import KeyRow, QuotaRow
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals

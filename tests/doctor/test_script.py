@@ -10,7 +10,7 @@ import tidegate
 from tests.doctor.conftest import Install
 from tidegate.doctor import script as script_reader
 from tidegate.doctor.environment import Finding, Installed, Severity
-from tidegate.doctor.source import Unreadable
+from tidegate.doctor.script import Unreadable
 
 
 def read(folder: Path, text: str, **beside: str) -> list[Finding]:
@@ -32,7 +32,7 @@ def test_only_what_the_script_imports_is_said(install: Install, tmp_path: Path) 
     assert found == [
         "sdk governed openai 3.52.0: sends through httpx2 2.16.2",
         "stack governed httpx2 2.16.2: patched at Client.send, AsyncClient.send",
-        "script note my_eval.py: does not activate tidegate; start it with `tidegate run python "
+        "script note my_eval.py: does not import tidegate; start it with `tidegate run python "
         f"{tmp_path}/my_eval.py`, or add `import tidegate.auto`",
     ]
 
@@ -72,10 +72,9 @@ def test_the_modules_beside_it_are_read_too_and_they_in_turn(install: Install, t
     package = tmp_path / "judges"
     package.mkdir()
     (package / "__init__.py").write_text("from . import grok\n")
-    (package / "grok.py").write_text("import xai_sdk\n\nclient.live.connect()\n")
+    (package / "grok.py").write_text("import xai_sdk\n")
     found = read(tmp_path, "import judging\n", judging="from judges import anything\nimport my_eval\n")
     assert ("sdk", Severity.UNGOVERNED, "xai-sdk") in [each[:3] for each in found]
-    assert "judges/grok.py:3" in [each.place for each in found]
 
 
 def test_a_module_beside_it_is_not_the_package_of_that_name(install: Install, tmp_path: Path) -> None:
@@ -85,44 +84,23 @@ def test_a_module_beside_it_is_not_the_package_of_that_name(install: Install, tm
 
 
 @pytest.mark.parametrize(
-    ("text", "name", "line"),
-    [
-        ("import openai, tidegate\n\nclient = tidegate.wrap(openai.OpenAI())\n", "tidegate.wrap", 3),
-        ("import openai\nfrom tidegate import install as on\non()\n", "tidegate.install", 3),
-        ("import openai\nimport tidegate.auto\n", "import tidegate.auto", 2),
-    ],
+    "text", ["import openai, tidegate\n", "from tidegate import install\n", "import openai\nimport tidegate.auto\n"]
 )
-def test_where_it_puts_tidegate_on_is_said(install: Install, tmp_path: Path, text: str, name: str, line: int) -> None:
-    (found,) = [each for each in read(tmp_path, text) if each.text == "activates tidegate"]
-    assert (found.name, found.place) == (name, f"my_eval.py:{line}")
+def test_script_that_imports_tidegate_is_not_told_how_to_start_with_it(
+    install: Install, tmp_path: Path, text: str
+) -> None:
+    assert "does not import tidegate" not in str(read(tmp_path, text))
+    assert "does not import tidegate" in str(read(tmp_path, "import openai\n"))
 
 
-SESSIONS = {
-    "a websocket provider": "import agents\nagents.OpenAIProvider(use_responses_websocket=True)",
-    "a websocket by default": "import agents\nagents.set_default_openai_responses_transport('websocket')",
-    "a websocket by name": "import agents\nagents.RunConfig(transport='websocket')",
-    "a realtime session": "client = openai.AsyncOpenAI()\nclient.beta.realtime.connect(model='m')",
-    "a session of the Responses API": "client = openai.OpenAI()\nclient.responses.connect()",
-    "an agent that speaks": "from agents import realtime\nrealtime.RealtimeRunner(agent)",
-    "a socket of one's own": "import ours\nours.connect('wss://api.openai.com/v1/realtime?model=m')",
-    "a socket by keyword": "import ours as w\nw.connect(uri=f'wss://api.x.ai/v1/realtime?model={m}')",
-    "a socket of aiohttp": "s = ours()\ns.ws_connect('wss://gateway.example/v1/responses')",
-    "a live session": "from google import genai\ngenai.Client().aio.live.connect(model='m')",
-}
-
-
-@pytest.mark.parametrize("text", SESSIONS.values(), ids=SESSIONS)
-def test_websocket_session_is_found_on_its_line(install: Install, tmp_path: Path, text: str) -> None:
-    found = [each for each in read(tmp_path, "import openai\n" + text) if each.name == "websocket session"]
-    assert [(each.verdict, each.place) for each in found] == [("ungoverned", "my_eval.py:3")]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["ours.connect('wss://stream.example/prices')", "sqlite3.connect('responses.db')", "run(transport='stdio')"],
-)
-def test_other_connections_are_no_session(install: Install, tmp_path: Path, text: str) -> None:
-    assert "websocket session" not in [each.name for each in read(tmp_path, "import openai\n" + text)]
+def test_folder_without_an_init_file_is_a_package_beside_it(install: Install, tmp_path: Path) -> None:
+    install("openai-agents", "0.24.0")
+    install("groq", "1.7.0", ("httpx",))
+    install("httpx", "0.28.1")
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "ours.py").write_text("import groq\n")
+    found = [each.name for each in read(tmp_path, "import agents.ours\n")]
+    assert ("groq" in found, "openai-agents" in found) == (True, False)
 
 
 def verdicts(folder: Path, text: str) -> set[tuple[str, str, str]]:

@@ -25,7 +25,7 @@ from tests.warm import WarmProcess
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Budget, Experiment, ExperimentRunner, RunnerSettings
-from tidegate.runner.budget import BudgetLedger, budget_options
+from tidegate.runner.budget import BudgetLedger, EarlierSpend, budget_options
 from tidegate.storage import Status, claims
 from tidegate.testing import Distribution, Scenario, Simulator
 
@@ -37,36 +37,25 @@ def spent(nanodollars: int) -> TokenTotals:
 
 def ledger_of(budget: Budget, stages: int = 1) -> BudgetLedger:
     """Return the ledger of a first claim."""
-    return BudgetLedger(budget, [(TokenTotals(), 0)] * stages, [0] * (stages - 1), TokenTotals())
+    return BudgetLedger(budget, [EarlierSpend()] * stages, [0] * (stages - 1), TokenTotals())
 
 
 def played(
-    budget: float,
-    cost: Callable[[random.Random], float],
-    slots: int,
-    seed: int,
-    judge: float = 0.0,
-    rows: int = 1_000,
-    sizes: Callable[[int], int] = lambda row: 1,
+    budget: float, cost: Callable[[random.Random], float], slots: int, seed: int, judge: float = 0.0, rows: int = 1_000
 ) -> tuple[float, int, int, float]:
-    """Run rows against a ledger: each takes one round. Return what was spent, rows, rounds, and the dearest row.
-
-    A row of size n costs n times `cost`.
-    """
+    """Run rows against a ledger: each takes one round. Return what was spent, rows, rounds, and the dearest row."""
     draw = random.Random(seed)
     ledger = ledger_of(Budget(usd=budget * 1e-9), 2 if judge else 1)
     total, done, rounds, dearest = 0.0, 0, 0, 0.0
     while not ledger.reached and done < rows:
         started = 0
-        while started < slots and done + started < rows and ledger.may_start(sizes(done + started)):
-            ledger.start_row(sizes(done + started))
+        while started < min(slots, rows - done) and ledger.may_start:
+            ledger.start_row()
             started += 1
-        if not started:
-            assert ledger.reached, "neither reached nor able to start"
-            break
-        for row in range(done, done + started):
-            price = round(sizes(row) * cost(draw))
-            ledger.end_task(sizes(row), spent(price), answered=True)
+        assert started, "neither reached nor able to start"
+        for _ in range(started):
+            price = round(cost(draw))
+            ledger.end_task(spent(price), answered=True)
             total += price
             if judge:
                 ledger.end_judgement(1, spent(round(judge)))
@@ -93,100 +82,58 @@ def test_spend_is_near_the_budget_however_many_are_in_flight(kind: str, slots: i
         budget = 500_000.0
         total, done, _, dearest = played(budget, COSTS[kind], slots, seed)
         assert done < 1_000
-        assert total <= budget + max(0.02 * budget, dearest), (kind, slots, seed)
-        assert total >= budget - max(0.02 * budget, 3 * dearest), (kind, slots, seed)
+        assert total <= budget + max(0.05 * budget, dearest), (kind, slots, seed)
+        assert total >= budget - max(0.05 * budget, 3 * dearest), (kind, slots, seed)
 
 
 @pytest.mark.parametrize("slots", [4, 100, 1_000])
-@pytest.mark.parametrize("kind", ["equal", "even"])
-def test_long_rows_after_short_ones_reserve_more_than_these_have_cost(kind: str, slots: int) -> None:
-    for seed in range(12):
-        budget = 50_000_000.0
-        total, done, _, dearest = played(budget, COSTS[kind], slots, seed, sizes=lambda row: 1 + row // 4)
-        assert done < 1_000
-        assert total <= budget + max(0.02 * budget, dearest), (kind, slots, seed)
-        assert total >= budget - max(0.02 * budget, 3 * dearest), (kind, slots, seed)
+def test_rows_that_cost_ever_more_exceed_a_budget_by_what_is_in_flight_at_most(slots: int) -> None:
+    budget, draw = 50_000.0, random.Random(1)
+    ledger = ledger_of(Budget(usd=budget * 1e-9))
+    total = done = last = 0
+    while not ledger.reached:
+        started = 0
+        while started < slots and ledger.may_start:
+            ledger.start_row()
+            started += 1
+        last = 0
+        for row in range(done, done + started):
+            price = draw.randint(1, 2 + row // 2)
+            ledger.end_task(spent(price), answered=True)
+            last += price
+        done, total = done + started, total + last
+    assert 0.9 * budget <= total <= budget + last
 
 
-def test_a_long_row_that_does_not_fit_alone_is_not_started() -> None:
-    ledger = ledger_of(Budget(tokens=3_000))
-    for _ in range(5):
-        for size in (10, 500):
-            assert ledger.may_start(size)
-            ledger.start_row(size)
-            ledger.end_task(size, spent(size), answered=True)
-    assert not ledger.reached
-    assert ledger.may_start(440)
-    assert not ledger.may_start(460)
-    assert ledger.reached
-    assert ledger.may_start(10)
-    assert not ledger.reached
+def test_dear_rows_after_cheap_ones_reserve_what_the_last_64_have_cost() -> None:
+    ledger = ledger_of(Budget(tokens=20_000))
+    for cost in [10] * 100 + [100] * 64:
+        assert ledger.may_start
+        ledger.start_row()
+        ledger.end_task(spent(cost), answered=True)
+    started = 0
+    while ledger.may_start:
+        ledger.start_row()
+        started += 1
+    assert started == (20_000 - 1_000 - 6_400) // 100
 
 
-def test_a_line_by_chance_does_not_end_a_run() -> None:
+def test_a_spread_of_costs_is_reserved_by_two_deviations() -> None:
     ledger = ledger_of(Budget(tokens=100_000))
-    for size, cost in ((40, 300), (41, 500), (42, 690)):
-        assert ledger.may_start(size)
-        ledger.start_row(size)
-        ledger.end_task(size, spent(cost), answered=True)
-    assert ledger.may_start(5_000)
-    assert not ledger.reached
-
-
-@pytest.mark.parametrize(("share", "long"), [(0.3, 20_000), (0.05, 200_000)])
-def test_costs_that_do_not_follow_the_sizes_end_no_run_early(share: float, long: int) -> None:
-    for seed in range(60):
-        draw = random.Random(seed)
-        sizes = [long if draw.random() < share else draw.randint(40, 60) for _ in range(1_000)]
-        ledger, total, done, budget = ledger_of(Budget(tokens=500_000)), 0, 0, 500_000
-        while not ledger.reached and done < 1_000:
-            started = 0
-            while started < 100 and done + started < 1_000 and ledger.may_start(sizes[done + started]):
-                ledger.start_row(sizes[done + started])
-                started += 1
-            if not started:
-                break
-            for row in range(done, done + started):
-                cost = draw.randint(200, 1_800)
-                ledger.end_task(sizes[row], spent(cost), answered=True)
-                total += cost
-            done += started
-        assert 0.9 * budget <= total <= budget + max(0.02 * budget, 1_800), seed
-
-
-def test_of_rows_far_longer_than_all_before_one_is_under_way() -> None:
-    ledger = ledger_of(Budget(tokens=10**9))
-    for _ in range(20):
-        ledger.start_row(10)
-        ledger.end_task(10, spent(10), answered=True)
-    assert ledger.may_start(1_000)
-    ledger.start_row(1_000)
-    assert not ledger.may_start(1_000)
-    assert ledger.may_start(10)
-    ledger.end_task(1_000, spent(1_000), answered=True)
-    assert ledger.may_start(1_000)
-
-
-def test_sizes_that_say_nothing_change_no_reserve() -> None:
-    def started(size: Callable[[random.Random], int]) -> int:
-        draw, sizes = random.Random(7), random.Random(8)
-        ledger = ledger_of(Budget(tokens=300_000))
-        for _ in range(200):
-            own = size(sizes)
-            ledger.start_row(own)
-            ledger.end_task(own, spent(round(COSTS["even"](draw))), answered=True)
-        count = 0
-        while ledger.may_start(own := size(sizes)):
-            ledger.start_row(own)
-            count += 1
-        return count
-
-    assert started(lambda draw: draw.randrange(1, 1_000)) == pytest.approx(started(lambda draw: 1), abs=3)
+    for cost in [800, 1_200] * 32:
+        ledger.start_row()
+        ledger.end_task(spent(cost), answered=True)
+    started = 0
+    while ledger.may_start:
+        ledger.start_row()
+        started += 1
+    # A mean of 1,000, and twice the deviation of 200.
+    assert started == 36_000 // 1_404
 
 
 def test_judgements_are_reserved_with_their_rows() -> None:
     total, done, _, dearest = played(500_000.0, COSTS["even"], 100, 3, judge=500.0)
-    assert total <= 500_000.0 + max(10_000.0, dearest)
+    assert total <= 500_000.0 + max(25_000.0, dearest)
     assert 300 < done < 350
 
 
@@ -199,15 +146,21 @@ def test_many_rows_run_at_once_after_few_rounds() -> None:
 def test_rows_without_cost_are_no_reason_to_stop() -> None:
     ledger = ledger_of(Budget(tokens=10))
     for _ in range(100):
-        assert ledger.may_start(1)
-        ledger.start_row(1)
-        ledger.end_task(1, TokenTotals(), answered=True)
+        assert ledger.may_start
+        ledger.start_row()
+        ledger.end_task(TokenTotals(), answered=True)
     assert not ledger.reached
 
 
 def test_what_earlier_claims_spent_counts() -> None:
     ledger = BudgetLedger(
-        Budget(usd=0.006, tokens=10**9), [(spent(3_000_000), 3), (spent(1_000_000), 2)], [0], spent(1_000_000)
+        Budget(usd=0.006, tokens=10**9),
+        [
+            EarlierSpend(spent(3_000_000), 3, [spent(1_000_000)] * 3),
+            EarlierSpend(spent(1_000_000), 2, [spent(500_000)] * 2),
+        ],
+        [0],
+        spent(1_000_000),
     )
     # A row has cost $0.001 and its judgement $0.0005: $0.005 are spent, and one more row does not fit.
     assert ledger.reached
@@ -215,7 +168,9 @@ def test_what_earlier_claims_spent_counts() -> None:
         "budget of $0.0060 reached: $0.0050 and 5000000 tokens spent; a larger budget continues it"
     )
     assert budget_options(ledger.reason) == ["--budget-usd", "USD"]
-    ledger = BudgetLedger(Budget(usd=100.0, tokens=6_000_000), [(spent(3_000_000), 3)], [], spent(2_500_000))
+    ledger = BudgetLedger(
+        Budget(usd=100.0, tokens=6_000_000), [EarlierSpend(spent(3_000_000), 3)], [], spent(2_500_000)
+    )
     assert ledger.reason.startswith("budget of 6000000 tokens reached: ")
     assert budget_options(ledger.reason) == ["--budget-tokens", "N"]
 
@@ -297,7 +252,7 @@ async def test_a_run_stops_at_a_row_boundary_and_goes_on_with_a_larger_budget(tm
             assert summary.answered == summary.scores[0].scored
             assert 0 < summary.untried < 300
             assert summary.tokens.cost == pytest.approx(provider.spent)
-            assert usd - 3 * 1_900e-6 <= provider.spent <= usd + max(0.02 * usd, 1_900e-6)
+            assert usd - 3 * 1_900e-6 <= provider.spent <= usd + max(0.05 * usd, 1_900e-6)
             before = summary.answered
         async with runner_at(tmp_path, registry=registry, budget_usd=10.0) as runner:
             summary = await runner.run(Experiment("e", rows, provider.ask, [judge], budget=Budget(usd=usd)))
@@ -539,15 +494,12 @@ def test_what_killed_processes_have_spent_counts(kind: str, tmp_path: Path, requ
     assert calls - kills <= counted <= calls + 8 * kills
 
 
-@pytest.mark.parametrize(("slots", "longer"), [(4, False), (100, False), (1_000, False), (100, True), (1_000, True)])
+@pytest.mark.parametrize("slots", [4, 100, 1_000])
 @in_loop
-async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int, longer: bool) -> None:
-    """The rows have one size, or become `longer` with the square of their number, and cost as much more."""
+async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> None:
     registry = tidegate.RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
     rows = rows_of(1_000)
-    if longer:
-        rows = [{"n": n, "tokens": n * n // 400 + 1, "text": (n * n // 400 + 1) * "x"} for n in range(1_000)]
     usd = 0.5 * sum(row["tokens"] + 100 for row in rows) * 1e-6
 
     async def judge(row: Any, output: str) -> float:
@@ -555,7 +507,7 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int, longe
         return 1.0
 
     def experiment(budget: float) -> Experiment:
-        return Experiment(f"spread {slots} {longer}", rows, provider.ask, [judge], spread=True, max_concurrency=slots,
+        return Experiment(f"spread {slots}", rows, provider.ask, [judge], spread=True, max_concurrency=slots,
                           budget=Budget(usd=budget))  # fmt: skip
 
     def replica() -> ExperimentRunner:
@@ -584,37 +536,12 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int, longe
         assert sorted(n for n in provider.asked if n >= 0) == list(range(1_000))
 
 
-@pytest.mark.parametrize("before", [2_003, 2_041])
-@in_loop
-async def test_replicas_claim_few_of_the_rows_that_are_far_longer(place: PostgreSQL, before: int) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
-    provider = Provider(registry)
-    draw = random.Random(1)
-    sizes = [4_000 if before <= n < before + 10 else draw.randint(10, 16) for n in range(2_300)]
-    rows = [{"n": n, "tokens": size, "text": size * "x"} for n, size in enumerate(sizes)]
-    usd = sum(sizes[:before]) * 1e-6 + 0.009
-
-    def replica() -> ExperimentRunner:
-        changes = settings(heartbeat=0.2, stale_after=30.0)
-        return ExperimentRunner(place.url, registry=registry, settings=changes, recover=False,
-                                restore=lambda spec: made)  # fmt: skip
-
-    made = Experiment(f"far {before}", rows, provider.ask, spread=True, max_concurrency=100, budget=Budget(usd=usd))
-    async with provider.client, replica() as owner, replica() as other:
-        number = await owner.start(made)
-        while not provider.asked:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        joined = await other.join(number)
-        await owner.wait(number)
-        if joined:
-            await other.wait(number)
-    assert provider.spent <= usd + max(0.02 * usd, 4_000e-6)
-
-
 @pytest.mark.parametrize("slots", [4, 100])
 def test_answers_of_an_earlier_run_are_judged_within_the_budget(slots: int) -> None:
     # 1,000 rows have cost $0.001 each, and 400 of their judgements 0.0005; $0.15 are left for 600 more.
-    ledger = BudgetLedger(Budget(usd=1.35), [(spent(10**9), 1_000), (spent(2 * 10**8), 400)], [600], TokenTotals())
+    tasks = EarlierSpend(spent(10**9), 1_000, [spent(10**6)] * 64)
+    judgements = EarlierSpend(spent(2 * 10**8), 400, [spent(500_000)] * 64)
+    ledger = BudgetLedger(Budget(usd=1.35), [tasks, judgements], [600], TokenTotals())
     judged = 0
     while not ledger.stuck:
         started = 0
@@ -625,8 +552,8 @@ def test_answers_of_an_earlier_run_are_judged_within_the_budget(slots: int) -> N
             ledger.end_judgement(1, spent(500_000))
             ledger.close_judgement(1)
         judged += started
-    assert 270 <= judged <= 300 + 0.02 * 1_350 / 0.5
-    assert not ledger.may_start(1)
+    assert 270 <= judged <= 300 + 0.05 * 1_350 / 0.5
+    assert not ledger.may_start
 
 
 @in_loop

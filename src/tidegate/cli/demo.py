@@ -36,7 +36,7 @@ def demo(
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise stop(f"demo not started: {' and '.join(missing)} not installed; run pip install 'tidegate[demo]'")
     # Imported late: these import the SDKs.
-    from tidegate.cli.board import results, verdict
+    from tidegate.cli.demo_board import results, verdict
     from tidegate.demo.run import run
     from tidegate.demo.scenarios import tracks
 
@@ -55,7 +55,7 @@ def demo(
 @contextlib.contextmanager
 def _display(console: Console) -> Iterator[Look]:
     """Yield the callback for each look (progress sample). It updates a board on a terminal, elsewhere prints lines."""
-    from tidegate.cli.board import HEADLINES, board, line
+    from tidegate.cli.demo_board import HEADLINES, board, line
 
     phase: Phase | None = None
     looks = 0

@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.core.display import json_line
-from tidegate.doctor import environment, hosts
+from tidegate.doctor import environment
 from tidegate.doctor.environment import Finding, Installed, Severity
+from tidegate.doctor.script import Unreadable
 from tidegate.doctor.script import script as read_script
-from tidegate.doctor.source import Unreadable
 from tidegate.errors import ConfigurationError
 from tidegate.providers import load_prices
 from tidegate.settings import Settings
@@ -42,7 +42,10 @@ UNGOVERNED = 1
 
 def doctor(
     script: Annotated[
-        Path | None, typer.Argument(help="Check this script and the modules next to it instead; nothing is executed.")
+        Path | None,
+        typer.Argument(
+            help="Check the imports of this script and of the modules next to it instead; nothing is executed."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
@@ -79,7 +82,7 @@ def findings(script: Path | None) -> Iterator[Finding]:
         yield from environment.stacks(installed)
         yield from environment.sdks(installed)
         yield from environment.clocks(installed, settings, os.environ)
-        yield from hosts.in_environment(settings, os.environ)
+        yield from environment.hosts(settings, os.environ)
     else:
         yield from read_script(script, installed, settings, os.environ)
     yield from environment.prices(datetime.now(UTC).date())
@@ -95,7 +98,7 @@ def _table(found: Iterable[Finding]) -> Table:
     table.add_column("finding", overflow="fold")
     section = ""
     for each in found:
-        name = " ".join(filter(None, (each.place, each.name, each.version)))
+        name = " ".join(filter(None, (each.name, each.version)))
         verdict = Text(str(each.verdict), style=STYLES.get(each.verdict, ""))
         table.add_row(each.section if each.section != section else "", verdict, Text(name), Text(each.text))
         section = each.section

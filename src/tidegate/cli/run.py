@@ -49,8 +49,8 @@ def run(
     if os.name != "posix":
         raise stop("run not available: it needs a POSIX system; put `import tidegate.auto` into the program instead")
     # Imported late: these need a POSIX system.
+    from tidegate.cli.command_run import RunOptions, run_command
     from tidegate.cli.run_report import RunReport
-    from tidegate.cli.watch import RunOptions, watch
     from tidegate.launch.child import Unstartable, replace
     from tidegate.launch.environment import environment, runs_inside
 
@@ -72,7 +72,7 @@ def run(
         options = RunOptions(shown, _kept(state, shown), written, strict, _has_gateway(command, gateway, shown))
         if options.replaces:
             replace(command, environment(os.environ, None))
-        raise typer.Exit(watch(command, options))
+        raise typer.Exit(run_command(command, options))
     except Unstartable as error:
         raise stop(str(error), error.code) from None
 

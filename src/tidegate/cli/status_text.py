@@ -1,21 +1,27 @@
-"""Status texts of `tidegate run`: the line while the command runs, and the line at its end."""
+"""Texts about the state of calls: the row while a command runs, the line at its end, and the lines of each key.
+
+`live_view` draws the row and the lines on a terminal.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
 from tidegate.admission.key_hook import NO_HOST
-from tidegate.core.token_totals import tokens_text
-from tidegate.core.wait_text import CLOSED, amount, awaited, clock, never_answered, sized, wait_text
+from tidegate.core.display import printable
+from tidegate.core.token_totals import token_facts, tokens_text
+from tidegate.core.wait_text import CLOSED, amount, awaited, clock, duration, never_answered, sized, wait_text
 from tidegate.launch.totals import KeyTotal, Totals
 from tidegate.transports.other_stacks import remedy
 
 if TYPE_CHECKING:
+    from tidegate.core.snapshot import QuotaForecast
+    from tidegate.launch.runs import ProgramRun
     from tidegate.launch.ungoverned import Ungoverned
 
 SPANS = (2.0, 60.0)
@@ -179,11 +185,6 @@ def _named(hosts: Counter[str]) -> str:
     return ", ".join([printable(host) for host, _ in hosts.most_common(HOSTS)] + ["more"] * (len(hosts) > HOSTS))
 
 
-def printable(text: str) -> str:
-    """Return `text` with every character escaped that a terminal could obey."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
-
-
 def _counted(totals: Totals, failures: Mapping[str, int]) -> str:
     if not totals.calls:
         return "no LLM call was seen; `tidegate doctor` lists what is governed"
@@ -256,3 +257,102 @@ def without_others(key: KeyTotal) -> str:
 def shared_by(members: int, carrier: str) -> str:
     """Return that this number of processes share the limits of a key, and by what, where that is known."""
     return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
+
+
+def heading(run: ProgramRun) -> str:
+    """Return the line of a program above its keys."""
+    if run.unreadable:
+        return printable(f"{run.command} unreadable: {run.unreadable}; use the `tidegate status` of its environment")
+    return printable(f"{run.command} (pid {run.pid}, running for {duration(run.elapsed)})")
+
+
+def facts(key: KeyTotal, now: float) -> dict[str, Any]:
+    """Return one key as plain values. Durations are in seconds, None where they cannot be estimated.
+
+    The limits are those of `members` processes, whichever program they belong to, which are `shared_through` a file, a
+    server or Ray.
+
+    `calls` are answered, given up, failed, abandoned, in flight or waiting. `retried` of the `refused` attempts were
+    followed by another.
+    """
+    seen = key.outlook(now)
+    head, ahead = key.head_wait(seen), key.eta(seen)
+    return {
+        "key": key.key,
+        "in_flight": key.in_flight,
+        "limit": key.slots,
+        "waiting": key.waiting,
+        "calls": key.calls,
+        "answered": key.counts["answered"],
+        "given_up": key.counts["given_up"],
+        "failed": key.counts["failed_calls"],
+        "abandoned": key.abandoned,
+        "refused": key.counts["refused"],
+        "retried": key.counts["absorbed"],
+        "members": key.members,
+        "shared_through": key.carrier if key.members > 1 else "",
+        "gate": head.gate,
+        "next_in": head.seconds,
+        "stated_wait": head.stated,
+        "eta": ahead.seconds,
+        "eta_gate": ahead.gate,
+        "eta_without": key.unseen_members,
+        "tokens": token_facts(key.tokens),
+        "quotas": [{"name": q.name, "level": q.level, "limit": q.limit, "window": q.window} for q in seen.quotas],
+    }
+
+
+def lines(key: KeyTotal, now: float) -> Iterator[str]:
+    """Yield one key as lines of text, with its quotas; the reason of a wait goes first."""
+    yield from state_lines(key, now)
+    for quota in key.outlook(now).quotas:
+        yield f"    {quota_left(quota)}"
+
+
+def quota_left(quota: QuotaForecast) -> str:
+    """Return the unused amount of a quota with its limit."""
+    return f"{amount(quota.usable)} of {sized(quota.name, quota.limit, quota.window)} left"
+
+
+def by_waiting(run: ProgramRun) -> list[KeyTotal]:
+    """Return the keys of a program, those with the most waiting calls first."""
+    return sorted(run.totals.keys.values(), key=lambda each: (-each.waiting, each.key))
+
+
+def unreadable(run: ProgramRun) -> Iterator[str]:
+    """Yield a line for each process whose counts cannot be read."""
+    for pid, why in run.totals.unreadable.items():
+        yield f"  counts of process {pid} unreadable: {why}; they are not shown"
+
+
+def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
+    """Yield the lines of a key without its quotas."""
+    seen = key.outlook(now)
+    head, ahead = key.head_wait(seen), key.eta(seen)
+    yield f"  {key.key}"
+    if key.waiting or head.gate in CLOSED:
+        yield f"    {wait_text(*head)}"
+    parts = [f"{key.in_flight} of at most {key.slots} in flight", f"{key.waiting} waiting"]
+    if key.waiting:
+        parts.append("ETA unknown" if ahead.seconds is None else f"ETA {clock(ahead.seconds)}{without_others(key)}")
+    if key.members > 1:
+        parts.append(shared_by(key.members, key.carrier))
+    yield f"    {' · '.join(parts)}"
+    if text := tokens_text(key.tokens):
+        yield f"    {text}"
+
+
+def outcomes(key: KeyTotal) -> str:
+    """Return the calls by outcome; those that did not occur are left out, except the answered ones."""
+    counts = key.counts
+    parts = [f"{counts['answered']} of {key.calls} call{'' if key.calls == 1 else 's'} answered"]
+    if counts["refused"]:
+        parts.append(f"{counts['refused']} refused, {counts['absorbed']} tried again")
+    for number, text in (
+        (counts["given_up"], "given up"),
+        (counts["failed_calls"], "failed"),
+        (key.abandoned, "abandoned"),
+    ):
+        if number:
+            parts.append(f"{number} {text}")
+    return " · ".join(parts)

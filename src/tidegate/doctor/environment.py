@@ -17,10 +17,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tidegate._install import host_of
 from tidegate.framework_timeouts import patch
 from tidegate.framework_timeouts.table import TIMEOUTS
 from tidegate.framework_timeouts.timeout import FrameworkTimeout, shown
-from tidegate.providers import PRICES_DATE, PRICES_MAX_AGE_DAYS
+from tidegate.providers import BASE_URL_VARIABLES, PRICES_DATE, PRICES_MAX_AGE_DAYS
 from tidegate.settings import PREFIX, Settings, unknown_variables
 from tidegate.shared_log.carriers import AUTO, is_server, place_of
 from tidegate.shared_log.errors import Unshared
@@ -43,8 +44,7 @@ class Severity(StrEnum):
 class Finding(NamedTuple):
     """One line of the report.
 
-    `section` is python, stack, sdk, clock, host, price, setting, trap or script. `place` is FILE:LINE of a finding in a
-    script.
+    `section` is python, stack, sdk, clock, host, price, setting, trap or script.
     """
 
     section: str
@@ -52,13 +52,11 @@ class Finding(NamedTuple):
     name: str
     text: str
     version: str = ""
-    place: str = ""
 
     def line(self) -> str:
         """Return one line of plain text, its fields first, so that it can be searched."""
-        where = f"{self.place} " if self.place else ""
         version = f" {self.version}" if self.version else ""
-        return f"{self.section} {self.verdict} {where}{self.name}{version}: {self.text}"
+        return f"{self.section} {self.verdict} {self.name}{version}: {self.text}"
 
     def fields(self) -> dict[str, Any]:
         """Return a JSON object with every field, including empty ones."""
@@ -369,6 +367,15 @@ def _set(clock: FrameworkTimeout, settings: Settings, environ: Mapping[str, str]
         return Severity.KEPT, f"not extended, because {given} is set"
     new = clock.stretched(clock.seconds, settings.max_wait)
     return Severity.STRETCHED, f"extended from {clock.seconds:g} s to {shown(new)}, unless the program sets it"
+
+
+def hosts(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield the hosts that variables name."""
+    named = [(host_of(environ.get(row.name, "")), row.name) for row in BASE_URL_VARIABLES]
+    for host, variable in (*named, *((host, "TIDEGATE_HOSTS") for host in settings.hosts)):
+        if host:
+            shown_host = host if host.isprintable() else ascii(host)
+            yield Finding("host", Severity.GOVERNED, shown_host, f"named by {variable}")
 
 
 def in_force(settings: Settings) -> Iterator[Finding]:

@@ -4,33 +4,29 @@ from __future__ import annotations
 
 import ast
 import sys
+import tokenize
+import warnings
 from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from tidegate.doctor import environment, hosts
+from tidegate.doctor import environment
 from tidegate.doctor.environment import PACKAGES, STACKS, Finding, HttpStack, Installed, Severity, governs
-from tidegate.doctor.source import SourceModule, modules
 from tidegate.settings import Settings
 from tidegate.transports.other_stacks import remedy
 
-SOCKET_CALLS = frozenset({"realtime.connect", "responses.connect", "live.connect"})
-"""Calls that open a session over a websocket (openai 3.52.0 resources/realtime and resources/responses, google-genai
-3.4.0 live.py)."""
+MAX_FILES = 500
+"""Maximum files that are read for one script; further modules are ignored. Raising it reads a large project for longer.
+Chosen: more than the modules beside a usual script."""
 
-VOICE_AGENTS = frozenset({"agents.realtime.RealtimeRunner"})
-"""Classes that hold such a session (openai-agents 0.24.0)."""
 
-ENTRY_POINTS = frozenset({"tidegate.wrap", "tidegate.install", "tidegate.registry", "tidegate.RateLimitRegistry"})
+class Unreadable(ValueError):
+    """File that is not Python source. Its text states the fault."""
 
 
 def script(path: Path, installed: Installed, settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what a script imports and what that sends through, its timeouts, hosts and websocket sessions.
-
-    Raise `Unreadable`.
-    """
-    read = list(modules(path))
-    names = _foreign(read, path.parent)
+    """Yield what a script imports, what that sends through, and its timeouts. Raise `Unreadable`."""
+    names = _foreign(path)
     used = [package for package in PACKAGES if any(module in names for module in package.modules)]
     known = frozenset(package.distribution for package in used)
     found = [*environment.sdks(installed, used), *_others(installed, names, known)]
@@ -44,14 +40,13 @@ def script(path: Path, installed: Installed, settings: Settings, environ: Mappin
     found += [_ungovernable(each, has_way, start) for each in direct if not governs(each)]
     yield from found
     yield from environment.clocks(installed, settings, environ, known)
-    yield from hosts.in_script(read, path.parent, settings)
-    yield _entry_point(path, read)
+    if "tidegate" not in names:
+        text = f"does not import tidegate; start it with `tidegate run {start}`, or add `import tidegate.auto`"
+        yield Finding("script", Severity.NOTE, path.name, text)
     unchecked = any(each.text.startswith(environment.NOT_INSTALLED) for each in found)
     if not has_way and not unchecked and all(each.verdict is not Severity.UNGOVERNED for each in found):
         text = f"no import of it sends through an HTTP stack that tidegate governs; {remedy(frozenset(), start)}"
         yield Finding("script", Severity.UNGOVERNED, path.name, text)
-    for module in read:
-        yield from _sessions(module, path.parent)
 
 
 def _others(installed: Installed, names: frozenset[str], known: frozenset[str]) -> Iterator[Finding]:
@@ -84,54 +79,64 @@ def _ungovernable(stack: HttpStack, has_way: bool, start: str) -> Finding:
     return Finding("stack", Severity.UNGOVERNED, stack.distribution, text)
 
 
-def _foreign(read: list[SourceModule], folder: Path) -> frozenset[str]:
-    """Return every imported module and its parent packages, except modules next to the script."""
-    found = set()
-    for module in read:
-        for name in module.imports:
-            parts = name.split(".")
-            if (folder / f"{parts[0]}.py").is_file() or (folder / parts[0] / "__init__.py").is_file():
-                continue
-            found |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+def _foreign(script: Path) -> frozenset[str]:
+    """Return every module, with its parent packages, that a script or a module beside it imports from elsewhere."""
+    waiting, seen, found = [(script, _imports(script))], {script.resolve()}, set()
+    while waiting:
+        file, names = waiting.pop(0)
+        for name in names:
+            beside = _beside(name, file, script.parent)
+            if not name.startswith(".") and not beside:
+                parts = name.split(".")
+                found |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
+            for path in beside:
+                if path.resolve() in seen or len(seen) >= MAX_FILES:
+                    continue
+                seen.add(path.resolve())
+                try:
+                    waiting.append((path, _imports(path)))
+                except Unreadable:
+                    continue
     return frozenset(found)
 
 
-def _sessions(module: SourceModule, folder: Path) -> Iterator[Finding]:
-    """Yield the lines that open a session over a websocket."""
-    name = str(module.path.relative_to(folder)) if module.path.is_relative_to(folder) else str(module.path)
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call) and _opens_session(module, node):
-            text = "a session over a websocket cannot be governed; its calls bypass tidegate"
-            yield Finding("script", Severity.UNGOVERNED, "websocket session", text, place=f"{name}:{node.lineno}")
+def _beside(name: str, file: Path, folder: Path) -> list[Path]:
+    """Return the files of a module and of its parent packages, if they are beside the script."""
+    level = len(name) - len(name.lstrip("."))
+    home = file.parents[level - 1] if 0 < level <= len(file.parents) else folder
+    parts = [part for part in name.split(".") if part]
+    places = [home.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
+    return [
+        path
+        for place in places
+        for path in (place.with_name(place.name + ".py"), place / "__init__.py")
+        if path.is_file()
+    ]
 
 
-def _opens_session(module: SourceModule, node: ast.Call) -> bool:
-    full = module.dotted(node.func)
-    arguments = [*node.args[:1], *(keyword.value for keyword in node.keywords)]
-    if full in VOICE_AGENTS or any(hosts.is_model_socket(module.literal(each)) for each in arguments):
-        return True
-    given = {keyword.arg: keyword.value for keyword in node.keywords}
-    for value in (given.get("transport"), *(node.args if full.endswith("responses_transport") else ())):
-        if isinstance(value, ast.Constant) and value.value == "websocket":
-            return True
-    wanted = given.get("use_responses_websocket")
-    if isinstance(wanted, ast.Constant) and wanted.value is True:
-        return True
-    if not isinstance(node.func, ast.Attribute):
-        return False
-    held = node.func.value
-    before = held.attr if isinstance(held, ast.Attribute) else held.id if isinstance(held, ast.Name) else ""
-    return f"{before}.{node.func.attr}" in SOCKET_CALLS
+def _imports(path: Path) -> dict[str, None]:
+    """Return the modules that a file imports, and what it imports from them, in their order. Raise `Unreadable`."""
+    try:
+        with tokenize.open(path) as file, warnings.catch_warnings():
+            # Warnings of the parser, as for "\d", are for the user who runs the script.
+            warnings.simplefilter("ignore")
+            tree = ast.parse(file.read(), str(path))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Unreadable(_why(error)) from None
+    found: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= dict.fromkeys(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            home = "." * node.level + (node.module or "")
+            found[home] = None
+            found |= dict.fromkeys(f"{home}{'' if home.endswith('.') else '.'}{each.name}" for each in node.names)
+    return found
 
 
-def _entry_point(path: Path, read: list[SourceModule]) -> Finding:
-    for module in read:
-        lines = {"import tidegate.auto": module.imports.get("tidegate.auto")}
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.Call) and module.dotted(node.func) in ENTRY_POINTS:
-                lines.setdefault(module.dotted(node.func), node.lineno)
-        for name, line in lines.items():
-            if line is not None:
-                return Finding("script", Severity.NOTE, name, "activates tidegate", place=f"{module.path.name}:{line}")
-    text = f"does not activate tidegate; start it with `tidegate run python {path}`, or add `import tidegate.auto`"
-    return Finding("script", Severity.NOTE, path.name, text)
+def _why(error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f"it is not Python source (line {error.lineno or 0}: {error.msg})"
+    if isinstance(error, OSError):
+        return f"it cannot be read ({error.strerror or error})"
+    return f"it is not Python source ({error or 'too deeply nested'})"

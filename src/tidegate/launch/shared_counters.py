@@ -71,7 +71,7 @@ call and shows older numbers. Chosen: shorter than the refresh period of the sta
 
 OUTLOOK_EVERY = 0.5
 """Seconds after which the forecast for the waiting calls is written again. Raising it saves time and shows an older
-forecast. Derived from the refresh period of the status line (`cli.watch.LOOK_EVERY`)."""
+forecast. Derived from the refresh period of the status line (`cli.command_run.LOOK_EVERY`)."""
 
 
 NOTED_RISE = 1.25

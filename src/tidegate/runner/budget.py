@@ -1,15 +1,8 @@
 """Budget of an experiment: how many more rows may start, from what earlier ones have cost.
 
 Theory of operation. A row that starts is finished and counted, with the judgements of its answer. So before it starts,
-its cost is reserved, and that of all rows under way (`core.spend_reserve`). The margin of the reserve shrinks as rows
-end, and then more may start. When no row is under way and the next one does not fit any more, the budget is reached.
-
-A row reserves the larger of two costs: the mean of the rows that ended, and an estimate from its own size. Where the
-costs of this run follow the sizes of the rows, long rows reserve more than the short ones before them have cost. Of
-rows that are much larger than all measured ones, one is under way at a time.
-
-The first row runs alone, and then at most as many rows as have been measured: a mean of three rows says little about
-the next thousand.
+its cost is reserved, and that of all rows under way (`core.spend_reserve`). When no row is under way and the next one
+does not fit any more, the budget is reached. The first row runs alone, and then at most as many as have been measured.
 
 Before a function starts, the mean cost of its stage is stored as its usage, which its true usage replaces. So what a
 killed process had in flight is counted by the next claim.
@@ -18,10 +11,11 @@ killed process had in flight is counted by the next claim.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from tidegate.core.spend_reserve import SizeLine, StageReserve, rows_within
+from tidegate.core.spend_reserve import RecentCosts, StageReserve, rows_within
 from tidegate.core.token_totals import NANO, TokenTotals, dollars
 from tidegate.errors import require
 from tidegate.runner.item import TASK
@@ -55,95 +49,56 @@ class Budget:
         return {name: value for name in ("usd", "tokens") if (value := getattr(self, name)) is not None}
 
 
-class StageCosts:
-    """Costs of the ended jobs of one stage: their number, their mean, and the spread around it."""
+class EarlierSpend(NamedTuple):
+    """Tokens that earlier claims have spent on the items of a stage, and those of its last items."""
 
-    __slots__ = ("_squares", "count", "mean")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.mean = self._squares = 0.0
-
-    def add(self, cost: float) -> None:
-        """Add the cost of one job (Welford's update)."""
-        self.count += 1
-        change = cost - self.mean
-        self.mean += change / self.count
-        self._squares += change * (cost - self.mean)
-
-    @property
-    def deviation(self) -> float:
-        """Return the standard deviation of a job's cost; the mean, while there is one job."""
-        return math.sqrt(self._squares / (self.count - 1)) if self.count > 1 else self.mean
+    tokens: TokenTotals = TokenTotals()
+    items: int = 0
+    last: Sequence[TokenTotals] = ()
 
 
 class SpendLimit:
     """One amount of a budget, what is spent of it, and the costs of the jobs of each stage."""
 
-    def __init__(self, amount: float, spent: float, stages: int) -> None:
+    def __init__(self, amount: float, spent: float, costs: Sequence[RecentCosts]) -> None:
         self.amount = amount
         self.spent = spent
-        self.costs = [StageCosts() for _ in range(stages)]
-        self.line = SizeLine()
+        self.costs = costs
 
-    def stages(self, under_way: Iterable[int], rows: int, size: float) -> Iterator[StageReserve]:
-        """Yield what the reserve for the items under way needs to know.
-
-        `rows` under way, with the one that may start next, have this `size` together.
-        """
-        for stage, (count, costs) in enumerate(zip(under_way, self.costs, strict=True)):
-            mean = costs.mean
-            if stage == TASK and rows:
-                mean = max(mean, self.line.estimate(rows, size) / rows)
-            yield StageReserve(count, costs.count, mean, costs.deviation)
+    def stage(self, stage: int, under_way: int) -> StageReserve:
+        """Return what the reserve for the items of a stage under way needs to know."""
+        costs = self.costs[stage]
+        return StageReserve(under_way, costs.count, costs.reserve)
 
 
 class BudgetLedger:
     """Decision whether one more row of a run may start.
 
-    `earlier` has for each stage what earlier claims have spent, and on how many items. `other` is what stages have
-    spent that the experiment has no more. The stages are the tasks, then the evaluators.
+    `earlier` has for each stage what earlier claims have spent, on how many items, and the last of these. `other` is
+    what stages have spent that the experiment has no more. The stages are the tasks, then the evaluators.
 
     `under_way` counts for each stage the items that have started or must follow: each row has one item in each stage.
-    At first these are the `unjudged` answers of earlier claims. `size_under_way` is the size of the tasks under way, in
-    characters of their stored rows.
+    At first these are the `unjudged` answers of earlier claims.
     """
 
     def __init__(
-        self, budget: Budget, earlier: Sequence[tuple[TokenTotals, int]], unjudged: Sequence[int], other: TokenTotals
+        self, budget: Budget, earlier: Sequence[EarlierSpend], unjudged: Sequence[int], other: TokenTotals
     ) -> None:
         self.budget = budget
         self.under_way = [0, *unjudged]
-        self.size_under_way = 0
-        self._next_size: int | None = None
-        self._beyond: int | None = None
         self._left_over = any(unjudged)
-        self._ended = list(earlier)
+        self._ended = [(each.tokens, each.items) for each in earlier]
         self._limits: dict[str, SpendLimit] = {}
         for name, amount in budget.stored().items():
-            spent = _amount(name, other) + sum(_amount(name, tokens) for tokens, _ in earlier)
-            limit = self._limits[name] = SpendLimit(float(amount), spent, len(earlier))
-            for costs, (tokens, items) in zip(limit.costs, earlier, strict=True):
-                if items:
-                    # The spread is not known any more: the mean counts as one job.
-                    costs.add(_amount(name, tokens) / items)
-
-    def may_start(self, size: int) -> bool:
-        """Return whether the next row, of this size, may start now."""
-        self._next_size = size
-        return not (self._beyond is not None and self._is_beyond(size)) and self._fits
-
-    def _is_beyond(self, size: int) -> bool:
-        return any(limit.line.is_beyond(size) for limit in self._limits.values())
+            spent = _amount(name, other) + sum(_amount(name, each.tokens) for each in earlier)
+            costs = [RecentCosts(_amount(name, tokens) for tokens in each.last) for each in earlier]
+            self._limits[name] = SpendLimit(float(amount), spent, costs)
 
     @property
-    def _fits(self) -> bool:
-        """Return whether one more row fits; while the next one is not known, it is as large as those before it."""
-        rows, size = self.under_way[TASK], self.size_under_way
-        if self._next_size is not None:
-            rows, size = rows + 1, size + self._next_size
+    def may_start(self) -> bool:
+        """Return whether one more row may start now."""
         return all(
-            rows_within(limit.amount, limit.spent, limit.stages(self.under_way, rows, size), 1)
+            rows_within(limit.amount, limit.spent, map(limit.stage, range(len(self.under_way)), self.under_way), 1)
             for limit in self._limits.values()
         )
 
@@ -154,24 +109,21 @@ class BudgetLedger:
         """
         if not self._left_over:
             return True
-        for limit in self._limits.values():
-            costs = limit.costs[stage]
-            if not rows_within(
-                limit.amount, limit.spent, [StageReserve(in_flight, costs.count, costs.mean, costs.deviation)], 1
-            ):
-                return False
-        return True
+        return all(
+            rows_within(limit.amount, limit.spent, [limit.stage(stage, in_flight)], 1)
+            for limit in self._limits.values()
+        )
 
     @property
     def stuck(self) -> bool:
         """Return whether nothing can start while no job runs: the answers that wait for a judgement do not fit."""
         waiting = [stage for stage, count in enumerate(self.under_way) if count and stage != TASK]
-        return bool(waiting) and not any(self.may_judge(stage, 0) for stage in waiting) and not self._fits
+        return bool(waiting) and not any(self.may_judge(stage, 0) for stage in waiting) and not self.may_start
 
     @property
     def reached(self) -> bool:
         """Return whether no further row can start: none is under way, and one more does not fit."""
-        return not any(self.under_way) and not self._fits
+        return not any(self.under_way) and not self.may_start
 
     @property
     def reason(self) -> str:
@@ -183,23 +135,14 @@ class BudgetLedger:
         total, count = self._ended[stage]
         return TokenTotals(*(round(part / count) for part in total)) if count else None
 
-    def start_row(self, size: int) -> None:
-        """Count a row of this size whose task starts: its judgements follow."""
+    def start_row(self) -> None:
+        """Count a row whose task starts: its judgements follow."""
         self.under_way = [count + 1 for count in self.under_way]
-        self.size_under_way += size
-        self._next_size = None
-        if self._is_beyond(size):
-            self._beyond = size
 
-    def end_task(self, size: int, tokens: TokenTotals, answered: bool) -> None:
+    def end_task(self, tokens: TokenTotals, answered: bool) -> None:
         """Count the end of a started task; without an answer, no judgement follows."""
-        for name, limit in self._limits.items():
-            limit.line.add(size, _amount(name, tokens))
         self._spend(TASK, tokens)
         self.under_way[TASK] -= 1
-        self.size_under_way -= size
-        if size == self._beyond:
-            self._beyond = None
         if not answered:
             self.under_way[1:] = [max(0, count - 1) for count in self.under_way[1:]]
 

@@ -148,7 +148,7 @@ class ExperimentRun(RunState):
         # No statement between these can fail. The job's single report frees the slot.
         self.in_flight.add(job)
         if self.ledger is not None and stage.index == TASK:
-            self.ledger.start_row(item.size)
+            self.ledger.start_row()
         self._jobs_of[stage.index] += 1
         self.shared.functions.started(job)
         self._update_cap()
@@ -234,7 +234,7 @@ class ExperimentRun(RunState):
 
     def _count_spent(self, ledger: BudgetLedger, job: Job) -> None:
         if job.item.stage == TASK:
-            ledger.end_task(job.size, job.spent, job.answered)
+            ledger.end_task(job.spent, job.answered)
         else:
             ledger.end_judgement(job.item.stage, job.spent)
         self.end_if_spent()
@@ -297,7 +297,7 @@ class ExperimentRun(RunState):
         More would only have paid for their earlier calls without being nearer to their end.
         """
         stage = item.stage
-        if stage == TASK and self.ledger is not None and not self.ledger.may_start(item.size):
+        if stage == TASK and self.ledger is not None and not self.ledger.may_start:
             self.work_queue.reset_age(TASK)
             if not self.in_flight:
                 # No job's end follows that would find this out, or offer the judgements behind the task.

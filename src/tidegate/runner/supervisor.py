@@ -11,12 +11,13 @@ import asyncio
 import logging
 
 from tidegate.admission.audit import opened
+from tidegate.core.spend_reserve import RECENT
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, StoreError, require
 from tidegate.runner.background import BackgroundTask, retry_while_unavailable, stop_within
 from tidegate.runner.batch.feeder import BatchFeeder, api_of
 from tidegate.runner.batch.task import BatchTask
-from tidegate.runner.budget import Budget, BudgetLedger
+from tidegate.runner.budget import Budget, BudgetLedger, EarlierSpend
 from tidegate.runner.changes import advice, changed_parts
 from tidegate.runner.chunk_feeder import ChunkFeeder
 from tidegate.runner.context import RunnerContext
@@ -166,7 +167,11 @@ class RunSupervisor:
             items = await self._shared.store.items_with_usage(row.id) if spent else {}
             # A killed process leaves usages of items without a result; results without a call have no usage.
             earlier = [
-                (spent.pop(stage.name, TokenTotals()), max(sum(done.values()), items.get(stage.name, 0)))
+                EarlierSpend(
+                    spent.pop(stage.name, TokenTotals()),
+                    max(sum(done.values()), items.get(stage.name, 0)),
+                    await self._shared.store.last_spent(row.id, stage.name, RECENT),
+                )
                 for stage, done in zip(run.stages, run.tally.done, strict=True)
             ]
             other = added(spent.values())

@@ -16,7 +16,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.util.concurrency import in_greenlet
 
 from tidegate.errors import ConfigurationError, StoreError
-from tidegate.storage.exact_sums import SummingConnection
 
 DRIVERS = {
     "sqlite": "sqlite+aiosqlite",
@@ -89,11 +88,7 @@ ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4,
 later. Derived from half the default `stale_after`. Systems probe after two hours by default, and resend for a quarter
 of an hour (libpq, section 34.1.2; tcp(7))."""
 
-SQLITE_ARGUMENTS: dict[str, Any] = {
-    "isolation_level": None,
-    "timeout": LOCK_SECONDS,
-    "factory": SummingConnection,
-}
+SQLITE_ARGUMENTS: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_SECONDS}
 SQLITE_PRAGMAS = (
     "PRAGMA foreign_keys = ON",
     # A commit is on the disk when it returns: in WAL mode NORMAL loses the last ones in a power failure.

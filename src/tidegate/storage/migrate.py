@@ -22,7 +22,7 @@ from tidegate.storage.engines import LOCK_SECONDS
 from tidegate.storage.schema import PREFIX, RUNNING, execution_configs, experiments
 from tidegate.storage.sql_clock import ago, since
 
-HEAD = "0008"
+HEAD = "0009"
 """Newest migration in `versions/`."""
 
 VERSION_TABLE = f"{PREFIX}version"

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import add
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import Row, Select, and_, case, func, literal, select, text, tuple_
+from sqlalchemy import Row, Select, and_, case, func, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.storage.database import Database
-from tidegate.storage.exact_sums import mean, postgresql_exponent, postgresql_sum, sqlite_sum, units
 from tidegate.storage.experiments import by_status
 from tidegate.storage.json_codec import decoded
 from tidegate.storage.paging import body_of, inlined, output_of, selected_once, size, small, within_bytes
@@ -46,6 +44,7 @@ from tidegate.storage.schema import (
     run_stats,
     runs,
 )
+from tidegate.storage.score_sums import mean, sums
 from tidegate.storage.usages import read_usages
 
 MAX_LABELS = 100
@@ -79,48 +78,26 @@ async def scores(database: Database, experiment_id: int) -> list[Score]:
         func.count(one.label).label("labelled"),
         func.count(one.value).label("valued"),
         func.count(one.answered_by).label("chosen"),
-        sqlite_sum(one.score) if database.sqlite else postgresql_sum(one.score),
-        literal(None) if database.sqlite else postgresql_exponent(one.score).label("exponent"),
+        *sums(one.score),
     ).where(one.experiment_id == experiment_id)
-    of_outputs = of_outputs.group_by(*by) if database.sqlite else of_outputs.group_by(*by, text("exponent"))
-    tallies: dict[tuple[str, str], _Tally] = {}
     async with database.reading() as connection:
-        for evaluator, output, *counted, total, exponent in await connection.execute(of_outputs):
-            added = int(total, 16) if database.sqlite else units(exponent, int(total)) if total is not None else 0
-            before = tallies.get((evaluator, output), _Tally(0, 0, 0, 0, 0, 0, 0))
-            tallies[evaluator, output] = _Tally(*map(add, before, (*counted, added)))
         return with_failures(
             [
                 Score(
-                    *names,
-                    tally.ok,
-                    tally.failed,
-                    tally.scored,
-                    tally.mean,
-                    await _labels(connection, experiment_id, *names),
-                    tally.labelled,
-                    tally.valued,
-                    tally.chosen,
+                    evaluator,
+                    output,
+                    ok,
+                    failed,
+                    scored,
+                    mean(scored, large, others),
+                    await _labels(connection, experiment_id, evaluator, output),
+                    *counted,
                 )
-                for names, tally in sorted(tallies.items())
+                for evaluator, output, ok, failed, scored, *counted, large, others in (
+                    await connection.execute(of_outputs.group_by(*by).order_by(*by))
+                ).all()
             ]
         )
-
-
-class _Tally(NamedTuple):
-    """Counts of one output of one evaluator; `total` is the exact sum of its scores."""
-
-    ok: int
-    failed: int
-    scored: int
-    labelled: int
-    valued: int
-    chosen: int
-    total: int
-
-    @property
-    def mean(self) -> float | None:
-        return mean(self.total, self.scored) if self.scored else None
 
 
 async def choices(database: Database, experiment_id: int) -> list[ChoiceCount]:

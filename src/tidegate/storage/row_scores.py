@@ -7,7 +7,6 @@ on each other.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,13 +17,10 @@ from tidegate.storage.database import Database
 from tidegate.storage.pending import extent_of
 from tidegate.storage.records import ResultStatus
 from tidegate.storage.schema import OK, annotation_rows, dataset_rows, runs
+from tidegate.storage.score_sums import mean, sums
 
 PAGE_ROWS = 20_000
 """Ordinals of one page. Raising it needs fewer queries and more memory. Chosen: 20 MB a page."""
-
-LARGE = 2.0**900
-"""Score from which scores are summed as parts of it: the sum of two near 1.8e308 is no double, and PostgreSQL raises an
-error. Smaller ones never reach that, and no part of it is 0. Derived from IEEE 754."""
 
 
 class RowName(NamedTuple):
@@ -91,7 +87,6 @@ async def score_pages(database: Database, experiment_id: int, page_rows: int = P
                 .where(run.experiment_id == experiment_id, run.ordinal >= first, run.ordinal < end)
                 .group_by(run.ordinal, run.status)
             )
-            large = func.abs(one.score) >= LARGE
             label = case((func.min(one.label) == func.max(one.label), func.min(one.label)))
             of_scores = (
                 select(
@@ -99,8 +94,7 @@ async def score_pages(database: Database, experiment_id: int, page_rows: int = P
                     one.evaluator,
                     one.output,
                     func.count(one.score),
-                    func.sum(case((large, one.score / LARGE))),
-                    func.sum(case((~large, one.score))),
+                    *sums(one.score),
                     func.count(case((one.status != OK, 1))),
                     label,
                 )
@@ -112,21 +106,10 @@ async def score_pages(database: Database, experiment_id: int, page_rows: int = P
                 for ordinal, status, count, seconds in await connection.execute(of_runs)
             ]
             scored = [
-                RowScore(ordinal, evaluator, output, _mean(count, high, low), failed, label_of_all)
-                for ordinal, evaluator, output, count, high, low, failed, label_of_all in await connection.execute(
+                RowScore(ordinal, evaluator, output, mean(count, large, others), failed, label_of_all)
+                for ordinal, evaluator, output, count, large, others, failed, label_of_all in await connection.execute(
                     of_scores
                 )
             ]
         yield ScorePage(found, answered, scored)
         first = found[-1].ordinal + 1
-
-
-def _mean(count: int, high: float | None, low: float | None) -> float | None:
-    """Return the mean of scores from the sum `high` of large ones, in units of `LARGE`, and the sum `low` of others."""
-    if not count:
-        return None
-    if high is None:
-        return (low or 0.0) / count
-    mean = (high + (low or 0.0) / LARGE) / count * LARGE
-    # Rounding may lift the mean of the largest doubles above them.
-    return max(-sys.float_info.max, min(mean, sys.float_info.max))

@@ -378,6 +378,11 @@ class Store:
         """Return the number of items of each stage that have a usage, once for each claim."""
         return await usages.count_items(self._database, experiment_id)
 
+    async def last_spent(self, experiment_id: int, stage: str, limit: int) -> Sequence[TokenTotals]:
+        """Return what the items of the last rows of a stage have spent, the last row at the end."""
+        async with self._database.reading() as connection:
+            return await connection.run_sync(usages.last_spent, experiment_id, stage, limit)
+
     def score_pages(self, experiment_id: int) -> AsyncIterator[ScorePage]:
         """Return the rows of an experiment with their results, page by page, for a comparison."""
         return row_scores.score_pages(self._database, experiment_id)

@@ -1,20 +1,21 @@
 """Tally of a stage: the counts of its results, so that no reader has to visit each of them.
 
 Theory of operation. A result that replaces another one is subtracted and added. So every part of a tally can be undone:
-sums are integers in units of the smallest double, and a score's bin depends on the score alone. Bins begin narrow.
-Where the scores do not fit into `BINS` of them, pairs of neighbours are merged, which doubles the width. Only `low` and
-`high` keep a score that was replaced; a new build of the tally corrects them.
+sums are compensated doubles, and a score's bin depends on the score alone. Bins begin narrow. Where the scores do not
+fit into `BINS` of them, pairs of neighbours are merged, which doubles the width. Only `low` and `high` keep a score
+that was replaced; a new build of the tally corrects them.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from tidegate.storage.exact_sums import UNIT, mean
+from tidegate.storage.score_sums import CompensatedSum
 
 BINS = 50
 """Most bins of a histogram. Raising it makes a tally larger, and each write of it. Chosen: a chart of 300 pixels shows
@@ -44,6 +45,11 @@ tells the kind."""
 
 LABEL = 200
 """Characters of a label that are kept. Raising it makes a tally larger. Chosen: longer labels are free text."""
+
+
+SCALE = 64
+"""Power of 2 by which scores are divided before they are summed. Raising it loses scores near 0. Derived from IEEE 754:
+the sum of 2^64 of the largest doubles is one, and scores above 1e-304 keep all their bits."""
 
 
 class ResultFacts(NamedTuple):
@@ -96,7 +102,10 @@ class Histogram:
 
 @dataclass(slots=True)
 class OutputTally:
-    """Tally of one output of an evaluator; `total` and `squares` are exact sums of its scores and their squares.
+    """Tally of one output of an evaluator.
+
+    `total` is the sum of its scores over 2^`SCALE`, and `squares` that of their squared distances from `origin`, the
+    first score: distances from 0 would leave no digits for a small spread of large scores.
 
     `labels` is None where there are more than `MAX_LABELS`. `fresh` has the scores that are not in the sums and the
     histogram yet: equal scores of a batch are added at once, by `settle`.
@@ -108,8 +117,9 @@ class OutputTally:
     labelled: int = 0
     valued: int = 0
     chosen: int = 0
-    total: int = 0
-    squares: int = 0
+    total: CompensatedSum = field(default_factory=CompensatedSum)
+    squares: CompensatedSum = field(default_factory=CompensatedSum)
+    origin: float | None = None
     low: float | None = None
     high: float | None = None
     labels: dict[str, int] | None = field(default_factory=dict)
@@ -118,20 +128,25 @@ class OutputTally:
 
     @property
     def mean(self) -> float | None:
-        """Return the exact mean of the scores, rounded once; None without any."""
-        return mean(self.total, self.scored) if self.scored else None
+        """Return the mean of the scores; None without any."""
+        if not self.scored:
+            return None
+        most = math.ldexp(sys.float_info.max, -SCALE)
+        # Rounding may lift the mean of the largest doubles above them.
+        return math.ldexp(max(-most, min(self.total.value / self.scored, most)), SCALE)
 
     @property
     def deviation(self) -> float | None:
         """Return the standard deviation of the scores; None with fewer than two, or where it is no double."""
-        if self.scored < 2:
+        if self.scored < 2 or self.origin is None:
             return None
-        n = self.scored
-        variance = Fraction(n * self.squares - self.total**2, (n * (n - 1)) << (2 * UNIT))
+        total = (Fraction(self.total.high) + Fraction(self.total.low)) * 2**SCALE
         try:
-            return math.sqrt(variance)
+            offset = float(total / self.scored - Fraction(self.origin))
         except OverflowError:
             return None
+        variance = (self.squares.value - self.scored * offset * offset) / (self.scored - 1)
+        return math.sqrt(max(0.0, variance)) if math.isfinite(variance) else None
 
     def add(self, one: ResultFacts, count: int) -> None:
         """Count a result; -1 takes it away."""
@@ -150,11 +165,15 @@ class OutputTally:
 
     def settle(self) -> None:
         """Add the fresh scores to the sums and to the histogram."""
+        self.fresh = {score: count for score, count in self.fresh.items() if count}
+        if self.origin is None:
+            self.origin = next(iter(self.fresh), None)
+        origin = self.origin or 0.0
+        self.total.add(math.ldexp(score, -SCALE) * count for score, count in self.fresh.items())
+        self.squares.add((score - origin) * (score - origin) * count for score, count in self.fresh.items())
+        if not self.scored:
+            self.total, self.squares, self.origin = CompensatedSum(), CompensatedSum(), None
         for score, count in self.fresh.items():
-            numerator, denominator = float(score).as_integer_ratio()
-            number = numerator << (UNIT + 1 - denominator.bit_length())
-            self.total += count * number
-            self.squares += count * number * number
             self.histogram.add(score, count)
             if count > 0:
                 self.low = score if self.low is None else min(self.low, score)
@@ -289,15 +308,15 @@ class StageTally:
         )
 
 
-COUNTED = ("ok", "failed", "scored", "labelled", "valued", "chosen", "low", "high", "labels")
+COUNTED = ("ok", "failed", "scored", "labelled", "valued", "chosen", "low", "high", "labels", "origin")
 
 
 def _output_json(tally: OutputTally) -> dict[str, Any]:
     tally.settle()
     return {
         **{name: getattr(tally, name) for name in COUNTED},
-        "total": _packed(tally.total),
-        "squares": _packed(tally.squares),
+        "total": [tally.total.high, tally.total.low],
+        "squares": [tally.squares.high, tally.squares.low],
         "level": tally.histogram.level,
         "bins": [[place, count] for place, count in sorted(tally.histogram.bins.items())],
     }
@@ -306,21 +325,10 @@ def _output_json(tally: OutputTally) -> dict[str, Any]:
 def _output_tally(values: Mapping[str, Any]) -> OutputTally:
     return OutputTally(
         **{name: values[name] for name in COUNTED},
-        total=_unpacked(values["total"]),
-        squares=_unpacked(values["squares"]),
+        total=CompensatedSum(*values["total"]),
+        squares=CompensatedSum(*values["squares"]),
         histogram=Histogram(values["level"], dict(values["bins"])),
     )
-
-
-def _packed(number: int) -> str:
-    """Return an integer as hexadecimal digits and the number of zero bits that were cut off its end."""
-    zeros = (number & -number).bit_length() - 1 if number else 0
-    return f"{number >> zeros:x}:{zeros}"
-
-
-def _unpacked(text: str) -> int:
-    digits, _, zeros = text.partition(":")
-    return int(digits, 16) << int(zeros)
 
 
 def _place(score: float) -> int:

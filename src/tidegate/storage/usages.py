@@ -92,6 +92,14 @@ async def count_items(database: Database, experiment_id: int) -> dict[str, int]:
         return {row[0]: row[1] for row in await connection.execute(query)}
 
 
+def last_spent(connection: Connection, experiment_id: int, stage: str, limit: int) -> list[TokenTotals]:
+    """Return what the items of the last rows of a stage have spent, the last row at the end."""
+    one = usages.c
+    query = select(*(one[name] for name in COUNTS)).where(one.experiment_id == experiment_id, one.stage == stage)
+    last = query.order_by(one.ordinal.desc(), one.repetition.desc(), one.run_epoch.desc()).limit(limit)
+    return [TokenTotals(*row) for row in connection.execute(last)][::-1]
+
+
 async def read_usages(
     database: Database, experiment_id: int, first: TaskCursor, last: TaskCursor
 ) -> dict[TaskCursor, dict[str, ItemUsage]]:

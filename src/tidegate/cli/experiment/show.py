@@ -19,7 +19,7 @@ from tidegate.cli.console import UNBOUNDED
 from tidegate.cli.experiment import display
 from tidegate.cli.experiment.common import Code, after_cooldown, command, existing, found, key_totals
 from tidegate.cli.experiment.display import cut, printer, table
-from tidegate.cli.status import facts as key_facts
+from tidegate.cli.status_text import facts as key_facts
 from tidegate.core.display import json_line
 from tidegate.core.token_totals import TokenTotals, added, cost_text, token_facts
 from tidegate.core.wait_text import wait_text
