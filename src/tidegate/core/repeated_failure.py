@@ -33,14 +33,14 @@ LARGER_FACTOR = 2.0
 did not need. Raising it sends more calls behind smaller ones, which then take their room; lowering it holds others
 behind a call that never fits. Chosen: estimates of equal calls differ by less."""
 
-LARGER_SECONDS = 30.0
+LARGER_SECONDS = 26.0
 """The same as `OWN_SECONDS` for a call that costs far more than others. Raising it shows the error of a call that never
 fits later; lowering it leaves a bucket less time to fill. Derived: an error shows at most 30 s later than without
-tidegate."""
+tidegate, and the refusal that shows it comes up to a wait of 4 s later."""
 
-HOLD_SECONDS = LARGER_SECONDS / 2.0
+HOLD_SECONDS = 15.0
 """Seconds for which a large refused call holds others, so that room for it can come. Raising it stops others longer for
-a call that never fits; lowering it leaves a bucket less time to fill. Derived: the other half of `LARGER_SECONDS` shows
+a call that never fits; lowering it leaves a bucket less time to fill. Derived: the rest of `LARGER_SECONDS` shows
 beside other calls whether the call never fits."""
 
 FAILED_STATUS = 500
