@@ -529,7 +529,8 @@ def _explained_by_concurrency(
         default=0,
     )
     confirmed = cause is Cause.CONCURRENCY or gates.cause.slots_explain(now)
-    if limit.refused(permit.in_flight, admitted, now, new_wave, grace, confirmed):
+    in_flight = gates.cause.met(permit.order, permit.in_flight)
+    if limit.refused(in_flight, admitted, now, new_wave, grace, confirmed):
         return True
     if cause is not Cause.CONCURRENCY:
         return False
