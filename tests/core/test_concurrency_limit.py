@@ -223,6 +223,13 @@ def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(
     assert delays[-1] == MAX_TRIAL_SECONDS
 
 
+def test_a_refusal_under_the_ceiling_confirms_none(limit: ConcurrencyLimit) -> None:
+    capped(limit, 3)
+    capped(limit, 2, 1.0, confirmed=True)
+    limit.filled(1, 1.0)
+    assert limit.opens_at(1.0) == pytest.approx(1.0 + GRACE_FIRST * TRIAL_GROWTH)
+
+
 def test_a_ceiling_that_lets_trials_in_is_lifted_by_more_each_time(limit: ConcurrencyLimit) -> None:
     capped(limit, 11)
     slots, now = [], GRACE_FIRST

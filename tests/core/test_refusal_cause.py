@@ -238,3 +238,29 @@ def test_refusals_at_random_that_take_as_long_as_answers_are_not_taken_for_delay
         cause.sent(order, len(flying) + 1, now)
         flying = sorted([*flying, (now + draw.uniform(0.3, 0.8), order, now, draw.random() < 0.3)])
     assert sum(found) >= len(found) / 2
+
+
+def test_attempts_whose_slow_refusals_are_still_to_come_are_not_taken_for_admitted() -> None:
+    """A spent window of a busy server, which refuses each attempt after 0.1 to 1 s."""
+    draw = Random(5)
+    cause = RefusalCause(Burst(100, 0.4))
+    refused = sorted((0.01 * order + draw.uniform(0.1, 1.0), order) for order in range(90))
+    sent = 0
+    for at, order in refused:
+        while sent < 90 and 0.01 * sent <= at:
+            cause.sent(sent, min(77, sent + 1), 0.01 * sent)
+            sent += 1
+        cause.refused(order, 0.01 * order, at)
+        assert not cause.is_random(at, True)
+
+
+def test_attempts_that_were_refused_held_no_slot() -> None:
+    cause = RefusalCause(Burst(4, 0.0))
+    for order in range(4):
+        cause.sent(order, 10 + order, 0.01 * order)
+    cause.refused(1, 0.01, 0.015)
+    cause.refused(0, 0.0, 0.05)
+    assert cause.met(2, 12) == 11
+    cause.refused(2, 0.02, 0.06)
+    assert cause.met(3, 13) == 11
+    assert cause.met(0, 10) == 10

@@ -330,6 +330,8 @@ class ConcurrencyLimit:
         if in_flight <= (1 if known else max(1, admitted)):
             return False
         if known and new_wave:
+            # Below the ceiling no test was refused: the ceiling was too high.
+            confirmed = confirmed and in_flight > self.ceiling
             grown = MAX_TRIAL_SECONDS if confirmed else self._trial_delay * TRIAL_GROWTH
             self._trial_delay = min(MAX_TRIAL_SECONDS, grown)
         self._ramping = False

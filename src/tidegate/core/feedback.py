@@ -359,8 +359,6 @@ def _ready_within(gates: LimiterState, pause: Pause, gate: str, permit: Permit, 
     mirror = gates.quotas.mirrors.get(gate)
     if mirror is None or rounding_of(hint) < WHOLE or permit.sent_at < pause.stated_until:
         return hint
-    if mirror.refilled_in(1.0) == INFINITY:
-        return hint  # it comes back at a boundary, which hints narrow
     ready = gates.quotas.ready_at(permit.cost, now)[0]
     return ready - now if max(now, permit.sent_at + hint - WHOLE) < ready < now + hint else hint
 
@@ -533,7 +531,8 @@ def _explained_by_concurrency(
         # The slots that explain most outcomes had room for this attempt: the refusal is stray and lowers no ceiling.
         return True
     confirmed = cause is Cause.CONCURRENCY or gates.cause.slots_explain(now)
-    if limit.refused(permit.in_flight, admitted, now, new_wave, grace, confirmed):
+    in_flight = gates.cause.met(permit.order, permit.in_flight)
+    if limit.refused(in_flight, admitted, now, new_wave, grace, confirmed):
         return True
     if cause is not Cause.CONCURRENCY:
         return False

@@ -266,6 +266,16 @@ class RefusalCause:
                 attempt.refused, attempt.travel = True, now - sent_at
                 return
 
+    def met(self, order: int, in_flight: int) -> int:
+        """Return `in_flight` of a refused attempt without the earlier ones known to be refused: they held no slot."""
+        attempt, vain = None, 0
+        for each in reversed(self._attempts):
+            if each.order == order:
+                attempt = each
+            elif attempt is not None and each.refused:
+                vain += each.sent_at + each.travel > attempt.sent_at
+        return max(1, in_flight - vain)
+
     def withdrawn(self, order: int) -> None:
         """Forget an attempt that was never sent."""
         self._fitted_at = -INFINITY
@@ -297,7 +307,7 @@ class RefusalCause:
     def log_odds(self, now: float) -> float:
         """Return the logarithm of the odds that a bucket refused, and not the slots; 0 where no refusal is kept.
 
-        An attempt without a refusal counts as admitted after two refusal round trips.
+        An attempt without a refusal counts as admitted when the slowest refusal should have come.
         """
         known = self._known(now)
         if not any(each.refused for each in known):
@@ -319,14 +329,15 @@ class RefusalCause:
     def chance_odds(self, now: float) -> float:
         """Return the logarithm of the odds that attempts are refused at random, and by no bucket that may change.
 
-        It is at most twice `EVIDENCE`, and bounded below, so a cause that begins later is believed soon. The outcome of
-        an attempt is known when a later one was refused, or after two refusal round trips.
+        It is at most twice `EVIDENCE`, and bounded below, so a cause that begins later is believed soon. An attempt
+        without a refusal counts as admitted when the slowest refusal should have come.
         """
         last = max((each.order for each in self._attempts if each.refused), default=-1)
         # A refusal that arrives later than expected cannot be taken in any more: the first one may come early.
-        settled = now - max(2.0 * self._round_trip, GRACE_FIRST)
+        slowest = self._slowest()
         for each in self._attempts:
-            if each.order > max(last, self._chance.newest) and each.sent_at > settled:
+            settled = now - (slowest if each.order < last else max(slowest, GRACE_FIRST))
+            if not each.refused and each.order > self._chance.newest and each.sent_at > settled:
                 break
             if each.order > self._chance.newest:
                 self._chance.add(each)
@@ -366,12 +377,20 @@ class RefusalCause:
         return self._settled(list(self._attempts)[-REMEMBERED:], now)
 
     def _settled(self, attempts: Iterable[SentAttempt], now: float) -> list[SentAttempt]:
-        settled = now - 2.0 * self._round_trip
+        settled = now - self._slowest()
         return [each for each in attempts if each.refused or each.sent_at <= settled]
+
+    def _slowest(self) -> float:
+        """Return the seconds after which an attempt without a refusal was admitted.
+
+        Refusals of a busy server overtake each other, so the slowest one that is kept counts.
+        """
+        longest = max((each.travel for each in self._attempts if each.refused), default=0.0)
+        return max(2.0 * self._round_trip, (1.0 + JITTER) * longest)
 
     def _overtakers(self, now: float) -> list[float]:
         """Return when the attempts were sent whose refusal would be here, but of which it is not certain."""
-        certain, likely = now - 2.0 * self._round_trip, now - (1.0 - JITTER) * self._round_trip
+        certain, likely = now - self._slowest(), now - (1.0 - JITTER) * self._round_trip
         return [each.sent_at for each in self._attempts if not each.refused and certain < each.sent_at <= likely]
 
     def _best_slots(
