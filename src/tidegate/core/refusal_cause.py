@@ -307,7 +307,7 @@ class RefusalCause:
     def log_odds(self, now: float) -> float:
         """Return the logarithm of the odds that a bucket refused, and not the slots; 0 where no refusal is kept.
 
-        An attempt without a refusal counts as admitted when the slowest refusal should have come.
+        An attempt without a refusal counts as admitted after two refusal round trips.
         """
         known = self._known(now)
         if not any(each.refused for each in known):
@@ -377,7 +377,7 @@ class RefusalCause:
         return self._settled(list(self._attempts)[-REMEMBERED:], now)
 
     def _settled(self, attempts: Iterable[SentAttempt], now: float) -> list[SentAttempt]:
-        settled = now - self._slowest()
+        settled = now - 2.0 * self._round_trip
         return [each for each in attempts if each.refused or each.sent_at <= settled]
 
     def _slowest(self) -> float:
@@ -390,7 +390,7 @@ class RefusalCause:
 
     def _overtakers(self, now: float) -> list[float]:
         """Return when the attempts were sent whose refusal would be here, but of which it is not certain."""
-        certain, likely = now - self._slowest(), now - (1.0 - JITTER) * self._round_trip
+        certain, likely = now - 2.0 * self._round_trip, now - (1.0 - JITTER) * self._round_trip
         return [each.sent_at for each in self._attempts if not each.refused and certain < each.sent_at <= likely]
 
     def _best_slots(
