@@ -71,7 +71,6 @@ FOUND = [
     (403, "You've used all the included free usage for this model", "day_used_up"),
     (429, "The model is rate-limited upstream", "others_capacity_words"),
     (500, "Upstream rate limit exceeded", "others_capacity_words"),
-    (429, "当前分组上游负载已饱和，请稍后再试", "others_capacity_words"),
     (429, "No token was generated before the given deadline", "others_capacity_words"),
     (503, "disconnect before headers. reset reason: overflow", "overload_words"),
     (402, "Queue full: 1 requests already queued (max: 1)", "concurrency_words"),

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from tidegate.core.values import Cause, Kind, QuotaReading
 from tidegate.providers import _word_families as families
-from tidegate.providers._glossary import in_english, names_a_fault
 from tidegate.providers._quoted_refusal import describes_a_fault, is_of_the_request
 
 LONG_WAIT = 3600.0
@@ -112,9 +111,9 @@ def meaning_of(facts: Witnesses) -> Meaning | None:
     """Return what the witnesses say together, or None if they say no more than the status."""
     echoing = facts.status in _UNSPECIFIC
     # An ordinary error about an invalid request may echo it without quotes: then only codes count.
-    faulty = echoing and (describes_a_fault(facts.words) or names_a_fault(facts.words))
+    faulty = echoing and describes_a_fault(facts.words)
     codes = facts.codes
-    stated = "" if faulty else f"{facts.words} {in_english(facts.words)}"
+    stated = "" if faulty else facts.words
     words = f"{stated}. {spoken(codes)}"
     throttled = facts.status is None or facts.status in _SHARED
     if facts.status in _OF_REQUEST:
