@@ -84,7 +84,6 @@ FOUND = [
     (400, "You are being throttled", "rate_words"),
     (400, "tokens per min exceeded", "rate_words"),
     (400, "concurrency limit reached, retry", "concurrency_words"),
-    (400, "The server is busy", "overload_words"),
     (503, "exceeds maximum queue size", "overload_words"),
     (500, "Request dropped due to backpressure", "overload_words"),
     (429, "No available accounts", "others_capacity_words"),
