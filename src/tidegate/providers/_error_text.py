@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from tidegate.core.values import QuotaReading, Unit
 from tidegate.providers import _values
-from tidegate.providers._glossary import foreign_wait
 from tidegate.providers._values import window_name
 
 _NUMBER = r"([0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.0{1,6}(?![0-9]))?(k(?![a-z]))?"
@@ -44,7 +43,7 @@ _LEFT = re.compile(
 )
 _PARTS = re.compile(rf"({_AMOUNT}) ?({_TIME})")
 _UNTIL = re.compile(
-    rf"(?:{_AGAIN}(?: at| on| by| after| until)?:?|\buntil|将在) ([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:[t ]|,? at )"
+    rf"(?:{_AGAIN}(?: at| on| by| after| until)?:?|\buntil) ([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:[t ]|,? at )"
     r"([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:\.[0-9]{1,9})?(z| ?utc| ?gmt| ?[+-][0-9]{2}:?[0-9]{2})?(?![0-9])"
 )
 _RETURN_DATE = re.compile(
@@ -83,8 +82,6 @@ _ALONE = re.compile(rf"(?:rate limit exceeded|too many requests)?\W{{0,3}}{_NUMB
 _LIMIT_TIME = re.compile(rf"\blimit:? ?{_NUMBER},? ?(?:time|period|window|interval):? ?{_WINDOW}")
 """Huawei's gateway: `over ratelimit,limit:5,time:1 minute`."""
 _NUMBER_PER = re.compile(rf"\blimit of {_NUMBER} per ([0-9]{{1,9}})s exceeded for ([a-z]{{1,40}})")
-_AT_MOST = re.compile(r"([0-9]{1,5}) ?(秒|分钟|小时|天)内?最多(?:请求|调用|访问) ?([0-9]{1,9}) ?次")
-"""new-api's limit of a user: a window, then the most requests in it (`1分钟内最多请求60次`)."""
 _ACTUAL_LIMIT = re.compile(rf"\b{_WHAT} per {_WINDOW} \(actual/limit\): {_NUMBER}/{_NUMBER}")
 _AT_ONCE = re.compile(
     rf"\b(?:maximum|max|limit)(?: of)? {_NUMBER} (?:concurrent|parallel|simultaneous)\b"
@@ -108,7 +105,6 @@ _UNITS: dict[str, Unit] = {
     "images": "input_images",
 }
 _SHORT_UNITS: dict[str, Unit] = {"r": "requests", "q": "requests", "t": "tokens"}
-_CHINESE_SECONDS = {"秒": 1.0, "分钟": 60.0, "小时": 3600.0, "天": 86400.0}
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "mo": 2592000.0}
 
 
@@ -154,9 +150,6 @@ def _amounts(text: str, codes: frozenset[str]) -> Prose:
     match = _LIMIT_TIME.search(text)
     if match is not None:
         return Prose(None, _count(match[1], match[2]), None, "requests", _window(match[3], match[4]))
-    match = _AT_MOST.search(text)
-    if match is not None:
-        return Prose(None, float(match[3]), None, "requests", float(match[1]) * _CHINESE_SECONDS[match[2]])
     match = _AT_ONCE.search(text)
     if match is not None:
         written = next((match[place], match[place + 1]) for place in (1, 3, 5, 7, 9) if match[place])
@@ -195,7 +188,7 @@ def _wait(text: str) -> float | None:
 
 
 def _worded_wait(text: str) -> float | None:
-    """Return a wait in a rarer form: "in an hour", "in 04:30", "retry_after=30", "30 s left", another language."""
+    """Return a wait in a rarer form: "in an hour", "in 04:30", "retry_after=30", "30 s left"."""
     one, minutes, field, left = _ONE.search(text), _MINUTES.search(text), _FIELD.search(text), _LEFT.search(text)
     if one is not None:
         return _SECONDS[one[1][0]]
@@ -205,7 +198,7 @@ def _worded_wait(text: str) -> float | None:
         return float(field[2]) / (1000.0 if "ms" in (field[1], field[3]) else 1.0)
     if left is not None:
         return _span(left[1] or left[2])
-    return foreign_wait(text)
+    return None
 
 
 def _span(written: str) -> float | None:

@@ -7,7 +7,7 @@ that compares only the status, or a code such as `rate_limit_error`, cannot tell
 status only excludes what it contradicts, and what an ordinary error may echo of the request. A row that compares words,
 or an unambiguous code, is never overruled.
 
-Words are compared as families (`_word_families`), not as single messages.
+Words are compared as families (`_words`), not as single messages.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import re
 from typing import NamedTuple
 
 from tidegate.core.values import Cause, Kind, QuotaReading
-from tidegate.providers import _word_families as families
-from tidegate.providers._glossary import in_english, names_a_fault
+from tidegate.providers import _words as families
 from tidegate.providers._quoted_refusal import describes_a_fault, is_of_the_request
 
 LONG_WAIT = 3600.0
@@ -110,97 +109,106 @@ MEANINGS = (ONE_REQUEST, ZERO, MONEY, PLAN, PLAN_UNTIL, DAY, LONG, NOT_READY, OT
 
 def meaning_of(facts: Witnesses) -> Meaning | None:
     """Return what the witnesses say together, or None if they say no more than the status."""
-    echoing = facts.status in _UNSPECIFIC
+    status, codes = facts.status, facts.codes
+    if status in _OF_REQUEST:
+        # Words may name a limit of the request, but a code does not.
+        return MONEY if families.NO_MONEY.search(spoken(codes)) or families.BUDGET.search(spoken(codes)) else None
+    echoing = status in _UNSPECIFIC
     # An ordinary error about an invalid request may echo it without quotes: then only codes count.
-    faulty = echoing and (describes_a_fault(facts.words) or names_a_fault(facts.words))
-    codes = facts.codes
-    stated = "" if faulty else f"{facts.words} {in_english(facts.words)}"
+    stated = "" if echoing and describes_a_fault(facts.words) else facts.words
     words = f"{stated}. {spoken(codes)}"
-    throttled = facts.status is None or facts.status in _SHARED
-    if facts.status in _OF_REQUEST:
-        # Words may name a limit of the request, but an exact code does not.
-        return MONEY if any(families.EXACT_MONEY_CODES.fullmatch(code) for code in codes) else None
-    denied = facts.status in _DENIED
-    if facts.status == UNPAID and families.CONCURRENCY.found(words):
+    throttled, denied = status is None or status in _SHARED, status in _DENIED
+    if status == UNPAID and families.CONCURRENCY.search(words):
         return CONCURRENCY
-    if facts.status == UNPAID and families.COMPARED.search(stated):
+    if status == UNPAID and families.COMPARED.search(stated):
         return ONE_REQUEST
-    if throttled and families.SHORT_SPENDING.search(stated):
-        return RATE
-    if (throttled or facts.status == 403) and (facts.zero or families.ZERO.search(words)):
+    if (throttled or status == 403) and (facts.zero or families.ZERO.search(words)):
         return ZERO
-    offered = denied and families.OFFER.search(words) is not None and not _is_limited(words)
-    if offered or families.MONEY.found(stated):
-        return MONEY
+    window = _window(words, echoing)
+    if throttled and window == "rate" and families.SPENDING.search(stated):
+        return RATE
     # A gateway passes a code on, or has one default for all: what its words state of a load or a rate is the reason.
-    if (families.MONEY.found(words) or _any(families.MONEY_CODES, codes)) and not (throttled and _is_busy(stated)):
+    if _states_money(stated, frozenset()) or (_states_money(words, codes) and not (throttled and _is_busy(stated))):
         return MONEY
-    if families.BUDGET.found(words):
-        return DAY if families.A_DAY.found(words) else MONEY
-    plan = facts.rejected or _is_a_plan(words, echoing) or _any(families.PLAN_CODES, codes)
-    if not throttled and not _is_throttled(words, codes):
-        plan = plan or families.QUOTA.search(words) is not None or _any(families.QUOTA_CODES, codes)
+    if window != "rate" and families.BUDGET.search(words):
+        return DAY if window == "day" else MONEY
+    rate = families.RATE.search(words) is not None or _any(families.RATE_CODES, codes)
+    if denied and families.OFFER.search(words) and window is None:
+        return MONEY
+    plan = facts.rejected or window == "plan" or families.PLAN.search(words) is not None
+    plan = plan or _any(families.PLAN_CODES, codes)
+    if not throttled and not rate:
+        plan = plan or families.QUOTA.search(words) is not None
         plan = plan or (denied and families.LIMIT.search(words) is not None)
-    longer = _is_longer_than_a_day(words)
-    plan = plan or (longer and not echoing)
-    named = bool(facts.wait)
-    if plan and not _is_a_rate(words) and (named or families.AT_A_TIME.search(words)):
-        return RATE if _is_soon(facts.wait, words, codes) else PLAN_UNTIL
-    if _is_a_day(words, codes, echoing) or (
-        not longer and (families.FREE.search(words) or _any(families.FREE_CODES, codes))
-    ):
+    if plan and window != "rate" and (facts.wait or families.AT_A_TIME.search(words)):
+        return RATE if _is_soon(facts, window) else PLAN_UNTIL
+    if window == "day" or _any(families.DAY_CODES, codes) or (window is None and families.FREE.search(words)):
         return DAY
     if (throttled or denied) and (_is_long(facts.readings) or _is_long_window(facts.windows)):
         return DAY
-    if plan and not _is_a_rate(words):
+    if plan and window != "rate":
         return DAY if facts.rejected or "quota_exhausted" in codes else PLAN
-    if throttled and (families.LOADING.found(words) or _any(families.LOADING_CODES, codes)):
+    if throttled and (families.LOADING.search(words) or _any(families.LOADING_CODES, codes)):
         return NOT_READY
     long = facts.wait is not None and LONG_WAIT <= facts.wait <= LONGEST_WAIT
-    if long and (facts.status is None or facts.status == 429 or denied):
+    if long and (status is None or status == 429 or denied):
         return LONG
-    if throttled and (families.CAPACITY.found(words) or _any(families.CAPACITY_CODES, codes)):
-        return OTHERS if facts.status == 429 else OVERLOAD
-    if throttled and families.UPSTREAM.found(words):
+    if throttled and (families.CAPACITY.search(words) or _any(families.CAPACITY_CODES, codes)):
+        return OTHERS if status == 429 else OVERLOAD
+    if throttled and families.UPSTREAM.search(words):
         return OTHERS
-    if (throttled or denied) and (families.CONCURRENCY.found(words) or _any(families.CONCURRENCY_CODES, codes)):
+    concurrent = families.CONCURRENCY.search(words) is not None or _any(families.CONCURRENCY_CODES, codes)
+    if status == INVALID:
+        # A longer message, or one that names the request's parts, may echo the caller's text: then only codes count.
+        brief = len(words) <= LONGEST_STATEMENT and not is_of_the_request(words)
+        if brief and families.OVER.search(words):
+            return CONCURRENCY if concurrent else RATE if rate else None
+        return RATE if _any(families.RATE_CODES, codes) else None
+    if (throttled or denied) and concurrent:
         return CONCURRENCY
-    if facts.status == INVALID:
-        return _stated(words, codes)
-    if facts.status == 429:
+    if status == 429:
         counted = {reading.unit for reading in facts.readings}
-        return RATE if _is_a_rate(words) else CONCURRENCY if counted == {"concurrent_requests"} else None
-    said = _is_throttled(words, codes)
-    empty = facts.status in (403, 503) and any(reading.remaining == 0 for reading in facts.readings)
-    return RATE if said or empty else None
+        return RATE if window == "rate" else CONCURRENCY if counted == {"concurrent_requests"} else None
+    empty = status in (403, 503) and any(reading.remaining == 0 for reading in facts.readings)
+    return RATE if rate or empty else None
 
 
-def _stated(words: str, codes: frozenset[str]) -> Meaning | None:
-    """Return what an answer to an invalid request states of a rate: only its code, or a short statement of an excess.
+def _states_money(words: str, codes: frozenset[str]) -> bool:
+    return (
+        families.NO_MONEY.search(words) is not None
+        or families.SPENDING.search(words) is not None
+        or _any(families.MONEY_CODES, codes)
+    )
 
-    A longer message, or one that names the request's parts, may echo the caller's text.
+
+def _window(words: str, echoing: bool) -> str | None:
+    """Return the window that is used up: `rate`, `day` or `plan`, the first one named before any offer; else None.
+
+    An ordinary error names a day or a plan only beside a bound and its excess.
     """
-    if len(words) <= LONGEST_STATEMENT and not is_of_the_request(words):
-        if families.CONCURRENCY.found(words) and families.OVER.search(words):
-            return CONCURRENCY
-        if families.STATED_RATE.search(words):
-            return RATE
-        if families.STATED_LOAD.search(words):
-            return OVERLOAD
-    return RATE if _is_throttled("", codes) else None
+    found = families.WINDOW.search(families.OFFERED.split(words, maxsplit=1)[0])
+    window = found.lastgroup if found is not None else None
+    if window is None and families.LATER.search(words):
+        window = "plan"
+    if window in (None, "rate"):
+        return window
+    if not echoing:
+        return window if families.USED_UP.search(words) else None
+    bound = families.DAY_BOUND if window == "day" else families.PLAN_BOUND
+    return window if families.OVER.search(words) and bound.search(words) else None
 
 
 def _is_busy(stated: str) -> bool:
     """Return whether words state a load, or a rate with its window."""
-    if families.UPSTREAM.found(stated) or families.CAPACITY.found(stated):
+    if families.UPSTREAM.search(stated) or families.CAPACITY.search(stated):
         return True
-    return _is_a_rate(stated) and families.RATE_WORDS.search(stated) is not None
+    return _window(stated, False) == "rate" and families.RATE.search(stated) is not None
 
 
-def _is_soon(wait: float | None, words: str, codes: frozenset[str]) -> bool:
+def _is_soon(facts: Witnesses, window: str | None) -> bool:
     """Return whether a quota is back within a rate's window, and neither words nor codes name a longer one."""
-    longer = families.A_PERIOD.search(words) or _any(families.PLAN_CODES, codes) or _any(families.DAY_CODES, codes)
-    return wait is not None and wait <= SHORT_WAIT and not longer
+    longer = window is not None or _any(families.PLAN_CODES, facts.codes) or _any(families.DAY_CODES, facts.codes)
+    return facts.wait is not None and facts.wait <= SHORT_WAIT and not longer
 
 
 def _any(pattern: re.Pattern[str], codes: frozenset[str]) -> bool:
@@ -218,52 +226,9 @@ def spoken(codes: frozenset[str]) -> str:
     return ". ".join(code.replace("_", " ") for code in joined)
 
 
-def _is_a_plan(words: str, echoing: bool) -> bool:
-    if not echoing:
-        return families.PLAN.found(words)
-    return families.SURE_PLAN.found(words) or (
-        families.OVER.search(words) is not None and families.PLAN_BOUND.search(words) is not None
-    )
-
-
-def _is_a_day(words: str, codes: frozenset[str], echoing: bool) -> bool:
-    """Return whether a day's quota is used up: of several windows, the first one named is the one exceeded."""
-    if _any(families.DAY_CODES, codes):
-        return True
-    if not families.A_DAY.found(words):
-        return False
-    day = (families.DAY_BOUND if echoing else families.A_DAY.pattern).search(words)
-    if day is None or (families.OVER if echoing else families.USED_UP).search(words) is None:
-        return False
-    rate = families.A_RATE.search(words)
-    return rate is None or day.start() < rate.start()
-
-
-def _is_longer_than_a_day(words: str) -> bool:
-    """Return whether a week's or month's quota is used up, by the first window named before any offer, or the reset."""
-    if families.LATER.search(words) is not None:
-        return True
-    stated = families.OFFERED.split(words, maxsplit=1)[0]
-    longer = families.A_MONTH.search(stated) if families.USED_UP.search(stated) else None
-    shorter = families.A_RATE.search(stated)
-    return longer is not None and (shorter is None or longer.start() < shorter.start())
-
-
 def _is_long_window(windows: tuple[float, ...]) -> bool:
     """Return whether all quotas that the body lists as exceeded are of a plan's or a day's window."""
     return bool(windows) and min(windows) >= LONG_WINDOW
-
-
-def _is_throttled(words: str, codes: frozenset[str]) -> bool:
-    return families.RATE_WORDS.search(words) is not None or _any(families.RATE_CODES, codes)
-
-
-def _is_limited(words: str) -> bool:
-    return families.PLAN.found(words) or _is_a_rate(words)
-
-
-def _is_a_rate(words: str) -> bool:
-    return families.A_RATE.search(words) is not None
 
 
 def _is_long(readings: tuple[QuotaReading, ...]) -> bool:

@@ -29,7 +29,8 @@ longest prefix seen has 90."""
 _ERROR_FIELDS = frozenset({"error", "code", "status", "type", "message", "msg", "errcode", "error_code", "status_code"})
 
 _FAULTS = (
-    r"invalid|validat\w{2,6}|schema|malformed|pars(?:e|ing)|unexpected|must be|should be|cannot be|expected|input_value"
+    r"(?:in)?valid|validat\w{2,6}|max_tokens|schema|malformed|pars(?:e|ing)"
+    r"|unexpected|must be|should be|cannot be|expected|input_value"
     r"|unsupported|download\w{0,3}|fetch\w{0,3}|flagged|moderation|safety|violat(?:es?|ing)|policy violation|mcp"
     r"|(?:function|tool)(?: \w{1,20})? (?:call|result|failed)|is not a"
     r"|(?:search|brows(?:er|ing)|crawl(?:er|ing)?|retrieval|plugin|lookup)(?: \w{1,20}){0,2} (?:failed|returned)"

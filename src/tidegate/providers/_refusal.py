@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from tidegate.providers import _values
 from tidegate.providers._error_text import Exceeded, read_details, stated_limit
+from tidegate.providers._foreign_phrases import in_english
 from tidegate.providers._quoted_refusal import announced, is_of_the_request, quoted_objects
 
 _MAX_BODY = 1 << 18
@@ -197,8 +198,8 @@ def parsed(body: bytes | str) -> object:
 
 
 def plain(text: str) -> str:
-    """Return the text as rows compare it: cut, lower case, white space collapsed, typographic apostrophes straight."""
-    return " ".join(text[:_MAX_TEXT].lower().replace("\u2019", "'").split())
+    """Return the text as rows compare it: cut, lower case, one space between words, plain apostrophes, in English."""
+    return " ".join(in_english(text[:_MAX_TEXT].lower().replace("\u2019", "'")).split())
 
 
 def _named(fields: dict[str, object]) -> Layer:
