@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.values import KEY, answer, fixed, refusal
-from tidegate.core.admission_controller import AdmissionController
+from tests.core.values import fixed
 from tidegate.core.fixed_window import (
     BOUNDARY_GUARD,
     PROBE_FIRST,
@@ -12,8 +11,7 @@ from tidegate.core.fixed_window import (
     FixedWindowMirror,
     ResetSchedule,
 )
-from tidegate.core.values import Cost, QuotaReading, ResetInstant
-from tidegate.settings import Settings
+from tidegate.core.values import QuotaReading, ResetInstant
 
 
 def observe(
@@ -399,29 +397,3 @@ def test_boundary_beyond_all_numbers_teaches_nothing_and_breaks_nothing(absurd: 
         schedule.passed(1.0)
     schedule.lies(99.0, 101.0, told=True)
     assert (schedule.low, schedule.high) == (99.0, 101.0)
-
-
-def test_no_window_ends_later_than_a_period_after_an_answer(mirror: FixedWindowMirror) -> None:
-    observe(mirror, 1, 0.0, 0.4, remaining=4.0, window=10.0, reset_after=10.0, resolution=1.0)
-    assert mirror.resets_at(1.0) == pytest.approx(10.4 + BOUNDARY_GUARD)
-
-
-@pytest.mark.parametrize(("first", "following"), [(10.0, 22.4), (6.0, 16.4)])
-def test_window_that_may_begin_with_its_first_call_ends_a_period_after_it(
-    mirror: FixedWindowMirror, first: float, following: float
-) -> None:
-    """A first reset shorter than the window shows that its boundaries do not depend on the client."""
-    observe(mirror, 1, 0.0, 0.4, remaining=0.0, window=10.0, reset_after=first, resolution=0.0)
-    mirror.debit(1.0, 0.0, 2, 12.0)
-    following_reset = 10.0 if first == 10.0 else 4.4
-    observe(mirror, 2, 12.0, 12.4, remaining=9.0, window=10.0, reset_after=following_reset, resolution=1.0)
-    assert mirror.resets_at(13.0) == pytest.approx(following + BOUNDARY_GUARD)
-
-
-def test_refusal_pauses_a_key_no_longer_than_the_window_of_its_quota_can_last() -> None:
-    key = AdmissionController(KEY, Settings(), 60.0, 0.0)
-    spent = fixed(1.0, 0.0, window=10.0, reset_after=10.0, resolution=1.0)
-    first, second = (key.admit(Cost(), at, 0.0, None) for at in (0.0, 0.01))
-    key.settle(first, answer(spent), 0.4, 0.5, None)
-    key.settle(second, refusal(10.0, spent), 0.9, 0.5, None)
-    assert key.ready_at(Cost(), 1.0)[0] == pytest.approx(10.4 + BOUNDARY_GUARD)

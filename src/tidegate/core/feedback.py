@@ -359,6 +359,8 @@ def _ready_within(gates: LimiterState, pause: Pause, gate: str, permit: Permit, 
     mirror = gates.quotas.mirrors.get(gate)
     if mirror is None or rounding_of(hint) < WHOLE or permit.sent_at < pause.stated_until:
         return hint
+    if mirror.refilled_in(1.0) == INFINITY:
+        return hint  # it comes back at a boundary, which hints narrow
     ready = gates.quotas.ready_at(permit.cost, now)[0]
     return ready - now if max(now, permit.sent_at + hint - WHOLE) < ready < now + hint else hint
 

@@ -52,18 +52,16 @@ class ResetSchedule:
     """The boundaries of one quota: the next one lies between `low` and `high` (None: no sign yet).
 
     `period` is in seconds; `known` says that it is certain, and `certain` whether waiting for the next boundary is
-    right, or a try would tell more. Each window may begin with its first call, so that boundaries are `floating`, until
-    a window ends earlier.
+    right, or a try would tell more.
     """
 
-    __slots__ = ("_before", "_instant", "_measured", "_sign", "_told", "floating", "high", "known", "low", "period")
+    __slots__ = ("_before", "_instant", "_measured", "_sign", "_told", "high", "known", "low", "period")
 
     def __init__(self, period: float, declared: bool) -> None:
         self.period = period
         self.low: float | None = None
         self.high: float | None = None
         self.known = declared
-        self.floating = True
         self._told = False
         self._measured = 0.0
         self._sign: tuple[float, float] | None = None
@@ -79,18 +77,14 @@ class ResetSchedule:
         """The provider says how long a period is."""
         self.period, self.known = period, True
 
-    def lies(
-        self, low: float, high: float, told: bool, instant: ResetInstant | None = None, first_at: float = -INFINITY
-    ) -> None:
+    def lies(self, low: float, high: float, told: bool, instant: ResetInstant | None = None) -> None:
         """A boundary lies in this interval: `told` is the next one, else it was passed.
 
-        An `instant` is its time by the provider's own clock. The first call of the window was sent at `first_at`.
+        An `instant` is its time by the provider's own clock.
         """
         if not (isfinite(low) and isfinite(high)):
             # An absurd reset: it says nothing.
             return
-        if told and self.known and high < first_at + self.period:
-            self.floating = False
         last, before = self._sign, self._instant
         if instant is not None:
             self._instant = instant
@@ -105,9 +99,7 @@ class ResetSchedule:
                     self._measure(apart - instant.rounding, apart + instant.rounding)
                 else:
                     self._measure(low - last[1], high - last[0])
-            if self.known and told and self.floating and first_at > -INFINITY:
-                low = max(low, min(high, first_at + self.period))
-            elif last is not None and self.known:
+            if last is not None and self.known:
                 low, high = self._narrowed(low, high, last)
             self._told = told
         self._sign = low, high
@@ -338,7 +330,6 @@ class FixedWindowMirror(QuotaMirror):
         "_ceiling",
         "_empty",
         "_exhausted",
-        "_first_at",
         "_late",
         "_lately",
         "_moved",
@@ -373,7 +364,6 @@ class FixedWindowMirror(QuotaMirror):
         self._remaining = self._ceiling = self.limit
         self._anchor_at = now
         self._began_at = float("-inf")
-        self._first_at = INFINITY
         self._late: deque[LoggedCharge] = deque()
         self._lately = 0.0
         self._exhausted = False
@@ -470,7 +460,6 @@ class FixedWindowMirror(QuotaMirror):
         if self._careful is not None:
             self._careful.charge(amount, now)
         debit = LoggedCharge(amount, order, now)
-        self._first_at = min(self._first_at, now)
         self._charge(debit)
         self.reserved += reserve
         return debit
@@ -533,12 +522,7 @@ class FixedWindowMirror(QuotaMirror):
             return
         if told is not None:
             self._tells = True
-            low, high = boundary_of(reading, sent_at, now)
-            if self._boundaries.known:
-                # A window had begun when this answer was made.
-                high = max(low, min(high, now + self.window))
-            self._first_at = min(self._first_at, sent_at)
-            self._boundaries.lies(low, high, True, reading.instant, self._first_at)
+            self._boundaries.lies(*boundary_of(reading, sent_at, now), told=True, instant=reading.instant)
             if reading.remaining == 0.0:
                 self._empty = sent_at, told, reading.resolution
         if reading.remaining is None:
@@ -635,7 +619,7 @@ class FixedWindowMirror(QuotaMirror):
     def _begin(self, low: float, high: float) -> None:
         """Begin a window whose boundary lies in this interval."""
         self._trials, self._tried_at, self._silent = 0, None, None
-        self._moved, self._first_at = 0, INFINITY
+        self._moved = 0
         short = False
         if self._exhausted and self._began_at > -INFINITY:
             admitted = self.limit - self._ceiling

@@ -92,7 +92,6 @@ INSTANTS: dict[str, dict[str, Shape]] = {
         "stated_at": AT,
         "_anchor_at": AT,
         "_began_at": AT,
-        "_first_at": AT,
         "_empty": (AT, None, None),
         "_named": (AT, AT, AT),
         "_probe_at": AT,
