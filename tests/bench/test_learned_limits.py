@@ -26,7 +26,7 @@ def test_slots_are_not_taken_for_a_rate(seed: int) -> None:
     """In seeds 18 and 72 answers come before the first refusal, and new connections delay attempts."""
     run = played("hidden-slots", seed)
     assert run.ratio <= 1.08
-    assert run.refused_share <= 0.012
+    assert run.refused_share <= 0.015
 
 
 @pytest.mark.parametrize("name", ["hidden-fixed", "hidden-rolling"])
