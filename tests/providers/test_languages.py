@@ -7,8 +7,8 @@ import pytest
 
 from tidegate.core.values import Kind
 from tidegate.providers import COMPATIBLE, _foreign_phrases, judge
-from tidegate.providers._error_text import read_prose
 from tidegate.providers._foreign_phrases import in_english
+from tidegate.providers._message import read_prose
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

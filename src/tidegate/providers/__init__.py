@@ -22,7 +22,6 @@ from tidegate.core.values import Cause, Kind
 from tidegate.providers._answer import answer_of
 from tidegate.providers._answer_facts import finish_reason_of, has_content, request_id_of
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._error_text import return_date
 from tidegate.providers._lookup import (
     FALLBACK,
     KNOWN,
@@ -37,6 +36,7 @@ from tidegate.providers._lookup import (
 from tidegate.providers._lookup import (
     add as add,
 )
+from tidegate.providers._message import return_date
 from tidegate.providers._prices import (
     PRICES_DATE,
     PRICES_MAX_AGE_DAYS,

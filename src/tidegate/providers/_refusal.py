@@ -16,7 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from tidegate.providers import _values
-from tidegate.providers._error_text import Exceeded, read_details, stated_limit
+from tidegate.providers._exceeded_quotas import Exceeded, read_details, stated_limit
 from tidegate.providers._foreign_phrases import in_english
 from tidegate.providers._quoted_refusal import announced, is_of_the_request, quoted_objects
 

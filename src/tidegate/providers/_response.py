@@ -15,9 +15,9 @@ from math import ceil
 
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Unit
 from tidegate.providers import _values
-from tidegate.providers._error_text import Prose, read_prose
 from tidegate.providers._evidence import LOADS, PLAN_UNTIL, Witnesses, meaning_of, unquoted
 from tidegate.providers._headers import Found, gather, origin, read_found, row_at, states_zero
+from tidegate.providers._message import Prose, read_prose
 from tidegate.providers._quoted_refusal import REFUSING, RELAYING
 from tidegate.providers._refusal import NOTHING, RefusalDetails, parsed, refusal_in, refusal_of
 from tidegate.providers._schema import CODE, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, ErrorRow, HeaderRow, Provider

@@ -1,0 +1,214 @@
+"""Limits and waits in the message of a refusal. Never raises.
+
+Theory of operation. Messages are the last source to be read, and only those of refusals. They are in lower case and
+English, with white space collapsed, and cut to 4,096 characters. Every pattern has bounded repetition.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from tidegate.core.values import Unit
+from tidegate.providers import _values
+
+_AMOUNT = r"[0-9]{1,9}(?:\.[0-9]{1,12})?"
+_TIME = r"(?:milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)(?![a-z])"
+_SPAN = rf"(?P<span>(?:{_AMOUNT}|an?(?= )) ?{_TIME}(?:(?:,? and |, | )?{_AMOUNT} ?{_TIME}){{0,4}})"
+_CLOCK = r"(?:(?P<days>[0-9]{1,4})\.)?(?P<hours>[0-9]{1,2}):(?P<minutes>[0-9]{2}):(?P<seconds>[0-9]{2})(?![0-9])"
+"""A span as .NET writes it (Azure API Management: `5.03:23:11`, days first)."""
+_AGAIN = (
+    r"\b(?:try (?:your request |the request |this )?again|retry(?: your| the| this)?(?: request| call)?|retrying|wait"
+    r"|resets?|renew(?:s|ed)|refreshe[sd]|replenishe[sd]|refills?|restored|unlocks?|cool ?down(?: period)?|slow down"
+    r"|(?<!was )(?<!were )available(?: again)?|come back|(?:next|another) (?:request|call|attempt|message|try|reset)"
+    r"(?: is| will be)?(?: allowed| possible| available| permitted)?"
+    r"|(?:blocked|limited|suspended|throttled|paused)(?= for ))"
+)
+_WAIT = re.compile(
+    rf"{_AGAIN}(?: in| after| for| within| of)?:? (?:about |around |approximately |at least |another )?~?"
+    rf"(?:{_CLOCK}|{_SPAN})"
+)
+_FIELD = re.compile(
+    r"\bretry[-_ ]?(?:after|in|delay)(?:[-_ ]?(?P<unit>seconds|secs|s|ms))?[\"']? ?[:=] ?[\"']?"
+    rf"(?P<wait>{_AMOUNT})(?P<end>ms|s)?(?![0-9.:a-z-])"
+)
+"""The name of a field or header in a message: `retry_after=30`, `Retry-After: 12`."""
+_PARTS = re.compile(rf"({_AMOUNT}|\ban?(?= )) ?({_TIME})")
+_UNTIL = re.compile(
+    rf"(?:{_AGAIN}(?: at| on| by| after| until)?:?|\buntil) ([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:[t ]|,? at )"
+    r"([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:\.[0-9]{1,9})?(z| ?utc| ?gmt| ?[+-][0-9]{2}:?[0-9]{2})?(?![0-9])"
+)
+_EPOCH = re.compile(
+    rf"(?:{_AGAIN}(?: at| on| after)?:? |\blimit reached\|)([0-9]{{10}})(?:[0-9]{{3}})?(?:\.[0-9]{{1,9}})?(?![0-9])"
+)
+"""An instant in seconds or milliseconds since 1970 (Claude Code: `usage limit reached|1754200800`)."""
+_BEIJING = "+08:00"
+"""Zone of an instant without one. Only services of China are known to write such (Z.ai: collected answers of 2026)."""
+_RETURN_DATE = re.compile(
+    r"\b(?:regain access|resets?|renews?|returns?|available again)(?: at| on| by)? ([0-9]{4}-[0-9]{2}-[0-9]{2})"
+    r"(?: at ([0-9]{2}:[0-9]{2} utc))?(?![0-9])"
+)
+
+NUMBER = r"(?P<amount>[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.0{1,6}(?![0-9]))?(?P<k>k(?![a-z]))?"
+_END = r"(?![0-9]|[.,][0-9])"
+WINDOW = r"(?:(?P<count>[0-9]{1,9})[ -]?)?(?P<window>second|sec|s|minute|min|hour|day|week|month)s?\b"
+_WHAT = (
+    r"(?P<what>input tokens|output tokens|tokens?|requests?|reqs?|images|api calls|calls|queries|messages|times)"
+    r"(?: per [a-z]{1,20}(?= per ))?"
+)
+_SHORT = r"(?P<what>[rtq])p(?P<window>[smhd])\b"
+_AT_ONCE = r"(?P<what>concurrent|concurrency|parallel|simultaneous)"
+
+_LIMIT = re.compile(rf"\blimit(?: of(?= [0-9,]{{1,15}} (?:exceeded|reached)))?:? ~?{NUMBER}{_END}")
+_REQUESTED = re.compile(rf"\brequested:? ~?{NUMBER}{_END}")
+_COUNTED = re.compile(
+    rf"\b(?:{_WHAT}(?: per | ?/ ?){WINDOW}"
+    r"|(?P<period>hourly|daily|weekly|monthly) (?P<counted>token|request)s? (?:limit|quota)"
+    r"|(?P<letter>[rtq])p(?P<short>[smhd])\b)"
+)
+"""What a limit counts, and its window, elsewhere in the message."""
+
+_FORMS = (
+    re.compile(rf"\blimit of {NUMBER} per (?P<count>[0-9]{{1,9}})(?P<window>s) exceeded for (?P<what>[a-z]{{1,40}})"),
+    re.compile(rf"\b{_WHAT} per {WINDOW} \(actual/limit\): [0-9,]{{1,20}}/{NUMBER}"),
+    re.compile(rf"\b{_WHAT} limit \({NUMBER} per {WINDOW}\)"),
+    re.compile(rf"\blimit:? ?{NUMBER},? ?(?:time|period|window|interval):? ?{WINDOW}"),
+    re.compile(rf"\b(?:maximum|max|limit|allows?)(?: of| up to| only)? {NUMBER} {_AT_ONCE}\b"),
+    re.compile(rf"\b{_AT_ONCE}(?: [a-z]{{1,20}})? limit(?: of| is)?:? {NUMBER}{_END}"),
+    re.compile(rf"\bmax(?:imum)?(?: [a-z]{{1,20}})? {_AT_ONCE}:? {NUMBER}{_END}"),
+    re.compile(
+        rf"\b{_AT_ONCE} [a-z]{{1,20}}(?: in flight)?(?:\.| \() ?(?:max(?:imum)?(?: allowed)?|limit):? {NUMBER}{_END}"
+    ),
+    re.compile(rf"\b(?:max(?:imum)? )?{_SHORT}(?:(?<=max ...)|(?<=maximum ...)| limit)(?: of| is)?:? {NUMBER}{_END}"),
+)
+"""Forms in which a message states a limit with its unit and window: of GitHub Models, xAI, g4f, Huawei, Moonshot."""
+
+_AMOUNTS = (
+    re.compile(rf"(?<![0-9,.]){NUMBER} {_WHAT} ?(?:per|/|every|each|(?:within|over|in)(?: an?)?) ?{WINDOW}"),
+    re.compile(rf"(?<![0-9,.]){NUMBER} ?{_SHORT}"),
+)
+_BOUNDED = re.compile(r"limit|quota|maximum|max |exceed|allow|only|up to")
+"""Words beside which an amount per window is the limit."""
+_OFFERED = re.compile(r"\b(?:upgrade|unlock|increase)")
+"""Words after which an amount is what another plan allows."""
+_ALONE = re.compile(rf"(?:rate limit exceeded|too many requests)?\W{{0,3}}{NUMBER} ?(?:per|/) ?{WINDOW}\W{{0,2}}")
+"""A whole message of Flask-Limiter or SlowAPI: `50 per 1 minute`."""
+
+_MAX_BODY = 4096
+"""Bytes of a refusal that are searched for a date. Raising it searches longer bodies. Derived from the characters of a
+message that are read."""
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "mo": 2592000.0}
+
+
+class Prose(NamedTuple):
+    """The facts of a message. `wait` and `window` are in seconds; a window of 0 means "at the same time".
+
+    `until` is the instant of a reset, in seconds since 1970.
+    """
+
+    wait: float | None = None
+    limit: float | None = None
+    requested: float | None = None
+    unit: Unit | None = None
+    window: float | None = None
+    until: float | None = None
+
+    @property
+    def exceeds(self) -> bool:
+        """Return whether the request alone is above the limit, so that waiting cannot help."""
+        return self.limit is not None and self.requested is not None and self.requested > self.limit > 0
+
+
+def read_prose(text: str, codes: frozenset[str] = frozenset()) -> Prose:
+    """Return the wait, limit, request size, unit and window in the message of a refusal.
+
+    `codes` gives the unit if the message names none (OpenAI's `type` is `tokens` or `requests`).
+    """
+    return _limit(text, codes)._replace(wait=_wait(text), until=_until(text))
+
+
+def _limit(text: str, codes: frozenset[str]) -> Prose:
+    form = next((found for pattern in _FORMS if (found := pattern.search(text))), None)
+    if form is None and (limit := _LIMIT.search(text)) is not None:
+        requested = _REQUESTED.search(text)
+        wanted = amount_of(requested) if requested is not None else None
+        return Prose(None, amount_of(limit), wanted, *_counted(text, codes))
+    if form is None:
+        stated = _OFFERED.split(text, maxsplit=1)[0]
+        bounded = _AMOUNTS if _BOUNDED.search(stated) else ()
+        form = next((found for pattern in bounded if (found := pattern.search(stated))), None) or _ALONE.fullmatch(text)
+    if form is None:
+        return Prose()
+    named = form.groupdict()
+    unit = unit_of(named.get("what") or "")
+    window = 0.0 if unit == "concurrent_requests" else window_of(named.get("count"), named["window"])
+    return Prose(None, amount_of(form), None, unit, window)
+
+
+def unit_of(what: str) -> Unit:
+    """Return the unit that a word for what is counted means; requests for most words, and for none."""
+    if what.startswith(("concurren", "parallel", "simultaneous")) or "concurrent" in what:
+        return "concurrent_requests"
+    if what == "t" or "token" in what:
+        return "input_tokens" if "input" in what else "output_tokens" if "output" in what else "tokens"
+    return "input_images" if what == "images" else "requests"
+
+
+def window_of(count: str | None, word: str) -> float:
+    """Return the seconds of a window that a word names, of one or of `count`."""
+    return float(count or 1) * _SECONDS["mo" if word.startswith("month") else word[0]]
+
+
+def amount_of(found: re.Match[str]) -> float:
+    """Return the amount in a match of `NUMBER`."""
+    return float(found["amount"].replace(",", "")) * (1000.0 if found["k"] else 1.0)
+
+
+def _counted(text: str, codes: frozenset[str]) -> tuple[Unit | None, float | None]:
+    """Return the unit and window of a limit that stands alone: of the message's words, else the unit of the codes."""
+    found = _COUNTED.search(text)
+    if found is None:
+        units: tuple[Unit, ...] = ("tokens", "requests")
+        return next((unit for unit in units if unit in codes), None), None
+    word = found["window"] or found["period"] or found["short"]
+    return unit_of(found["what"] or found["counted"] or found["letter"]), window_of(found["count"], word)
+
+
+def _wait(text: str) -> float | None:
+    found = _WAIT.search(text)
+    if found is None:
+        field = _FIELD.search(text)
+        milliseconds = field is not None and "ms" in (field["unit"], field["end"])
+        return float(field["wait"]) / (1000.0 if milliseconds else 1.0) if field is not None else None
+    if found["span"] is None:
+        parts = (("days", 86400.0), ("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+        return sum(float(found[name] or 0) * seconds for name, seconds in parts)
+    written = _PARTS.findall(found["span"])
+    wait = sum((1.0 if amount[0] == "a" else float(amount)) * _seconds(unit) for amount, unit in written)
+    return wait if wait <= _values.MAX_SECONDS else None
+
+
+def _seconds(unit: str) -> float:
+    return 1e-3 if unit.startswith(("milli", "ms")) else _SECONDS[unit[0]]
+
+
+def _until(text: str) -> float | None:
+    match = _UNTIL.search(text)
+    if match is None:
+        epoch = _EPOCH.search(text)
+        return float(epoch[1]) if epoch is not None else None
+    zone = (match[3] or _BEIJING).strip()
+    zone = "+00:00" if zone in ("z", "utc", "gmt") else zone if ":" in zone else f"{zone[:3]}:{zone[3:]}"
+    clock = match[2] if match[2].count(":") == 2 else f"{match[2]}:00"
+    found = _values.instant(f"{match[1]}t{clock}{zone}".encode("ascii"))
+    return found[0] if found is not None else None
+
+
+def return_date(body: bytes) -> str:
+    """Return the date, with its time if there is one, on which a refusal says that access returns; else empty.
+
+    Source: Anthropic's limit of an organization's own ("You will regain access on 2026-09-01 at 00:00 UTC").
+    """
+    match = _RETURN_DATE.search(body[:_MAX_BODY].decode("utf-8", "replace").lower())
+    return " ".join(filter(None, match.groups())).upper() if match is not None else ""
