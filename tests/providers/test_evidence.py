@@ -101,7 +101,7 @@ def test_the_words_of_a_family_name_its_meaning(status, message, rule):
     outcome = answer(status, message)
     assert outcome.row == f"common:{rule}"
     meaning = next(each for each in MEANINGS if each.name == rule)
-    assert (outcome.kind, outcome.cause) == (meaning.kind, meaning.cause)
+    assert outcome.cause is meaning.cause
 
 
 def test_a_quota_of_minutes_that_names_its_end_is_no_rate():

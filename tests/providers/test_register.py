@@ -98,7 +98,7 @@ def test_the_tables_that_tidegate_comes_with_hold_as_before():
         (lambda: table(source=""), "Provider(acme).source"),
         (lambda: table(headers=(HeaderRow("x", "parsecs", "s", limit=("x-a",)),)), "HeaderRow(x).unit"),
         (lambda: table(headers=(HeaderRow("x", "requests", "", limit=("x-a",)),)), "HeaderRow(x).source"),
-        (lambda: table(errors=(ErrorRow("x", "permanent", "auth", "", codes=frozenset({"c"})),)), "ErrorRow(x).source"),
+        (lambda: table(errors=(ErrorRow("x", "auth", "", codes=frozenset({"c"})),)), "ErrorRow(x).source"),
     ],
 )  # fmt: skip
 def test_a_wrong_table_is_refused_and_changes_nothing(wrong, field):

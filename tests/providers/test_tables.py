@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.errors import ConfigurationError
 from tidegate.providers import OPENAI, TABLES, Endpoint, ErrorRow, HeaderRow, named
 from tidegate.providers._lookup import index
@@ -44,11 +44,11 @@ def test_every_table_and_row_names_a_source_that_says_where_or_when(table):
         (lambda: HeaderRow(name="x", unit="requests", source="s", limit=("Upper-Case",)), "HeaderRow"),
         (lambda: HeaderRow(name="x", unit="requests", source="s", limit=("a",), window=0.0), "window"),
         (lambda: HeaderRow(name="x", unit="requests", source="s", limit=("a",), quantum=0.0), "quantum"),
-        (lambda: ErrorRow("x", Kind.OVERLOADED, Cause.OVERLOAD, "", status=frozenset({503})), "source"),
-        (lambda: ErrorRow("", Kind.OVERLOADED, Cause.OVERLOAD, "s", status=frozenset({503})), "name"),
-        (lambda: ErrorRow("x", Kind.OVERLOADED, Cause.OVERLOAD, "s"), "status"),
-        (lambda: ErrorRow("x", Kind.OVERLOADED, Cause.OVERLOAD, "s", status=frozenset({999})), "status"),
-        (lambda: ErrorRow("x", Kind.OVERLOADED, Cause.OVERLOAD, "s", text=("Upper case",)), "ErrorRow"),
+        (lambda: ErrorRow("x", Cause.OVERLOAD, "", status=frozenset({503})), "source"),
+        (lambda: ErrorRow("", Cause.OVERLOAD, "s", status=frozenset({503})), "name"),
+        (lambda: ErrorRow("x", Cause.OVERLOAD, "s"), "status"),
+        (lambda: ErrorRow("x", Cause.OVERLOAD, "s", status=frozenset({999})), "status"),
+        (lambda: ErrorRow("x", Cause.OVERLOAD, "s", text=("Upper case",)), "ErrorRow"),
         (lambda: replace(OPENAI, source=""), "source"),
         (lambda: replace(OPENAI, name=""), "name"),
         (lambda: replace(OPENAI, hosts=("API.openai.com",)), "hosts"),
@@ -61,7 +61,7 @@ def test_every_table_and_row_names_a_source_that_says_where_or_when(table):
         (lambda: replace(OPENAI.charging, gives_back=True), "gives_back"),
         (lambda: replace(OPENAI.charging, burndown=(("", 5.0),)), "burndown"),
         (lambda: HeaderRow(name="x", unit="requests", source="s", limit=("a",), ceiling=0.0), "ceiling"),
-        (lambda: ErrorRow("x", Kind.DAILY_LIMIT, Cause.DAY, "s", window_at_least=-1.0), "window_at_least"),
+        (lambda: ErrorRow("x", Cause.DAY, "s", window_at_least=-1.0), "window_at_least"),
         (lambda: Endpoint("v1/chat"), "path"),
         (lambda: Endpoint("/v1/{name}/chat"), "path"),
         (lambda: Endpoint("/v1/{model/chat"), "path"),
@@ -95,7 +95,7 @@ def test_windows_in_names_and_key_scopes_are_data_that_a_later_table_can_give():
         (lambda: Endpoint("/{region}/chat"), "Endpoint.path"),
         (lambda: Endpoint("/{model}/{model}"), "Endpoint.path"),
         (lambda: Endpoint("/{family}/chat", family="chat"), "Endpoint.family"),
-        (lambda: ErrorRow("x", Kind.DAILY_LIMIT, Cause.DAY, "s", status=frozenset({429}), window=0.0), "window"),
+        (lambda: ErrorRow("x", Cause.DAY, "s", status=frozenset({429}), window=0.0), "window"),
         (lambda: replace(OPENAI, pooled=("",)), "pooled"),
         (lambda: replace(OPENAI, pooled=(":free",), scope="account"), "pooled"),
     ],

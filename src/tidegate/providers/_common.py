@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tidegate.core.values import Cause, Kind, Refill, Unit
+from tidegate.core.values import Cause, Refill, Unit
 from tidegate.providers._schema import Bare, Endpoint, ErrorRow, HeaderRow
 
 _RULES = "PROVIDERS.md section 0, rules 6, 7 and 10, read 2026-11-21"
@@ -67,7 +67,6 @@ IETF_ROW = HeaderRow(
 
 NEVER_FITS = ErrorRow(
     name="never_fits",
-    kind=Kind.PERMANENT,
     cause=Cause.NEVER_FITS,
     source="captures groq-429-never-fits, groq-413-tpm; PROVIDERS.md rule 6",
     status=frozenset({413, 429}),
@@ -76,7 +75,6 @@ NEVER_FITS = ErrorRow(
 
 INSUFFICIENT_QUOTA = ErrorRow(
     name="insufficient_quota",
-    kind=Kind.QUOTA_EXHAUSTED,
     cause=Cause.MONEY,
     source="capture openai-429-insufficient_quota (OpenAI's shape, sent by its imitators too)",
     codes=frozenset({"insufficient_quota"}),
@@ -87,28 +85,24 @@ COMMON_ERRORS = (
     INSUFFICIENT_QUOTA,
     ErrorRow(
         name="payment_required",
-        kind=Kind.QUOTA_EXHAUSTED,
         cause=Cause.MONEY,
         source="captures deepseek-402, hf-402-credits; PROVIDERS.md rule 7",
         status=frozenset({402}),
     ),
     ErrorRow(
         name="rate_limit",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source="https://www.rfc-editor.org/rfc/rfc6585#section-4 read 2026-11-21",
         status=frozenset({429}),
     ),
     ErrorRow(
         name="overloaded_status",
-        kind=Kind.OVERLOADED,
         cause=Cause.OVERLOAD,
         source="https://platform.claude.com/docs/en/api/errors (PROVIDERS.md section 5, read 2026-10-04)",
         status=frozenset({529}),
     ),
     ErrorRow(
         name="unavailable_for_a_time",
-        kind=Kind.OVERLOADED,
         cause=Cause.OVERLOAD,
         source=f"{_RFC} (503 with Retry-After: expected to be over by then)",
         status=frozenset({503}),
@@ -116,63 +110,46 @@ COMMON_ERRORS = (
     ),
     ErrorRow(
         name="unavailable_code",
-        kind=Kind.OVERLOADED,
         cause=Cause.UNAVAILABLE,
         source="capture bedrock-503-ServiceUnavailable; PROVIDERS.md section 4 (status UNAVAILABLE)",
         codes=frozenset({"unavailable", "serviceunavailableexception"}),
     ),
     ErrorRow(
         name="unavailable",
-        kind=Kind.OVERLOADED,
         cause=Cause.UNAVAILABLE,
         source=f"{_RFC} (503: a temporary overload or scheduled maintenance), whatever the body is",
         status=frozenset({503}),
     ),
     ErrorRow(
-        name="auth",
-        kind=Kind.PERMANENT,
-        cause=Cause.AUTH,
-        source=f"{_RFC}; captures mistral-401, bedrock-403-expired",
-        status=frozenset({401, 403, 407}),
+        "auth", Cause.AUTH, f"{_RFC}; captures mistral-401, bedrock-403-expired", status=frozenset({401, 403, 407})
     ),
     ErrorRow(
         name="auth_code",
-        kind=Kind.PERMANENT,
         cause=Cause.AUTH,
         source="https://platform.claude.com/docs/en/api/errors (PROVIDERS.md section 5, read 2026-10-04)",
         codes=frozenset({"authentication_error", "permission_error"}),
     ),
-    ErrorRow(
-        name="too_large",
-        kind=Kind.PERMANENT,
-        cause=Cause.NEVER_FITS,
-        source=f"{_RFC}; PROVIDERS.md rule 7",
-        status=frozenset({413}),
-    ),
+    ErrorRow("too_large", Cause.NEVER_FITS, f"{_RFC}; PROVIDERS.md rule 7", status=frozenset({413})),
     ErrorRow(
         name="outage",
-        kind=Kind.TRANSIENT,
         cause=Cause.OUTAGE,
         source=f"{_RFC}; openai-python and anthropic-sdk-python retry 408, 409 and 5xx (`_should_retry`)",
         status=frozenset({408, 409, 425, *range(500, 600)}),
     ),
     ErrorRow(
         name="invalid",
-        kind=Kind.PERMANENT,
         cause=Cause.INVALID,
         source=f"{_RFC}; captures openai-400-with-headers, openai-404-with-headers",
         status=frozenset(range(400, 500)),
     ),
     ErrorRow(
         name="rate_limit_in_stream",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source=_RULES,
         codes=frozenset({"rate_limit_error", "rate_limit_exceeded", "rate_limited", "too_many_requests"}),
     ),
     ErrorRow(
         name="invalid_in_stream",
-        kind=Kind.PERMANENT,
         cause=Cause.INVALID,
         source=_RULES,
         codes=frozenset({"invalid_request_error", "invalid_prompt", "not_found_error", "request_too_large"}),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tidegate.core.values import Cause, Kind, QuotaReading
+from tidegate.core.values import Cause, QuotaReading
 from tidegate.providers import _words as families
 from tidegate.providers._quoted_refusal import describes_a_fault, is_of_the_request
 
@@ -64,10 +64,9 @@ _QUOTED = re.compile(
 
 
 class Meaning(NamedTuple):
-    """The kind and cause of a refusal, and the name of the rule that found them."""
+    """The cause of a refusal, which gives its kind, and the name of the rule that found it."""
 
     name: str
-    kind: Kind
     cause: Cause
 
 
@@ -88,18 +87,18 @@ class Witnesses(NamedTuple):
     zero: bool = False
 
 
-ONE_REQUEST = Meaning("one_request", Kind.PERMANENT, Cause.NEVER_FITS)
-ZERO = Meaning("limit_of_zero", Kind.PERMANENT, Cause.NEVER_FITS)
-MONEY = Meaning("money", Kind.QUOTA_EXHAUSTED, Cause.MONEY)
-PLAN = Meaning("plan_used_up", Kind.QUOTA_EXHAUSTED, Cause.MONEY)
-PLAN_UNTIL = Meaning("plan_until", Kind.DAILY_LIMIT, Cause.DAY)
-DAY = Meaning("day_used_up", Kind.DAILY_LIMIT, Cause.DAY)
-LONG = Meaning("long_wait", Kind.DAILY_LIMIT, Cause.DAY)
-OTHERS = Meaning("others_capacity_words", Kind.OVERLOADED, Cause.OTHERS_CAPACITY)
-NOT_READY = Meaning("not_ready", Kind.OVERLOADED, Cause.NOT_READY)
-OVERLOAD = Meaning("overload_words", Kind.OVERLOADED, Cause.OVERLOAD)
-RATE = Meaning("rate_words", Kind.RATE_LIMIT, Cause.RATE)
-CONCURRENCY = Meaning("concurrency_words", Kind.RATE_LIMIT, Cause.CONCURRENCY)
+ONE_REQUEST = Meaning("one_request", Cause.NEVER_FITS)
+ZERO = Meaning("limit_of_zero", Cause.NEVER_FITS)
+MONEY = Meaning("money", Cause.MONEY)
+PLAN = Meaning("plan_used_up", Cause.MONEY)
+PLAN_UNTIL = Meaning("plan_until", Cause.DAY)
+DAY = Meaning("day_used_up", Cause.DAY)
+LONG = Meaning("long_wait", Cause.DAY)
+OTHERS = Meaning("others_capacity_words", Cause.OTHERS_CAPACITY)
+NOT_READY = Meaning("not_ready", Cause.NOT_READY)
+OVERLOAD = Meaning("overload_words", Cause.OVERLOAD)
+RATE = Meaning("rate_words", Cause.RATE)
+CONCURRENCY = Meaning("concurrency_words", Cause.CONCURRENCY)
 
 LOADS = (OTHERS, OVERLOAD)
 """Meanings of a load that is not the caller's."""

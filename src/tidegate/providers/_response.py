@@ -20,7 +20,17 @@ from tidegate.providers._headers import Found, gather, origin, read_found, row_a
 from tidegate.providers._message import Prose, read_prose
 from tidegate.providers._quoted_refusal import REFUSING, RELAYING
 from tidegate.providers._refusal import NOTHING, RefusalDetails, parsed, refusal_in, refusal_of
-from tidegate.providers._schema import CODE, RETRY_AFTER, RETRY_AFTER_MS, SPECIAL, WAIT, ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import (
+    CODE,
+    KINDS,
+    RETRY_AFTER,
+    RETRY_AFTER_MS,
+    SPECIAL,
+    WAIT,
+    ErrorRow,
+    HeaderRow,
+    Provider,
+)
 from tidegate.providers._usage import usage_of
 from tidegate.providers._values import window_name
 
@@ -314,8 +324,8 @@ def _outcome(
             )
         )
         overrules = row is None or row.yields or meaning is PLAN_UNTIL or (coded and meaning in LOADS)
-        if meaning is not None and overrules and meaning[1:] != (kind, cause):
-            label, kind, cause = f"common:{meaning.name}", meaning.kind, meaning.cause
+        if meaning is not None and overrules and meaning.cause is not cause:
+            label, kind, cause = f"common:{meaning.name}", KINDS[meaning.cause], meaning.cause
             row = None
     if row is not None and row.window is not None:
         readings = [_over(reading, row.window) for reading in readings]

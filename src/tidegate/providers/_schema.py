@@ -110,9 +110,22 @@ class HeaderRow:
         return self.limit, self.remaining, self.reset, self.period, self.policy, self.combined
 
 
+KINDS: dict[Cause, Kind] = {
+    **dict.fromkeys((Cause.RATE, Cause.CONCURRENCY, Cause.SLOPE), Kind.RATE_LIMIT),
+    **dict.fromkeys((Cause.OTHERS_CAPACITY, Cause.NOT_READY, Cause.OVERLOAD, Cause.UNAVAILABLE), Kind.OVERLOADED),
+    **dict.fromkeys((Cause.NEVER_FITS, Cause.AUTH, Cause.INVALID), Kind.PERMANENT),
+    **dict.fromkeys((Cause.OUTAGE, Cause.NONE), Kind.TRANSIENT),
+    Cause.DAY: Kind.DAILY_LIMIT,
+    Cause.MONEY: Kind.QUOTA_EXHAUSTED,
+}
+"""Kind of a refusal by its cause."""
+
+
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
     """The meaning of one refusal. All given criteria must hold; of several codes or phrases, any one.
+
+    `cause` is the meaning, and gives the kind.
 
     `codes` are compared as a whole with the answer's code, type and status words. `text` is searched as whole words in
     the message, or must be the whole message with `whole`. `exceeds` requires a message with a request above the limit.
@@ -125,7 +138,6 @@ class ErrorRow:
     """
 
     name: str
-    kind: Kind
     cause: Cause
     source: str
     status: frozenset[int] = frozenset()
@@ -144,6 +156,7 @@ class ErrorRow:
     def __post_init__(self) -> None:
         where = f"ErrorRow({self.name})"
         require(bool(self.name), "ErrorRow.name", self.name, "a name")
+        require(self.cause in KINDS, f"{where}.cause", self.cause, f"one of {', '.join(KINDS)}")
         require(bool(self.source), f"{where}.source", self.source, "the source of the row")
         criteria = self.status or self.codes or self.text or self.headers or self.exceeds or self.zero
         long = self.window_at_least
@@ -156,6 +169,11 @@ class ErrorRow:
         require(self.window is None or self.window > 0, f"{where}.window", self.window, "above 0 s")
         for status in self.status:
             require(100 <= status <= 599, f"{where}.status", status, "a number from 100 to 599")
+
+    @property
+    def kind(self) -> Kind:
+        """Return the kind of the refusal."""
+        return KINDS[self.cause]
 
     @property
     def yields(self) -> bool:

@@ -7,7 +7,7 @@ Helicone). These headers are listed as `credential`: they are digested with the 
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import IETF_ROW
 from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow
 from tidegate.providers.compatible import COMPATIBLE, EVERY_DIALECT, HEADERS, hosted
@@ -71,7 +71,6 @@ PORTKEY = hosted(
     errors=(
         ErrorRow(
             name="budget",
-            kind=Kind.QUOTA_EXHAUSTED,
             cause=Cause.MONEY,
             source=f"https://portkey.ai/docs/api-reference/inference-api/error-codes {_READ}",
             status=frozenset({412}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegate.core.values import Cause, Kind, Unit
+from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider, SharedQuotas
 
@@ -80,21 +80,13 @@ PLAN = PlanWindow(
 ERRORS = (
     ErrorRow(
         name="enforced_spend_limit_reached",
-        kind=Kind.QUOTA_EXHAUSTED,
         cause=Cause.MONEY,
         source="capture anthropic-429-spend-cap (until the 1st of next month 00:00 UTC)",
         codes=frozenset({"enforced_spend_limit_reached"}),
     ),
-    ErrorRow(
-        name="billing_error",
-        kind=Kind.QUOTA_EXHAUSTED,
-        cause=Cause.MONEY,
-        source=_ERRORS,
-        codes=frozenset({"billing_error"}),
-    ),
+    ErrorRow("billing_error", Cause.MONEY, _ERRORS, codes=frozenset({"billing_error"})),
     ErrorRow(
         name="long_context",
-        kind=Kind.PERMANENT,
         cause=Cause.NEVER_FITS,
         source="https://github.com/openclaw/openclaw docs, gateway/troubleshooting (for 1M only), read 2026-11-23",
         status=_429,
@@ -102,7 +94,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="plan_window",
-        kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,
         source="PROVIDERS.md section 5 (OAuth: 5 hours and 7 days), capture anthropic-unified-200-2026 [inf]",
         status=_429,
@@ -110,7 +101,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="server_throttle",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source="capture anthropic-429-rate-limited-transient (claude-code issue 71670); teamclaude issue 165 (Error)",
         status=_429,
@@ -121,7 +111,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="acceleration",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.SLOPE,
         source=f"{_LIMITS}: acceleration limits on sharp increases",
         status=_429,
@@ -130,7 +119,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="rate_limit_error",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source="captures anthropic-429-account, anthropic-429-itpm-message",
         status=_429,
@@ -138,22 +126,15 @@ ERRORS = (
     ),
     ErrorRow(
         name="overloaded_error",
-        kind=Kind.OVERLOADED,
         cause=Cause.OVERLOAD,
         source="capture anthropic-529; also in a stream, after 200",
         codes=frozenset({"overloaded_error"}),
     ),
     ErrorRow(
-        name="request_too_large",
-        kind=Kind.PERMANENT,
-        cause=Cause.NEVER_FITS,
-        source=_ERRORS,
-        status=frozenset({413}),
-        codes=frozenset({"request_too_large"}),
+        "request_too_large", Cause.NEVER_FITS, _ERRORS, status=frozenset({413}), codes=frozenset({"request_too_large"})
     ),
     ErrorRow(
         name="api_error",
-        kind=Kind.TRANSIENT,
         cause=Cause.OUTAGE,
         source=_ERRORS,
         status=frozenset({500, 504}),

@@ -7,7 +7,7 @@ rate: such a refusal is handed back, as one for lack of money.
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow
 from tidegate.providers.compatible import EVERY_DIALECT, hosted
 
@@ -40,57 +40,35 @@ MOONSHOT = hosted(
     errors=(
         ErrorRow(
             name="quota",
-            kind=Kind.QUOTA_EXHAUSTED,
             cause=Cause.MONEY,
             source=f"https://github.com/Alishahryar1/free-claude-code/issues/1223 {_READ}",
             codes=frozenset({"exceeded_current_quota_error"}),
         ),
         ErrorRow(
             name="plan_window",
-            kind=Kind.QUOTA_EXHAUSTED,
             cause=Cause.MONEY,
             source=_KIMI,
             status=_403_429,
             text=("usage limit for this period", "usage limit for this billing cycle", "monthly usage limit"),
         ),
-        ErrorRow(
-            name="engine_overloaded",
-            kind=Kind.OVERLOADED,
-            cause=Cause.OTHERS_CAPACITY,
-            source=_KIMI,
-            codes=frozenset({"engine_overloaded_error"}),
-        ),
+        ErrorRow("engine_overloaded", Cause.OTHERS_CAPACITY, _KIMI, codes=frozenset({"engine_overloaded_error"})),
         ErrorRow(
             name="per_day",
-            kind=Kind.DAILY_LIMIT,
             cause=Cause.DAY,
             source=f"{_KIMI_LIMITS} (TPD); words as for TPM in https://github.com/LLM-Red-Team/kimi-cc/issues/41 [inf]",
             status=_429,
             text=("tpd rate limit",),
         ),
-        ErrorRow(
-            name="concurrency",
-            kind=Kind.RATE_LIMIT,
-            cause=Cause.CONCURRENCY,
-            source=_KIMI_429,
-            status=_429,
-            text=("max organization concurrency",),
-        ),
-        ErrorRow(
-            name="rate_limit_reached",
-            kind=Kind.RATE_LIMIT,
-            cause=Cause.RATE,
-            source=_KIMI_429,
-            codes=frozenset({"rate_limit_reached_error"}),
-        ),
+        ErrorRow("concurrency", Cause.CONCURRENCY, _KIMI_429, status=_429, text=("max organization concurrency",)),
+        ErrorRow("rate_limit_reached", Cause.RATE, _KIMI_429, codes=frozenset({"rate_limit_reached_error"})),
     ),
 )
 
 _ZAI = f"https://docs.z.ai/api-reference/api-code and https://docs.bigmodel.cn/cn/api/api-code {_READ}"
 
 
-def _zai(name: str, kind: Kind, cause: Cause, *codes: str) -> ErrorRow:
-    return ErrorRow(name=name, kind=kind, cause=cause, source=_ZAI, status=_403_429, codes=frozenset(codes))
+def _zai(name: str, cause: Cause, *codes: str) -> ErrorRow:
+    return ErrorRow(name, cause, _ZAI, status=_403_429, codes=frozenset(codes))
 
 
 ZAI = hosted(
@@ -100,13 +78,13 @@ ZAI = hosted(
     "open.bigmodel.cn",
     headers=(),
     errors=(
-        _zai("arrears", Kind.QUOTA_EXHAUSTED, Cause.MONEY, "1113"),
-        _zai("plan_window", Kind.QUOTA_EXHAUSTED, Cause.MONEY, "1308", "1309", "1310"),
-        _zai("account", Kind.PERMANENT, Cause.AUTH, "1110", "1111", "1112", "1121", "1311", "1313"),
-        _zai("concurrency", Kind.RATE_LIMIT, Cause.CONCURRENCY, "1302"),
-        _zai("frequency", Kind.RATE_LIMIT, Cause.RATE, "1303", "1305"),
-        _zai("per_day", Kind.DAILY_LIMIT, Cause.DAY, "1304"),
-        _zai("busy", Kind.OVERLOADED, Cause.OTHERS_CAPACITY, "1312"),
+        _zai("arrears", Cause.MONEY, "1113"),
+        _zai("plan_window", Cause.MONEY, "1308", "1309", "1310"),
+        _zai("account", Cause.AUTH, "1110", "1111", "1112", "1121", "1311", "1313"),
+        _zai("concurrency", Cause.CONCURRENCY, "1302"),
+        _zai("frequency", Cause.RATE, "1303", "1305"),
+        _zai("per_day", Cause.DAY, "1304"),
+        _zai("busy", Cause.OTHERS_CAPACITY, "1312"),
     ),
 )
 
@@ -115,8 +93,8 @@ _MINIMAX = f"https://platform.minimax.io/docs/guides/rate-limits.md {_READ}"
 _MINIMAX_CODES = f"https://platform.minimax.io/docs/api-reference/errorcode.md {_READ}"
 
 
-def _minimax(name: str, kind: Kind, cause: Cause, *codes: str) -> ErrorRow:
-    return ErrorRow(name=name, kind=kind, cause=cause, source=_MINIMAX_CODES, codes=frozenset(codes))
+def _minimax(name: str, cause: Cause, *codes: str) -> ErrorRow:
+    return ErrorRow(name, cause, _MINIMAX_CODES, codes=frozenset(codes))
 
 
 MINIMAX = hosted(
@@ -130,20 +108,19 @@ MINIMAX = hosted(
     errors=(
         ErrorRow(
             name="balance",
-            kind=Kind.QUOTA_EXHAUSTED,
             cause=Cause.MONEY,
             source=f"https://github.com/MiniMax-AI/MiniMax-M2/issues/62 {_READ} (1008, also as a 500)",
             status=frozenset({402, 403, 429, 500}),
             text=("insufficient balance",),
         ),
         # Its own endpoints answer with status 200, and with these codes in `base_resp`.
-        _minimax("rate_code", Kind.RATE_LIMIT, Cause.RATE, "1002", "1039"),
-        _minimax("concurrency_code", Kind.RATE_LIMIT, Cause.CONCURRENCY, "1041"),
-        _minimax("slope_code", Kind.RATE_LIMIT, Cause.SLOPE, "2045"),
-        _minimax("account", Kind.PERMANENT, Cause.AUTH, "1004", "2049"),
-        _minimax("balance_code", Kind.QUOTA_EXHAUSTED, Cause.MONEY, "1008"),
-        _minimax("plan_code", Kind.QUOTA_EXHAUSTED, Cause.MONEY, "2056"),
-        _minimax("passing", Kind.TRANSIENT, Cause.NONE, "1000", "1001", "1024", "1033"),
+        _minimax("rate_code", Cause.RATE, "1002", "1039"),
+        _minimax("concurrency_code", Cause.CONCURRENCY, "1041"),
+        _minimax("slope_code", Cause.SLOPE, "2045"),
+        _minimax("account", Cause.AUTH, "1004", "2049"),
+        _minimax("balance_code", Cause.MONEY, "1008"),
+        _minimax("plan_code", Cause.MONEY, "2056"),
+        _minimax("passing", Cause.NONE, "1000", "1001", "1024", "1033"),
     ),
 )
 
@@ -160,9 +137,9 @@ _RATES = (
 _OVERDUE = ("AccountOverdueError", "OperationDenied.ServiceOverdue")
 
 
-def _ark(name: str, kind: Kind, cause: Cause, *codes: str) -> ErrorRow:
+def _ark(name: str, cause: Cause, *codes: str) -> ErrorRow:
     codes = tuple(code.lower() for code in codes)
-    return ErrorRow(name=name, kind=kind, cause=cause, source=_ARK_USERS, codes=frozenset(codes))
+    return ErrorRow(name, cause, _ARK_USERS, codes=frozenset(codes))
 
 
 VOLCENGINE = hosted(
@@ -173,11 +150,11 @@ VOLCENGINE = hosted(
     endpoints=(*EVERY_DIALECT, Endpoint("/api/v3/embeddings/multimodal")),
     headers=(),
     errors=(
-        _ark("overdue", Kind.QUOTA_EXHAUSTED, Cause.MONEY, *_OVERDUE),
-        _ark("per_day", Kind.DAILY_LIMIT, Cause.DAY, "RateLimitExceeded.FoundationModelTPDExceeded"),
-        _ark("concurrency", Kind.RATE_LIMIT, Cause.CONCURRENCY, "InflightBatchsizeExceeded"),
-        _ark("slope", Kind.RATE_LIMIT, Cause.SLOPE, "RequestBurstTooFast"),
-        _ark("overloaded", Kind.OVERLOADED, Cause.OTHERS_CAPACITY, "ServerOverloaded"),
-        _ark("rate", Kind.RATE_LIMIT, Cause.RATE, *_RATES),
+        _ark("overdue", Cause.MONEY, *_OVERDUE),
+        _ark("per_day", Cause.DAY, "RateLimitExceeded.FoundationModelTPDExceeded"),
+        _ark("concurrency", Cause.CONCURRENCY, "InflightBatchsizeExceeded"),
+        _ark("slope", Cause.SLOPE, "RequestBurstTooFast"),
+        _ark("overloaded", Cause.OTHERS_CAPACITY, "ServerOverloaded"),
+        _ark("rate", Cause.RATE, *_RATES),
     ),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegate.core.values import Cause, Kind, Unit
+from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, INSUFFICIENT_QUOTA
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 from tidegate.providers.openai import GENERATING
@@ -48,23 +48,16 @@ HEADERS = (
 
 _HIGH_DEMAND = ErrorRow(
     name="high_demand",
-    kind=Kind.OVERLOADED,
     cause=Cause.OTHERS_CAPACITY,
     source="PROVIDERS.md section 2 (The system is currently experiencing high demand), read 2026-11-21",
     status=frozenset({429, 503}),
     text=("experiencing high demand",),
 )
 _WAIT_A_DAY = ErrorRow(
-    name="wait_a_day",
-    kind=Kind.DAILY_LIMIT,
-    cause=Cause.DAY,
-    source="capture azure-429-86400 (no quota, or a trial's)",
-    status=_429,
-    wait_at_least=86400.0,
+    "wait_a_day", Cause.DAY, "capture azure-429-86400 (no quota, or a trial's)", status=_429, wait_at_least=86400.0
 )
 _RATE = ErrorRow(
     name="rate_limit",
-    kind=Kind.RATE_LIMIT,
     cause=Cause.RATE,
     source="captures azure-429-token-rate-6s, azure-429-foundry-RateLimitReached, azure-429-too-large-for-tpm",
     status=_429,
@@ -78,7 +71,6 @@ ERRORS = (
     _RATE,
     ErrorRow(
         name="no_deployment",
-        kind=Kind.PERMANENT,
         cause=Cause.INVALID,
         source="capture azure-404-DeploymentNotFound (2026-03-31)",
         status=frozenset({404}),
@@ -143,7 +135,6 @@ GITHUB_MODELS = Provider(
     errors=(
         ErrorRow(
             name="concurrency",
-            kind=Kind.RATE_LIMIT,
             cause=Cause.CONCURRENCY,
             source="capture github-models-429-concurrency (2026-07-26)",
             status=_429,
@@ -151,7 +142,6 @@ GITHUB_MODELS = Provider(
         ),
         ErrorRow(
             name="by_day",
-            kind=Kind.DAILY_LIMIT,
             cause=Cause.DAY,
             source="PROVIDERS.md section 2 (UserByModelByDay, retry about 11,000 s; i 52768449247)",
             status=_429,

@@ -5,7 +5,7 @@ A dedicated model has a separate host, and so a separate key.
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
@@ -33,7 +33,6 @@ BASETEN = Provider(
     errors=(
         ErrorRow(
             name="rate_limit",
-            kind=Kind.RATE_LIMIT,
             cause=Cause.RATE,
             source=f"{_DOCS}: 429 with nothing else; capture baseten-429-management (a wait in the body)",
             status=frozenset({429}),

@@ -5,7 +5,7 @@ Errors: the service model of botocore@0e6e2404b (bedrock-runtime service-2.json)
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
@@ -17,7 +17,6 @@ _429 = frozenset({429})
 ERRORS = (
     ErrorRow(
         name="per_day",
-        kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,
         source="capture bedrock-429-via-claude-code; PROVIDERS.md section 3 (the class of a minute's refusal)",
         status=_429 | {400},
@@ -25,42 +24,31 @@ ERRORS = (
     ),
     ErrorRow(
         name="throttling",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source=f"capture bedrock-429-too-many-tokens; {_MODEL}; in a stream after 200 as throttlingException",
         codes=frozenset({"throttlingexception"}),
     ),
     ErrorRow(
         name="service_quota",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source=f"{_MODEL}: status 400; PROVIDERS.md rule 7 (refusals of a rate that are no 429)",
         codes=frozenset({"servicequotaexceededexception"}),
     ),
-    ErrorRow(
-        name="model_timeout",
-        kind=Kind.TRANSIENT,
-        cause=Cause.OUTAGE,
-        source=f"{_MODEL}: status 408",
-        codes=frozenset({"modeltimeoutexception"}),
-    ),
+    ErrorRow("model_timeout", Cause.OUTAGE, f"{_MODEL}: status 408", codes=frozenset({"modeltimeoutexception"})),
     ErrorRow(
         name="model_error",
-        kind=Kind.TRANSIENT,
         cause=Cause.OUTAGE,
         source=f"{_MODEL}: status 424, the model failed; in a stream as modelStreamErrorException",
         codes=frozenset({"modelerrorexception", "modelstreamerrorexception"}),
     ),
     ErrorRow(
         name="internal",
-        kind=Kind.TRANSIENT,
         cause=Cause.OUTAGE,
         source=f"{_MODEL}: status 500; in a stream as internalServerException",
         codes=frozenset({"internalserverexception"}),
     ),
     ErrorRow(
         name="validation",
-        kind=Kind.PERMANENT,
         cause=Cause.INVALID,
         source=f"{_MODEL}: status 400; in a stream as validationException",
         codes=frozenset({"validationexception", "resourcenotfoundexception"}),

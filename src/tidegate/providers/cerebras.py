@@ -7,7 +7,7 @@ right.
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind, Unit
+from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, MINUTE, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
@@ -31,15 +31,10 @@ HEADERS = (
 
 ERRORS = (
     ErrorRow(
-        name="queue",
-        kind=Kind.OVERLOADED,
-        cause=Cause.OTHERS_CAPACITY,
-        source="capture cerebras-429-queue (2026-07-26)",
-        codes=frozenset({"queue_exceeded"}),
+        "queue", Cause.OTHERS_CAPACITY, "capture cerebras-429-queue (2026-07-26)", codes=frozenset({"queue_exceeded"})
     ),
     ErrorRow(
         name="per_day",
-        kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,
         source=f"{_DOCS}: RPD and TPD; the words as in capture cerebras-429-tokens [inf]",
         status=_429,
@@ -47,7 +42,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="quota",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source="capture cerebras-429-tokens (continue issue 9800); PROVIDERS.md section 15",
         codes=frozenset({"request_quota_exceeded", "token_quota_exceeded"}),

@@ -5,7 +5,7 @@ Source: https://docs.cohere.com/docs/rate-limits and captures cohere-* (PROVIDER
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, MONTH
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 
@@ -58,7 +58,6 @@ COHERE = Provider(
     errors=(
         ErrorRow(
             name="trial_month",
-            kind=Kind.QUOTA_EXHAUSTED,
             cause=Cause.MONEY,
             source=f"{_LIMITS}: 1,000 calls a month with a trial key, over all endpoints",
             status=_429,
@@ -66,7 +65,6 @@ COHERE = Provider(
         ),
         ErrorRow(
             name="trial_minute",
-            kind=Kind.RATE_LIMIT,
             cause=Cause.RATE,
             source="PROVIDERS.md section 18 (20 API calls / minute); capture cohere-429-trial-tokens",
             status=_429,
@@ -74,7 +72,6 @@ COHERE = Provider(
         ),
         ErrorRow(
             name="too_many_tokens",
-            kind=Kind.PERMANENT,
             cause=Cause.NEVER_FITS,
             source="capture cohere-400-too-many-tokens (2026-08-13): the model's context, not a rate",
             codes=frozenset({"too_many_tokens"}),

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from tidegate.core.values import Cause, Kind, Unit
+from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, IETF_ROW, MINUTE, MONTH, NEVER_FITS, endpoints, quota
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider
 from tidegate.providers.anthropic import HEADERS as ANTHROPIC_HEADERS
@@ -101,7 +101,6 @@ ERRORS = (
     NEVER_FITS,
     ErrorRow(
         name="concurrency",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.CONCURRENCY,
         source="capture dashscope-429-concurrency; PROVIDERS.md section 2 (UserConcurrentRequests)",
         status=_429,
@@ -109,7 +108,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="slope",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.SLOPE,
         source="capture openrouter-alibaba-burst",
         status=_429_503,
@@ -117,14 +115,12 @@ ERRORS = (
     ),
     ErrorRow(
         name="slope_code",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.SLOPE,
         source="capture modelscope-200-error; PROVIDERS.md section 9",
         codes=frozenset({"limit_burst_rate", "throttling.burstrate"}),
     ),
     ErrorRow(
         name="queue_code",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source="capture cerebras-429-queue; PROVIDERS.md section 12 (3505)",
         status=_429_503,
@@ -132,7 +128,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="others_capacity",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source="capture sglang-503-queue; PROVIDERS.md sections 1, 2 and 12",
         status=_429,
@@ -149,7 +144,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="overloaded",
-        kind=Kind.OVERLOADED,
         cause=Cause.OVERLOAD,
         source="captures sglang-503-queue, ollama-local-503; PROVIDERS.md section 18 (priority)",
         status=frozenset({503}),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
@@ -17,23 +17,15 @@ _DOCS = "https://www.alibabacloud.com/help/en/model-studio/rate-limit (2026-04-1
 _429 = frozenset({429})
 
 ERRORS = (
-    ErrorRow(
-        name="arrears",
-        kind=Kind.QUOTA_EXHAUSTED,
-        cause=Cause.MONEY,
-        source="PROVIDERS.md section 9 (Arrearage, 400 [unv])",
-        codes=frozenset({"arrearage"}),
-    ),
+    ErrorRow("arrears", Cause.MONEY, "PROVIDERS.md section 9 (Arrearage, 400 [unv])", codes=frozenset({"arrearage"})),
     ErrorRow(
         name="slope_code",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.SLOPE,
         source=f"{_DOCS}; capture modelscope-200-error",
         codes=frozenset({"throttling.burstrate", "limit_burst_rate"}),
     ),
     ErrorRow(
         name="slope",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.SLOPE,
         source=f"{_DOCS}; capture openrouter-alibaba-burst (the words)",
         status=_429,
@@ -41,21 +33,18 @@ ERRORS = (
     ),
     ErrorRow(
         name="concurrency",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.CONCURRENCY,
         source="capture dashscope-429-concurrency",
         codes=frozenset({"throttling.concurrency"}),
     ),
     ErrorRow(
         name="rate_code",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source=f"{_DOCS}; capture dashscope-429-rate; PROVIDERS.md section 9 (insufficient_quota: tokens per minute)",
         codes=frozenset({"throttling.ratequota", "throttling.allocationquota", "limit_requests", "insufficient_quota"}),
     ),
     ErrorRow(
         name="free_day",
-        kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,
         source="https://github.com/QwenLM/qwen-code/issues/1742 read 2026-11-23 (1,000 free requests a day)",
         status=_429,
@@ -63,7 +52,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="rate",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source="capture dashscope-allocated-quota (Qwen issue 2254); PROVIDERS.md section 9",
         status=_429,

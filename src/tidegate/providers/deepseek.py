@@ -5,7 +5,7 @@ While a call is queued there, it sends blank lines or comments: a long read is n
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
@@ -14,21 +14,18 @@ _DOCS = "https://api-docs.deepseek.com/quick_start/error_codes read 2026-11-20 (
 ERRORS = (
     ErrorRow(
         name="insufficient_balance",
-        kind=Kind.QUOTA_EXHAUSTED,
         cause=Cause.MONEY,
         source="capture deepseek-402 (its code says invalid_request_error)",
         status=frozenset({402}),
     ),
     ErrorRow(
         name="concurrency",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.CONCURRENCY,
         source="capture deepseek-429-concurrency (2026: calls at once by account and model, no limit of a minute)",
         status=frozenset({429}),
     ),
     ErrorRow(
         name="overloaded",
-        kind=Kind.OVERLOADED,
         cause=Cause.OVERLOAD,
         source=f"{_DOCS}: 503, retry after a brief wait; capture deepseek-503",
         status=frozenset({503}),
@@ -45,11 +42,7 @@ DEEPSEEK = Provider(
     ),
     credential=("authorization", "x-api-key"),
     charging=Charging(
-        tokens="input",
-        input_tokens="input",
-        output_tokens="mean",
-        produced="nothing",
-        source=f"{_DOCS}: tokens are not limited, so nothing is paced by this",
+        "input", "input", "mean", "nothing", source=f"{_DOCS}: tokens are not limited, so nothing is paced by this"
     ),
     headers=(),
     errors=ERRORS,

@@ -6,7 +6,7 @@ so it is not read.
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind, Unit
+from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, MINUTE, Part, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
@@ -29,26 +29,18 @@ HEADERS = (
 ERRORS = (
     ErrorRow(
         name="suspended",
-        kind=Kind.QUOTA_EXHAUSTED,
         cause=Cause.MONEY,
         source="PROVIDERS.md section 11 (412: the account is suspended [unv])",
         status=frozenset({412}),
     ),
     ErrorRow(
         name="rate_limit",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source="capture fireworks-429 (type and code say invalid_request_error)",
         status=frozenset({429}),
         codes=frozenset({"invalid_request_error"}),
     ),
-    ErrorRow(
-        name="load_shed",
-        kind=Kind.OVERLOADED,
-        cause=Cause.OVERLOAD,
-        source=f"{_DOCS}: 503, load is shed",
-        status=frozenset({503}),
-    ),
+    ErrorRow("load_shed", Cause.OVERLOAD, f"{_DOCS}: 503, load is shed", status=frozenset({503})),
 )
 
 FIREWORKS = Provider(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
@@ -17,7 +17,6 @@ _DAY = 86400.0
 
 _SHARED = ErrorRow(
     name="shared_capacity",
-    kind=Kind.OVERLOADED,
     cause=Cause.OTHERS_CAPACITY,
     source="capture gemini-429-shared-capacity; PROVIDERS.md section 4 (no details, a link to error-code-429)",
     status=_429,
@@ -27,7 +26,6 @@ _SHARED = ErrorRow(
 ERRORS = (
     ErrorRow(
         name="quota_of_zero",
-        kind=Kind.PERMANENT,
         cause=Cause.NEVER_FITS,
         source="PROVIDERS.md section 4 (no free tier for the model, whatever the retryDelay says)",
         status=_429,
@@ -35,7 +33,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="limit_0",
-        kind=Kind.PERMANENT,
         cause=Cause.NEVER_FITS,
         source="capture gemini-429-limit-0 (continuedev/continue issue 10062)",
         status=_429,
@@ -43,7 +40,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="per_day",
-        kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,
         source=f"capture gemini-429-multi-violation; {_LIMITS}: until midnight Pacific, though retryDelay is short",
         status=_429,
@@ -51,7 +47,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="per_day_in_words",
-        kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,
         source="capture gemini-429-codeassist-per-day (ErrorInfo, no QuotaFailure)",
         status=_429,
@@ -60,7 +55,6 @@ ERRORS = (
     _SHARED,
     ErrorRow(
         name="rate_limit",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source="captures gemini-429-paid-per-minute, gemini-429-free-tpm, vertex-429-partner-model",
         status=_429,
@@ -72,7 +66,6 @@ VERTEX_ERRORS = (
     *ERRORS[:-1],
     ErrorRow(
         name="dynamic_shared_quota",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source="PROVIDERS.md section 4 (Gemini 2 and later have no limit of one's own on Vertex), read 2026-11-21",
         status=_429,

@@ -6,7 +6,7 @@ tokens per day are in no header; only the message of a refusal names them.
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, NEVER_FITS, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 
@@ -22,23 +22,16 @@ ERRORS = (
     NEVER_FITS,
     ErrorRow(
         name="per_day",
-        kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,
         source="capture groq-429-rpd; audio seconds: PROVIDERS.md section 7 (ASD)",
         status=frozenset({429}),
         text=("requests per day", "tokens per day", "audio seconds per day", "seconds of audio per day"),
     ),
     ErrorRow(
-        name="rate_limit_exceeded",
-        kind=Kind.RATE_LIMIT,
-        cause=Cause.RATE,
-        source="capture groq-429-rpm (2026-07-26)",
-        status=frozenset({429}),
-        codes=_RATE,
+        "rate_limit_exceeded", Cause.RATE, "capture groq-429-rpm (2026-07-26)", status=frozenset({429}), codes=_RATE
     ),
     ErrorRow(
         name="flex_capacity",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source="PROVIDERS.md section 7 (498 capacity_exceeded, flex [unv])",
         status=frozenset({498}),

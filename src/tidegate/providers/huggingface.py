@@ -6,7 +6,7 @@ huggingface/hub-docs docs/hub/rate-limits.md (2025-09).
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, HOUR, endpoints
 from tidegate.providers._schema import Endpoint, ErrorRow, Provider
 from tidegate.providers.compatible import COMPATIBLE
@@ -16,14 +16,12 @@ _SURVEY = "PROVIDERS.md section 18 (Hugging Face), read 2026-11-21"
 ERRORS = (
     ErrorRow(
         name="credits",
-        kind=Kind.QUOTA_EXHAUSTED,
         cause=Cause.MONEY,
         source="capture hf-402-credits (2026-07-26; the reason stands in x-error-message)",
         status=frozenset({402}),
     ),
     ErrorRow(
         name="free_per_hour",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source="capture hf-legacy-hourly (reset hourly)",
         status=frozenset({429}),

@@ -6,7 +6,7 @@ names no time.
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind, Unit
+from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, MINUTE, MONTH, Part, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
@@ -49,14 +49,12 @@ HEADERS = (
 ERRORS = (
     ErrorRow(
         name="capacity_code",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source="PROVIDERS.md section 12 (3505), read 2026-11-21",
         codes=frozenset({"3505"}),
     ),
     ErrorRow(
         name="capacity",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source="PROVIDERS.md section 12 (its type is invalid_request_error), read 2026-11-21",
         status=frozenset({429}),
@@ -64,14 +62,12 @@ ERRORS = (
     ),
     ErrorRow(
         name="rate_limited",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source="PROVIDERS.md section 12 (1300), read 2026-11-21",
         codes=frozenset({"rate_limited", "1300"}),
     ),
     ErrorRow(
         name="rate_limit",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source="capture mistral-429-requests (anon-kode issue 53)",
         status=frozenset({429}),

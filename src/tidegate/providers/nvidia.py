@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 
@@ -15,28 +15,12 @@ NVIDIA = Provider(
     endpoints=endpoints("/v1", "chat/completions", "completions", "responses", "embeddings"),
     credential=("authorization",),
     charging=Charging(
-        tokens="input",
-        input_tokens="input",
-        output_tokens="mean",
-        produced="nothing",
-        source=f"{_SURVEY}: requests are limited, tokens are not known to be",
+        "input", "input", "mean", "nothing", source=f"{_SURVEY}: requests are limited, tokens are not known to be"
     ),
     headers=(),
     errors=(
-        ErrorRow(
-            name="credits",
-            kind=Kind.QUOTA_EXHAUSTED,
-            cause=Cause.MONEY,
-            source=f"{_SURVEY}: 402 [unv]",
-            status=frozenset({402}),
-        ),
-        ErrorRow(
-            name="rate_limit",
-            kind=Kind.RATE_LIMIT,
-            cause=Cause.RATE,
-            source=f"{_SURVEY}: status 429, title Too Many Requests",
-            status=frozenset({429}),
-        ),
+        ErrorRow("credits", Cause.MONEY, f"{_SURVEY}: 402 [unv]", status=frozenset({402})),
+        ErrorRow("rate_limit", Cause.RATE, f"{_SURVEY}: status 429, title Too Many Requests", status=frozenset({429})),
     ),
     common_errors=COMMON_ERRORS,
     scope="account",

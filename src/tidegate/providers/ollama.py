@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
@@ -16,7 +16,6 @@ _FACTS = "PROVIDERS.md section 10, read 2026-11-21"
 ERRORS = (
     ErrorRow(
         name="concurrency",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.CONCURRENCY,
         source=f"{_FACTS} (a plan bounds concurrency too); wording as other servers have it [inf]",
         status=frozenset({429}),
@@ -24,7 +23,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="queue_full",
-        kind=Kind.OVERLOADED,
         cause=Cause.OVERLOAD,
         source="capture ollama-local-503 (ErrMaxQueue: OLLAMA_MAX_QUEUE, 512 by default)",
         status=frozenset({503}),

@@ -6,7 +6,7 @@ others announce nothing, so their limits are learned from refusals. DeepInfra an
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import MINUTE, quota
 from tidegate.providers._schema import Endpoint, ErrorRow
 from tidegate.providers.compatible import EVERY_DIALECT, hosted
@@ -25,7 +25,6 @@ SILICONFLOW = hosted(
     errors=(
         ErrorRow(
             name="per_day",
-            kind=Kind.DAILY_LIMIT,
             cause=Cause.DAY,
             source=f"{_SILICONFLOW}; the words as for TPM: https://github.com/AIDotNet/OpenDeepWiki/issues/269 [inf]",
             status=_429,
@@ -45,20 +44,12 @@ DEEPINFRA = hosted(
     errors=(
         ErrorRow(
             name="busy",
-            kind=Kind.OVERLOADED,
             cause=Cause.OTHERS_CAPACITY,
             source=f"https://github.com/truefoundry/models/pull/862 {_READ}; {_DEEPINFRA}: the model is too busy",
             status=_429,
             text=("model busy",),
         ),
-        ErrorRow(
-            name="concurrency",
-            kind=Kind.RATE_LIMIT,
-            cause=Cause.CONCURRENCY,
-            source=_DEEPINFRA,
-            status=_429,
-            text=("rate limited",),
-        ),
+        ErrorRow("concurrency", Cause.CONCURRENCY, _DEEPINFRA, status=_429, text=("rate limited",)),
     ),
 )
 
@@ -70,7 +61,6 @@ NOVITA = hosted(
     errors=(
         ErrorRow(
             name="balance",
-            kind=Kind.QUOTA_EXHAUSTED,
             cause=Cause.MONEY,
             source=f"https://docs.jiekou.ai/en/docs/models/reference-error-code {_READ} (the same API; 403)",
             status=frozenset({403}),
@@ -109,15 +99,7 @@ FEATHERLESS = hosted(
     f"{_FEATHERLESS}: concurrency of the account, of which a large model takes up to 4; in no header",
     "api.featherless.ai",
     headers=(),
-    errors=(
-        ErrorRow(
-            name="concurrency",
-            kind=Kind.RATE_LIMIT,
-            cause=Cause.CONCURRENCY,
-            source=f"{_FEATHERLESS} (nothing else is limited)",
-            status=_429,
-        ),
-    ),
+    errors=(ErrorRow("concurrency", Cause.CONCURRENCY, f"{_FEATHERLESS} (nothing else is limited)", status=_429),),
     scope="account",
 )
 
@@ -129,7 +111,6 @@ CHUTES = hosted(
     errors=(
         ErrorRow(
             name="capacity",
-            kind=Kind.OVERLOADED,
             cause=Cause.OTHERS_CAPACITY,
             source=f"https://github.com/chutesai/chutes-api {_READ}, as its users receive it",
             status=_429,

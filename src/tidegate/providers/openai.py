@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind, Unit
+from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 
@@ -56,7 +56,6 @@ _RATE = frozenset({"rate_limit_exceeded"})
 ERRORS = (
     ErrorRow(
         name="request_too_large",
-        kind=Kind.PERMANENT,
         cause=Cause.NEVER_FITS,
         source="capture openai-429-request-too-large-structured",
         status=_429,
@@ -65,24 +64,15 @@ ERRORS = (
     ),
     ErrorRow(
         name="per_day",
-        kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,
         source=f"{_DOCS} (RPD, TPD); prose as in capture groq-429-rpd",
         status=_429,
         codes=_RATE,
         text=("requests per day", "tokens per day", "images per day"),
     ),
-    ErrorRow(
-        name="rate_limit_exceeded",
-        kind=Kind.RATE_LIMIT,
-        cause=Cause.RATE,
-        source=_DOCS,
-        status=_429,
-        codes=_RATE,
-    ),
+    ErrorRow("rate_limit_exceeded", Cause.RATE, _DOCS, status=_429, codes=_RATE),
     ErrorRow(
         name="flex_unavailable",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source="PROVIDERS.md section 1 (flex: 429 Resource Unavailable, not charged), read 2026-11-21",
         status=_429,
@@ -90,7 +80,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="no_credits",
-        kind=Kind.QUOTA_EXHAUSTED,
         cause=Cause.MONEY,
         source="PROVIDERS.md section 1 (2026: You have no credits remaining); capture openai-429-insufficient_quota",
         status=_429,
@@ -98,7 +87,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="slow_down",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.SLOPE,
         source="PROVIDERS.md section 1 (503 Slow Down: ramp down, hold 15 minutes), read 2026-11-21",
         status=frozenset({503}),
@@ -106,7 +94,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="server_error",
-        kind=Kind.TRANSIENT,
         cause=Cause.OUTAGE,
         source="PROVIDERS.md section 1 (500 server_error), read 2026-11-21",
         status=frozenset({500}),

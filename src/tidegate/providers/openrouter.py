@@ -6,7 +6,7 @@ do not concern the caller's quota. All models whose name ends in `:free` share t
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, endpoints
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
@@ -28,21 +28,15 @@ HEADERS = (
 ERRORS = (
     ErrorRow(
         name="slope",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.SLOPE,
         source="capture openrouter-alibaba-burst (paperclip issue 2885)",
         text=("request rate increased too quickly",),
     ),
     ErrorRow(
-        name="credits",
-        kind=Kind.QUOTA_EXHAUSTED,
-        cause=Cause.MONEY,
-        source=f"{_SURVEY}: limit_source openrouter_credits",
-        codes=frozenset({"openrouter_credits"}),
+        "credits", Cause.MONEY, f"{_SURVEY}: limit_source openrouter_credits", codes=frozenset({"openrouter_credits"})
     ),
     ErrorRow(
         name="free_per_day_code",
-        kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,
         source=f"{_SURVEY}: limit_source openrouter_free_tier_daily",
         codes=frozenset({"openrouter_free_tier_daily"}),
@@ -50,7 +44,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="free_per_day",
-        kind=Kind.DAILY_LIMIT,
         cause=Cause.DAY,
         source="capture openrouter-429-free-day (openclaude issue 936)",
         status=_429,
@@ -59,7 +52,6 @@ ERRORS = (
     ),
     ErrorRow(
         name="free_per_minute",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source=f"{_SURVEY}: 20 a minute; the words as in capture openrouter-429-free-day [inf]",
         status=_429,
@@ -68,14 +60,12 @@ ERRORS = (
     ),
     ErrorRow(
         name="upstream_code",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source=f"{_SURVEY}: limit_source upstream_provider_shared_pool",
         codes=frozenset({"upstream_provider_shared_pool"}),
     ),
     ErrorRow(
         name="upstream",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source=f"{_SURVEY}: an upstream's 429, with its name; capture openrouter-alibaba-burst (Upstream error)",
         status=_429,

@@ -5,7 +5,7 @@ Models, agents and the search have separate limits.
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
@@ -30,14 +30,6 @@ PERPLEXITY = Provider(
         source=f"{_DOCS}: requests are limited, tokens are not, so nothing is paced by this",
     ),
     headers=(),
-    errors=(
-        ErrorRow(
-            name="rate_limit",
-            kind=Kind.RATE_LIMIT,
-            cause=Cause.RATE,
-            source=f"{_DOCS}: 429",
-            status=frozenset({429}),
-        ),
-    ),
+    errors=(ErrorRow("rate_limit", Cause.RATE, f"{_DOCS}: 429", status=frozenset({429})),),
     common_errors=COMMON_ERRORS,
 )

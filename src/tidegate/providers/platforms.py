@@ -7,7 +7,7 @@ identifier in them is the account.
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import endpoints
 from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow
 from tidegate.providers.compatible import hosted
@@ -37,7 +37,6 @@ DATABRICKS = hosted(
     errors=(
         ErrorRow(
             name="request_limit_exceeded",
-            kind=Kind.RATE_LIMIT,
             cause=Cause.RATE,
             source=f"https://github.com/n8n-io/n8n/pull/38642 {_READ}; {_DATABRICKS}",
             status=_429,
@@ -73,22 +72,16 @@ WATSONX = hosted(
     errors=(
         ErrorRow(
             name="concurrency",
-            kind=Kind.RATE_LIMIT,
             cause=Cause.CONCURRENCY,
             source=_WATSONX_CODES,
             codes=frozenset({"consumption_limit_reached"}),
             text=("concurrent requests",),
         ),
         ErrorRow(
-            name="plan",
-            kind=Kind.QUOTA_EXHAUSTED,
-            cause=Cause.MONEY,
-            source=_WATSONX_CODES,
-            codes=frozenset({"consumption_limit_reached", "token_quota_reached"}),
+            "plan", Cause.MONEY, _WATSONX_CODES, codes=frozenset({"consumption_limit_reached", "token_quota_reached"})
         ),
         ErrorRow(
             name="rate_limit_reached",
-            kind=Kind.RATE_LIMIT,
             cause=Cause.RATE,
             source=f"https://github.com/langflow-ai/openrag/issues/615 {_READ}",
             codes=frozenset({"rate_limit_reached_requests"}),
@@ -114,23 +107,15 @@ GITHUB_COPILOT = hosted(
     errors=(
         ErrorRow(
             name="quota",
-            kind=Kind.QUOTA_EXHAUSTED,
             cause=Cause.MONEY,
             source=_COPILOT,
             codes=frozenset(
                 {"quota_exceeded", "free_quota_exceeded", "overage_limit_reached", "billing_not_configured"}
             ),
         ),
-        ErrorRow(
-            name="overloaded",
-            kind=Kind.OVERLOADED,
-            cause=Cause.OTHERS_CAPACITY,
-            source=_COPILOT,
-            codes=frozenset({"model_overloaded"}),
-        ),
+        ErrorRow("overloaded", Cause.OTHERS_CAPACITY, _COPILOT, codes=frozenset({"model_overloaded"})),
         ErrorRow(
             name="rate_limited",
-            kind=Kind.RATE_LIMIT,
             cause=Cause.RATE,
             source=f"{_COPILOT} (each code may end in a colon and the plan)",
             codes=frozenset(
@@ -139,7 +124,6 @@ GITHUB_COPILOT = hosted(
         ),
         ErrorRow(
             name="upstream",
-            kind=Kind.OVERLOADED,
             cause=Cause.OTHERS_CAPACITY,
             source=f"{_COPILOT} (503: the upstream provider's limit)",
             status=frozenset({503}),

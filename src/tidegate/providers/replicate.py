@@ -5,7 +5,7 @@ Source: captures replicate-200-get, replicate-429-burst (PROVIDERS.md section 16
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 
@@ -21,13 +21,7 @@ REPLICATE = Provider(
         Endpoint("/v1/deployments/{+model}/predictions"),
     ),
     credential=("authorization",),
-    charging=Charging(
-        tokens="nothing",
-        input_tokens="nothing",
-        output_tokens="nothing",
-        produced="nothing",
-        source=f"{_FACTS}: requests are all that is counted",
-    ),
+    charging=Charging("nothing", "nothing", "nothing", "nothing", source=f"{_FACTS}: requests are all that is counted"),
     headers=(
         HeaderRow(
             name="requests-minute",
@@ -45,7 +39,6 @@ REPLICATE = Provider(
     errors=(
         ErrorRow(
             name="throttled",
-            kind=Kind.RATE_LIMIT,
             cause=Cause.RATE,
             source="capture replicate-429-burst (6 a minute while there is little credit)",
             status=frozenset({429}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 
@@ -37,19 +37,12 @@ SAMBANOVA = Provider(
     errors=(
         ErrorRow(
             name="per_day",
-            kind=Kind.DAILY_LIMIT,
             cause=Cause.DAY,
             source=f"{_DOCS}: RPD and TPD; the words [unv]",
             status=frozenset({429}),
             text=("requests per day", "tokens per day"),
         ),
-        ErrorRow(
-            name="rate_limit",
-            kind=Kind.RATE_LIMIT,
-            cause=Cause.RATE,
-            source=f"{_DOCS}: 429",
-            status=frozenset({429}),
-        ),
+        ErrorRow("rate_limit", Cause.RATE, f"{_DOCS}: 429", status=frozenset({429})),
     ),
     common_errors=COMMON_ERRORS,
 )

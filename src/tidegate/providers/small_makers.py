@@ -5,7 +5,7 @@ None announces a quota. Voyage and AI21 keep it by model. Jina keeps it by API a
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import endpoints
 from tidegate.providers._schema import Endpoint, ErrorRow
 from tidegate.providers.compatible import EVERY_DIALECT, hosted
@@ -38,7 +38,6 @@ JINA = hosted(
     errors=(
         ErrorRow(
             name="concurrency",
-            kind=Kind.RATE_LIMIT,
             cause=Cause.CONCURRENCY,
             source=f"{_JINA}; the code as its users receive it",
             status=_429,
@@ -46,7 +45,6 @@ JINA = hosted(
         ),
         ErrorRow(
             name="rate",
-            kind=Kind.RATE_LIMIT,
             cause=Cause.RATE,
             source=f"{_JINA}; the code as its users receive it",
             status=_429,

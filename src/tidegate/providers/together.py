@@ -6,7 +6,7 @@ The rate is dynamic: about twice the last hour's successes, and never below 60 a
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
@@ -45,14 +45,12 @@ HEADERS = (
 ERRORS = (
     ErrorRow(
         name="dynamic",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source=f"{_DOCS}; capture together-429-dynamic",
         codes=frozenset({"dynamic_request_limited", "dynamic_token_limited"}),
     ),
     ErrorRow(
         name="below_the_rate",
-        kind=Kind.OVERLOADED,
         cause=Cause.OTHERS_CAPACITY,
         source=f"{_DOCS}: 503 at or below the dynamic rate; capture together-503-capacity",
         status=frozenset({503}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause, Kind
+from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, MINUTE, Part, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 
@@ -23,7 +23,6 @@ HEADERS = (
 ERRORS = (
     ErrorRow(
         name="credits",
-        kind=Kind.QUOTA_EXHAUSTED,
         cause=Cause.MONEY,
         source="capture xai-429-credits (continue issue 10373)",
         status=frozenset({403, 429}),
@@ -31,14 +30,12 @@ ERRORS = (
     ),
     ErrorRow(
         name="rate_limit",
-        kind=Kind.RATE_LIMIT,
         cause=Cause.RATE,
         source="capture xai-429-tokens (cline issue 4826): what was used, of the limit; not the request's size",
         status=frozenset({429}),
     ),
     ErrorRow(
         name="wrong_key",
-        kind=Kind.PERMANENT,
         cause=Cause.AUTH,
         source="PROVIDERS.md section 6 (400 with `error` as a string; the words [unv])",
         status=frozenset({400}),
