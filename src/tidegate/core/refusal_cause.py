@@ -294,11 +294,14 @@ class RefusalCause:
         return self._best_slots(self._known(now), self._overtakers(now))[1]
 
     def is_stray(self, in_flight: int, now: float) -> bool:
-        """Return whether as many slots explain more outcomes than fewer slots do, the newest refusal included.
+        """Return whether at least `in_flight` slots explain more outcomes than fewer slots do.
 
-        Stray refusals may take as long as answers. To take that for delays would let few slots explain all of them.
+        Stray refusals may take as long as answers. To take that for delays would let few slots explain all of them. No
+        refusal of a lone call is stray, and none where slots leave many refusals unexplained: that would be a rate.
         """
-        return self._best_slots(self._known(now), (), delayed=False, beyond=True)[1] >= in_flight
+        known = self._known(now)
+        unexplained, number = self._best_slots(known, (), delayed=False, beyond=True)
+        return number >= in_flight > 1 and unexplained <= MOST_RANDOM * len(known)
 
     def slots_explain(self, now: float) -> bool:
         """Return whether a number of slots explains all outcomes."""
