@@ -40,6 +40,15 @@ def ledger_of(budget: Budget, stages: int = 1) -> BudgetLedger:
     return BudgetLedger(budget, [EarlierSpend()] * stages, [0] * (stages - 1), TokenTotals())
 
 
+def start_all(ledger: BudgetLedger) -> int:
+    """Start rows until no further one may start; return their number."""
+    count = 0
+    while ledger.may_start:
+        ledger.start_row()
+        count += 1
+    return count
+
+
 def played(
     budget: float, cost: Callable[[random.Random], float], slots: int, seed: int, judge: float = 0.0, rows: int = 1_000
 ) -> tuple[float, int, int, float]:
@@ -111,11 +120,7 @@ def test_dear_rows_after_cheap_ones_reserve_what_the_last_64_have_cost() -> None
         assert ledger.may_start
         ledger.start_row()
         ledger.end_task(spent(cost), answered=True)
-    started = 0
-    while ledger.may_start:
-        ledger.start_row()
-        started += 1
-    assert started == (20_000 - 1_000 - 6_400) // 100
+    assert start_all(ledger) == (20_000 - 1_000 - 6_400) // 100
 
 
 def test_a_spread_of_costs_is_reserved_by_two_deviations() -> None:
@@ -123,12 +128,8 @@ def test_a_spread_of_costs_is_reserved_by_two_deviations() -> None:
     for cost in [800, 1_200] * 32:
         ledger.start_row()
         ledger.end_task(spent(cost), answered=True)
-    started = 0
-    while ledger.may_start:
-        ledger.start_row()
-        started += 1
     # A mean of 1,000, and twice the deviation of 200.
-    assert started == 36_000 // 1_404
+    assert start_all(ledger) == 36_000 // 1_404
 
 
 def test_judgements_are_reserved_with_their_rows() -> None:

@@ -32,7 +32,7 @@ ENDINGS = (OK, OK, OK, ERROR, PARKED, INVALID)
 scores = st.floats(allow_nan=False, allow_infinity=False)
 
 
-async def agrees(store: Store, experiment_id: int) -> None:
+async def assert_agrees(store: Store, experiment_id: int) -> None:
     """Compare the tally with what the results themselves tell, and with a tally that is built from them."""
     kept = (await store.tallies([experiment_id]))[experiment_id]
     counts, found = await store.counts(experiment_id), await store.scores(experiment_id)
@@ -121,7 +121,7 @@ async def claim(store: Store) -> Claim:
 async def test_tally_follows_every_batch(store: Store, claim: Claim, seed: int) -> None:
     for step in range(15):
         await store.write(drawn(100 * seed + step, claim))  # type: ignore[arg-type]
-        await agrees(store, claim.experiment_id)
+        await assert_agrees(store, claim.experiment_id)
 
 
 async def test_batches_of_two_replicas_miss_nothing_of_each_other(store: Store, other: Store, claim: Claim) -> None:
@@ -130,7 +130,7 @@ async def test_batches_of_two_replicas_miss_nothing_of_each_other(store: Store, 
     await asyncio.gather(
         *(one.write(batch) for batch in batches for one in (store, other))  # type: ignore[arg-type]
     )
-    await agrees(store, claim.experiment_id)
+    await assert_agrees(store, claim.experiment_id)
 
 
 async def test_refused_batch_changes_no_tally(store: Store, other: Store, claim: Claim, place: Place) -> None:
@@ -151,7 +151,7 @@ async def test_results_without_a_tally_are_counted_by_a_build(store: Store, clai
     assert await store.build_tally(claim.experiment_id)
     assert not await store.build_tally(claim.experiment_id)
     await store.write([judged(claim, 0)])
-    await agrees(store, claim.experiment_id)
+    await assert_agrees(store, claim.experiment_id)
     assert not await store.build_tally(999)
 
 

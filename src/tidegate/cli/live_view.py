@@ -1,4 +1,4 @@
-"""What is drawn on a terminal while programs run: the last row of `tidegate run`, and `tidegate status --watch`.
+"""Live view on a terminal while programs run: the last row of `tidegate run`, and `tidegate status --watch`.
 
 Theory of operation. For the row, those above the last one become the scroll region (DECSTBM; apt shows its progress
 so). The program's output scrolls only there. Each update saves the cursor, moves down, writes, and restores the cursor,

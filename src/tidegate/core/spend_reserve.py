@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tidegate.core.token_totals import NANO, TokenTotals
+
 RECENT = 64
 """Jobs of a stage whose costs are remembered. Raising it follows a change of the costs later. Chosen: the standard
 deviation of 64 costs is right within a tenth."""
@@ -18,6 +20,11 @@ deviation of 64 costs is right within a tenth."""
 DEVIATIONS = 2.0
 """Standard deviations above the mean that a job reserves. Raising it starts fewer rows at once near the end of a
 budget. Measured (`tests/runner/test_budget.py`): with 2, no run exceeds its budget by 5 % and by a row."""
+
+
+def budget_amount(name: str, tokens: TokenTotals) -> float:
+    """Return what tokens cost a budget: dollars where its name is `usd`, else the number of tokens."""
+    return tokens.nanodollars * NANO if name == "usd" else float(tokens.input_tokens + tokens.output_tokens)
 
 
 class RecentCosts:

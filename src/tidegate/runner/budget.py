@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidegate.core.spend_reserve import RecentCosts, StageReserve, rows_within
-from tidegate.core.token_totals import NANO, TokenTotals, dollars
+from tidegate.core.spend_reserve import RecentCosts, StageReserve, budget_amount, rows_within
+from tidegate.core.token_totals import TokenTotals, dollars
 from tidegate.errors import require
 from tidegate.runner.item import TASK
 
@@ -90,8 +90,8 @@ class BudgetLedger:
         self._ended = [(each.tokens, each.items) for each in earlier]
         self._limits: dict[str, SpendLimit] = {}
         for name, amount in budget.stored().items():
-            spent = _amount(name, other) + sum(_amount(name, each.tokens) for each in earlier)
-            costs = [RecentCosts(_amount(name, tokens) for tokens in each.last) for each in earlier]
+            spent = budget_amount(name, other) + sum(budget_amount(name, each.tokens) for each in earlier)
+            costs = [RecentCosts(budget_amount(name, tokens) for tokens in each.last) for each in earlier]
             self._limits[name] = SpendLimit(float(amount), spent, costs)
 
     @property
@@ -158,7 +158,7 @@ class BudgetLedger:
         total, count = self._ended[stage]
         self._ended[stage] = total.plus(tokens), count + 1
         for name, limit in self._limits.items():
-            amount = _amount(name, tokens)
+            amount = budget_amount(name, tokens)
             limit.spent += amount
             limit.costs[stage].add(amount)
 
@@ -189,8 +189,4 @@ def budget_options(reason: str) -> list[str]:
 
 def amounts(budget: Budget, tokens: TokenTotals) -> dict[str, float]:
     """Return what was spent of each amount that the budget names."""
-    return {name: _amount(name, tokens) for name in budget.stored()}
-
-
-def _amount(name: str, tokens: TokenTotals) -> float:
-    return tokens.nanodollars * NANO if name == "usd" else float(tokens.input_tokens + tokens.output_tokens)
+    return {name: budget_amount(name, tokens) for name in budget.stored()}

@@ -13,8 +13,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, insert, select, update
 
-from tidegate.core.spend_reserve import RECENT, RecentCosts, StageReserve, rows_within
-from tidegate.core.token_totals import NANO, TokenTotals
+from tidegate.core.spend_reserve import RECENT, RecentCosts, StageReserve, budget_amount, rows_within
+from tidegate.core.token_totals import TokenTotals, added
 from tidegate.storage import tally_table, usages
 from tidegate.storage.json_codec import decoded
 from tidegate.storage.records import BudgetEnd
@@ -64,10 +64,10 @@ def fit(
     this = and_(chunk.experiment_id == experiment_id, chunk.first == first.first)
     for name, amount in budget.items():
         known = [_reserve(connection, experiment_id, name, stage, tallies, ahead) for stage in names]
-        wanted = rows_within(amount, sum(_amount(name, tokens) for tokens in spent.values()), known, wanted)
+        wanted = rows_within(amount, sum(budget_amount(name, tokens) for tokens in spent.values()), known, wanted)
         if not wanted:
             idle = not any(stage.under_way for stage in known)
-            return BudgetEnd(_sum(spent)) if idle else None
+            return BudgetEnd(added(spent.values())) if idle else None
     rows = max(1, wanted // repetitions)
     if rows < size:
         middle = first.first + rows
@@ -86,19 +86,8 @@ def _reserve(
     measured = tallies[stage].items if stage in tallies else 0
     unjudged = max(0, answered - measured) if stage != TASKS else 0
     last = usages.last_spent(connection, experiment_id, stage, RECENT)
-    costs = RecentCosts(_amount(name, tokens) for tokens in last)
+    costs = RecentCosts(budget_amount(name, tokens) for tokens in last)
     return StageReserve(ahead + unjudged, measured, costs.reserve)
-
-
-def _amount(name: str, tokens: TokenTotals) -> float:
-    return tokens.nanodollars * NANO if name == "usd" else float(tokens.input_tokens + tokens.output_tokens)
-
-
-def _sum(spent: Mapping[str, TokenTotals]) -> TokenTotals:
-    total = TokenTotals()
-    for each in spent.values():
-        total = total.plus(each)
-    return total
 
 
 def _spend(experiment_id: int) -> Any:
