@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import httpx
@@ -78,7 +79,8 @@ def test_a_cell_counts_what_happened_since_its_start() -> None:
         totals = totals_since(before, read_keys())
         (state,) = totals.used
         line = final_text(totals, state, 61.0)
-        assert line == (
+        # On a slow machine units come back between two calls.
+        assert re.sub("9[789]|100(?= of)", "97", line) == (
             "tidegate  2 calls, 2 answered, 0 given up, 0 refusals retried, in 1:01 · 97 of 100 requests/min left · "
             f"{state.key.provider} <b>m</b>"
         )
@@ -86,10 +88,9 @@ def test_a_cell_counts_what_happened_since_its_start() -> None:
         assert "<b>" not in DisplayedText((line,))._repr_html_()
         shown = list(board_lines(read_keys()))
         assert shown[0] == str(state.key)
-        assert shown[2:] == [
-            "  3 calls, 3 answered, 0 given up, 0 refusals retried",
-            "  97 of 100 requests/min left (stated)",
-        ]
+        assert len(shown) == 4
+        assert shown[2] == "  3 calls, 3 answered, 0 given up, 0 refusals retried"
+        assert re.fullmatch("  (9[789]|100) of 100 requests/min left [(]stated[)]", shown[3])
 
 
 @pytest.mark.parametrize(("handed_back", "text"), [(0, "2 refusals retried"), (1, "3 refusals, 2 of them retried")])
