@@ -15,11 +15,11 @@ from tests.cli.experiment.commands import Place
 ROWS, BODY = 1_000, 8_000
 """Eight megabytes of rows, and as many of answers."""
 
-PAGE = 25
-"""Runs an export reads at once: four hundred kilobytes."""
+PAGE = 10
+"""Runs an export reads at once: 160 kilobytes."""
 
 HELD = 3.5e6
-"""Bytes that an export may hold: two pages and their texts, less than a quarter of what there is."""
+"""Bytes that an export may hold: some pages and their texts, less than a quarter of what there is."""
 
 EXPERIMENTS = 1_000
 
