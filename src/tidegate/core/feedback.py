@@ -310,7 +310,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     if hint and paced and pause is gates.pause and not permit.beyond and outcome.cause is not Cause.SLOPE:
         let_in = gates.counts.attempts - gates.counts.refused
         wait = gates.hints.seconds(hint, permit.sent_at, now, let_in, gates.pause.grace, new_wave)
-        tried, hint = wait < hint, wait or None
+        tried, hint = now + wait < gates.hints.ends, wait or None
         gates.pacer.timed = gates.hints.counts_down
         span = gates.hints.span(stated) if hint else None
     elif hint and gate:

@@ -113,6 +113,10 @@ class HintTrust:
             self._begun = sent_at, hint
         else:
             wait = self._compare(hint, sent_at)
+            latest = self.ends - now
+            if self.counts_down and wait == hint and hint - rounding_of(hint) < latest < hint:
+                # Both hints are rounded up. They agree on an instant that the earlier one bounds more closely.
+                wait = hint = latest
         self._until, self.ends = now + wait, now + hint
         return wait
 
