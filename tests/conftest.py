@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import tidegate
+from tests.effort import effort
 from tidegate import redaction
 from tidegate.admission import key_hook
 from tidegate.framework_timeouts import patch
@@ -24,7 +25,12 @@ from tidegate.transports.table import TRANSPORTS
 
 # A drawn example may take as long as a slow machine needs, and is the same each time.
 settings.register_profile(
-    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
+    "tests",
+    max_examples=effort(30, 100),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
 )
 settings.load_profile("tests")
 

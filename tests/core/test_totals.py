@@ -9,6 +9,7 @@ import pytest
 
 from tests.core.scene import Caller, Scene
 from tests.core.values import INVALID, KEY, OK, OUTAGE, refusal
+from tests.effort import effort
 from tidegate.admission import key_hook
 from tidegate.core.exchange import Ending
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
@@ -86,7 +87,7 @@ class Books:
                 self.ends["failed"] += 1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(effort(4, 12)))
 def test_snapshot_of_a_key_with_calls_of_every_kind_adds_up(seed: int) -> None:
     scene = Scene()
     books = Books(scene, seed)

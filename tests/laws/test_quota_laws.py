@@ -44,7 +44,8 @@ def test_no_request_overdraws_a_bucket_once_it_is_known(
 ) -> None:
     played = play((limit,), made, facts)
     assert len(refused_knowingly(played)) <= gone_unknown(played, made)
-    assert sum(not attempt.admitted for attempt in played.attempts) <= played.settings.start_concurrency
+    # A refused attempt leaves its slot to another one, which goes before an answer tells the quota.
+    assert sum(not attempt.admitted for attempt in played.attempts) <= 2 * played.settings.start_concurrency
 
 
 @given(buckets(lowest=100, highest=200), callers(most=300, stays=True), worlds)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url, text
 
+from tests.effort import effort
 from tests.storage.places import Place
 from tidegate.errors import StoreError
 from tidegate.storage import Store
@@ -43,7 +44,7 @@ async def cancelled_after(turns: int, call: Coroutine[Any, Any, Any]) -> None:
 async def test_a_call_that_is_cancelled_at_any_turn_gives_its_connection_back(
     place: Place, call: Callable[[Store], Coroutine[Any, Any, Any]]
 ) -> None:
-    for turns in range(TURNS):
+    for turns in range(0, TURNS, effort(4, 1)):
         store = await Store.open(place.url)
         await asyncio.gather(*(cancelled_after(turns, call(store)) for _ in range(3)))
         await store.close()

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
+from tests.effort import effort
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.storage.values import ERROR, OK, claimed, experiment, failure, judged, rows, run
 from tidegate.errors import NotStorable
@@ -85,7 +86,7 @@ special = [
 bodies = values | st.sampled_from(special)
 
 BOUNDED = settings(
-    max_examples=20,
+    max_examples=effort(6, 20),
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],

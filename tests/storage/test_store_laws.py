@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.effort import effort
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.storage.values import ERROR, INVALID, OK, PARKED, STALE, failure, judged, rows, run
 from tidegate.storage import Annotation, Claim, ExperimentRow, Status, Store, Toggle, claims
@@ -248,7 +249,7 @@ def long_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BOUNDED = settings(
-    max_examples=18,
+    max_examples=effort(6, 18),
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
