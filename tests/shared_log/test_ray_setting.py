@@ -48,6 +48,6 @@ def test_all_processes_name_a_credential_alike() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_the_cluster_is_named_by_doctor() -> None:
-    assert place_of("ray") == "the actor tidegate-log-v3 of the Ray cluster"
+    assert place_of("ray") == "the actor tidegate-log-v4 of the Ray cluster"
     said = sharing(tidegate.Settings(share="RAY")).text
-    assert said == "shared by all processes with this setting, through the actor tidegate-log-v3 of the Ray cluster"
+    assert said == "shared by all processes with this setting, through the actor tidegate-log-v4 of the Ray cluster"

@@ -25,7 +25,6 @@ from tidegate.admission import fork, key_hook, token_costs
 from tidegate.admission.account_queue import ModelQueue
 from tidegate.admission.accounts import AccountTable, SharingModels
 from tidegate.admission.blocked_loops import warn_of_blocking
-from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.listeners import Listener
 from tidegate.admission.rejection_log import log_begin, log_end
@@ -113,7 +112,6 @@ class KeyTable(CallTable):
         self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
         self._accounts = AccountTable(settings)
         self.suspension_table = SuspensionTable(settings, calendar)
-        self._executors = ExecutorTable()
         fork.register(self)
 
     @property
@@ -188,13 +186,10 @@ class KeyTable(CallTable):
             if queue is None:
                 return to_wake, None
             now = self._enter(queue)
-            executor = waiter.executor
-            if waiter.permit is None or (executor is not None and executor.stalled):
+            if waiter.permit is None:
                 to_wake = [each for each in queue.poll(waiter, now, out) if each is not waiter]
                 if queue.wait_log is not None and waiter.permit is None:
                     self._note_wait(queue, queue.waiting.count, now)
-            elif executor is not None:
-                executor.note_running(now)
             permit = queue.take(waiter)
             if permit is not None:
                 # The attempt starts now; the permit was given when another call settled.
@@ -265,7 +260,7 @@ class KeyTable(CallTable):
             now = self._enter(queue)
             silence = queue.admission.note_silent(permit, slow, now, self.draw(), out)
             self._note_wait(queue, queue.waiting.count, now)
-            return queue.pump(now, out, get_ident()), silence
+            return queue.pump(now, out), silence
 
         return self._step(step, lambda: Silence.UNKNOWN)
 
@@ -477,7 +472,6 @@ class KeyTable(CallTable):
         for queue in self._queues.values():
             queue.forget()
             queue.admission.forked()
-        self._executors.clear()
 
     def _queue_of(self, key: Key, window: float, now: float) -> KeyQueue:
         queue = self._queues.get(key)
@@ -492,12 +486,12 @@ class KeyTable(CallTable):
         account = self._accounts.of(key, window, now, self._seed_account)
         admission = self._seeded(key, window, now, account)
         queue: KeyQueue
-        if self._shared is not None and (shared := self._shared.queue(admission, account, self._executors)) is not None:
+        if self._shared is not None and (shared := self._shared.queue(admission, account)) is not None:
             queue = shared
         elif account is not None and isinstance(admission, ModelController):
-            queue = ModelQueue(admission, account.queue, self._executors)
+            queue = ModelQueue(admission, account.queue)
         else:
-            queue = KeyQueue(admission, self._executors)
+            queue = KeyQueue(admission)
         if self._shared is not None:
             queue.unshared_reason = self._shared.take_reason(key)
         if key_hook.on_new_queue is not None and (record := key_hook.on_new_queue(queue)) is not None:
@@ -670,7 +664,7 @@ class KeyTable(CallTable):
     def _pump(self, queue: KeyQueue | None, now: float, out: list[events.Event] | None) -> list[Waiter]:
         if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
             return []
-        return queue.pump(now, out, get_ident())
+        return queue.pump(now, out)
 
     def _note_rejection(
         self, key: Key, ended: KeyRejection | None, begun: KeyRejection | None, forgotten: bool = False

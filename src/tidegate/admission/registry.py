@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 from tidegate.admission import key_hook
 from tidegate.admission.arguments import checked_cost
 from tidegate.admission.drive import adrive, drive
-from tidegate.admission.executors import PATIENCE
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.key_table import KeyTable, today
 from tidegate.admission.listeners import next_call_number
@@ -30,7 +29,7 @@ from tidegate.admission.suspensions import (
     names_same,
     normalised,
 )
-from tidegate.admission.wait_queue import ReadyCallback, Waiter
+from tidegate.admission.wait_queue import UNTAKEN_SECONDS, ReadyCallback, Waiter
 from tidegate.core import events
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.saved_state import SavedKey, export, export_quotas
@@ -227,7 +226,7 @@ class RateLimitRegistry(KeyTable):
                 queue.ready_callbacks.setdefault(wake, ReadyCallback(wake))
             return to_wake, answer
 
-        return self._step(step, lambda: NotReady(self.clock() + PATIENCE, "queue", queued=True))
+        return self._step(step, lambda: NotReady(self.clock() + UNTAKEN_SECONDS, "queue", queued=True))
 
     def _admit_or_refuse(
         self, queue: KeyQueue, cost: Cost, now: float, out: list[events.Event] | None
@@ -236,7 +235,7 @@ class RateLimitRegistry(KeyTable):
         admission = queue.admission
         to_wake: list[Waiter] = []
         if queue.waiting.count or admission.untaken or queue.is_shared:
-            to_wake = queue.pump(now, out, threading.get_ident(), outside_waiters=1)
+            to_wake = queue.pump(now, out, outside_waiters=1)
         ready, gate = admission.ready_at(cost, now)
         stated = gate.startswith("quota") or ready <= admission.unavailability.stated_until
         head, rejection = queue.waiting.head(), admission.rejection

@@ -22,7 +22,6 @@ from weakref import WeakMethod
 
 from tidegate.admission.account_queue import ModelQueue
 from tidegate.admission.accounts import SharingModels
-from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import ExecutorGroup, Waiter
 from tidegate.core import events
@@ -401,19 +400,17 @@ class SharedKeys:
         found.key = key
         return found
 
-    def queue(
-        self, admission: AdmissionController, account: SharingModels | None, executors: ExecutorTable
-    ) -> KeyQueue | None:
+    def queue(self, admission: AdmissionController, account: SharingModels | None) -> KeyQueue | None:
         """Return the queue of a shared key; None for another one."""
         if not isinstance(admission, ReplicatedController):
             return None
         session = self._session_of(admission)
         queue: KeyQueue
         if account is None:
-            queue = SharedQueue(admission, session, self._carrier.kind, executors)
+            queue = SharedQueue(admission, session, self._carrier.kind)
         else:
             assert isinstance(admission, ReplicatedModel), "a key with an account has two levels"
-            queue = SharedModelQueue(admission, session, self._carrier.kind, account, executors)
+            queue = SharedModelQueue(admission, session, self._carrier.kind, account)
         session.queues.append(queue)
         return queue
 
@@ -543,13 +540,12 @@ class LoggedQueue(KeyQueue):
         group: ExecutorGroup,
         head: Waiter,
         ready: float,
-        probe_at: float,
         now: float,
         out: Out,
         to_wake: list[Waiter],
     ) -> bool:
         """Set the timer of the head's group, as the base class, for an earlier look where one is due."""
-        return super()._time_head(group, head, self.look_at(ready, self.gate, now), probe_at, now, out, to_wake)
+        return super()._time_head(group, head, self.look_at(ready, self.gate, now), now, out, to_wake)
 
 
 class SharedQueue(LoggedQueue):
@@ -557,10 +553,8 @@ class SharedQueue(LoggedQueue):
 
     __slots__ = ("_carrier", "_session")
 
-    def __init__(
-        self, admission: ReplicatedController, session: LogSession, carrier: str, executors: ExecutorTable
-    ) -> None:
-        super().__init__(admission, executors)
+    def __init__(self, admission: ReplicatedController, session: LogSession, carrier: str) -> None:
+        super().__init__(admission)
         self._session, self._carrier = session, carrier
 
     def close(self) -> None:
@@ -573,15 +567,8 @@ class SharedModelQueue(LoggedQueue, ModelQueue):
 
     __slots__ = ("_carrier", "_session")
 
-    def __init__(
-        self,
-        model: ReplicatedModel,
-        session: LogSession,
-        carrier: str,
-        account: SharingModels,
-        executors: ExecutorTable,
-    ) -> None:
-        ModelQueue.__init__(self, model, account.queue, executors)
+    def __init__(self, model: ReplicatedModel, session: LogSession, carrier: str, account: SharingModels) -> None:
+        ModelQueue.__init__(self, model, account.queue)
         self._session, self._carrier = session, carrier
 
     def close(self) -> None:

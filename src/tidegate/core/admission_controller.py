@@ -9,8 +9,6 @@ a list.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from tidegate.core import events
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
 from tidegate.core.cost_estimator import MAX_BELIEVED_TOKENS
@@ -35,9 +33,7 @@ class AdmissionController(LimiterState):
 
     __slots__ = ()
 
-    def admit(
-        self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False, call: int = 0
-    ) -> Permit:
+    def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
         """Take a slot, charge the quotas and return the permit; the caller has checked `ready_at` with the same cost.
 
         A call `beyond` the learned limits (its caller has checked `admits`) opens no slot and uses no pace. `call` is
@@ -51,13 +47,10 @@ class AdmissionController(LimiterState):
         probe = self.breaker.state is not CLOSED and self._probing(now, out)
         if self.pause.alone:
             self.pause.sent(now)
-        overcommits = bool(blocked or self.stalled_loops) and not beyond and self.overcommits(blocked, now)
         permit = self.permits_in_flight[self.order] = Permit(self, cost, self.order, now, probe, beyond)
         if not beyond:
             under_way = len(self.permits_in_flight)
-            if overcommits:
-                permit.overcommitted = permit.beyond = True
-            elif under_way >= self.concurrency.limit:
+            if under_way >= self.concurrency.limit:
                 self.concurrency.filled(under_way, now, waited)
             if self.pacer.active:
                 self.pacer.sent(now, waited)
@@ -103,15 +96,6 @@ class AdmissionController(LimiterState):
         self.breaker.abandoned(permit.probe, now)
         if self.rejection is not None:
             self.rejection.note_probe_lost(permit.order)
-
-    def release_probe(self, thread: int, now: float) -> None:
-        """Let another attempt be the breaker's probe, where the present probe runs on the blocked `thread`."""
-        if self.breaker.state is not BreakerState.HALF_OPEN:
-            return
-        for permit in self.permits_in_flight.values():
-            if permit.probe and permit.thread == thread:
-                permit.probe = False
-                self.breaker.abandoned(True, now)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         """Learn from the headers of an answer whose body is still streaming; `settle` follows at its end."""
@@ -208,7 +192,6 @@ class AdmissionController(LimiterState):
         for mirror in self.quotas.mirrors.values():
             mirror.used = 0.0
         self.permits_in_flight = {}
-        self.stalled_loops.clear()
         if self.breaker.state is BreakerState.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)
 
@@ -227,11 +210,7 @@ class AdmissionController(LimiterState):
         # In this order: an interrupt of the program between both leaves a permit that can still be settled.
         self.permits_in_flight.pop(permit.order, None)
         permit.settled = True
-        loop, permit.loop = permit.loop, None
-        if self.stalled_loops and all(each.loop is not loop for each in self.permits_in_flight.values()):
-            # The loop removes itself too, without the lock.
-            with suppress(ValueError):
-                self.stalled_loops.remove(loop)
+        permit.loop = None
 
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1

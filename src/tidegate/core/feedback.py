@@ -301,8 +301,6 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         # The mirror would let the next call go at once, as it did before.
         gate = ""
     paced = not gate and (outcome.cause in CUTTING or permit.beyond)
-    if permit.overcommitted and not gate:
-        gates.refuse_overcommit(now)
     tried, stated = False, hint or 0.0
     span: tuple[float, float] | None = None
     pause = gates.pause_for(gate, outcome.readings) if hint and (gate or paced) else gates.pause

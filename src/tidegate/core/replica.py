@@ -106,7 +106,7 @@ class Replica(LogMembership):
         for permit, serial in self.serials.items():
             tag = controller_of(permit).tag
             self.service.note_admitted(member, now)
-            self.tell(now, ReplicaEvent(EventKind.ADMITTED, tag, serial, cost=permit.cost, beyond=permit.beyond))
+            self.tell(now, ReplicaEvent(EventKind.ADMITTED, tag, serial, flag=permit.beyond, cost=permit.cost))
 
     def abandon(self, member: int, now: float) -> bool:
         """Abandon the attempts in flight of a member that is gone; return whether there were any."""
@@ -257,7 +257,7 @@ class Replica(LogMembership):
             if (self.member, serial) not in self.flights:
                 # A permit that is in no checkpoint keeps its identity: its holder settles it.
                 controller = controller_of(permit)
-                event = ReplicaEvent(EventKind.ADMITTED, controller.tag, serial, cost=permit.cost, beyond=permit.beyond)
+                event = ReplicaEvent(EventKind.ADMITTED, controller.tag, serial, flag=permit.beyond, cost=permit.cost)
                 controller.readmit(permit, event, anew.get(serial, now))
                 self.service.note_admitted(self.member, anew.get(serial, now))
                 self.fly(controller, permit, self.member, serial)

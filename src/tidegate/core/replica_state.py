@@ -179,7 +179,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
 }
 """Fields that hold instants, by class; a subclass names those of its bases too."""
 
-CONTROLLER: dict[str, Shape] = {"_began": AT, "overcommit_at": AT}
+CONTROLLER: dict[str, Shape] = {"_began": AT}
 """The fields of a controller that hold instants."""
 
 ACCOUNT = ("order", "pause", "quotas", "slow_start")
@@ -198,7 +198,6 @@ SHARED = (
     "hints",
     "latency_knee",
     "order",
-    "overcommit_at",
     "pacer",
     "pause",
     "permits_in_flight",
@@ -225,7 +224,6 @@ OWN = (
     "quotas",
     "refusal",
     "scarce",
-    "stalled_loops",
     "untaken",
     "used_at",
 )

@@ -263,21 +263,21 @@ class ModelController(AdmissionController):
         self.quotas = TwoLevelQuotas(account, default_window)
         account.models.append(self)
 
-    def ready_at(self, cost: Cost, now: float, blocked: int = 0) -> tuple[float, str]:
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """Return when `cost` may go, as the base class; no earlier than queued calls of other models that precede."""
-        ready, gate = super().ready_at(cost, now, blocked)
+        ready, gate = super().ready_at(cost, now)
         return self._after_account(ready, gate, now)
 
-    def admits(self, cost: Cost, now: float, probes: bool = True) -> tuple[float, str]:
+    def admits(self, cost: Cost, now: float, probes: bool = True, slots: bool = True) -> tuple[float, str]:
         """Return the same without inferred limits."""
-        ready, gate = super().admits(cost, now, probes)
-        return self._after_account(ready, gate, now)
+        ready, gate = super().admits(cost, now, probes, slots)
+        return self._after_account(ready, gate, now, slots)
 
-    def _after_account(self, ready: float, gate: str, now: float) -> tuple[float, str]:
+    def _after_account(self, ready: float, gate: str, now: float, slots: bool = True) -> tuple[float, str]:
         if ready == INFINITY:
             return ready, gate
         account = self.account
-        if account.slow_start is not None and account.in_flight >= account.slow_start.limit:
+        if slots and account.slow_start is not None and account.in_flight >= account.slow_start.limit:
             opens = account.slow_start.opens_at(now)
             if opens > ready:
                 ready, gate = opens, "concurrency"
@@ -290,12 +290,10 @@ class ModelController(AdmissionController):
             ready, gate = max(earlier, now + SOON), held_by
         return ready, gate
 
-    def admit(
-        self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False, call: int = 0
-    ) -> Permit:
+    def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
         """Admit a call, as the base class, under the next number of the account."""
         self.order = self.account.order
-        permit = super().admit(cost, now, waited, out, blocked, beyond, call)
+        permit = super().admit(cost, now, waited, out, beyond, call)
         self.account.order = self.order
         if self.account.slow_start is not None:
             under_way = self.account.in_flight

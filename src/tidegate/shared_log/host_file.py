@@ -22,7 +22,7 @@ from tidegate.shared_log.errors import CorruptLog
 
 MAGIC = int.from_bytes(b"tidelog\n", "little")
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Version of this layout and of the payloads; any change of either raises it. It is part of the file's name."""
 
 PAGE = 4096

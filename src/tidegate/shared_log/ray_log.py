@@ -24,7 +24,7 @@ from tidegate.shared_log.store_log import Answer, Ask, Limits
 RAY = "ray"
 """Value of the setting `share`, and the seed of its secret."""
 
-NAME, NAMESPACE = "tidegate-log-v3", "tidegate"
+NAME, NAMESPACE = "tidegate-log-v4", "tidegate"
 """Name of the actor, with a version that any change of `Ask`, `Answer` or the payloads raises."""
 
 TIME_LIMIT = 1.0

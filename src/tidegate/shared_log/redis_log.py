@@ -11,7 +11,7 @@ from tidegate.shared_log.errors import CorruptLog, Unshared
 from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, StoreCarrier, shown
 from tidegate.shared_log.store_log import BEGUN, ENTRIES, FULL, MAX_STATE, Answer, Ask, Stored, StoredState
 
-PROTOCOL = "v5"
+PROTOCOL = "v6"
 """Version of the script, the keys and the payloads; any change of these raises it."""
 
 MEMBERS = 64
