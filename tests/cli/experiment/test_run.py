@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.experiment.commands import Place
 from tests.cli.running import TIDEGATE, environ
+from tests.warm import warm_python
 
 
 def test_a_run_answers_and_judges_every_row_and_says_so(place: Place) -> None:
@@ -33,6 +34,7 @@ def test_the_database_is_where_the_option_or_the_variable_says(place: Place) -> 
 
 
 FAILING = """
+from tests.warm import warm_python
 from tidegate.runner import Experiment
 
 
@@ -237,7 +239,7 @@ def test_looking_for_a_database_makes_none(place: Place, command: str) -> None:
 
 def test_what_reads_the_output_may_be_gone(place: Place) -> None:
     place.doubles(3)
-    command = f"{shlex.join(TIDEGATE)} experiment run my_eval.py {{gone}}"
+    command = f"{shlex.join([*warm_python(), *TIDEGATE[1:]])} experiment run my_eval.py {{gone}}"
     for gone in ("| true; exit ${PIPESTATUS[0]}", "2> >(true)", "2> >(true) > >(true)"):
         words = ["bash", "-c", command.replace("{gone}", gone)]
         done = subprocess.run(words, env=environ(), cwd=place.path, capture_output=True, text=True)
