@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import math
 from array import array
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -124,22 +123,6 @@ def test_a_rejected_key_is_noted_with_its_cause_until_it_works_again(tmp_path: P
         ("rejected", Cause.DAY),
         ("accepted", Cause.NONE),
     ]
-
-
-def test_a_suspension_is_noted_when_the_program_begins_and_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
-    now = [1000.0]
-    calendar = datetime(2026, 1, 1, tzinfo=UTC)
-    registry = RateLimitRegistry(Settings(), clock=lambda: now[0], calendar=lambda: calendar)
-    registry.execute(KEY, lambda: 1)
-    now[0] = 1500.0
-    registry.suspend(KEY, seconds=600)
-    now[0] = 1600.0
-    registry.resume(KEY)
-    told = [(each.kind, each.at, each.after) for each in noted(tmp_path, "suspended", "resumed")]
-    assert told == [("suspended", 1500.0, pytest.approx(600.0)), ("resumed", 1600.0, 0.0)]
 
 
 def test_steady_answers_note_nothing(tmp_path: Path) -> None:

@@ -32,7 +32,6 @@ from tidegate.admission.rejection_log import log_begin, log_end
 from tidegate.admission.resources import measure
 from tidegate.admission.shared_keys import SharedKeys
 from tidegate.admission.steps import CallTable, nothing
-from tidegate.admission.suspensions import SuspensionTable
 from tidegate.admission.wait_log import WaitLog
 from tidegate.admission.wait_queue import UNPRICED, Waiter
 from tidegate.core import events, saved_state
@@ -43,7 +42,7 @@ from tidegate.core.rejection import KeyRejection, in_force
 from tidegate.core.safe_capacity import ABANDONED
 from tidegate.core.snapshot import QueueForecast, RegistrySnapshot, queue_forecast
 from tidegate.core.two_levels import AccountController, ModelController
-from tidegate.core.values import INFINITY, OK, REFUSED, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.values import INFINITY, OK, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
@@ -112,7 +111,6 @@ class KeyTable(CallTable):
         )
         self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
         self._accounts = AccountTable(settings)
-        self.suspension_table = SuspensionTable(settings, calendar)
         self._executors = ExecutorTable()
         fork.register(self)
 
@@ -471,7 +469,6 @@ class KeyTable(CallTable):
         self._stepping = False
         if self._shared is not None:
             self._shared.after_fork()
-        self.suspension_table.renew_locks()
         self._deferred.clear()
         self._listeners.pending.clear()
         for queue in self._queues.values():
@@ -626,8 +623,6 @@ class KeyTable(CallTable):
                 self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
             if outcome.kind is not OK:
                 self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
-                if self.settings.suspend_models and outcome.kind in REFUSED:
-                    self._records.append(partial(self.suspension_table.note_refusal, permit.key, outcome))
         if rejoin is None or rejoin.queue is None or permit.state.aside:
             return self._pump(queue, now, out)
         to_wake: list[Waiter] = []
