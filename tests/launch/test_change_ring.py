@@ -19,6 +19,7 @@ from tidegate.core.values import Cause, Cost, Key, Kind, Outcome
 from tidegate.launch.change_ring import CELLS, RECORDS, RING_BYTES, ChangeRing, KeyChange, read_changes
 from tidegate.launch.counter_row import CARRIERS, FATES, GROUPS, refusal_counter
 from tidegate.launch.shared_counters import CounterFile
+from tidegate.launch.shared_file import VERSION
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
 from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
@@ -182,7 +183,8 @@ def test_a_file_of_an_older_version_is_told_as_unreadable_beside_the_others(tmp_
     (tmp_path / path.name.replace("-0-", "-1-")).write_bytes(gzip.decompress(V3.read_bytes()))
     seen = Folder(tmp_path, onlooker=True).totals()
     assert seen.calls == 1
-    assert list(seen.unreadable.values()) == ["it has version 3 of the format, and this tidegate reads version 5"]
+    why = f"it has version 3 of the format, and this tidegate reads version {VERSION}"
+    assert list(seen.unreadable.values()) == [why]
 
 
 @pytest.mark.parametrize("limit", [math.nan, math.inf, 0.0, -1.0])
