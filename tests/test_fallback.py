@@ -13,6 +13,7 @@ import pytest
 
 import tidegate
 from tidegate import fallbacks
+from tidegate.admission import drive
 from tidegate.admission.handoff import hand_off
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.fallbacks import Answered, Choice, Fallback, fallback
@@ -79,7 +80,7 @@ class VirtualWaits:
 @pytest.fixture
 def virtual(monkeypatch: pytest.MonkeyPatch) -> VirtualWaits:
     waits = VirtualWaits()
-    monkeypatch.setattr(fallbacks, "ThreadWaker", lambda: waits)
+    monkeypatch.setattr(drive, "ThreadWaker", lambda: waits)
     return waits
 
 
