@@ -111,17 +111,6 @@ class Answered(NamedTuple, Generic[T_co]):
     passed_over: tuple[PassedOver, ...]
 
 
-class _Closed(NamedTuple):
-    """Reason for which a choice was passed over, and the monotonic instant at which it opens (infinity: unknown).
-
-    A choice that `rests` until then is not asked before.
-    """
-
-    reason: str
-    until: float
-    rests: bool = False
-
-
 Chosen: TypeAlias = tuple[int, Permit | None]
 """Choice to take, by its position, and its permit if there is one."""
 
@@ -253,7 +242,9 @@ class _FallbackCall(GovernedCall):
         self._fallback = fallback
         self._submit = partial(submit, governor)
         self._args = args
-        self._closed: dict[int, _Closed] = {}
+        self._closed: dict[int, PassedOver] = {}
+        # When a choice may be asked again that this call was refused by; infinity: never.
+        self._rests_until: dict[int, float] = {}
         self._failures: dict[int, AttemptResult] = {}
         self._refusals = self._answering = 0
         self.handoff = current_handoff()
@@ -298,7 +289,7 @@ class _FallbackCall(GovernedCall):
         if ended.ending is Ending.ANSWERED and self.handoff is not None:
             self.handoff.note_answered_by(fallback.answered_by(position))
         name, key = fallback._choices[position].name, fallback._keys[position]
-        return Answered(attempt.response, name, key, self._passed_over())
+        return Answered(attempt.response, name, key, self._passed_over)
 
     def _dialogue(self, waker: Waker) -> Flow:
         attempt = None
@@ -318,9 +309,6 @@ class _FallbackCall(GovernedCall):
                 until = self.deadline
                 if line.may_ask(waker):
                     found = self._look(now)
-                    if isinstance(found, float):
-                        # The call must be woken: it asks again, and leaves one callback for the whole line.
-                        found = self._look(now, line.wake)
                     if not isinstance(found, float):
                         return found
                     until = min(found, until)
@@ -360,7 +348,8 @@ class _FallbackCall(GovernedCall):
             # The attempt with the handed permit came back without a wait; the next one waits in the key's own queue.
             permit = None
         self._failures[position] = attempt
-        self._closed[position] = _Closed(reason, self._opens_after(reason, outcome), rests=True)
+        opens = self._rests_until[position] = self._opens_after(reason, outcome)
+        self._pass_over(position, reason, opens)
         return None
 
     def _give_up(self) -> Steps[ExchangeResult]:
@@ -378,38 +367,38 @@ class _FallbackCall(GovernedCall):
                 key=error.key, waited=waited, max_wait=most, gate=error.gate, opens_in=error.opens_in
             )
         if error is not None:
-            passed = ", ".join(f"{each.choice}: {each.reason}" for each in self._passed_over())
+            passed = ", ".join(f"{each.choice}: {each.reason}" for each in self._passed_over)
             add_note(error, f"tidegate: fallback given up: no choice opens in time; passed over {passed}")
         return ExchangeResult(Ending.GIVEN_UP, failure._replace(error=error), 0.0)
 
-    def _look(self, now: float, wake: Callable[[], object] | None = None) -> Chosen | float | None:
+    def _look(self, now: float) -> Chosen | float | None:
         """Return the first choice that is open; else the instant to look again; None if none opens in time.
 
-        With `wake`, a change at some key calls it; infinity stands for such a change. A key that other calls wait for
-        admits nobody past them: where no choice is open, the call joins the queue of the first such key.
+        A change at a key that is closed wakes the line; infinity stands for such a change. A key that other calls wait
+        for admits nobody past them: where no choice is open, the call joins the queue of the first such key.
         """
         fallback, again, hopeless, joinable = self._fallback, INFINITY, True, -1
         for position in self._order:
-            key, closed = fallback._keys[position], self._closed.get(position)
-            if closed is not None and closed.rests and closed.until > now:
-                again = min(again, closed.until)
-                hopeless = hopeless and (closed.until > self.deadline or closed.until == INFINITY)
+            key, opens = fallback._keys[position], self._rests_until.get(position, now)
+            if opens > now:
+                again = min(again, opens)
+                hopeless = hopeless and (opens > self.deadline or opens == INFINITY)
                 continue
             if key is None:
                 return position, None
             permit = self.handoff.take(self._governor, key) if self.handoff is not None else None
-            answer = permit or self._governor.try_admit(key, fallback._costs[position], wake=wake)
+            answer = permit or self._governor.try_admit(key, fallback._costs[position], wake=fallback._line.wake)
             if not isinstance(answer, NotReady):
                 return position, answer
             last = answer.rejection or self._governor.unavailable(key).last
             reason = _reason_of_gate(answer.gate, last)
             if reason not in fallback._on:
                 return position, None
+            opens = INFINITY if reason == "money" else answer.ready_at
+            self._pass_over(position, reason, opens)
             if reason == "money":
-                self._closed[position] = _Closed(reason, INFINITY, rests=True)
+                self._rests_until[position] = INFINITY
                 continue
-            opens = answer.ready_at
-            self._closed[position] = _Closed(reason, opens)
             again = min(again, opens)
             hopeless = hopeless and answer.stated and opens > self.deadline
             if answer.queued and reason == "rate" and joinable < 0:
@@ -431,17 +420,15 @@ class _FallbackCall(GovernedCall):
         self._refusals += 1
         return now + full_jitter(self._refusals, given.backoff_base, given.backoff_cap, self._governor.draw())
 
+    def _pass_over(self, position: int, reason: str, opens: float) -> None:
+        """Note why a choice is passed over, and the instant at which it opens (infinity: unknown)."""
+        until = None if opens == INFINITY else datetime.now(UTC) + timedelta(seconds=opens - self.now())
+        name, key = self._fallback._choices[position].name, self._fallback._keys[position]
+        self._closed[position] = PassedOver(name, key, reason, until)
+
+    @property
     def _passed_over(self) -> tuple[PassedOver, ...]:
-        fallback, now, today = self._fallback, self.now(), datetime.now(UTC)
-        return tuple(
-            PassedOver(
-                fallback._choices[position].name,
-                fallback._keys[position],
-                closed.reason,
-                None if closed.until == INFINITY else today + timedelta(seconds=closed.until - now),
-            )
-            for position, closed in sorted(self._closed.items())
-        )
+        return tuple(self._closed[position] for position in sorted(self._closed))
 
 
 def _reason_of(error: Exception | None, handoff: PermitHandoff) -> tuple[Outcome, str]:
