@@ -489,14 +489,12 @@ class KeyTable(CallTable):
         account = self._accounts.of(key, window, now, self._seed_account)
         admission = self._seeded(key, window, now, account)
         queue: KeyQueue
-        if self._shared is not None and (shared := self._shared.queue(admission, account, self._executors)) is not None:
-            queue = shared
-        elif account is not None and isinstance(admission, ModelController):
+        if account is not None and isinstance(admission, ModelController):
             queue = ModelQueue(admission, account.queue, self._executors)
         else:
             queue = KeyQueue(admission, self._executors)
         if self._shared is not None:
-            queue.unshared_reason = self._shared.take_reason(key)
+            self._shared.attach(queue)
         if key_hook.on_new_queue is not None and (record := key_hook.on_new_queue(queue)) is not None:
             self._records.append(record)
         if account is not None:

@@ -242,7 +242,7 @@ class RateLimitRegistry(KeyTable):
             return to_wake, permit
         queue.note_asked(cost, refusal.ready_at, refusal.gate, now)
         # Permits that other calls do not take are taken back then.
-        refusal.ready_at = min(queue.look_at(refusal.ready_at, refusal.gate, now), queue.next_reclaim_at(now))
+        refusal.ready_at = min(admission.look_at(refusal.ready_at, refusal.gate, now), queue.next_reclaim_at(now))
         return to_wake, refusal
 
     def unavailable(self, key: Key) -> KeyOutage:

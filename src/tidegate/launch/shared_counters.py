@@ -284,7 +284,7 @@ class SharedKeyCounts(KeyCounts):
         if slots != self.integers[_SLOTS]:
             self.integers[_SLOTS] = slots
             self._note_slots(slots, now)
-        members = self._queue.members
+        members = self._queue.sharing.members
         if members != self.integers[_MEMBERS]:
             self._note_members(members, now)
         self._doubles[CHANGED_AT] = now
