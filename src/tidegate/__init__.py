@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from tidegate.pool import map as map
     from tidegate.providers import ModelPrice as ModelPrice
     from tidegate.providers import register_price as register_price
-    from tidegate.requeue import after_failure as after_failure
     from tidegate.settings import Settings as Settings
+    from tidegate.suspensions import Suspensions as Suspensions
+    from tidegate.suspensions import after_failure as after_failure
 
 
 _HOMES = {
@@ -67,7 +68,8 @@ _HOMES = {
     "RateLimitRegistry": "tidegate.admission.registry",
     "RowResult": "tidegate.pool",
     "Settings": "tidegate.settings",
-    "after_failure": "tidegate.requeue",
+    "Suspensions": "tidegate.suspensions",
+    "after_failure": "tidegate.suspensions",
     "audit": "tidegate.admission.audit",
     "classify": "tidegate.classification",
     "disabled": "tidegate.admission.context",

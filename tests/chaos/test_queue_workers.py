@@ -62,9 +62,8 @@ def workers(path: Path, url: str, governed: bool) -> Iterator[list[subprocess.Po
         "GOVERNED": "yes" if governed else "no",
         "TIDEGATE_STATUS": "off",
         "TIDEGATE_SHARE": str(path / "share"),
-        "TIDEGATE_SUSPENSIONS": str(path / "suspensions.sqlite"),
-        "TIDEGATE_SUSPEND_MODELS": queue_worker.TARGET,
-        "TIDEGATE_SUSPEND_RATE": str(WINDOW),
+        "SUSPENSIONS": str(path / "suspensions.sqlite"),
+        "WINDOW": str(WINDOW),
     }
     counts = [WORKERS // PROCESSES + (number < WORKERS % PROCESSES) for number in range(PROCESSES)]
     command = [sys.executable, str(Path(__file__).with_name("queue_workers.py"))]

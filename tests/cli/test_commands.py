@@ -26,7 +26,6 @@ def test_help_lists_exactly_the_commands_there_are(flag: str) -> None:
     code, said = invoke(flag)
     assert code == 0
     assert re.findall(r"^  (\w+) ", said.partition("Commands:")[2], re.MULTILINE) == [
-        "advise",
         "demo",
         "docs",
         "doctor",

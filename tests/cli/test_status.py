@@ -24,6 +24,7 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.main import app
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.snapshot import Sharing
 from tidegate.core.values import Cost
 from tidegate.launch.runs import COMMAND, PREFIX, _held, hold, run_folder, write_command
 from tidegate.launch.shared_counters import CounterFile, started
@@ -71,7 +72,7 @@ def of_a_run(temporary: Path) -> Iterator[OfARun]:
 class SharedQueue(KeyQueue):
     """A queue of a key that three processes share."""
 
-    members = 3
+    sharing = Sharing(3)
 
 
 def waiting_at(folder: Path, count: int, kind: type[KeyQueue] = KeyQueue) -> None:

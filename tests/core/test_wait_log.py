@@ -138,3 +138,20 @@ def test_log_off_keeps_it_silent(caplog: pytest.LogCaptureFixture) -> None:
 def test_quota_that_headers_announce_is_no_cooldown(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.call().reply(REFUSED)
     assert told(caplog) == []
+
+
+def test_record_that_fails_reaches_no_call(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    def fails(record: logging.LogRecord) -> bool:
+        if "paused" in record.getMessage():
+            raise RuntimeError
+        return True
+
+    logger = logging.getLogger("tidegate")
+    logger.addFilter(fails)
+    try:
+        call = scene.call()
+        call.reply(refusal(600.0))
+    finally:
+        logger.removeFilter(fails)
+    assert call.state == "waiting"
+    assert "record not written: RuntimeError was raised; the call goes on" in caplog.text

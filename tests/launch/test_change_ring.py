@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import math
 from array import array
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,6 +19,7 @@ from tidegate.core.values import Cause, Cost, Key, Kind, Outcome
 from tidegate.launch.change_ring import CELLS, RECORDS, RING_BYTES, ChangeRing, KeyChange, read_changes
 from tidegate.launch.counter_row import CARRIERS, FATES, GROUPS, refusal_counter
 from tidegate.launch.shared_counters import CounterFile
+from tidegate.launch.shared_file import VERSION
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
 from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
@@ -126,22 +126,6 @@ def test_a_rejected_key_is_noted_with_its_cause_until_it_works_again(tmp_path: P
     ]
 
 
-def test_a_suspension_is_noted_when_the_program_begins_and_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
-    now = [1000.0]
-    calendar = datetime(2026, 1, 1, tzinfo=UTC)
-    registry = RateLimitRegistry(Settings(), clock=lambda: now[0], calendar=lambda: calendar)
-    registry.execute(KEY, lambda: 1)
-    now[0] = 1500.0
-    registry.suspend(KEY, seconds=600)
-    now[0] = 1600.0
-    registry.resume(KEY)
-    told = [(each.kind, each.at, each.after) for each in noted(tmp_path, "suspended", "resumed")]
-    assert told == [("suspended", 1500.0, pytest.approx(600.0)), ("resumed", 1600.0, 0.0)]
-
-
 def test_steady_answers_note_nothing(tmp_path: Path) -> None:
     slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))
@@ -199,7 +183,8 @@ def test_a_file_of_an_older_version_is_told_as_unreadable_beside_the_others(tmp_
     (tmp_path / path.name.replace("-0-", "-1-")).write_bytes(gzip.decompress(V3.read_bytes()))
     seen = Folder(tmp_path, onlooker=True).totals()
     assert seen.calls == 1
-    assert list(seen.unreadable.values()) == ["it has version 3 of the format, and this tidegate reads version 5"]
+    why = f"it has version 3 of the format, and this tidegate reads version {VERSION}"
+    assert list(seen.unreadable.values()) == [why]
 
 
 @pytest.mark.parametrize("limit", [math.nan, math.inf, 0.0, -1.0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -76,39 +75,6 @@ def test_a_file_that_was_being_made_is_readable_later(tmp_path: Path) -> None:
     path.write_bytes(whole)
     seen = folder.totals()
     assert (seen.unreadable, seen.calls) == ({}, 1)
-
-
-def test_a_suspension_stands_there_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
-    registry = RateLimitRegistry(Settings(), clock=lambda: 1000.0)
-    registry.execute(KEY, lambda: 1)
-    registry.suspend(KEY, seconds=600)
-    closed = only(tmp_path).outlook(1000.0)
-    assert (round(closed.closed_for), closed.closed_by, closed.stated) == (600, "suspended", 0.0)
-    registry.resume(KEY)
-    assert only(tmp_path).outlook(1000.0).closed_for == 0.0
-
-
-def test_a_suspended_key_without_an_attempt_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
-    registry = RateLimitRegistry(Settings(), clock=lambda: 1000.0, calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC))
-    registry.suspend(KEY, seconds=600)
-    assert not registry.try_admit(KEY)
-    seen, mine = only(tmp_path), registry.snapshot().keys[KEY]
-    assert head_wait(seen.outlook(1000.0)) == HeadWait(mine.gate, mine.ready_in) == HeadWait("suspended", 600.0)
-    assert (seen.slots, seen.in_flight, seen.calls) == (mine.limit, 0, 0)
-
-
-def test_a_pause_that_ends_after_the_suspension_is_told_as_a_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
-    registry = RateLimitRegistry(Settings(), clock=lambda: 1000.0)
-    permit = registry.try_admit(KEY)
-    assert isinstance(permit, Permit)
-    registry.settle(permit, refusal(60.0))
-    registry.suspend(KEY, seconds=30)
-    assert only(tmp_path).outlook(1000.0).closed_by == registry.snapshot().keys[KEY].gate == "pause"
 
 
 def test_who_waits_stands_there_too(tmp_path: Path) -> None:

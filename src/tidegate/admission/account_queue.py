@@ -142,10 +142,13 @@ class ModelQueue(KeyQueue):
         self._leave()
 
     def close(self) -> None:
-        """Leave the account: the key is forgotten."""
+        """Leave the account and the log; the controllers of a log stay until then, as others may use the models."""
         self._leave()
         del self.account_queue.queues[self.model]
-        self.model.account.models.remove(self.model)
+        if self.log is None:
+            self.model.account.models.remove(self.model)
+        elif self.log.leave(self):
+            self.model.account.models.clear()
 
     def _leave(self) -> None:
         self.account_queue.held.pop(self, None)

@@ -55,7 +55,8 @@ class KeyQueue:
 
     `ready_callbacks` holds callbacks of `try_admit`; `gate` was closed last. `pools` are the connection pools of the
     clients that use the key, as far as they are known. `wait_log` exists after the first failed attempt. `callers` are
-    the calls that wait. `is_shared`: steps here may admit calls of other keys, which share quotas with this one.
+    the calls that wait. `is_shared`: steps here may admit calls of other keys, which share quotas with this one. `log`
+    is that of the key where other processes share its limits (`admission.shared_keys.LogSession`).
     """
 
     __slots__ = (
@@ -66,6 +67,7 @@ class KeyQueue:
         "admission",
         "callers",
         "gate",
+        "log",
         "pools",
         "ready_callbacks",
         "tokens",
@@ -94,15 +96,14 @@ class KeyQueue:
         self.wait_log: WaitLog | None = None
         self.tokens = TokenCounter()
         self.unshared_reason = ""
-
-    @property
-    def members(self) -> int:
-        """Return the number of processes that share the key's limits; here one."""
-        return 1
+        self.log: Any = None
 
     @property
     def sharing(self) -> Sharing:
-        """Return the number of processes that share the key's limits, and by what; here none, perhaps with a reason."""
+        """Return the number of processes that share the key's limits, and by what; for none perhaps a reason."""
+        if self.log is not None:
+            sharing: Sharing = self.log.sharing
+            return sharing
         return Sharing(lost=self.unshared_reason) if self.unshared_reason else UNSHARED
 
     @property
@@ -242,12 +243,10 @@ class KeyQueue:
     def note_asked(self, cost: Cost, ready: float, gate: str, now: float) -> None:
         """Note that a call outside the queue was told to ask again at `ready`; here nothing changes that unseen."""
 
-    def look_at(self, ready: float, gate: str, now: float) -> float:
-        """Return when to look again for a call that may go at `ready`; here nothing opens `gate` unseen."""
-        return ready
-
     def close(self) -> None:
-        """End the use of the queue: its key is forgotten."""
+        """End the use of the queue: its key is forgotten, and its log left."""
+        if self.log is not None:
+            self.log.leave(self)
 
     def forget(self) -> None:
         """Forget waiting calls and permits not taken yet: after a fork they belong to the parent."""
@@ -321,7 +320,8 @@ class KeyQueue:
                 ):
                     continue
                 self._plan_look(group.executor, now)
-                if not self._time_head(group, head, ready, now, out, to_wake):
+                look_at = admission.look_at(ready, self.gate, now)
+                if not self._time_head(group, head, look_at, now, out, to_wake):
                     changed_groups.append(group)
                     continue
                 break

@@ -31,7 +31,6 @@ from tidegate.admission.rejection_log import log_begin, log_end
 from tidegate.admission.resources import measure
 from tidegate.admission.shared_keys import SharedKeys
 from tidegate.admission.steps import CallTable, nothing
-from tidegate.admission.suspensions import SuspensionTable
 from tidegate.admission.wait_log import WaitLog
 from tidegate.admission.wait_queue import UNPRICED, Waiter
 from tidegate.core import events, saved_state
@@ -42,7 +41,7 @@ from tidegate.core.rejection import KeyRejection, in_force
 from tidegate.core.safe_capacity import ABANDONED
 from tidegate.core.snapshot import QueueForecast, RegistrySnapshot, queue_forecast
 from tidegate.core.two_levels import AccountController, ModelController
-from tidegate.core.values import INFINITY, OK, REFUSED, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.values import INFINITY, OK, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
@@ -111,7 +110,6 @@ class KeyTable(CallTable):
         )
         self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
         self._accounts = AccountTable(settings)
-        self.suspension_table = SuspensionTable(settings, calendar)
         fork.register(self)
 
     @property
@@ -466,7 +464,6 @@ class KeyTable(CallTable):
         self._stepping = False
         if self._shared is not None:
             self._shared.after_fork()
-        self.suspension_table.renew_locks()
         self._deferred.clear()
         self._listeners.pending.clear()
         for queue in self._queues.values():
@@ -486,14 +483,12 @@ class KeyTable(CallTable):
         account = self._accounts.of(key, window, now, self._seed_account)
         admission = self._seeded(key, window, now, account)
         queue: KeyQueue
-        if self._shared is not None and (shared := self._shared.queue(admission, account)) is not None:
-            queue = shared
-        elif account is not None and isinstance(admission, ModelController):
+        if account is not None and isinstance(admission, ModelController):
             queue = ModelQueue(admission, account.queue)
         else:
             queue = KeyQueue(admission)
         if self._shared is not None:
-            queue.unshared_reason = self._shared.take_reason(key)
+            self._shared.attach(queue)
         if key_hook.on_new_queue is not None and (record := key_hook.on_new_queue(queue)) is not None:
             self._records.append(record)
         if account is not None:
@@ -620,8 +615,6 @@ class KeyTable(CallTable):
                 self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
             if outcome.kind is not OK:
                 self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
-                if self.settings.suspend_models and outcome.kind in REFUSED:
-                    self._records.append(partial(self.suspension_table.note_refusal, permit.key, outcome))
         if rejoin is None or rejoin.queue is None or permit.state.aside:
             return self._pump(queue, now, out)
         to_wake: list[Waiter] = []

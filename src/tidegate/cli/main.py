@@ -15,7 +15,6 @@ import tidegate
 from tidegate.cli.errors import in_one_line
 
 COMMANDS = (
-    "advise",
     "demo",
     "docs",
     "doctor",

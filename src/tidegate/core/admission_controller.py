@@ -205,6 +205,10 @@ class AdmissionController(LimiterState):
         ended = counts.answered + counts.refused + counts.failed + counts.abandoned
         counts.abandoned += max(0, counts.attempts - ended - self.in_flight)
 
+    def look_at(self, ready: float, gate: str, now: float) -> float:
+        """Return when to look again for a call that may go at `ready`; here nothing opens `gate` unseen."""
+        return ready
+
     def _end(self, permit: Permit) -> None:
         """Take a permit out of those in flight, and drop its event loop: charges keep permits for a window."""
         # In this order: an interrupt of the program between both leaves a permit that can still be settled.

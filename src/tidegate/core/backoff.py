@@ -109,7 +109,6 @@ class Pause:
         "share",
         "stated",
         "stated_until",
-        "suspended_until",
         "until",
         "used",
     )
@@ -117,7 +116,7 @@ class Pause:
     def __init__(self, base: float, cap: float) -> None:
         self.base = base
         self.cap = cap
-        self.until = self.opened_at = self.suspended_until = float("-inf")
+        self.until = self.opened_at = float("-inf")
         self.used = self.alone = False
         self._grace_until = float("-inf")
         self.grace = GRACE_FIRST
@@ -209,19 +208,9 @@ class Pause:
             self._grace_until = float("-inf")
             self.alone = True
 
-    def suspend(self, until: float) -> None:
-        """Close the gate until an instant that the program has named; minus infinity ends that."""
-        self.used = True
-        self.suspended_until = until
-
     def opens_at(self, now: float) -> float:
         """Return when the next attempt may go."""
-        return max(self.until, self._grace_until, self.suspended_until, now)
-
-    @property
-    def gate(self) -> str:
-        """Return the name of the closed gate: `suspended` where the program holds it closed, else `pause`."""
-        return "suspended" if self.suspended_until > max(self.until, self._grace_until) else "pause"
+        return max(self.until, self._grace_until, now)
 
     def _extend(self, until: float) -> None:
         self.until = max(self.until, until)

@@ -174,7 +174,7 @@ class KeyCounts:
         counts.latencies = self.latencies.copy()
         return counts
 
-    def note_closing(self, now: float = -INFINITY) -> None:
+    def note_closing(self) -> None:
         """Do nothing; a subclass that shares its counts writes until when the key is closed."""
 
     def note_refusal(self, outcome: Outcome) -> None:
@@ -419,7 +419,7 @@ class LimiterState:
         if self.pause.used:
             paused = self.pause.opens_at(now)
             if paused > ready:
-                ready, gate = paused, self.pause.gate
+                ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
             if self.quotas.unproven and not self.permits_in_flight:
@@ -450,7 +450,7 @@ class LimiterState:
         ready, gate = (self.breaker.opens_at(now), "breaker") if probes else (now, "")
         paused = self.pause.opens_at(now)
         if paused > ready:
-            ready, gate = paused, self.pause.gate
+            ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > now and self.quotas.unproven and not self.permits_in_flight:
             quota, name = self.quotas.probed_at(cost, now)

@@ -238,10 +238,8 @@ class Replica(LogMembership):
             self.controllers[tag].restore(quotas, fields)
         account = self.account
         if account is not None and shared is not None:
-            suspended = account.pause.suspended_until
             for field, value in zip(ACCOUNT, shared, strict=True):
                 setattr(account, field, value)
-            account.pause.suspended_until = suspended
         self.flights = flights
         for controller in self.controllers.values():
             controller.held = {}

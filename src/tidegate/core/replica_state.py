@@ -231,7 +231,6 @@ OWN = (
 
 KEPT: dict[str, tuple[str, ...]] = {
     "Outcome": ("error",),
-    "Pause": ("suspended_until",),
     "Permit": ("generation", "loop", "place", "thread", "trace"),
     "QuotaSet": ("_explores",),
     "ReplayableRefusal": ("body", "code", "credential"),

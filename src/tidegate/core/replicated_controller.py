@@ -415,10 +415,8 @@ class ReplicatedController(AdmissionController):
 
     def restore(self, quotas: Any, fields: Iterable[Any]) -> None:
         """Take the state of a checkpoint."""
-        suspended = self.pause.suspended_until
         for field, value in zip(SHARED, fields, strict=True):
             setattr(self, field, value)
-        self.pause.suspended_until = suspended
         if self.rejection is not None and self.rejection.outcome.cause is Cause.AUTH:
             # As with its event: a wrong credential may be that of one process.
             self.rejection = None

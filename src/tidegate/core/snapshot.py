@@ -540,7 +540,7 @@ def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now
     """Return the forecast of one key at `now` for `waiting` calls that cost `mean` on average."""
     pause = latest_pause(admission)
     tried, by = max(
-        (pause.opens_at(now), pause.gate), (admission.breaker.opens_at(now), "breaker"), (day_reset(admission), DAY)
+        (pause.opens_at(now), "pause"), (admission.breaker.opens_at(now), "breaker"), (day_reset(admission), DAY)
     )
     stated = pause.stated_for(now)
     latencies = admission.counts.latencies

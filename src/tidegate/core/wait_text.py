@@ -18,7 +18,7 @@ SHOWN = 0.05
 
 WINDOWS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
 
-CLOSED = frozenset({"pause", "suspended", "breaker", DAY, REJECTED})
+CLOSED = frozenset({"pause", "breaker", DAY, REJECTED})
 """Gates that hold every call of a key, whatever it costs."""
 
 AWAITED = {
@@ -26,7 +26,6 @@ AWAITED = {
     "concurrency": "a free slot",
     "pace": "the learned rate",
     "pause": "the end of a pause",
-    "suspended": "the end of a suspension",
     "breaker": "the provider, which is down",
     DAY: "the reset of the day's quota",
     REJECTED: "the provider, which rejects the key",
@@ -84,8 +83,6 @@ def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str 
     if gate == "pause":
         asked = f"paused: provider asks for {duration(stated)}{why}, " if stated else f"paused after a refusal{why}: "
         return f"{asked}next try {when}"
-    if gate == "suspended":
-        return f"suspended by the program: next call {when}"
     if gate == "breaker":
         return f"provider down{why}: next probe {when}"
     if gate == DAY:

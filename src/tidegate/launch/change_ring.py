@@ -23,8 +23,6 @@ KINDS = (
     "breaker_closed",
     "rejected",
     "accepted",
-    "suspended",
-    "resumed",
     "members",
 )
 """Kinds of changes; a record has the place of its kind. A new one goes to the end, so that older records stay right."""
@@ -50,8 +48,8 @@ class KeyChange(NamedTuple):
 
     `quota` is the place of the quota that changed its limit. `before` and `after` are the values: units of a limit,
     slots, calls a second, processes. A cooldown has the seconds that the provider asked for (0: it named none), and
-    those that it lasts; the opening of a breaker and a suspension have their seconds in `after`. `cause` is that of the
-    last refusal, if it explains the change, and `origin` says where the value is known from.
+    those that it lasts; the opening of a breaker has its seconds in `after`. `cause` is that of the last refusal, if it
+    explains the change, and `origin` says where the value is known from.
     """
 
     number: int

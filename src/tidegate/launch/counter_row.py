@@ -70,7 +70,6 @@ DOUBLES = (
     "stated",
     "stated_until",
     "day_until",
-    "suspended_until",
     "latency_p50",
     "latency_p99",
     "slots_origin",
@@ -106,7 +105,7 @@ INTEGER_CELLS = 56
 """Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: thirteen are spare."""
 
 KEY_CELLS = 24
-"""Doubles of 8 bytes for a key. Raising it makes every file larger. Chosen: seven are spare, for costs and rates."""
+"""Doubles of 8 bytes for a key. Raising it makes every file larger. Chosen: eight are spare, for costs and rates."""
 
 QUOTA_CELLS = 12
 """Doubles of 8 bytes for each quota. Raising it makes every file larger. Chosen: none is spare."""
@@ -175,8 +174,7 @@ class KeyRow(NamedTuple):
     `latency` is the mean seconds of an answer, 0 before the first, as its percentiles are; `pace` is in calls a second,
     0 where nothing paces, and the next call goes at `paced_until`. While the last refusal or failure holds calls back,
     `cause` says it in words. The provider asked for a pause of `stated` seconds, which ends at `stated_until`.
-    `day_until` is the reset that it named for a spent quota of the day. All three are 0 where it named none. The
-    program has closed the key until `suspended_until`.
+    `day_until` is the reset that it named for a spent quota of the day. All three are 0 where it named none.
 
     The concurrency limit is known from `slots_origin` (a place in `change_ring.SOURCES`) since `slots_known_at` (0:
     nothing has confirmed it), the pace likewise. `ring` is a copy of the ring of changes.
@@ -194,7 +192,6 @@ class KeyRow(NamedTuple):
     stated: float = 0.0
     stated_until: float = 0.0
     day_until: float = 0.0
-    suspended_until: float = 0.0
     latency_p50: float = 0.0
     latency_p99: float = 0.0
     slots_origin: float = 0.0

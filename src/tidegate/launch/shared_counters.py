@@ -170,7 +170,7 @@ _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARR
     )
 )  # fmt: skip
 (
-    CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL, SUSPENDED_UNTIL,
+    CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL,
     LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
     PACED_UNTIL,
 ) = DOUBLE_PLACES.values()  # fmt: skip
@@ -216,7 +216,6 @@ class SharedKeyCounts(KeyCounts):
         "_row",
         "_said",
         "_slots",
-        "_suspended_until",
         "integers",
     )
 
@@ -257,7 +256,7 @@ class SharedKeyCounts(KeyCounts):
         """Forget the state that was noted last: a new row begins with the state that it finds."""
         self._limits = [0.0] * QUOTAS
         self._slots = 0
-        self._pace = self._suspended_until = 0.0
+        self._pace = 0.0
         self._paused_until = float("-inf")
         self._said = ""
         self._breaker: BreakerState = CLOSED
@@ -285,7 +284,7 @@ class SharedKeyCounts(KeyCounts):
         if slots != self.integers[_SLOTS]:
             self.integers[_SLOTS] = slots
             self._note_slots(slots, now)
-        members = self._queue.members
+        members = self._queue.sharing.members
         if members != self.integers[_MEMBERS]:
             self._note_members(members, now)
         self._doubles[CHANGED_AT] = now
@@ -328,18 +327,10 @@ class SharedKeyCounts(KeyCounts):
         self.integers[_WAITING] = count
         self.note_closing()
 
-    def note_closing(self, now: float = float("-inf")) -> None:
-        """Write the instants until which the key is closed; `now` is given where no call of the key writes them.
-
-        A suspended key is shown from then on, as it may have no attempt for hours. Any other one is shown from its
-        first attempt.
-        """
+    def note_closing(self) -> None:
+        """Write the instants until which the key is closed."""
         admission = self._queue.admission
-        suspended_until = max(0.0, admission.pause.suspended_until)
-        if suspended_until and self._row is None:
-            self.refresh()
         pause, breaker, seconds = latest_pause(admission), admission.breaker, self._doubles
-        seconds[SUSPENDED_UNTIL] = suspended_until
         seconds[PAUSED_UNTIL] = max(0.0, pause.until)
         seconds[BROKEN_UNTIL] = 0.0 if breaker.closed else max(0.0, breaker.ready_at)
         seconds[STATED], seconds[STATED_UNTIL] = pause.stated, max(0.0, pause.stated_until)
@@ -351,15 +342,13 @@ class SharedKeyCounts(KeyCounts):
         if cause != self._said and self._row is not None:
             self._said = cause
             write_cause(self._row, cause)
-        now = max(now, admission.used_at)
+        now = admission.used_at
         if pause.until > self._paused_until:
             self._note_cooldown(pause, now)
         if breaker.state is not self._breaker:
             self._note_breaker(breaker.state, breaker.ready_at - now, now)
         if admission.rejection is not self._rejection:
             self._note_rejection(now)
-        if suspended_until != self._suspended_until:
-            self._note_suspension(suspended_until, now)
 
     def note_refusal(self, outcome: Outcome) -> None:
         """Note what a refusal has changed, and its cause."""
@@ -430,10 +419,6 @@ class SharedKeyCounts(KeyCounts):
         cause = rejection.outcome.cause if rejection is not None else Cause.NONE
         self.integers[_REJECTED] = CAUSE_CODES[cause]
         self._changes.add(now, "rejected" if rejection is not None else "accepted", 0.0, 0.0, cause)
-
-    def _note_suspension(self, until: float, now: float) -> None:
-        self._suspended_until = until
-        self._changes.add(now, "suspended" if until else "resumed", 0.0, max(0.0, until - now))
 
     def _look_ahead(self, now: float) -> None:
         self.note_closing()

@@ -6,7 +6,7 @@ import struct
 
 MAGIC = b"tidegate"
 
-VERSION = 5
+VERSION = 6
 """Version of the content of all shared files; any change of their layout raises it. Version 1 had no header, version 3
 no changes of a key."""
 

@@ -121,8 +121,7 @@ class KeyTotal:
         tried, by, stated, until = 0.0, "", 0.0, 0.0
         for row in self.here:
             paused, broken, day = row.paused_until - now, row.broken_until - now, row.day_until - now
-            held = row.suspended_until - now
-            tried, by = max((tried, by), (paused, "pause"), (held, "suspended"), (broken, "breaker"), (day, DAY))
+            tried, by = max((tried, by), (paused, "pause"), (broken, "breaker"), (day, DAY))
             if paused > 0.0 and row.stated_until - now > until:
                 stated, until = row.stated, row.stated_until - now
         paces = [row.pace for row in self.here]

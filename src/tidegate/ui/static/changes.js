@@ -50,8 +50,6 @@ const KINDS = {
   breaker_closed: () => ["✓", "breaker closed: provider answers again"],
   rejected: () => ["✕", "key rejected"],
   accepted: () => ["✓", "key accepted again"],
-  suspended: (each) => ["‖", `suspended by the program for ${duration(each.after ?? 0)}`],
-  resumed: () => ["✓", "resumed by the program"],
   members: (each) => ["●", each.after > 1 ? `shared by ${each.after} processes now (${each.before} before)` : "no longer shared"],
 };
 

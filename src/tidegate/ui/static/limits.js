@@ -72,7 +72,7 @@ function stateOf(entry, ended) {
   if (ended) return ["idle", "○", "ended"];
   if (entry.gate === "breaker" || entry.breaker.state === "open") return ["down", "✕", entry.blocked || "breaker open"];
   if (entry.rejected) return ["down", "✕", entry.blocked || `key rejected: ${entry.rejected.replace("_", " ")}`];
-  if (entry.gate === "suspended" || entry.gate === "pause") return ["held", "‖", entry.blocked];
+  if (entry.gate === "pause") return ["held", "‖", entry.blocked];
   if (entry.blocked) return ["held", "◐", entry.blocked];
   if (!entry.in_flight && entry.idle_for > IDLE_AFTER) return ["idle", "○", `idle for ${duration(entry.idle_for)}`];
   return ["open", "●", "sending"];
