@@ -132,7 +132,6 @@ class AdmissionController(LimiterState):
         permit.learned = True
 
     def learn_usage(self, facts: RequestFacts, usage: Usage, now: float) -> None:
-        """Update the cost estimate with the usage of a request of that shape."""
         self.estimate.learn(facts, usage)
 
     def note_silent(self, permit: Permit, slow: bool, now: float, draw: float, out: Out) -> Silence:

@@ -198,13 +198,12 @@ class Pause:
         self._known = True
 
     def sent(self, now: float) -> None:
-        """Record that an attempt goes out; a single attempt starts its grace."""
         if self.alone:
             self._grace_until = now + self.grace
             self.alone = False
 
     def withdrawn(self, sent_at: float) -> None:
-        """Undo the attempt admitted at `sent_at`: if it was the single attempt, the next one is."""
+        """Undo the attempt admitted at `sent_at`; the next attempt goes alone in its place."""
         if self._grace_until == sent_at + self.grace:
             self._grace_until = float("-inf")
             self.alone = True
@@ -215,12 +214,10 @@ class Pause:
         self.suspended_until = until
 
     def opens_at(self, now: float) -> float:
-        """Return when the next attempt may go."""
         return max(self.until, self._grace_until, self.suspended_until, now)
 
     @property
     def gate(self) -> str:
-        """Return the name of the closed gate: `suspended` where the program holds it closed, else `pause`."""
         return "suspended" if self.suspended_until > max(self.until, self._grace_until) else "pause"
 
     def _extend(self, until: float) -> None:

@@ -83,7 +83,6 @@ class ChargeStep(NamedTuple):
         return (abs(self.fall - predicted) + self.rounding) / max(abs(self.fall), abs(predicted), 1.0)
 
     def charged(self, rule: int) -> float:
-        """Return all that was charged by a rule."""
         return sum([call.by_rule[rule] for call in self.calls]) + self.ended[rule]
 
 

@@ -180,7 +180,6 @@ class ChargingModel:
 
     @property
     def settled(self) -> bool:
-        """Return whether the rule in force was confirmed often enough to be believed."""
         return self._spans >= SETTLED or self.single
 
     def forget_span(self) -> None:
@@ -322,7 +321,6 @@ class ChargingModel:
         return tuple(each for each in range(len(most)) if most[each] < shown)
 
     def sent(self, by_rule: Sequence[float], cost: Cost) -> int:
-        """Add a call that is sent to the steps; return its number there."""
         # A charge that stands for several calls hides what each was charged.
         return self.steps.sent(by_rule if cost.requests <= 1.0 else (INFINITY,) * len(by_rule), cost.cached_change)
 
@@ -392,7 +390,6 @@ class ChargingModel:
         return errors
 
     def _scored(self, errors: Sequence[float]) -> list[float]:
-        """Return the scores of the rules after one more span with these errors: their running means."""
         return [MEMORY * score + (1.0 - MEMORY) * error for score, error in zip(self._scores, errors, strict=True)]
 
     def _best(self, errors: Sequence[float], least: float, most: float, clearly: float = 1.0) -> int:

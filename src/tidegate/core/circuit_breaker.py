@@ -98,7 +98,6 @@ class CircuitBreaker:
 
     @property
     def closed(self) -> bool:
-        """Return whether all calls may pass."""
         return self.state is BreakerState.CLOSED
 
     def reach(self) -> None:

@@ -79,7 +79,6 @@ class LatencyLevel:
 
     @property
     def mean(self) -> float:
-        """Return the mean latency in seconds."""
         return self.seconds / self.count
 
     @property
@@ -242,7 +241,6 @@ class ConcurrencyLimit:
 
     @property
     def growing_fast(self) -> bool:
-        """Return whether the limit is in slow start."""
         return self._ramping
 
     def opens_at(self, now: float) -> float:
@@ -367,7 +365,6 @@ class ConcurrencyLimit:
         self._opens = 0.0 if self.useful == INFINITY else INFINITY
 
     def export(self, now: float) -> dict[str, float]:
-        """Return the ceiling for a later run; empty where none was met."""
         return {"slots": self.ceiling} if self.ceiling < INFINITY else {}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
@@ -445,7 +442,6 @@ class CallBound:
 
     @property
     def may_rise(self) -> bool:
-        """Return whether the bound rises once it is reached."""
         return self.configured is None and self.risen < MAX_BOUND and (self.pool is None or self.pool > self.risen)
 
     def rise(self, most: int) -> None:

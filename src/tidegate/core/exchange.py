@@ -134,9 +134,7 @@ class QueuedCall(Protocol):
     """Place of one call in its key's queue; no method blocks."""
 
     @property
-    def key(self) -> Key:
-        """Return the key of the queue."""
-        ...
+    def key(self) -> Key: ...
 
     @property
     def until(self) -> float | None:
@@ -144,9 +142,7 @@ class QueuedCall(Protocol):
         ...
 
     @property
-    def gate(self) -> str:
-        """Return the name of the closed gate."""
-        ...
+    def gate(self) -> str: ...
 
     @property
     def recalled(self) -> bool:

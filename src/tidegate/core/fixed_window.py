@@ -74,7 +74,6 @@ class ResetSchedule:
         return self._told or self.known
 
     def declare(self, period: float) -> None:
-        """The provider says how long a period is."""
         self.period, self.known = period, True
 
     def lies(self, low: float, high: float, told: bool, instant: ResetInstant | None = None) -> None:
@@ -122,7 +121,7 @@ class ResetSchedule:
         return low, high
 
     def not_before(self, instant: float) -> None:
-        """The next boundary lies after this instant: a request was refused then."""
+        """A request was refused at `instant`, so the next boundary is later."""
         if self.low is not None and self.high is not None and self.low < instant < self.high:
             self.low = instant
             if self._told:
@@ -197,7 +196,6 @@ class CautiousRamp:
         return min(self._most, 2.0 * self._size) if now >= self._at + self.seconds else 0.0
 
     def ready_at(self, now: float) -> float:
-        """When the next may go out."""
         return now if self._left > 0.0 else max(now, self._at + self.seconds)
 
     def charge(self, amount: float, now: float) -> None:
@@ -234,7 +232,7 @@ class SubWindow:
         self._strikes = 0
 
     def explains(self, now: float) -> bool:
-        """Return whether it explains one more refusal, as one of which half had been spent."""
+        """Return whether more than half of it is spent, which explains one more refusal."""
         return self.mirror.level(now) < 0.5 * self.mirror.limit
 
     def fails(self, limit: float, now: float) -> bool:
@@ -243,7 +241,6 @@ class SubWindow:
         return limit != self._limit or self.mirror.turned is not None or self._strikes > allowed
 
     def refused(self) -> None:
-        """It explained a refusal."""
         self._strikes += 1
 
 
@@ -385,7 +382,6 @@ class FixedWindowMirror(QuotaMirror):
 
     @property
     def declared(self) -> float | None:
-        """Its window where that is certain."""
         return self._boundaries.period if self._boundaries.known else None
 
     @property
@@ -398,7 +394,6 @@ class FixedWindowMirror(QuotaMirror):
 
     @property
     def is_predictable(self) -> bool:
-        """Return whether the instant at which the quota comes back is known."""
         return self._boundaries.high is not None
 
     def level(self, now: float) -> float:

@@ -155,7 +155,6 @@ class GrowthLimit:
 
     @property
     def overgrown(self) -> bool:
-        """Return whether two periods have more calls than the model keeps."""
         return len(self._sends) > MOST_CALLS
 
     def late(self) -> None:

@@ -73,7 +73,6 @@ class InputChargingModel:
         return [plain, read, error], least
 
     def charged(self, step: ChargeStep, rule: int, newest: float) -> float:
-        """Return the charge of a step's calls by the hypothesis in force."""
         return sum([self.charge(call.by_rule[rule], call.cached or newest) for call in step.calls])
 
 
@@ -86,7 +85,6 @@ def estimate_error(steps: Sequence[ChargeStep], charged: Sequence[float]) -> flo
 
 
 def charged_above(counted: Sequence[float], least: float) -> float:
-    """Return the charge of calls where each is charged at least so much."""
     return sum([least if each < least else each for each in counted])
 
 

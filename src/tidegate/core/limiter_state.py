@@ -143,7 +143,6 @@ class KeyCounts:
         self.latencies: deque[float] = deque(maxlen=100)
 
     def note_sent(self, now: float) -> None:
-        """Count an attempt that is sent at `now`."""
         self.attempts += 1
 
     def note_answered(self, latency: float) -> None:
@@ -188,7 +187,6 @@ class KeyCounts:
 
     @property
     def calls(self) -> int:
-        """Return the calls so far, sent or not."""
         return self.attempts - self.resent + self.unsent
 
     @property
@@ -382,7 +380,6 @@ class LimiterState:
 
     @property
     def in_flight(self) -> int:
-        """Return the number of attempts in flight."""
         return len(self.permits_in_flight)
 
     @property
@@ -407,11 +404,9 @@ class LimiterState:
 
     @property
     def at_bound(self) -> bool:
-        """Return whether the limit has reached the bound of this process."""
         return self.concurrency.limit >= self.concurrency.highest
 
     def apply_bound(self) -> None:
-        """Hold the concurrency limit to the bound of this process."""
         self.concurrency.limit_to(self.bound.highest)
 
     def counted(self, blocked: int) -> int:
@@ -443,7 +438,6 @@ class LimiterState:
         self.overcommit_at = now + wait
 
     def is_stalled(self, loop: object) -> bool:
-        """Return whether an event loop is known not to run."""
         return any(loop is each for each in self.stalled_loops)
 
     def ready_at(self, cost: Cost, now: float, blocked: int = 0) -> tuple[float, str]:

@@ -190,7 +190,7 @@ class Pacer:
 
     @property
     def mark(self) -> int:
-        """Return what an attempt that goes out now must bring along to its refusal; -1 while nothing is paced."""
+        """Return the attempts sent so far, which an attempt hands back with its refusal; -1 without a pace."""
         return self.gauge.sent if self.active else -1
 
     def sent(self, now: float, waited: float = 0.0) -> None:

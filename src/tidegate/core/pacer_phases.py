@@ -59,7 +59,6 @@ SHALLOW_SECONDS = 0.5
 
 
 def shallow(gauge: RateMeter) -> bool:
-    """Return whether the bucket keeps next to nothing."""
     return gauge.burst < max(SMALL, SHALLOW_SECONDS * gauge.rate)
 
 
@@ -170,7 +169,6 @@ class StartupPhase:
         return run.calls / (run.seconds + FIRST_WAITS * wait)
 
     def begin(self, now: float) -> None:
-        """A pace is tried from now on."""
         self._lead_until = now + PATIENCE_SECONDS
 
     def back(self, pace: float, count: int, seconds: float) -> float:
@@ -247,7 +245,6 @@ class DrainDelay:
             self._lasts = now - self._drained_at + wait
 
     def drained(self, now: float) -> None:
-        """The bucket was found to be empty."""
         self._drained_at = now
 
     def seconds(self, burst: float, pace: float) -> float:

@@ -84,11 +84,9 @@ class Provenance:
         self.at = now
 
     def seeded(self) -> None:
-        """Record that the value is from an earlier run and nothing has confirmed it yet."""
         self.origin, self.count = Source.EARLIER_RUN, 0
 
     def learnt(self, of: str, now: float, holds_for: float = MINUTE) -> LearnedValue:
-        """Return the present state of the value."""
         return LearnedValue(of, self.origin, self.count, now - self.at, holds_for)
 
 

@@ -374,7 +374,6 @@ class QuotaSet:
 
     @property
     def known(self) -> bool:
-        """Return whether any quota is known."""
         return bool(self._mirrors)
 
     def debit(
@@ -566,11 +565,9 @@ class QuotaSet:
 
     @property
     def divided(self) -> bool:
-        """Return whether a portion is known."""
         return self._portion is not None
 
     def explained_by_portion(self, now: float) -> str:
-        """The portion that explains a refusal at `now`; '' where none is known that does."""
         return self._portion.mirror.name if self._portion is not None and self._portion.explains(now) else ""
 
     def portion(self, let_in: AdmittedBurst, hint: float | None, now: float) -> str:
@@ -623,7 +620,6 @@ class QuotaSet:
         return turned
 
     def book(self) -> None:
-        """Charges what is on the tab."""
         if self._tab:
             self._book()
 

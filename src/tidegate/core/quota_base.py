@@ -70,7 +70,6 @@ class ChargeLog:
         debit.mark = self.dropped + self.total
 
     def since(self, debit: LoggedCharge) -> float:
-        """The sum of the charges made after `debit`."""
         return self.dropped + self.total - debit.mark
 
     def amend(self, debit: LoggedCharge, amount: float) -> float:

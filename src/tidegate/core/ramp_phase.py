@@ -39,7 +39,6 @@ class RampPhase:
         return pace * CLIMB
 
     def refused(self) -> None:
-        """Take in that the pace grew too fast."""
         self.seconds *= CLIMB_SLOWER
 
     def sent(self, spacing: PacingBucket, number: int, burst: float, proven: bool, now: float) -> bool:

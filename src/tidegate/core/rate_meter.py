@@ -217,17 +217,14 @@ class RateMeter:
         self._refused += 1
 
     def since_zero(self, let_in: int, sent_at: float) -> tuple[int, float]:
-        """Calls that were admitted since the zero, and the seconds it took."""
         return let_in - self._zero_count, sent_at - self._zero_at
 
     @property
     def zero_at(self) -> float:
-        """Return the instant of the zero."""
         return self._zero_at
 
     @property
     def first_since_zero(self) -> float:
-        """Return when the first call since the zero was sent that was admitted; 0 without one."""
         return next((at for _, at in self._sends or () if at > self._zero_at), 0.0)
 
     def pace(self, now: float) -> float:
@@ -278,7 +275,6 @@ class RateMeter:
             self.burst = max(1.0, self.first.calls - self.rate * self.first.seconds)
 
     def deep(self, pace: float) -> bool:
-        """Return whether the bucket holds seconds of this pace."""
         return self.burst > DEEP * pace
 
 
@@ -304,7 +300,6 @@ class PacingBucket:
 
     @property
     def rate(self) -> float:
-        """Return the pace in calls a second."""
         return self._rate
 
     def set_rate(self, rate: float, now: float) -> None:
@@ -329,7 +324,6 @@ class PacingBucket:
 
     @property
     def lone(self) -> bool:
-        """Return whether the next attempt goes alone."""
         return self._lone
 
     def proven(self, now: float) -> bool:
@@ -377,7 +371,6 @@ class PacingBucket:
         self._level, self._at = min(0.0, self._level + self._rate * (now - self._at)), now
 
     def ready(self, level: float, now: float) -> None:
-        """Has `level` calls to let go at `now`."""
         self._level, self._at = level, now
 
     def paused(self, seconds: float, rate: float) -> None:
@@ -390,11 +383,10 @@ class PacingBucket:
         self._lone = False
 
     def burst(self, calls: int, now: float) -> None:
-        """Let this number of calls go at once, and none alone."""
         self._level, self._at, self._saved, self._lone = float(calls), now, calls - 1.0, False
 
     def hold_off(self, seconds: float) -> None:
-        """Lets nothing go for this time from the refusal that emptied it; never shortens that."""
+        """Let nothing go for this time from the refusal that emptied the bucket; never shorten that."""
         self._level = min(self._level, 1.0 - self._rate * seconds)
 
     def wait_alone(self, seconds: float) -> None:

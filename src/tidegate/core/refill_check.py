@@ -30,7 +30,6 @@ class RefillCheck:
         self._at = now
 
     def refunded(self, amount: float, charged_at: float) -> None:
-        """Take back a charge that was counted."""
         if charged_at > self.since:
             self._level += amount
 

@@ -304,7 +304,6 @@ class RefusalCause:
         return number >= in_flight > 1 and unexplained <= MOST_RANDOM * len(known)
 
     def slots_explain(self, now: float) -> bool:
-        """Return whether a number of slots explains all outcomes."""
         return self._best_slots(self._known(now), self._overtakers(now))[0] == 0
 
     def log_odds(self, now: float) -> float:
@@ -459,7 +458,6 @@ class RefusalCause:
         return next(rate for rate, count in zip(rates, misfits, strict=True) if count <= min(misfits) + 1)
 
     def _bucket_misfits(self, known: list[SentAttempt], now: float) -> int:
-        """Return the fewest outcomes that a bucket does not explain."""
         return min(self._fits(known, now)[0])
 
     def _fits(self, known: list[SentAttempt], now: float) -> tuple[list[int], list[float]]:

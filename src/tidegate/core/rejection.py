@@ -94,7 +94,6 @@ class KeyRejection:
 
     @property
     def gate(self) -> str:
-        """Return the gate under which this rejection is shown: a day quota's, or that of a key rejected as a whole."""
         return REJECTED if self.reset_at is None else DAY
 
     def note_rejection(self, outcome: Outcome, order: int, last_order: int, sent_at: float, now: float) -> None:
@@ -117,11 +116,9 @@ class KeyRejection:
         self.in_force = self.in_force or repeats or self.reset_at is not None
 
     def lets_go(self, in_flight: int) -> bool:
-        """Return whether one more call may go beyond learned limits beside those in flight."""
         return self.in_force and in_flight < GROWTH * self.count
 
     def waits(self, deadline: float) -> bool:
-        """Return whether a call with that deadline waits for the reset."""
         return self.reset_at is not None and self.reset_at <= deadline
 
     def opens_at(self, now: float) -> float:

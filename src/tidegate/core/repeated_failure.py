@@ -126,7 +126,6 @@ class RepeatedFailure:
             state.failing.too_large = min(state.failing.too_large, self._cost)
 
     def answered(self, state: LimiterState) -> None:
-        """Record that the call was answered after its failures."""
         if self._cost >= state.failing.too_large:
             state.failing.too_large = INFINITY
 

@@ -62,7 +62,6 @@ class LogMembership(MemberTurns):
         self.begin: Callable[[float], None] = _no_step
 
     def tell(self, now: float, event: ReplicaEvent) -> None:
-        """Keep an own event for the log, if another member may read it."""
         if self.talks:
             self.said.append((now, write_event(event)))
 

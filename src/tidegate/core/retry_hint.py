@@ -81,7 +81,6 @@ class HintTrust:
         self._least, self._most = 1.0, INFINITY
 
     def in_trial(self, sent_at: float) -> bool:
-        """Return whether an attempt sent at `sent_at` went before the time that the newest refusal named."""
         return sent_at < self.ends
 
     def span(self, hint: float) -> tuple[float, float] | None:
@@ -94,7 +93,6 @@ class HintTrust:
         return low / self._most, self.share * hint
 
     def answered(self, sent_at: float) -> None:
-        """Record a success of an attempt sent before the end of the newest hint."""
         self._proved = self._proved or sent_at >= self._until
 
     def seconds(self, hint: float, sent_at: float, now: float, let_in: int, grace: float, new_wave: bool) -> float:

@@ -140,7 +140,6 @@ class RollingWindowMirror(QuotaMirror):
         self._anchor_order = order
 
     def _correct(self, amount: float, at: float) -> None:
-        """Book what others took."""
         if amount > 0.0:
             self._others.append(LoggedCharge(amount, 0, at))
             self._theirs += amount

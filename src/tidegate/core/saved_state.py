@@ -77,7 +77,6 @@ class SavedKey(NamedTuple):
 
 
 def learners(admission: AdmissionController) -> dict[str, SavedLimiter]:
-    """Return the limiters of a key that are saved as plain numbers, by their saved names."""
     return {"concurrency": admission.concurrency, "pace": admission.pacer, "estimate": admission.estimate}
 
 
@@ -107,7 +106,6 @@ def seed(admission: AdmissionController, learned: SavedKey, age: float, now: flo
 
 
 def seed_quotas(quotas: KeyQuotas, learned: Iterable[SavedQuota], age: float, now: float) -> None:
-    """Load the quotas that an earlier run had known `age` seconds ago."""
     for quota in learned:
         quotas.seed(_reading(quota.after(age)), quota.said, now)
 

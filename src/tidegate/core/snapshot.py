@@ -318,12 +318,10 @@ class KeySnapshot:
 
     @property
     def completed_calls(self) -> int:
-        """Return the calls that were answered."""
         return self.answered
 
     @property
     def unended(self) -> int:
-        """Return the calls that have not ended yet."""
         return self.calls - self.answered - self.given_up - self.failed_calls - self.abandoned_calls
 
     @property
@@ -346,7 +344,6 @@ class AccountSnapshot:
 
 
 def account_snapshot(account: AccountController, waiting: int, now: float) -> AccountSnapshot:
-    """Return the state of one account at `now`, with `waiting` calls at its models."""
     return AccountSnapshot(
         key=account.key,
         at=now,

@@ -23,7 +23,6 @@ budget. Measured (`tests/runner/test_budget.py`): with 2, no run exceeds its bud
 
 
 def budget_amount(name: str, tokens: TokenTotals) -> float:
-    """Return what tokens cost a budget: dollars where its name is `usd`, else the number of tokens."""
     return tokens.nanodollars * NANO if name == "usd" else float(tokens.input_tokens + tokens.output_tokens)
 
 

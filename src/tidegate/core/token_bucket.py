@@ -261,15 +261,12 @@ class TokenBucketMirror(QuotaMirror):
         return debit
 
     def refilled_in(self, amount: float) -> float:
-        """Return the seconds in which `amount` comes back."""
         return amount / self.rate
 
     def anchored_level(self, now: float) -> float:
-        """Return the units left by the last answer, less all charges since; other limits are not applied."""
         return self._anchor_level + self.rate * (now - self._anchor_at) - self.ledger.total
 
     def amend(self, debit: LoggedCharge, amount: float) -> None:
-        """Correct a charge that no answer has confirmed."""
         self._ceiling -= self.ledger.amend(debit, amount)
 
     def settle_by_rules(

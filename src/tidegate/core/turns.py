@@ -105,7 +105,6 @@ class RecentService:
             self._members[member] = max(0.0, self.calls(member, at) - 1.0), at, self._members[member][2]
 
     def forget(self, member: int) -> None:
-        """Forget a member that is gone."""
         self._members.pop(member, None)
 
     def calls(self, member: int, now: float) -> float:
@@ -119,7 +118,6 @@ class RecentService:
         return self._admitted - (found[2] if found is not None else 0)
 
     def dump(self) -> list[Any]:
-        """Return the state in a plain form."""
         return [self._admitted, [[member, *values] for member, values in self._members.items()]]
 
     @staticmethod
@@ -159,7 +157,6 @@ class SlotTurns:
         self._free_since = INFINITY
 
     def note_full(self) -> None:
-        """Note that no slot is free: the next free one is another one."""
         self._free_since = INFINITY
 
     def opens_at(self, free: int, turns: MemberTurns, now: float) -> float:

@@ -89,7 +89,6 @@ class AccountController:
 
     @property
     def in_flight(self) -> int:
-        """Return the number of attempts in flight, over all models."""
         return sum(len(model.permits_in_flight) for model in self.models)
 
     def holds(self, gate: str, now: float) -> bool:
@@ -112,7 +111,6 @@ class TwoLevelQuotas:
 
     @property
     def mirrors(self) -> Mapping[str, QuotaMirror]:
-        """Return the mirrors of both levels by name, with everything booked."""
         return {**self.own.mirrors, **self.account.quotas.mirrors}
 
     @property
@@ -122,7 +120,6 @@ class TwoLevelQuotas:
 
     @property
     def provenance(self) -> Mapping[str, QuotaProvenance]:
-        """Return the provenance of the quotas of both levels."""
         return {**self.own.provenance, **self.account.quotas.provenance}
 
     @property
@@ -133,7 +130,6 @@ class TwoLevelQuotas:
 
     @property
     def ample(self) -> bool:
-        """Return whether more than half of each quota is left; a level without a quota has none that is scarce."""
         return all(each.ample for each in self._levels())
 
     @property
@@ -146,12 +142,10 @@ class TwoLevelQuotas:
 
     @property
     def follows_ends(self) -> bool:
-        """Return whether a quota of either level is charged at the end of an answer."""
         return self.own.follows_ends or self.account.quotas.follows_ends
 
     @property
     def divided(self) -> bool:
-        """Return whether a quota of this model is known to be enforced in portions."""
         return self.own.divided
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
@@ -173,7 +167,6 @@ class TwoLevelQuotas:
         level.seed(reading, said, now)
 
     def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]:
-        """Return the unproven mirrors that an answer has named; with `forget` the others go."""
         return [*self.own.prove(names, forget), *self.account.quotas.prove(names, forget)]
 
     def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]:
@@ -183,7 +176,6 @@ class TwoLevelQuotas:
         return charges
 
     def debit_late(self, mirror: QuotaMirror, cost: Cost, order: int, sent_at: float, only_reserve: bool) -> Charge:
-        """Charge a new mirror with an attempt that was sent before it."""
         return self._level_of(mirror.name).debit_late(mirror, cost, order, sent_at, only_reserve)
 
     def settle(
@@ -196,19 +188,16 @@ class TwoLevelQuotas:
         cost: Cost = UNIT_WEIGHT,
         output: float | None = None,
     ) -> None:
-        """Turn the reserved part of an attempt's charges into the charge of its end, on both levels."""
         for level, some in self._split(charges):
             level.settle(some, produced, returned, order, now, cost, output)
 
     def refund(self, charges: Iterable[Charge]) -> None:
-        """Take back the charges of a refused attempt on both levels."""
         for level, some in self._split(charges):
             level.refund(some)
 
     def on_refused(
         self, name: str, order: int, sent_at: float, now: float, retry_after: float | None, cost: Cost = UNIT_WEIGHT
     ) -> None:
-        """Record a refusal for lack of the quota `name`."""
         self._level_of(name).on_refused(name, order, sent_at, now, retry_after, cost)
 
     def observe(
@@ -225,7 +214,6 @@ class TwoLevelQuotas:
         return [*made, *more], min(found, default=None)
 
     def explained_by_portion(self, now: float) -> str:
-        """Return the portion of a quota of this model that explains a refusal; '' without one."""
         return self.own.explained_by_portion(now)
 
     def portion(self, let_in: AdmittedBurst, hint: float | None, now: float) -> str:
@@ -349,7 +337,6 @@ class ModelController(AdmissionController):
             model.concurrency.set_headroom_hint(remaining)
 
     def owner_of(self, quota: str) -> Key:
-        """Return the key of the level that has a quota."""
         return self.account.key if quota in self.account.quotas.provenance else self.key
 
     def pause_for(self, quota: str, readings: Iterable[QuotaReading]) -> Pause:

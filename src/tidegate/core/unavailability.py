@@ -72,7 +72,6 @@ class OutageClock:
             self._down = now, self._stated_by(now)
 
     def closed(self) -> None:
-        """Record that the breaker is closed."""
         self._down = None
 
     def answered(self) -> None:

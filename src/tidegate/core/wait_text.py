@@ -69,7 +69,6 @@ quota. Chosen: a full bucket answers before, and a start beside other clients is
 
 
 def never_answered(answered: int, refused: int) -> str:
-    """Return that no call of a key was ever answered, where `NEVER` refusals show it; else ''."""
     return "" if answered or refused < NEVER else f"no call of this key was ever answered: {refused} refusals"
 
 

@@ -79,7 +79,6 @@ def snap(low: float, high: float, prefer: float | None = None) -> float | None:
 
 
 def usable_window(seconds: float | None, otherwise: float) -> float:
-    """`seconds` where a quota can count over it (a millisecond to a month), else `otherwise`."""
     return seconds if seconds is not None and 1e-3 <= seconds <= MONTH else otherwise
 
 
