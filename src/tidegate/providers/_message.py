@@ -116,7 +116,6 @@ class Prose(NamedTuple):
 
     @property
     def exceeds(self) -> bool:
-        """Return whether the request alone is above the limit, so that waiting cannot help."""
         return self.limit is not None and self.requested is not None and self.requested > self.limit > 0
 
 
@@ -161,7 +160,6 @@ def window_of(count: str | None, word: str) -> float:
 
 
 def amount_of(found: re.Match[str]) -> float:
-    """Return the amount in a match of `NUMBER`."""
     return float(found["amount"].replace(",", "")) * (1000.0 if found["k"] else 1.0)
 
 

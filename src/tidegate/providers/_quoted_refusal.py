@@ -70,7 +70,6 @@ def is_of_the_request(words: str) -> bool:
 
 
 def describes_a_fault(words: str) -> bool:
-    """Return whether a message in lower case describes a fault in the request."""
     return _FAULT.search(words) is not None
 
 
