@@ -336,7 +336,6 @@ class AiohttpModule:
         self.constructor = frozenset(inspect.signature(module.ClientResponse.__init__).parameters)
 
     def put(self) -> None:
-        """Patch the session's class."""
         TRANSPORT.patches.put(self.module.ClientSession, "_request", self.request)
 
     def request(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
@@ -429,7 +428,6 @@ class Body(NamedTuple):
 
 
 def put(module: ModuleType) -> None:
-    """Patch aiohttp once."""
     AiohttpModule(module).put()
 
 

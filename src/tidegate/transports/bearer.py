@@ -61,12 +61,10 @@ _noted: OrderedDict[str, TokenSource] = OrderedDict()
 
 
 def of(package: str) -> dict[str, Callable[[Patches, ModuleType], None]]:
-    """Return the modules of one SDK with such clients, each with its patch function."""
     return {name: put for name in METHODS if name.startswith(f"{package}.")}
 
 
 def put(patches: Patches, module: ModuleType) -> None:
-    """Patch the methods that return tokens in the classes of one module."""
     # The package may rename its classes' modules, and a class may have two names.
     for each in {each for each in vars(module).values() if isinstance(each, type)}:
         for name in METHODS[module.__name__]:
@@ -120,7 +118,6 @@ class Renewal(NamedTuple):
             return self._failed(error)
 
     async def arenew(self) -> str:
-        """Return a new token of an async client, as `renew`."""
         try:
             found = self.ask()
             return self._checked(await found if inspect.isawaitable(found) else found)

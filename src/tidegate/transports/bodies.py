@@ -116,7 +116,6 @@ class SyncErrorStream(ErrorStream):
             self.close()
 
     def close(self) -> None:
-        """Release the connection; repeated calls do nothing."""
         if not self._closed:
             self._closed = True
             self._stream.close()

@@ -77,7 +77,6 @@ class Written(io.BytesIO):
     """A body that never went over a connection, in the form that botocore reads."""
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
-        """Yield the body."""
         yield self.read()
 
 
@@ -85,7 +84,6 @@ class AsyncWritten(Written):
     """A body that never went over a connection, in the form that aiobotocore reads."""
 
     async def read(self, amt: int | None = None) -> bytes:  # type: ignore[override]
-        """Return the body, or its next `amt` bytes."""
         return super().read(amt)
 
 
@@ -203,7 +201,6 @@ class BotocoreCall(HttpCall):
         parsed["ResponseMetadata"]["HTTPHeaders"].update(headers)
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """Return the answer's headers."""
         return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
@@ -252,12 +249,10 @@ class BotocoreCall(HttpCall):
 
 
 def create_request(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """Run `Endpoint.create_request`, and note the source of the request."""
     return _noted(endpoint, wrapped(*args, **kwargs), args, kwargs)
 
 
 async def acreate_request(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """Run `AioEndpoint.create_request`, and note the source of the request."""
     return _noted(endpoint, await wrapped(*args, **kwargs), args, kwargs)
 
 
@@ -285,7 +280,6 @@ def needs_retry(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: A
 
 
 async def aneeds_retry(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """Run `AioEndpoint._needs_retry`, or return False for an answer that tidegate gave up on."""
     return False if _given_up(endpoint, args, kwargs) else await wrapped(*args, **kwargs)
 
 
@@ -302,7 +296,6 @@ def acquire(wrapped: Callable[..., Any], bucket: Any, args: Any, kwargs: Any) ->
 
 
 async def aacquire(wrapped: Callable[..., Any], bucket: Any, args: Any, kwargs: Any) -> Any:
-    """Run `AsyncTokenBucket.acquire` of the adaptive mode, except for calls that tidegate's queue has admitted."""
     return True if _sending.get() else await wrapped(*args, **kwargs)
 
 
@@ -354,7 +347,6 @@ PATCHES: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
 
 
 def put(module: ModuleType) -> None:
-    """Patch botocore and aiobotocore once, as far as they are loaded."""
     for name, (kind, methods) in PATCHES.items():
         found = sys.modules.get(name)
         for method, wrapper in methods.items() if found is not None else ():
@@ -381,7 +373,6 @@ def _split(url: str) -> SplitResult:
 
 
 def _streaming(parsed: dict[str, Any]) -> Any:
-    """Return the event stream or streaming body of an answer, None if there is none."""
     return next((member for member in parsed.values() if hasattr(member, "_raw_stream")), None)
 
 

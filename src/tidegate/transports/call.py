@@ -251,7 +251,6 @@ RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
 
 @lru_cache(maxsize=64)
 def success_outcome(status: int) -> Outcome:
-    """Return the outcome of a good answer that carries no other information."""
     return Outcome(Kind.OK, status=status)
 
 
@@ -313,7 +312,6 @@ class HttpCall(GovernedCall, ABC):
 
     @property
     def request(self) -> Any:
-        """Return the stack's request."""
         return self.args[0] if self.args else self.kwargs["request"]
 
     def identity(self) -> Hashable | None:
@@ -382,7 +380,6 @@ class HttpCall(GovernedCall, ABC):
         return headers
 
     def write_header(self, name: str, value: str) -> None:
-        """Replace a header of the request."""
         self.request.headers[name] = value
 
     def take_token(self, renewal: bearer.Renewal, token: str) -> None:
@@ -454,7 +451,6 @@ class HttpCall(GovernedCall, ABC):
         return {WAITED: f"{ended.waited:.1f}", GATE: ended.gate or self.gate or "none", REASON: text}
 
     def add_headers(self, response: Any, headers: dict[str, str]) -> None:
-        """Add headers to an answer of the provider that is handed back."""
         response.headers.update(headers)
 
     def will_retry(self, permit: Permit, outcome: Outcome) -> bool:
@@ -589,7 +585,6 @@ class HttpCall(GovernedCall, ABC):
         """Return the raw headers of a stack's response, in any case."""
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
-        """Return the outcome of a response."""
         return providers.judge(self.provider, status, headers, body, datetime.now(UTC))
 
     def unanswered_outcome(self, error: Exception) -> Outcome:

@@ -48,7 +48,6 @@ class RealServer(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Return the URL of the path at the real server."""
         return f"{self.scheme}://{self.address}{self.path}"
 
 
@@ -115,7 +114,6 @@ def real_url(url: str) -> str | None:
 
 
 def resolved(url: str) -> str:
-    """Return the URL at the real server for one below the root, and any other URL as it is."""
     return real_url(url) or url
 
 

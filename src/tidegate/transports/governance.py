@@ -84,7 +84,6 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def counts_refusals() -> bool:
-    """Return whether refusals of ungoverned requests are counted."""
     return key_hook.on_ungoverned is not None
 
 
@@ -202,7 +201,6 @@ _carried: ContextVar[Binding | None] = ContextVar("tidegate_mark", default=None)
 
 
 def context_binding() -> Binding | None:
-    """Return the binding of this context."""
     return _carried.get()
 
 

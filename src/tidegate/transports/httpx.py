@@ -192,7 +192,6 @@ class HttpxCall(HttpCall):
         return super().judge_error(error) if self.mocks or error.__cause__ is not None else UNREAL
 
     def is_from_provider(self, response: Any) -> bool:
-        """Return whether a response came over a connection."""
         return not _made_up(response)
 
     def is_mocked(self) -> bool:
@@ -203,7 +202,6 @@ class HttpxCall(HttpCall):
         return type(transport).__name__ == "MockTransport" if own is None else not own
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """Return the answer's headers."""
         return _headers(response.headers)
 
 
@@ -424,7 +422,6 @@ def _is_of(method: Any, library: str) -> bool:
 
 
 def _is_unread_error(response: Any) -> bool:
-    """Return whether a streaming answer is an error that has not been read yet."""
     return response.status_code >= 400 and not (response.is_closed or response.is_stream_consumed)
 
 

@@ -36,7 +36,6 @@ class Patches:
 
     @property
     def on(self) -> bool:
-        """Return whether anything is patched."""
         return bool(self._handles)
 
     def put(self, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
@@ -115,11 +114,9 @@ class Clients:
         return [module for module in found if isinstance(module, ModuleType) and not is_loading(module)]
 
     def module_of(self, client: object) -> ModuleType:
-        """Return the module of a client (see `is_client`)."""
         return next(module for module in self.loaded() if self._holds(module, client))
 
     def is_client(self, candidate: object) -> bool:
-        """Return whether it is a client of this stack."""
         return any(self._holds(module, candidate) for module in self.loaded())
 
     def remember(self, client: object) -> None:
@@ -127,7 +124,6 @@ class Clients:
         self._wrapped.add(client)
 
     def remembered(self) -> bool:
-        """Return whether any wrapped client lives."""
         return len(self._wrapped) > 0
 
     def _holds(self, module: ModuleType, candidate: object) -> bool:

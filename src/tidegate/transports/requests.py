@@ -69,7 +69,6 @@ class RequestsCall(HttpCall):
         return AttemptResult(outcome, response=response, streaming=True)
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """Return the answer's headers."""
         return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
@@ -85,7 +84,6 @@ class RequestsCall(HttpCall):
         return Outcome(Kind.ABANDONED, row="exception")
 
     def is_from_provider(self, response: Any) -> bool:
-        """Return whether a response came over a connection."""
         return not made_up(response)
 
     def is_mocked(self) -> bool:
@@ -115,7 +113,6 @@ class RequestsModule:
         self.module = module
 
     def put(self) -> None:
-        """Patch the session's class."""
         TRANSPORT.patches.put(self.module.Session, "send", self.send)
 
     def send(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:

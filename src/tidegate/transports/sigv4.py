@@ -203,7 +203,6 @@ def _unsigned(request: Any) -> tuple[Any, Methods]:
 
 
 def of(package: str) -> dict[str, Callable[[Patches, ModuleType], None]]:
-    """Return the signing modules of one SDK, each with its patch function."""
     return {name: put for name in SIGNING if name.startswith(f"{package}.")}
 
 

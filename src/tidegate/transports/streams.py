@@ -132,11 +132,9 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         self._self_watch = watch
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
-        """Return the body in chunks."""
         return self._seen(self.__wrapped__.stream(*args, **kwargs))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Return the body in lines."""
         return self._seen(self.__wrapped__)
 
     def _seen(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -150,7 +148,6 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         self._self_watch.finish()
 
     def readlines(self, hint: int = -1) -> list[bytes]:
-        """Return the rest of the body in lines."""
         return list(self)
 
     def read(self, amt: int | None = None, *args: Any, **kwargs: Any) -> bytes:
@@ -178,14 +175,12 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         return number
 
     def close(self) -> None:
-        """Close the connection."""
         try:
             self.__wrapped__.close()
         finally:
             self._self_watch.finish()
 
     def release_conn(self) -> None:
-        """Return the connection to its pool."""
         try:
             self.__wrapped__.release_conn()
         finally:
@@ -261,7 +256,6 @@ class BegunRaw(io.RawIOBase):
         return chunk
 
     def readable(self) -> bool:
-        """Return True: the body is read only."""
         return True
 
     def read(self, amt: int = -1) -> bytes:
@@ -278,7 +272,6 @@ class BegunRaw(io.RawIOBase):
         return rest
 
     def read1(self, amt: int = -1) -> bytes:
-        """Return up to `amt` bytes, by default 65,536."""
         return self.read(65536 if amt is None or amt < 0 else amt)
 
     def close(self) -> None:
