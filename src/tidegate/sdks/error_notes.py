@@ -63,7 +63,6 @@ def of_error(error: BaseException, args: tuple[Any, ...]) -> Any:
 
 
 def of_argument(error: BaseException, args: tuple[Any, ...]) -> Any:
-    """Return the response that the error was made from."""
     return args[0] if args else None
 
 
@@ -75,7 +74,6 @@ class Metadata:
 
 
 def of_parsed(error: BaseException, args: tuple[Any, ...]) -> Any:
-    """Return what botocore parsed from the answer."""
     return Metadata(error.response)  # type: ignore[attr-defined]
 
 

@@ -88,7 +88,6 @@ class Sdk:
     hooks: Hooks = field(default_factory=lambda: Hooks({}))
 
     def has(self, client: object) -> bool:
-        """Return whether a client, or a base class of it, is of this SDK."""
         return any(f"{each.__module__}.".startswith(f"{self.package}.") for each in type(client).__mro__)
 
     def family_of(self, client: object) -> str:
