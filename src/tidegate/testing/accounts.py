@@ -125,7 +125,6 @@ class CallCounter:
         setattr(self, how, getattr(self, how) + 1)
 
     def counts(self, levels: tuple[Level, ...] = ()) -> Counts:
-        """Return the present counts."""
         return Counts(
             received=self.received,
             admitted=self.admitted,
@@ -203,7 +202,6 @@ class Accounts:
         return self._clock() - self._started_at
 
     def output_tokens(self, default: int) -> int:
-        """Return the number of tokens that the next answer counts as."""
         with self._lock:
             drawn = self.scenario.output_tokens
             return default if drawn is None else max(1, round(drawn.draw(self._random)))
@@ -273,7 +271,6 @@ class Accounts:
             return account.gate.levels(self.now)[len(self.scenario.outages) :] if account is not None else ()
 
     def truth(self) -> Truth:
-        """Return the ground truth now."""
         with self._lock:
             now = self.now
             return Truth(

@@ -60,7 +60,6 @@ class StoredFile:
     created: int
 
     def facts(self) -> dict[str, Any]:
-        """Return the file object."""
         return {
             "id": self.id, "object": "file", "bytes": len(self.content), "created_at": self.created,
             "expires_at": None, "filename": self.name, "purpose": self.purpose, "status": "processed",

@@ -320,7 +320,6 @@ def ietf_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -
 
 
 def no_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
-    """Return no headers."""
     return []
 
 

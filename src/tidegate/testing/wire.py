@@ -186,7 +186,6 @@ class Connection(asyncio.Protocol):
             self._transport.write(head + b"transfer-encoding: chunked\r\n\r\n")
 
     def write(self, chunk: bytes) -> None:
-        """Send the next chunk; ignore an empty one."""
         if self._transport is not None and chunk:
             self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 

@@ -55,7 +55,6 @@ def _message(reply: SimulatedReply, content: list[dict[str, Any]], stop: str | N
 
 
 def whole_message(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a `message`."""
     return _message(reply, [{"type": "text", "text": reply.text}], _stop(reply), reply.output_tokens)
 
 

@@ -74,12 +74,10 @@ class SimulatedStream:
 
 
 def asks_stream(body: Body) -> bool:
-    """Return whether a body asks for a stream."""
     return bool(body.get("stream"))
 
 
 def always(body: Body) -> bool:
-    """Return True: every answer is a stream."""
     return True
 
 
@@ -98,12 +96,10 @@ class SimulatedEndpoint:
 
 
 def dumps(value: object) -> bytes:
-    """Return JSON as providers send it, in UTF-8."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def event(value: object, name: str = "") -> bytes:
-    """Return one server-sent event."""
     return (b"event: %b\n" % name.encode() if name else b"") + b"data: %b\n\n" % dumps(value)
 
 

@@ -47,7 +47,6 @@ def message(headers: dict[str, str], payload: bytes) -> bytes:
 
 
 def event(name: str, value: object) -> bytes:
-    """Return an event of the type `name`, with its payload in JSON."""
     return message({":event-type": name, ":content-type": "application/json", ":message-type": "event"}, dumps(value))
 
 

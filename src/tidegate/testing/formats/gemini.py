@@ -65,7 +65,6 @@ def _finish(reply: SimulatedReply) -> str:
 
 
 def whole_content(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a `GenerateContentResponse`."""
     return _candidate(reply, reply.text, _finish(reply))
 
 
@@ -81,7 +80,6 @@ def stream_content(body: Body, reply: SimulatedReply) -> SimulatedStream:
 
 
 def read_embed(body: Body) -> SimulatedQuestion:
-    """Read the `content`, or that of each of the `requests`."""
     return SimulatedQuestion("", tokens_in(sum(map(len, _embedded(body)))), 0)
 
 
@@ -113,7 +111,6 @@ def read_interaction(body: Body) -> SimulatedQuestion:
 
 
 def whole_interaction(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a completed `Interaction`."""
     return {
         "id": reply.id,
         "status": "completed",

@@ -301,7 +301,6 @@ CATEGORIES = (
 
 
 def read_moderation(body: Body) -> SimulatedQuestion:
-    """Read `input`: a text, texts, or the parts of one message."""
     return SimulatedQuestion("", tokens_in(sum(map(len, map(text_of, _moderated(body))))), 0)
 
 
