@@ -109,15 +109,12 @@ class Metrics:
         }
 
     def show(self, registry: KeyTable, keys: Keys) -> None:
-        """Add a registry to the gauges, under the attributes of its keys."""
         self._shown[registry] = keys
 
     def hide(self, registry: KeyTable) -> None:
-        """Remove a registry from the gauges."""
         self._shown.pop(registry, None)
 
     def measure(self, event: events.Event, key: KeyAttributes) -> None:
-        """Record the contributions of an event to the instruments."""
         for recording in self._recordings[type(event)]:
             recording.of(event, key)
 
