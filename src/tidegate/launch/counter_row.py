@@ -233,27 +233,22 @@ def refusal_counter(fate: str, outcome: Outcome) -> str:
 
 
 def source_of(code: float) -> Source:
-    """Return the origin with this code; that of a default for a code of no origin."""
     return SOURCES[int(code)] if 0.0 <= code < len(SOURCES) else Source.DEFAULT
 
 
 def integers(row: memoryview) -> memoryview[int]:
-    """Return the integers of a row, for reading and writing."""
     return row[:DOUBLES_AT].cast("q")
 
 
 def doubles(row: memoryview) -> memoryview[float]:
-    """Return the doubles of a row, for reading and writing."""
     return row[DOUBLES_AT:KEY_AT].cast("d")
 
 
 def ring(row: memoryview) -> memoryview[float]:
-    """Return the cells of a row's ring of changes."""
     return row[RING_AT:ROW_BYTES].cast("d")
 
 
 def quota_at(number: int) -> int:
-    """Return the index of the first double of a quota."""
     return KEY_CELLS + QUOTA_CELLS * number
 
 

@@ -103,7 +103,6 @@ class StateFile:
 
     @property
     def outdated(self) -> bool:
-        """Return whether another version of tidegate wrote the file: this version cannot read its states."""
         return self._earlier.version != VERSION
 
     def begin(self, folder: str) -> StateLocations:

@@ -53,7 +53,6 @@ LOCAL_NAMES = "127.0.0.1,localhost,::1"
 
 
 def missing_package() -> str:
-    """Return the name of a package that the gateway needs and that is not installed; empty if all are."""
     return next((name for name in NEEDED if find_spec(name) is None), "")
 
 
@@ -177,7 +176,6 @@ class GatewayProcess:
         self._process.stdin.flush()
 
     def environ(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a program that uses the gateway."""
         return {**given, **self.redirection.changed}
 
     def end(self) -> None:

@@ -18,7 +18,6 @@ class UnreadableFile(ValueError):
 
 
 def packed(content: bytes) -> bytes:
-    """Return the bytes of a file with this content."""
     return HEADER.pack(MAGIC, VERSION, len(content)) + content
 
 

@@ -53,7 +53,6 @@ class QuotaTotal:
 
     @classmethod
     def of(cls, row: QuotaRow, until: float) -> QuotaTotal:
-        """Return the total of a single process."""
         return cls(row.name, row.limit, row.window, row.used, row.since, row.stood, until)
 
 
@@ -86,7 +85,6 @@ class KeyTotal:
 
     @property
     def calls(self) -> int:
-        """Return the calls so far, sent or not."""
         return self.counts["attempts"] - self.counts["resent"] + self.counts["unsent"]
 
     @property
@@ -104,7 +102,6 @@ class KeyTotal:
 
     @property
     def tokens(self) -> TokenTotals:
-        """Return the tokens and the cost of the answers whose usage is known."""
         return TokenTotals(*(self.counts[name] for name in counter_row.TOKENS))
 
     @property
@@ -227,17 +224,14 @@ class Totals:
     pids: frozenset[int] = frozenset()
 
     def sum(self, name: str) -> int:
-        """Return one of the counts, summed over all keys."""
         return sum(each.counts[name] for each in self.keys.values())
 
     @property
     def calls(self) -> int:
-        """Return the calls so far, sent or not, over all keys."""
         return sum(each.calls for each in self.keys.values())
 
     @property
     def tokens(self) -> TokenTotals:
-        """Return the tokens and the cost of all keys."""
         return reduce(TokenTotals.plus, (each.tokens for each in self.keys.values()), TokenTotals())
 
     @property
