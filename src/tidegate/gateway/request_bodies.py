@@ -98,7 +98,6 @@ class RequestBody:
             self._taken = len(self.whole)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body in pieces, first those that were read already."""
         while self._begun or not self._ended:
             piece = self._begun.pop(0) if self._begun else await self._next(kept=False)
             if piece:

@@ -49,12 +49,10 @@ class Upstreams:
 
     @staticmethod
     def path_at(server: RealServer) -> str:
-        """Return the path of a request at its server."""
         return ADDED_VERSIONS.get((server.address, server.path), server.path)
 
     @staticmethod
     def _by_tls(server: RealServer) -> bool:
-        """Return whether a server is reached by TLS at its usual port."""
         return server.scheme == "https" and server.address == server.host
 
     @staticmethod
