@@ -152,9 +152,7 @@ class ExecutionOwner(Protocol):
         """Handle a change of `job.slot_lent`: the function begins to wait for capacity inside a call, or continues."""
         ...
 
-    def on_job_done(self, job: Any) -> None:
-        """Handle the end of the job."""
-        ...
+    def on_job_done(self, job: Any) -> None: ...
 
 
 class Work(Protocol):

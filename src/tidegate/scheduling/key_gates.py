@@ -128,7 +128,6 @@ class KeyGates:
             self._drop(name, gate)
 
     def end(self) -> None:
-        """Forget all gates, with their timers."""
         for name, gate in list(self._gates.items()):
             self._drop(name, gate)
 
@@ -150,7 +149,6 @@ class KeyGates:
         return False
 
     def close_stage(self, name: StageGate, reason: str) -> None:
-        """Close a stage's own gate until `open` is called."""
         self._shut(name, self._gate(name), GateClosing(reason, INFINITY), False)
 
     def refused(self, name: StageGate, hint: float | None, is_outage: bool) -> None:
