@@ -65,7 +65,6 @@ class RowFlow:
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the pool."""
         raise NotImplementedError
 
     @property
@@ -79,7 +78,6 @@ class RowFlow:
 
     @property
     def is_drained(self) -> bool:
-        """Return whether nothing of a closed pool is under way."""
         return self.closed and self._stream is None
 
     def watch(self, reader: SourceReader) -> None:
@@ -157,7 +155,6 @@ class RowFlow:
             self.loop.call_soon_threadsafe(self.close)
 
     async def until_drained(self) -> None:
-        """Wait until a closed pool has nothing under way."""
         if not self.is_drained:
             drained = asyncio.Event()
             self.drained.append(drained.set)

@@ -108,7 +108,6 @@ class PoolRow:
         del self.body, self.context
 
     def result(self, taken_at: float) -> RowResult[Any]:
-        """Return the result of an ended row that is taken now."""
         return RowResult(
             self.index,
             self.value,
@@ -138,23 +137,18 @@ class RowQueue:
         self._closed: set[Hashable] = set()
 
     def open(self, gate: Hashable) -> None:
-        """Let the rows behind a gate start again."""
         self._closed.discard(gate)
 
     def close(self, gate: Hashable) -> None:
-        """Let no row behind a gate start."""
         self._closed.add(gate)
 
     def remove(self, gate: Hashable) -> None:
-        """Forget that a gate is closed."""
         self._closed.discard(gate)
 
     def is_closed(self, gate: Hashable) -> bool:
-        """Return whether a gate is closed."""
         return gate in self._closed
 
     def put_back(self, row: PoolRow, gate: Hashable) -> None:
-        """Queue a row whose gate is known."""
         heappush(self._known.setdefault(gate, []), (row.index, row))
 
     def next(self, fresh_gate: Hashable) -> tuple[PoolRow, Hashable] | None:

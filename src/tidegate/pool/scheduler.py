@@ -118,7 +118,6 @@ class RowScheduler(RowFlow):
 
     @property
     def is_drained(self) -> bool:
-        """Return whether nothing of a closed pool is under way."""
         return super().is_drained and not self._in_flight
 
     # Methods of `ExecutionOwner`.
