@@ -49,7 +49,6 @@ class RunOptions(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Return whether the counts of the processes are needed."""
         return self.shown or self.report is not None or self.strict
 
     @property

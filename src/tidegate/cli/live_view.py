@@ -85,7 +85,6 @@ class StatusLine:
         self._write(" " * columns + "\r\x1b[K" * bool(columns) + text + "\n")
 
     def say_ours(self, text: str) -> None:
-        """Print a line of tidegate after the program's output."""
         self.say(f"tidegate: {printable(text)}")
 
     def _release(self) -> str:
@@ -117,7 +116,6 @@ class StatusLine:
 
 
 def drawable(fd: int, environ: Mapping[str, str]) -> bool:
-    """Return whether the row can be drawn at all: on a terminal that can move its cursor."""
     return os.isatty(fd) and environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 

@@ -33,7 +33,6 @@ class Commands(TyperGroup):
     """Command group that imports a command only when it is named: `tidegate run` precedes every program it starts."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the command names, in the order of the help."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:

@@ -255,7 +255,6 @@ def without_others(key: KeyTotal) -> str:
 
 
 def shared_by(members: int, carrier: str) -> str:
-    """Return that this number of processes share the limits of a key, and by what, where that is known."""
     return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
 
 
@@ -310,17 +309,14 @@ def lines(key: KeyTotal, now: float) -> Iterator[str]:
 
 
 def quota_left(quota: QuotaForecast) -> str:
-    """Return the unused amount of a quota with its limit."""
     return f"{amount(quota.usable)} of {sized(quota.name, quota.limit, quota.window)} left"
 
 
 def by_waiting(run: ProgramRun) -> list[KeyTotal]:
-    """Return the keys of a program, those with the most waiting calls first."""
     return sorted(run.totals.keys.values(), key=lambda each: (-each.waiting, each.key))
 
 
 def unreadable(run: ProgramRun) -> Iterator[str]:
-    """Yield a line for each process whose counts cannot be read."""
     for pid, why in run.totals.unreadable.items():
         yield f"  counts of process {pid} unreadable: {why}; they are not shown"
 
