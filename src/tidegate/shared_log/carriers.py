@@ -47,7 +47,6 @@ def carrier_of(share: str) -> Carrier | None:
 
 
 def is_server(share: str) -> bool:
-    """Return whether a value of the setting is the URL of a server, or the cluster of Ray."""
     return "://" in share or share == RAY
 
 

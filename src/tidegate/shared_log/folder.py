@@ -74,7 +74,6 @@ def lock(descriptor: int, exclusive: bool = True) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Release the lock of `lock`."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
@@ -168,7 +167,6 @@ class PrivateFolder:
         return content
 
     def files(self) -> Iterator[os.DirEntry[str]]:
-        """Return the regular files of the folder, `SCANNED` at most."""
         with os.scandir(self.descriptor) as entries:
             for _, entry in zip(range(SCANNED), entries, strict=False):
                 if entry.is_file(follow_symlinks=False):
@@ -197,7 +195,6 @@ class PrivateFolder:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close the descriptor."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

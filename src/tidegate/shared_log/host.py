@@ -66,7 +66,6 @@ class HostCarrier:
 
     @property
     def place(self) -> str:
-        """Return the path of the folder."""
         return str(self.folder.path)
 
     @classmethod
@@ -127,7 +126,6 @@ class HostCarrier:
         return used
 
     def forget(self, log: HostLog) -> None:
-        """Take note that a log was left."""
         self._logs.discard(log)
 
     def after_fork(self) -> None:

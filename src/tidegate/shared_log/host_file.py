@@ -132,7 +132,6 @@ class LogFile:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the file."""
         return os.fstat(self.descriptor).st_size
 
     def attach(self) -> bool:
@@ -194,7 +193,6 @@ class LogFile:
         return value
 
     def set_second(self, word: int, value: float) -> None:
-        """Store a word that is an instant."""
         self._seconds[word] = value
 
     def members(self, reread: bool = False) -> list[Member]:
@@ -231,11 +229,9 @@ class LogFile:
         self._write(self._header[place : place + 8], place)
 
     def life(self, row: int) -> int:
-        """Return the number of a row's process."""
         return self.words[(ROWS_AT + row * ROW.size) // 8]
 
     def set_rank(self, member: Member, rank: int) -> None:
-        """Store the rank of a member."""
         self._write_row(member._replace(rank=rank))
 
     def _write_row(self, member: Member) -> None:
@@ -391,5 +387,4 @@ class LogFile:
             done = os.pwrite(self.descriptor, content, offset)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self.descriptor)

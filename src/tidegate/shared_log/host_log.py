@@ -123,12 +123,10 @@ class HostLog:
 
     @property
     def ended(self) -> str:
-        """Return the reason why the log is not shared any more, empty while it is."""
         return self._reason
 
     @property
     def members(self) -> int:
-        """Return the last known number of members, this one included."""
         return max(1, len(self._live))
 
     def attach(self, now: float) -> None:

@@ -108,7 +108,6 @@ class MemoryMember:
         log.members[self.member] = self
 
     def is_alone(self, now: float) -> bool:
-        """Return whether there is no other member."""
         return len(self.log.members) == 1 and not self._store.away and self._read == len(self.log.entries)
 
     def enter(self, now: float) -> Step | None:
@@ -189,7 +188,6 @@ class MemoryMember:
         log.members[self.member] = self
 
     def close(self) -> None:
-        """Leave the log."""
         self.log.remove(self.member)
 
 

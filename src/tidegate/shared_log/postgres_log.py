@@ -194,7 +194,6 @@ class PostgresStore:
         return _answer(found)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 

@@ -43,11 +43,9 @@ class LogActor:
         self._table = LogTable()
 
     def ready(self) -> bool:
-        """Return True once the actor is there."""
         return True
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        """Return the answer of one log."""
         return self._table.exchange(name, ask, time.time())
 
 
@@ -77,13 +75,11 @@ class RayStore:
         return reference.future().result(limit)
 
     def close(self) -> None:
-        """Forget the actor."""
         with contextlib.suppress(ValueError):
             _handles.remove(self._handle)
 
 
 def _found(ray: Any) -> Any:
-    """Return the actor, None where there is none."""
     try:
         return _plain(ray.get_actor)(NAME, namespace=NAMESPACE)
     except ValueError:

@@ -154,7 +154,6 @@ class RedisStore:
         return _answer(found)
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
 

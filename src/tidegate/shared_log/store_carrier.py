@@ -74,7 +74,6 @@ class StoreCarrier:
 
     @property
     def reason(self) -> str:
-        """Return the reason why the last log was not joined, empty where it was."""
         return "it was closed" if self._closed else ""
 
     def _start(self) -> None:

@@ -203,7 +203,6 @@ class StoreLog:
 
     @property
     def sole(self) -> bool:
-        """Return whether there is no other member."""
         return self._number != 0 and len(self._ranks) == 1 and self._rank == FULL
 
     def due_at(self) -> float:
