@@ -127,7 +127,6 @@ def _batches(records: Sequence[BatchRecord]) -> dict[str, Any] | None:
 
 
 def page(found: RowPage) -> dict[str, Any]:
-    """Return a page of rows."""
     return {"rows": [_result(each) for each in found.rows], "more": found.more, "searched": found.searched}
 
 
@@ -194,7 +193,6 @@ async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
 
 
 def scores_of(stages: Stages) -> list[Score]:
-    """Return the scores of a tally, as the formats of an export need them."""
     return with_failures(
         Score(
             name,

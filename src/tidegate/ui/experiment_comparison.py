@@ -89,7 +89,6 @@ class ExperimentComparisons:
         return {**told, "computing": computing, "queued": not own}
 
     async def close(self) -> None:
-        """End a comparison that is being made."""
         if self._running is not None:
             work = self._running.work
             work.cancel()

@@ -55,7 +55,6 @@ class StartedRun:
 
     @property
     def code(self) -> int | None:
-        """Return the exit code; None while it runs."""
         return self.process.poll()
 
     @property
