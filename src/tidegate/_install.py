@@ -142,7 +142,6 @@ def named_hosts(settings: Settings) -> dict[str, str]:
 
 
 def host_of(address: str) -> str:
-    """Return the host of a URL, or of an address without a scheme; empty if there is none."""
     try:
         return urlsplit(address if "//" in address else f"//{address}").hostname or ""
     except ValueError:

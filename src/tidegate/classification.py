@@ -47,12 +47,10 @@ class Classification(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """Return the kind, by the caller's next step."""
         return self.outcome.kind
 
     @property
     def cause(self) -> Cause:
-        """Return the cause of this kind."""
         return self.outcome.cause
 
     @property
@@ -328,7 +326,6 @@ def status_of(error: BaseException) -> int | None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the message of an exception; empty if its `str` raises."""
     try:
         return str(error)[:MAX_TEXT_CHARACTERS]
     except Exception:

@@ -35,7 +35,6 @@ class ObservedSpec(ModuleSpec):
 
 
 def is_loading(module: object) -> bool:
-    """Return whether a module of `sys.modules` is only half loaded."""
     return bool(getattr(getattr(module, "__spec__", None), LOADING, False))
 
 

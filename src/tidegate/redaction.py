@@ -152,7 +152,6 @@ class CredentialStore:
         self._joined = ""
 
     def knows(self, value: str) -> bool:
-        """Return whether a value is, or holds, one of the credentials in one of their forms."""
         return any(form in value for forms in self._forms.values() for form in forms)
 
     def shares(self, text: str) -> bool:
@@ -447,7 +446,6 @@ CLIENT_ATTRIBUTES = (
 
 
 def in_client(client: object) -> Iterator[str]:
-    """Yield the credentials that a client of an SDK keeps as plain texts."""
     for each in (client, getattr(client, "_api_client", None), getattr(client, "_client", None)):
         facts = getattr(each, "__dict__", None)
         if isinstance(facts, Mapping):

@@ -99,11 +99,9 @@ class LearnedKey(_Frozen):
 
     @property
     def key(self) -> Key:
-        """Return the key."""
         return Key(self.provider, self.base_url, self.credential, self.scope, self.family)
 
     def named(self, key: Key) -> LearnedKey:
-        """Return the same knowledge under another key."""
         return self if key == self.key else self.model_copy(update=key._asdict())
 
     @property
@@ -137,7 +135,6 @@ class LearnedState(_Frozen):
         return self._unknown
 
     def to_json(self) -> str:
-        """Return the state as JSON."""
         return self.model_dump_json(indent=1)
 
     @classmethod
@@ -322,7 +319,6 @@ class Seeds:
 
 
 def _masked(key: Key) -> Key:
-    """Return the key without a credential in the path of its address."""
     return key._replace(base_url=masked(key.base_url))
 
 
