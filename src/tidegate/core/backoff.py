@@ -30,38 +30,34 @@ def ceiling(failures: int, base: float, cap: float) -> float:
 
 
 GRACE_ROUND_TRIPS = 3.0
-"""Refusal round trips after which a single attempt that is not refused counts as admitted. Raising it delays the next
-calls after a pause; lowering it sends them before a slow refusal. Chosen: `refused_within` learns a mean, which single
-refusals exceed."""
+"""Refusal round trips after which a single attempt that is not refused counts as admitted. Chosen: `refused_within`
+learns a mean, which single refusals exceed."""
 
 GRACE_FIRST = 0.25
-"""Seconds of that time before the first refusal was measured. Raising it delays the next calls after the first pause.
-Chosen: within `GRACE_BOUNDS`; the first measured refusal replaces it."""
+"""Seconds of that time before the first refusal was measured. Chosen: within `GRACE_BOUNDS`; the first measured refusal
+replaces it."""
 
 GRACE_BOUNDS = (0.02, 2.0)
-"""Bounds of that time in seconds. Raising the lower one delays calls of a near provider; raising the upper one delays
-those of a slow one. Chosen: a single measurement near zero, or of a stalled loop, must not decide."""
+"""Bounds of that time in seconds. Chosen: a single measurement near zero, or of a stalled loop, must not decide."""
 
 
 PROGRESS = 4
-"""Calls admitted between two waves of refusals from which on the second one does not repeat the first. Raising it slows
-a key down whose provider admits a few calls after each time that it names."""
+"""Calls admitted between two waves of refusals from which on the second one does not repeat the first."""
 
 
 IN_VAIN = 2
 WAVE = 8
 """Waves in a row that repeat the one before, and refusals of one wave, from which on a quota's mirror is not trusted to
-hold calls back. Raising them sends more refused calls where a mirror is wrong; lowering them paces calls that a mirror
-would hold back better."""
+hold calls back."""
 
 
 FADES = 0.9
-"""Share that is left of each attempt's weight after each refusal. Raising it averages over more refusals, and pauses
-later when a provider begins to refuse everything. Chosen: ten refusals tell a share of a few per cent."""
+"""Share that is left of each attempt's weight after each refusal. Chosen: ten refusals tell a share of a few per
+cent."""
 
 OCCASIONAL = 0.2
-"""Share of refused attempts up to which a refusal does not pause the key. Raising it sends on to a provider that
-refuses more. Chosen: one refused attempt a five costs as much as a short pause does."""
+"""Share of refused attempts up to which a refusal does not pause the key. Chosen: one refused attempt a five costs as
+much as a short pause does."""
 
 
 class RefusedShare:

@@ -18,27 +18,25 @@ from typing import NamedTuple
 from tidegate.core.values import INFINITY, ResetInstant
 
 FIRST_CHECK = 4
-"""Steps before the first comparison; each next one comes after half as many again. Raising it learns later; lowering it
-fits free numbers to too few steps."""
+"""Steps before the first comparison; each next one comes after half as many again."""
 
 MOST_STEPS = 64
-"""Steps that are kept at most, and between two comparisons. Raising it makes learning dearer and a change slower."""
+"""Steps that are kept at most, and between two comparisons."""
 
 MOST_CALLS = 256
-"""Calls that are kept at most. Raising it needs more memory; lowering it loses the calls of a large burst."""
+"""Calls that are kept at most."""
 
 REST = 4096
-"""Calls that are left out after a comparison of `MOST_STEPS` that changed nothing. Raising it notices a change later,
-unless a refusal shows it; lowering it costs time: a call that is looked at takes 20 us more."""
+"""Calls that are left out after a comparison of `MOST_STEPS` that changed nothing."""
 
 FARTHEST = 16
-"""Calls of a step at most, where the level is not rounded. Raising it adds steps that hide their single calls."""
+"""Calls of a step at most, where the level is not rounded."""
 
 APART = 2.0
-"""Roundings of the level that a step falls at least. Raising it takes longer steps, which hide single calls more."""
+"""Roundings of the level that a step falls at least."""
 
 MOST_ERROR = 0.5
-"""Relative error of a step at most. Raising it gives more weight to calls that overtook each other."""
+"""Relative error of a step at most."""
 
 
 class SentCall(NamedTuple):

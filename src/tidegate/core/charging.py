@@ -25,15 +25,13 @@ from tidegate.core.input_charging import COUNTED, LEAST, UNITS, InputChargingMod
 from tidegate.core.values import INFINITY, Cost, Unit
 
 SPAN = 0.05
-"""Share of the limit that a span uses. Raising it slows the learning; lowering it lets single odd answers count."""
+"""Share of the limit that a span uses."""
 
 NOISE = 0.01
-"""Share of the limit below which a fall counts as none: providers round, and other clients take a little. Raising it
-lets cheap rules pass for each other."""
+"""Share of the limit below which a fall counts as none: providers round, and other clients take a little."""
 
 MEMORY = 0.7
-"""Weight of the earlier spans when one ends: about the last three, because estimates of single calls err. Raising it
-makes a change of the rule take more spans."""
+"""Weight of the earlier spans when one ends: about the last three, because estimates of single calls err."""
 
 CLOSE = 0.2
 """Relative error of a prediction that counts as right: estimates of the output are no better."""
@@ -56,12 +54,10 @@ RULES: dict[Unit, tuple[str, ...]] = {
 """Charging rules by the unit of the quota. The first one is the provider table's."""
 
 STEPS_CLEARLY = 0.5
-"""Error over the steps, as a share of that in force, at which another charge takes over. Raising it lets chance
-decide."""
+"""Error over the steps, as a share of that in force, at which another charge takes over."""
 
 STEP_NOISE = 0.02
-"""Mean error of the steps that counts for none: estimates of the input are no better. Raising it needs clearer
-evidence."""
+"""Mean error of the steps that counts for none: estimates of the input are no better."""
 
 RETURNING = frozenset({"input + bound, unused returned", "bound, unused returned"})
 PRODUCING = frozenset({"input + output", "output"})

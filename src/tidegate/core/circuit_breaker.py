@@ -51,13 +51,13 @@ TRANSITIONS: dict[tuple[BreakerState, BreakerEvent], BreakerState] = {
 }
 
 GROWTH = 1.05
-"""Factor on the cooldown after each failed probe. Raising it sends fewer probes and finds a recovery later. Chosen: the
-mean cooldown is then the first one and a twentieth of the outage so far, and 12 seconds of outage meet 20 requests at
-most (the openai and anthropic SDKs double the delay; a probe is cheap)."""
+"""Factor on the cooldown after each failed probe. Chosen: the mean cooldown is then the first one and a twentieth of
+the outage so far, and 12 seconds of outage meet 20 requests at most (the openai and anthropic SDKs double the delay; a
+probe is cheap)."""
 
 MIN_SILENCE_SECONDS = GRACE_BOUNDS[0]
 """Least seconds after which a silent probe counts as answered, and of the lateness of a look from which on the answer
-may still be unread. Raising it delays the next probe where failures return at once."""
+may still be unread."""
 
 
 class CircuitBreaker:

@@ -32,7 +32,7 @@ from tidegate.core.backoff import GRACE_FIRST
 from tidegate.core.values import INFINITY
 
 WORTH = 0.3
-"""Share of the gain that a higher level has to bring (CONTROL 3). Raising it cuts the limit sooner."""
+"""Share of the gain that a higher level has to bring (CONTROL 3)."""
 
 ENOUGH = 8
 """Answers needed for the mean of a level."""
@@ -44,8 +44,7 @@ DOUBT = 1.5
 """Standard errors by which two levels must differ beyond the required gain."""
 
 APART = sqrt(2.0)
-"""Ratio of the numbers in flight from which two levels are compared. Raising it finds a knee later; lowering it takes
-chance for a knee where the number in flight is near the bound between two levels. Derived: half a level."""
+"""Ratio of the numbers in flight from which two levels are compared. Derived: half a level."""
 
 HOLD_FIRST = 10.0
 """Seconds after the first cut before a higher limit is tried; they double with each cut."""
@@ -181,12 +180,10 @@ DOUBLING = log(2.0)
 """Continuous growth at this rate per unit of time doubles in that time."""
 
 TRIAL_GROWTH = 8.0
-"""Factor on that wait after each refused test, while slots do not explain all refusals. Raising it costs fewer
-refusals, and keeps a ceiling for longer that random refusals suggested."""
+"""Factor on that wait after each refused test, while slots do not explain all refusals."""
 
 MAX_TRIAL_SECONDS = 16.0
-"""Most seconds of that wait, and its seconds after a refused test that confirms the ceiling. Raising it costs slots
-fewer refusals, and finds slots later that were added."""
+"""Most seconds of that wait, and its seconds after a refused test that confirms the ceiling."""
 
 TRIALS = 4
 """Admitted tests in a row after which a ceiling is raised. A single one may have used a slot that was just free (its
@@ -411,8 +408,8 @@ class ConcurrencyLimit:
 
 
 FIRST_BOUND = 1000
-"""Calls in flight of one key at first, without a configured bound. Raising it opens more connections before the machine
-was measured. Precedent: openai and anthropic, max_connections=1000."""
+"""Calls in flight of one key at first, without a configured bound. Precedent: openai and anthropic,
+max_connections=1000."""
 
 MAX_BOUND = 100_000
 """Calls in flight of one key at most, without a configured bound. Chosen: no machine carries more connections."""

@@ -20,12 +20,12 @@ DIGEST = "~"
 """Start of a path segment that replaces a credential; the digest follows, where there is one."""
 
 TEST_CHARACTERS = 256
-"""Characters of a value that are tested; the removal continues to the end of the value. Raising it makes the redaction
-of long values slower. Chosen: keys have 20 to 250 (as `redaction.MAX_PIECED_CHARACTERS`)."""
+"""Characters of a value that are tested; the removal continues to the end of the value. Chosen: keys have 20 to 250 (as
+`redaction.MAX_PIECED_CHARACTERS`)."""
 
 URL_CHARACTERS = 2048
-"""Characters of an address that are read as one; the rest is treated as any other text. Raising it costs time per text.
-Chosen: as long as the longest path that is looked up (`providers._schema.MAX_PATH`)."""
+"""Characters of an address that are read as one; the rest is treated as any other text. Chosen: as long as the longest
+path that is looked up (`providers._schema.MAX_PATH`)."""
 
 _JOINT = r"(?:[-_. ]|%5[fF]|%2[dD]|%20)?"
 _KEYS = "access|account|api|app|auth|client|deploy|encryption|function|license|master|private|secret|service|shared"
@@ -135,14 +135,14 @@ _IDENTIFIER = re.compile(
 
 GIT_DIGITS = 40
 """Hexadecimal digits of git's object names, which stay in a text; shorter ones (MD5, trace ids) are not long runs.
-Another value would remove commits from texts. Source: SHA-1, 160 bits."""
+Source: SHA-1, 160 bits."""
 
 BASE64_CHANGES = 0.45
-"""Share of neighbours of different kinds from which a run with separators is random. Raising it leaves more of them.
-Chosen: random base64 has 0.65 with a deviation of 0.09, and the names of models have up to 0.4."""
+"""Share of neighbours of different kinds from which a run with separators is random. Chosen: random base64 has 0.65
+with a deviation of 0.09, and the names of models have up to 0.4."""
 
 LABEL_CHARACTERS = 24
-"""Characters before a run in which its kind may be named. Raising it spares digests further from their names."""
+"""Characters before a run in which its kind may be named."""
 
 _LABEL = re.compile(
     r"(?i)(?:sha-?[0-9]{0,3}|md5|digest|e-?tag|checksum|hash|commit|revision|trace|span|request|correlation|uuid|\bid)"

@@ -36,8 +36,7 @@ from tidegate.core.values import CAPACITY, ELSEWHERE, TERMINAL, Cause, Key, Kind
 RESEND_BASE = 0.1
 RESEND_CAP = 8.0
 """Seconds before a call is sent again whose failure shows no limit of the key: the first wait at most, doubled each
-time, and the longest. Raising them leaves callers idle; lowering them sends more attempts in a short overload. Derived:
-nine tries within `OWN_SECONDS`."""
+time, and the longest. Derived: nine tries within `OWN_SECONDS`."""
 
 UNSENT = Outcome(Kind.RATE_LIMIT)
 """Outcome that stands for the missing one of a call that was given up before its first attempt."""

@@ -36,8 +36,7 @@ from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading
 
 SCARCE = 0.1
-"""Share of a quota below which an event warns of it, where no copy can pace it. Raising it warns earlier. Source:
-promptfoo's scheduler."""
+"""Share of a quota below which an event warns of it, where no copy can pace it. Source: promptfoo's scheduler."""
 
 
 def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
@@ -275,8 +274,8 @@ CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.OUTAGE}
 """Causes whose refusals may come at random, whatever the client does."""
 
 ABSURD_HINT = 86_400.0
-"""Seconds: a capacity refusal that asks for this wait or more is not believed. Raising it obeys longer waits. Source:
-TinyLLM#17, 86400 s for a per-minute limit."""
+"""Seconds: a capacity refusal that asks for this wait or more is not believed. Source: TinyLLM#17, 86400 s for a
+per-minute limit."""
 
 
 def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:

@@ -312,8 +312,7 @@ LITTLE = 0.25
 
 PARTS = 2
 """Windows in a row that end in a refusal after a part of the limit, or answers in a row that move a boundary which was
-not passed, from which on the quota is a continuous one. Raising it meets more refusals; one such window may be shared
-with another client. Chosen: the least number that is not a single coincidence."""
+not passed, from which on the quota is a continuous one. Chosen: the least number that is not a single coincidence."""
 
 
 class FixedWindowMirror(QuotaMirror):

@@ -30,19 +30,18 @@ from tidegate.core.values import INFINITY
 from tidegate.core.window_inference import NATURAL_WINDOWS
 
 PARTS = 2
-"""Periods of the interval that are kept beside a natural one. Raising it finds other periods closer, and takes longer.
-"""
+"""Periods of the interval that are kept beside a natural one."""
 
 LATE = 2.0
-"""Graces by which calls may arrive late. Raising it learns the growth later; lowering it takes delays for a smaller
-growth. 1 took the growth of some drawn providers for less, and cost these 0.5 refusals a call."""
+"""Graces by which calls may arrive late. 1 took the growth of some drawn providers for less, and cost these 0.5
+refusals a call."""
 
 PATIENT = 2
-"""Periods without a refusal after which the growth is tried beyond its bound, doubled with each trial in vain. Raising
-it holds a wrong bound for longer. 1 cost 0.03 refusals a call (16 drawn providers)."""
+"""Periods without a refusal after which the growth is tried beyond its bound, doubled with each trial in vain. 1 cost
+0.03 refusals a call (16 drawn providers)."""
 
 MOST_CALLS = 1 << 13
-"""Calls of two periods from which on the model is given up. Raising it takes memory and larger checkpoints."""
+"""Calls of two periods from which on the model is given up."""
 
 TICK = 1e-6
 """Seconds after its period at which a call has left it: sums of instants are not exact."""

@@ -23,8 +23,8 @@ UNITS: frozenset[Unit] = frozenset({"tokens", "input_tokens"})
 """Units whose charge includes the input."""
 
 WORTH_MOST = 4.0
-"""Worth of an estimated token at most, and its inverse at least. Raising it takes the bound of the output for input
-that is dearer than estimated. Source: `CHARS_PER_TOKEN`, of which other scripts than the Latin have one."""
+"""Worth of an estimated token at most, and its inverse at least. Source: `CHARS_PER_TOKEN`, of which other scripts than
+the Latin have one."""
 
 
 class InputChargingModel:

@@ -196,23 +196,21 @@ class KeyCounts:
 
 
 BUSY = 0.5
-"""Seconds for which slow start, or a test of a ceiling, waits for an admitted call that has not run. Raising it waits
-longer for a stalled loop. Chosen: an event loop that starts two thousand calls is busy for that long and reads no
-refusal."""
+"""Seconds for which slow start, or a test of a ceiling, waits for an admitted call that has not run. Chosen: an event
+loop that starts two thousand calls is busy for that long and reads no refusal."""
 
 OVERCOMMIT_WAIT_UNKNOWN = 1.0
-"""Seconds before a refused slot of a stalled event loop is tried again, while the latency is unknown. Raising it delays
-a call that blocks its loop; lowering it costs more refusals. Chosen: between the latencies of small and large models.
-"""
+"""Seconds before a refused slot of a stalled event loop is tried again, while the latency is unknown. Chosen: between
+the latencies of small and large models."""
 
 OVERCOMMIT_WAIT_MAX = 60.0
-"""Most seconds of the same wait, where answers take longer. Raising it delays a blocking call of a key with slow
-answers. Chosen: a minute; one latency of many minutes would otherwise hold the call for as long."""
+"""Most seconds of the same wait, where answers take longer. Chosen: a minute; one latency of many minutes would
+otherwise hold the call for as long."""
 
 ALIVE_SECONDS = 1.0
 ALIVE_LATENCIES = 3.0
-"""Seconds since the last good answer, and mean latencies, for which a failure of another call is no outage. Raising
-them repeats more calls at the beginning of an outage. Chosen: answers of a busy key come far more often."""
+"""Seconds since the last good answer, and mean latencies, for which a failure of another call is no outage. Chosen:
+answers of a busy key come far more often."""
 
 Out = list[events.Event] | None
 """List to which events are appended, or None without listeners."""

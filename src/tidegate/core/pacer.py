@@ -83,22 +83,22 @@ WINDOW_WAITS = 2
 WINDOW_CALLS = PROGRESS
 WINDOW_AGAIN = 50
 """Lone attempts refused in a row after which a window may have been used up, the fewest calls of one, and calls before
-a window is suspected again. Raising them finds fewer windows; lowering them costs slow buckets refusals."""
+a window is suspected again."""
 
 SHORTEST_RUN = 0.05
-"""Least seconds in which the calls of a window are sent. Raising it begins windows more gently."""
+"""Least seconds in which the calls of a window are sent."""
 
 WIDE = 2.5
-"""Ratio of the highest to the least rate that explain the calls between two refusals, from which on they measure none.
-Raising it holds rates that are less certain; lowering it costs more refusals until a rate is held."""
+"""Ratio of the highest to the least rate that explain the calls between two refusals, from which on they measure
+none."""
 
 KEPT_CALLS = 2 * PROGRESS
-"""A hold is broken where a refusal ends it after this many calls. Fewer calls show a drop, or a measurement too high.
-Raising it lets more random refusals pass for a rate."""
+"""A hold is broken where a refusal ends it after this many calls. Fewer calls show a drop, or a measurement too
+high."""
 
 CHANCE_CALLS = 2
-"""Calls that go at once after a refusal that chance may have caused: an empty bucket refuses them. Raising it decides
-sooner between chance and a rate, and costs more refusals where it is a rate. 3 cost the family `flips` 0.002."""
+"""Calls that go at once after a refusal that chance may have caused: an empty bucket refuses them. 3 cost the family
+`flips` 0.002."""
 
 
 class Pacer:

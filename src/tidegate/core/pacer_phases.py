@@ -63,20 +63,16 @@ def shallow(gauge: RateMeter) -> bool:
 
 
 FEW = 16.0
-"""A bucket of less than this number of calls, or `SHALLOW_SECONDS` of its rate, soon runs over where its rate rises.
-Raising it looks for a higher rate sooner and costs refusals."""
+"""A bucket of less than this number of calls, or `SHALLOW_SECONDS` of its rate, soon runs over where its rate rises."""
 
 PATIENCE_FIRST = 20.0
 PATIENCE_GROWTH = 3.0
 """Calls for which a rate is held that was measured once, and the factor with each time that it is measured again. A
-rate that has just changed may change again. Raising them finds a rate later that has risen; lowering them costs
-refusals."""
+rate that has just changed may change again."""
 
 
 HELD_SPANS = 3.0
-"""Times the seconds of a first measurement for which its rate is held at most. Raising it keeps a rate for longer that
-was measured amid a change; lowering it costs refusals: 2 cost the row
-`silent-steady` 0.002 a call."""
+"""Times the seconds of a first measurement for which its rate is held at most."""
 
 
 def cruise_seconds(
@@ -257,24 +253,20 @@ class DrainDelay:
 SHORTEST_CALL = 0.001
 LONGEST_CALL = 1.0
 """Seconds that count of a shorter and of a longer latency. The first keeps the floor finite where a clock stands still.
-Raising the second makes the floor slower for keys with long answers. One second is a tenth of the ten seconds within
-which a key that is admitted again is to be in full use."""
+One second is a tenth of the ten seconds within which a key that is admitted again is to be in full use."""
 
 BETTER = 2.0
-"""A trial succeeds where it lets in this many times what the slow pace would. Raising it refuses more of the trials
-that random refusals interrupt; at 1 a trial of a true rate would succeed by rounding."""
+"""A trial succeeds where it lets in this many times what the slow pace would."""
 
 TRIALS_APART = 64
 """Calls admitted between two failed trials at most: one refusal in 64 calls is within the 0.02 of a silent provider."""
 
 PROOFS = 4
-"""Failed trials in a row, one a call, before they come apart. Raising it costs a true rate one more refusal each time
-slowness seemed not to help, and frees a key sooner whose trials random refusals interrupt."""
+"""Failed trials in a row, one a call, before they come apart."""
 
 NAMED_PROOFS = PROOFS + 3
-"""Failed trials that count as made where refusals name a time: the next one is 16 calls later. Raising it costs a slow
-bucket with wrong hints fewer refusals. Without any trial, keys that are refused at random with a hint stay slow (laws).
-"""
+"""Failed trials that count as made where refusals name a time: the next one is 16 calls later. Without any trial, keys
+that are refused at random with a hint stay slow (laws)."""
 
 
 class PaceFloor:

@@ -8,8 +8,7 @@ from enum import StrEnum
 from tidegate.core.values import INFINITY, QuotaReading, Refill
 
 MINUTE = 60.0
-"""Seconds after which an observation of anything but a quota is old. Raising it repeats old refusals to calls that do
-not wait. Chosen: most windows are of a minute."""
+"""Seconds after which an observation of anything but a quota is old. Chosen: most windows are of a minute."""
 
 
 class Source(StrEnum):
@@ -91,14 +90,12 @@ class Provenance:
 
 
 SAME_WINDOW = 0.01
-"""Relative difference below which two inferred windows are the same. Raising it reports a vague window sooner, lowering
-it later. Chosen: texts show windows in three digits."""
+"""Relative difference below which two inferred windows are the same. Chosen: texts show windows in three digits."""
 
 
 CONFIRMING_ROUNDS = 2
-"""Rounds of requests, each sent after the answers to the one before, that confirm an inferred window. Raising it
-reports a window later; lowering it reports some wrong ones. Measured: with one, a burst of 6 that takes 2 s confirms
-itself."""
+"""Rounds of requests, each sent after the answers to the one before, that confirm an inferred window. Measured: with
+one, a burst of 6 that takes 2 s confirms itself."""
 
 
 class QuotaProvenance(Provenance):

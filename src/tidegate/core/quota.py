@@ -77,9 +77,8 @@ def mirror_of(reading: QuotaReading, now: float, default_window: float) -> Quota
 
 
 SENT_TOGETHER = 0.01
-"""Seconds within which an answer may have found calls sent after its own. Raising it leaves units out that were taken,
-which are refused when they seem to be back; lowering it counts some twice, which wait a window more. Measured: 0.03 s
-and more, and none at all, are worse (rolling-window)."""
+"""Seconds within which an answer may have found calls sent after its own. Measured: 0.03 s and more, and none at all,
+are worse (rolling-window)."""
 
 
 def turned_into(
@@ -194,7 +193,7 @@ class SamplingBudget:
 
 EXPLORE_WAIT = 1.0
 """Seconds of a wait from which on one call tests whether another charging rule holds, and first seconds between such
-calls. Raising it makes wrong tables cost more time; lowering it costs refusals where the table is right."""
+calls."""
 
 EXPLORE_MAX = 60.0
 """Most seconds between two such calls: the usual window of a quota."""

@@ -27,11 +27,11 @@ BEST_FADES = 0.93
 """What is left of the best rate at each measurement: it is forgotten over some ten of them."""
 
 REMEMBERED = 512
-"""Sends whose instants are kept. Raising it costs memory (16 bytes each) and time at each refusal."""
+"""Sends whose instants are kept."""
 
 CONTENT_SHARE = 0.5
 """Share of the content that is admitted at least before a refusal after an idle time measures it. Less shows a lower
-rate, or chance. Raising it keeps a content for longer that has become wrong. Chosen: half is seen in one burst."""
+rate, or chance. Chosen: half is seen in one burst."""
 
 DEEP = 3.0
 """Seconds of its rate that a bucket must hold to be deep: right after it was drained, little is admitted at first."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 SPAN_SECONDS = 60.0
-"""Seconds over which the rate is measured. Raising it makes an ETA steadier and slower to follow a change. Chosen: a
-quota per minute shows its true rate."""
+"""Seconds over which the rate is measured. Chosen: a quota per minute shows its true rate."""
 
 
 class RecentRate:

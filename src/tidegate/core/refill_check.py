@@ -11,8 +11,7 @@ from tidegate.core.quota_base import OVERTAKEN
 from tidegate.core.values import INFINITY
 
 NOISE = 1.0
-"""Units by which a level may be off, added to those of `OVERTAKEN`: both refusals may have missed a unit by little.
-Raising it takes more refusals until a wrong window is dropped."""
+"""Units by which a level may be off, added to those of `OVERTAKEN`: both refusals may have missed a unit by little."""
 
 
 class RefillCheck:

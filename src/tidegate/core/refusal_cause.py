@@ -36,18 +36,16 @@ from tidegate.core.rate_meter import Burst
 from tidegate.core.values import INFINITY
 
 REMEMBERED = 96
-"""Attempts that are kept, and twice as many answers. Raising it keeps evidence from before a change for longer."""
+"""Attempts that are kept, and twice as many answers."""
 
 COMPARED_ATTEMPTS = 4 * REMEMBERED
-"""Newest attempts by which chance and slots are compared. Raising it costs time at each refusal. Chosen: slots show
-within a few refusals."""
+"""Newest attempts by which chance and slots are compared. Chosen: slots show within a few refusals."""
 
 STRAY = 0.02
-"""Probability of an outcome that a model excludes. Raising it needs more attempts for the same odds."""
+"""Probability of an outcome that a model excludes."""
 
 JITTER = 0.25
-"""Share of a round trip by which travel times may differ. Raising it makes attempts sent close to an answer prove less.
-"""
+"""Share of a round trip by which travel times may differ."""
 
 TICK = 1e-9
 """Seconds by which sums of instants may differ."""
@@ -55,44 +53,38 @@ TICK = 1e-9
 TRIED_RATES = 16
 RATE_STEP = 1.3
 SLOWER = 0.5
-"""Rates that are tried for the bucket, and the ratio of each to the one before; the first is this share of the mean.
-Raising the number lets faster rates explain refusals; raising the ratio makes the best fit worse."""
+"""Rates that are tried for the bucket, and the ratio of each to the one before; the first is this share of the mean."""
 
 RATE_RATIO = 1.2
 BUCKET_RATES = (0.0, *(RATE_RATIO**power / 60.0 for power in range(60)))
 """Rates of a bucket whose rate may change, in calls a second: 0, and up to 800. The bounds of a level grow at a rate
-and at the next one, so no rate is between two. Raising the ratio takes less time and lets a bucket explain more.
-Measured over 36 drawn buckets, 24 of which change: no odds rose above 0."""
+and at the next one, so no rate is between two. Measured over 36 drawn buckets, 24 of which change: no odds rose above
+0."""
 
 CHANGE = 5.0
-"""Logarithm of the odds against a change of the rate at an attempt. Raising it takes changes of a rate for chance;
-lowering it takes chance for changes. Chosen: one change in 150 attempts."""
+"""Logarithm of the odds against a change of the rate at an attempt. Chosen: one change in 150 attempts."""
 
 MOST_RANDOM = 0.4
-"""Greatest share of attempts that are refused at random. Raising it takes a provider that refuses nearly everything for
-a random one; the row `stray-refusals` refuses 0.3."""
+"""Greatest share of attempts that are refused at random."""
 
 LIKELY_STRAY = 0.5
-"""Probability from which a refusal is taken for one that the bucket has no part in. Raising it takes rare refusals at
-random for a rate; lowering it costs a bucket whose rate falls more refusals."""
+"""Probability from which a refusal is taken for one that the bucket has no part in."""
 
 PRIOR_CALLS = 10
-"""Attempts of which one is refused at random, before any is known. Raising it takes clusters of random refusals for a
-bucket."""
+"""Attempts of which one is refused at random, before any is known."""
 
 EVIDENCE = 3.0
 DECISIVE = 4.0 * EVIDENCE
 MOST_SURE = 2.0 * EVIDENCE
 """Logarithm of the odds from which another cause is believed, and from which it is proven, and of the best odds of
-chance. Raising them keeps a wrong cause for longer."""
+chance."""
 
 
 ODDS_AMPLE = MOST_SURE
 ODDS_OVERLOAD = 5.0
 """Logarithm of the odds of chance at the first refusal where announced quotas are ample, and where the provider blames
-its own load; 0 for a 429 alone. Raising them costs a number of slots or a rate more refusals until it is believed.
-Measured: at 5 the row `silent-slots` costs 0.002 more refusals a call and `random-529-silent` is at 1.10 instead of 4.0
-of the ideal; at 6 `flips-mixed` is 0.06 slower."""
+its own load; 0 for a 429 alone. Measured: at 5 the row `silent-slots` costs 0.002 more refusals a call and
+`random-529-silent` is at 1.10 instead of 4.0 of the ideal; at 6 `flips-mixed` is 0.06 slower."""
 
 
 class SentAttempt:

@@ -18,17 +18,15 @@ from tidegate.core.backoff import GRACE_BOUNDS, GRACE_FIRST, GRACE_ROUND_TRIPS
 from tidegate.core.values import Cause, Kind, Outcome
 
 REST_SECONDS = 1.0
-"""Seconds after a rejection for which a caller with another choice, such as a fallback, takes the other. Raising it
-sends fewer requests in vain, and finds out later that the key works again. Chosen: one a second costs little."""
+"""Seconds after a rejection for which a caller with another choice, such as a fallback, takes the other. Chosen: one a
+second costs little."""
 
 GROWTH = 2
-"""Calls that may be in flight for each rejection in a row. Raising it ends waiting calls sooner, and sends more at once
-where the key works again. Source: slow start doubles in the same way."""
+"""Calls that may be in flight for each rejection in a row. Source: slow start doubles in the same way."""
 
 FRUITLESS = 2
-"""Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Raising it waits
-more often in vain. Source: Gemini names seconds where the quota returns at midnight (capture
-gemini-429-multi-violation)."""
+"""Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Source: Gemini
+names seconds where the quota returns at midnight (capture gemini-429-multi-violation)."""
 
 REJECTED = "rejected"
 """Name of the closed gate (limiter) while no reset is known."""

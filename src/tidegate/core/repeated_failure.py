@@ -13,47 +13,40 @@ from tidegate.core.limiter_state import LimiterState, Permit
 from tidegate.core.values import INFINITY
 
 OWN_TRIES = 3
-"""Failures in a row from which the call may be their cause. Raising it sends more attempts of a call that always fails.
-"""
+"""Failures in a row from which the call may be their cause."""
 
 OVERTAKEN = 2
-"""Failed attempts after which a later one was answered, from which the call lets others go first. Raising it holds them
-longer behind a call that always fails; lowering it changes the order where refusals are many."""
+"""Failed attempts after which a later one was answered, from which the call lets others go first."""
 
 CHANCE_MOST = 1e-7
-"""Probability of that many failures by chance, at most. Raising it gives calls up that only had no luck: at 10 % of
-random refusals, one call in ten million."""
+"""Probability of that many failures by chance, at most."""
 
 OWN_SECONDS = 20.0
-"""Seconds of refusals before a call is given back as their cause. Raising it shows the error later; lowering it leaves
-a hidden limit less time to refill. Derived: an error shows at most 30 s later than without tidegate."""
+"""Seconds of refusals before a call is given back as their cause. Derived: an error shows at most 30 s later than
+without tidegate."""
 
 LARGER_FACTOR = 2.0
 """Cost of a call, as a multiple of that of the last answered one, above which the call may wait for room that the other
-did not need. Raising it sends more calls behind smaller ones, which then take their room; lowering it holds others
-behind a call that never fits. Chosen: estimates of equal calls differ by less."""
+did not need. Chosen: estimates of equal calls differ by less."""
 
 LARGER_SECONDS = 26.0
-"""The same as `OWN_SECONDS` for a call that costs far more than others. Raising it shows the error of a call that never
-fits later; lowering it leaves a bucket less time to fill. Derived: an error shows at most 30 s later than without
-tidegate, and the refusal that shows it comes up to a wait of 4 s later."""
+"""The same as `OWN_SECONDS` for a call that costs far more than others. Derived: an error shows at most 30 s later than
+without tidegate, and the refusal that shows it comes up to a wait of 4 s later."""
 
 HOLD_SECONDS = 15.0
-"""Seconds for which a large refused call holds others, so that room for it can come. Raising it stops others longer for
-a call that never fits; lowering it leaves a bucket less time to fill. Derived: the rest of `LARGER_SECONDS` shows
-beside other calls whether the call never fits."""
+"""Seconds for which a large refused call holds others, so that room for it can come. Derived: the rest of
+`LARGER_SECONDS` shows beside other calls whether the call never fits."""
 
 FAILED_STATUS = 500
 """Status of a server that failed at one request. A gateway's 502 to 504 tell of the server, and not of the request."""
 
 STEADY_RATE = 1.0
 """Calls a second that are admitted between two refusals of a call, from which the later refusal shows something about
-the call. Raising it holds calls that never fit for longer; lowering it takes the end of a hidden window for a sign."""
+the call."""
 
 OUTRUN_SLOWLY = 8
-"""Refusals that others outran, from which they show as much where fewer calls are admitted. Raising it shows the error
-of a call that never fits later at a slow key. Derived: at a hidden window that others use up before half of the tries,
-one call in 256 has no luck."""
+"""Refusals that others outran, from which they show as much where fewer calls are admitted. Derived: at a hidden window
+that others use up before half of the tries, one call in 256 has no luck."""
 
 
 class RepeatedFailure:

@@ -30,7 +30,7 @@ from tidegate.core.two_levels import AccountController
 from tidegate.core.values import CAPACITY, INFINITY
 
 MAX_KEYS = 4_096
-"""Keys of one log at most. Raising it lets a hostile log take more memory."""
+"""Keys of one log at most."""
 
 _State: TypeAlias = "tuple[dict[str, tuple[Any, list[Any]]], list[Any] | None, dict[tuple[int, int], Permit]]"
 

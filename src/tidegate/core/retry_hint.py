@@ -25,10 +25,8 @@ from tidegate.core.values import INFINITY
 
 TRIED = 0.25
 HALF = 0.5
-"""Share of a hint after which one attempt goes: its quarter, or the seconds of its rounding up to its half. Raising
-them makes wrong hints cost more time; lowering them leaves fewer seconds between two hints, whose rounding then hides
-how fast they count down. Chosen: a quarter is short of the end of a hint that is three times too long; no earlier
-answer shows a better one."""
+"""Share of a hint after which one attempt goes: its quarter, or the seconds of its rounding up to its half. Chosen: a
+quarter is short of the end of a hint that is three times too long; no earlier answer shows a better one."""
 
 WHOLE = 1.0
 """Seconds to which a `retry-after` is rounded up (RFC 9110, section 10.2.3: whole seconds)."""
@@ -38,8 +36,7 @@ EXACT = 0.001
 
 
 AGAIN = 2.0
-"""Times the longest hint whose trial showed nothing, from which on another one is tried. Raising it obeys wrong hints
-for longer; at 1 each hint of a second costs a true provider a refusal."""
+"""Times the longest hint whose trial showed nothing, from which on another one is tried."""
 
 
 class HintTrust:

@@ -24,8 +24,8 @@ DATE_ROUNDING = 1.0
 """Seconds to which a `date` header is cut (RFC 9110, section 5.6.7)."""
 
 DRIFT = 1e-4
-"""Seconds a second by which two clocks may run apart. Raising it forgets what is known sooner. Source: crystal
-oscillators are within 100 parts in a million; no answer tells the drift of the next one."""
+"""Seconds a second by which two clocks may run apart. Source: crystal oscillators are within 100 parts in a million; no
+answer tells the drift of the next one."""
 
 
 class ServerClock:
@@ -67,12 +67,10 @@ class ServerClock:
 
 
 PARTS = 8
-"""Parts of the limit, with one lowest point in each. Raising it leaves fewer answers to each; lowering it mixes points
-far apart, whose order needs the window itself."""
+"""Parts of the limit, with one lowest point in each."""
 
 APART = 0.5
-"""Share of the limit by which two points must be apart. Raising it waits for a fuller use; lowering it lets the delay
-of one request count for more of the window."""
+"""Share of the limit by which two points must be apart."""
 
 
 class ResetSlope:

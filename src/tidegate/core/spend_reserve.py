@@ -14,12 +14,11 @@ from typing import NamedTuple
 from tidegate.core.token_totals import NANO, TokenTotals
 
 RECENT = 64
-"""Jobs of a stage whose costs are remembered. Raising it follows a change of the costs later. Chosen: the standard
-deviation of 64 costs is right within a tenth."""
+"""Jobs of a stage whose costs are remembered. Chosen: the standard deviation of 64 costs is right within a tenth."""
 
 DEVIATIONS = 2.0
-"""Standard deviations above the mean that a job reserves. Raising it starts fewer rows at once near the end of a
-budget. Measured (`tests/runner/test_budget.py`): with 2, no run exceeds its budget by 5 % and by a row."""
+"""Standard deviations above the mean that a job reserves. Measured (`tests/runner/test_budget.py`): with 2, no run
+exceeds its budget by 5 % and by a row."""
 
 
 def budget_amount(name: str, tokens: TokenTotals) -> float:

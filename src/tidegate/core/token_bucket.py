@@ -34,12 +34,12 @@ from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 
 ESTIMATE_RATIO = 2.0
-"""Most times that the charge of a call exceeds its estimate. Raising it drops more calls that an answer may have seen.
-Chosen: an estimate by characters may be half of the charge."""
+"""Most times that the charge of a call exceeds its estimate. Chosen: an estimate by characters may be half of the
+charge."""
 
 LONGER = 2.0
 """Times the seconds in which a bucket gets back the units of a call. A refusal that states a longer wait is none of a
-bucket. Raising it takes more refusals for those of a bucket."""
+bucket."""
 
 FULL = 0.98
 """A bucket this full may have wasted refill: a span that touches it proves nothing."""
@@ -65,8 +65,7 @@ SLACK_MOST = 0.05
 
 TOLERATED = 0.01
 """Refusals a call that are acceptable. Each answer takes this share of a step back, so the margin settles where as many
-calls are refused. Raising it costs refusals; lowering it keeps the margin of early refusals for longer, which a run
-pays for at its end. Source: bound of the drawn families with one user."""
+calls are refused. Source: bound of the drawn families with one user."""
 
 
 class SafetyMargin:
@@ -135,7 +134,7 @@ so much of the reservations needs no room now. Weight of each answer in that mea
 
 ROUND_TRIPS = 1.5
 """Round trips, of the quickest refusal, within which a call that ends may be known to the provider before its answer is
-received here. Raising it leaves out more of what comes back, until the next answer; one round trip has no jitter."""
+received here."""
 
 FEW = 100.0
 """A limit of no more requests is read to the fraction: the part of one that `remaining` leaves out is seconds of it."""
@@ -144,9 +143,8 @@ FOLD_WINDOWS = 2.0
 """Windows after which a charge that no header has confirmed is folded into the anchor: by then it has refilled."""
 
 EXACT_CHARGE = 0.1
-"""Relative deviation of single charges below which the fall of the level tells how many of them are in it. Raising it
-takes calls for charged that are not; lowering it keeps calls in doubt until they are answered. Measured: charges of
-inputs whose length is known deviate by less, those of an output by more."""
+"""Relative deviation of single charges below which the fall of the level tells how many of them are in it. Measured:
+charges of inputs whose length is known deviate by less, those of an output by more."""
 
 
 class TokenBucketMirror(QuotaMirror):

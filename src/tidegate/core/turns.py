@@ -24,49 +24,43 @@ from tidegate.core.unseen_demand import UnseenDemand
 from tidegate.core.values import INFINITY, Cost
 
 LOOK_AGAIN = 0.010
-"""Seconds after which a head looks again that waits for an answer of another member. Raising it leaves a freed slot
-unused for longer; lowering it costs CPU time. Measured: ten milliseconds cost no time in the laboratory's rows."""
+"""Seconds after which a head looks again that waits for an answer of another member. Measured: ten milliseconds cost no
+time in the laboratory's rows."""
 
 LOOK_LATER = 0.050
 """Seconds after which a head looks again at the latest where an event of another member may open its gate earlier than
-estimated. Raising it delays the notice of a recovery; lowering it costs CPU time."""
+estimated."""
 
 LOOK_RARELY = 1.0
-"""Seconds after which a head looks again that waits for a quota whose window is known. Raising it leaves units unused
-that answers to other members return; lowering it costs CPU time. Chosen: a look takes some 50 us."""
+"""Seconds after which a head looks again that waits for a quota whose window is known. Chosen: a look takes some 50
+us."""
 
 PATIENCE = 3.0 * LOOK_AGAIN
-"""Seconds for which a slot is kept for the head of another member. Raising it leaves slots unused longer beside a
-process that is stopped; lowering it gives slots to a process that has them already. Derived: three of its looks."""
+"""Seconds for which a slot is kept for the head of another member. Derived: three of its looks."""
 
 KEPT_AGAIN = 0.25
 """Seconds after which a slot is kept again for a head that did not take it; each later time after twice as long.
-Raising it leaves out a member for longer that looked too late once, as while it joins; lowering it leaves slots unused
-more often beside a process that is stopped. Chosen: five of its slower looks."""
+Chosen: five of its slower looks."""
 
 PACE_TURN = 0.5
-"""Intervals of the pace by which a head lets each head before it go first. Raising it leaves more of the pace unused
-where a member is slow; at 0 all members would send at one instant."""
+"""Intervals of the pace by which a head lets each head before it go first."""
 
 FADE = 60.0
-"""Seconds in which an admission fades to 0.37 of a call. Raising it lets members catch up for longer with one that was
-served more. Source: the usual window of a quota, of which a member may take more at first."""
+"""Seconds in which an admission fades to 0.37 of a call. Source: the usual window of a quota, of which a member may
+take more at first."""
 
 ROUNDS = 4
-"""Rounds of all waiting members in which a head may be passed by others. Raising it lets a member that was served less
-catch up sooner; lowering it leaves more of its rate to one that was served more. Chosen: a quarter of its share."""
+"""Rounds of all waiting members in which a head may be passed by others. Chosen: a quarter of its share."""
 
 SLOT_LEAD = 2.0
-"""Calls by which a member that holds as many slots as others may have been served more. Raising it lets members end at
-different times; lowering it hands slots over more often, and each is then free until the other member looks."""
+"""Calls by which a member that holds as many slots as others may have been served more."""
 
 LATE_LEAD = 8.0
-"""The same, also without slots, where members hear each other late and count differently. Lowering it makes their order
-uncertain. Measured: four members at 17 calls a second took five minutes in 5 of 14 runs with 2, in none of 6 with 8."""
+"""The same, also without slots, where members hear each other late and count differently. Measured: four members at 17
+calls a second took five minutes in 5 of 14 runs with 2, in none of 6 with 8."""
 
 NEXT_TURN = 0.002
-"""Seconds from an own admission to the next one where the head of another member goes first. Raising it gives a slow
-process more time to look where many units are free at once; lowering it lets the first that looks take them all."""
+"""Seconds from an own admission to the next one where the head of another member goes first."""
 
 
 class WaitingMember(NamedTuple):

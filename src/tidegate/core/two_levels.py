@@ -30,8 +30,8 @@ ALL = "*"
 """Stands for every quota in `SharedNames`."""
 
 SOON = 1e-6
-"""Seconds after which a call looks again that may go once a call of another model has gone. Raising it delays that
-call. Chosen: not now, and before anything else."""
+"""Seconds after which a call looks again that may go once a call of another model has gone. Chosen: not now, and before
+anything else."""
 
 
 class SharedNames(NamedTuple):

@@ -19,12 +19,10 @@ NEVER = -INFINITY
 
 OUTAGE_CHANCE = 0.001
 """Chance that the calls which fail have an error of their own, below which their failures are those of an outage.
-Raising it waits for the end of more failures that never end; lowering it gives calls up in an outage that begins while
-few calls are in flight. Chosen: where one call in ten always fails, the last three of them are no outage."""
+Chosen: where one call in ten always fails, the last three of them are no outage."""
 
 RECENT_ANSWERS = 128
-"""Answers after which a call that was outrun is forgotten. Raising it takes the failures of an outage for those of
-earlier calls; lowering it forgets calls that an SDK still repeats. Chosen: more calls than an SDK repeats at once."""
+"""Answers after which a call that was outrun is forgotten. Chosen: more calls than an SDK repeats at once."""
 
 
 class KeyOutage(NamedTuple):

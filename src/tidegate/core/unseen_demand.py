@@ -15,16 +15,15 @@ from collections import deque
 from tidegate.core.values import INFINITY
 
 SECONDS = 1.0
-"""Time constant of the rate of the others, and of the longest delay. Raising it follows a change later; lowering it
-makes the rate of a few calls a second uncertain. Chosen: twenty of the longest intervals between two exchanges."""
+"""Time constant of the rate of the others, and of the longest delay. Chosen: twenty of the longest intervals between
+two exchanges."""
 
 LEAST = 0.5
-"""Calls below which nothing is left free. Raising it leaves more calls uncounted; lowering it delays calls at slow
-limits, where the others rarely admit anything between two exchanges. Derived: half a call rounds to none."""
+"""Calls below which nothing is left free. Derived: half a call rounds to none."""
 
 LONGEST = 0.25
-"""Seconds that an admission is assumed to be late at most. Raising it lets one slow exchange hold back the others for
-longer. Source: the time limit of an exchange, after which a server is away."""
+"""Seconds that an admission is assumed to be late at most. Source: the time limit of an exchange, after which a server
+is away."""
 
 
 class UnseenDemand:

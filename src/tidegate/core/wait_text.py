@@ -64,8 +64,8 @@ def failure_text(outcome: Outcome) -> str:
 
 
 NEVER = 20
-"""Refusals without any answer from which on texts say so. Raising it is silent for longer about an account that has no
-quota. Chosen: a full bucket answers before, and a start beside other clients is refused less."""
+"""Refusals without any answer from which on texts say so. Chosen: a full bucket answers before, and a start beside
+other clients is refused less."""
 
 
 def never_answered(answered: int, refused: int) -> str:

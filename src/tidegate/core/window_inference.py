@@ -112,8 +112,7 @@ MOST_TAKEN = 1024
 """Answers that are kept with what they found taken, for as long as the quota may be one of a rolling window."""
 
 ENOUGH = 2
-"""Answers that agree with each other, from which on a single contradiction is set aside. A lower number lets one odd
-answer replace a learned window; two odd answers in a row always do."""
+"""Answers that agree with each other, from which on a single contradiction is set aside."""
 
 FINEST = 3
 """Decimals of a second to which a reset is known at best. A provider whose resets so far need fewer rounds to fewer."""
@@ -146,7 +145,7 @@ FROM_ANSWER = 3
 
 SHORTEST = 1.0
 """Seconds. A shorter window is believed once a bucket that holds less than its limit does not explain the answers: the
-documents of providers name none (PROVIDERS.md rule 2). Raising it begins slowly where a limit is full again soon."""
+documents of providers name none (PROVIDERS.md rule 2)."""
 
 NOTHING = (0.0, -1.0)
 """Bounds that no window satisfies."""
