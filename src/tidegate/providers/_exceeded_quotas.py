@@ -15,12 +15,11 @@ from tidegate.providers._message import NUMBER, WINDOW, amount_of, window_of
 from tidegate.providers._values import window_name
 
 _MAX_DETAILS = 32
-"""Parts of an error's `details`, and violations in them, that are read. Raising it spends more time on a hostile
-refusal. Chosen: captures have at most three of either."""
+"""Parts of an error's `details`, and violations in them, that are read. Chosen: captures have at most three of
+either."""
 
 _MAX_TEXT = 256
-"""Characters of a text in `details` above which it is ignored. Raising it compares longer texts. Chosen: longer than
-any quotaId or duration."""
+"""Characters of a text in `details` above which it is ignored. Chosen: longer than any quotaId or duration."""
 
 _COUNTED: tuple[tuple[str, Unit], ...] = (
     ("InputTokens", "input_tokens"),

@@ -38,24 +38,21 @@ from tidegate.providers._values import window_name
 
 _MAX_FIELD = 1024
 
-"""Bytes of an IETF field above which it is ignored. Raising it spends more time on a hostile header. Chosen: longer
-than any field of `_MAX_MEMBERS` usual policies."""
+"""Bytes of an IETF field above which it is ignored. Chosen: longer than any field of `_MAX_MEMBERS` usual policies."""
 
 _MAX_MEMBERS = 16
 
-"""Policies of one IETF field that are read; further ones are ignored. Raising it spends more time on a hostile header.
-Chosen: providers state two to four quotas."""
+"""Policies of one IETF field that are read; further ones are ignored. Chosen: providers state two to four quotas."""
 
 _MAX_NAME = 64
-"""Characters that are kept of a policy's name, and of the longest header's name that is kept. Raising it lets a hostile
-header put longer names into snapshots. Chosen: names are words such as `requests`."""
+"""Characters that are kept of a policy's name, and of the longest header's name that is kept. Chosen: names are words
+such as `requests`."""
 
 _PART = re.compile(r'"(?:[^"\\]|\\.){0,256}"|[^",;]|[,;]|"')
 
 _MAX_NAMES = 512
-"""Names of headers that are kept for one provider, as they were sent. Raising it lets hostile headers take more memory;
-lowering it puts the names of some servers in lower case each time. Chosen: a table has 20 to 120 names, an answer about
-as many."""
+"""Names of headers that are kept for one provider, as they were sent. Chosen: a table has 20 to 120 names, an answer
+about as many."""
 
 UNNAMED = "ratelimit"
 """Name of a quota that neither a policy nor a window names."""
@@ -278,13 +275,12 @@ _PLACEHOLDERS = (b"x-ratelimit", b"anthropic-ratelimit")
 """Values that repeat a header's name, as scrubbed recordings have them (openai-200-scrubbed-values)."""
 
 _ROUNDED_LIMIT = 10_000.0
-"""Limit below which values count as exact, not as rounded to `HeaderRow.quantum`. Raising it trusts the values of
-larger limits too much. Derived from the rounding to thousands: it would hide more than a tenth of a smaller limit."""
+"""Limit below which values count as exact, not as rounded to `HeaderRow.quantum`. Derived from the rounding to
+thousands: it would hide more than a tenth of a smaller limit."""
 
 
 _MAX_WINDOW = 400 * 86400.0
-"""Seconds above which a stated period is rejected as garbage. Raising it believes longer periods. Chosen: above a year,
-the longest period in use."""
+"""Seconds above which a stated period is rejected as garbage. Chosen: above a year, the longest period in use."""
 
 
 class HeaderPlaces(dict[bytes, tuple[int, int] | None]):

@@ -95,8 +95,7 @@ _ALONE = re.compile(rf"(?:rate limit exceeded|too many requests)?\W{{0,3}}{NUMBE
 """A whole message of Flask-Limiter or SlowAPI: `50 per 1 minute`."""
 
 _MAX_BODY = 4096
-"""Bytes of a refusal that are searched for a date. Raising it searches longer bodies. Derived from the characters of a
-message that are read."""
+"""Bytes of a refusal that are searched for a date. Derived from the characters of a message that are read."""
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "mo": 2592000.0}
 

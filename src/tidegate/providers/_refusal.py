@@ -21,31 +21,28 @@ from tidegate.providers._foreign_phrases import in_english
 from tidegate.providers._quoted_refusal import announced, is_of_the_request, quoted_objects
 
 _MAX_BODY = 1 << 18
-"""Bytes of a refusal's body above which it is not parsed. Raising it spends more time on a hostile answer. Chosen: the
-longest capture has 2,300 (as `_answer.MAX_BODY_BYTES`)."""
+"""Bytes of a refusal's body above which it is not parsed. Chosen: the longest capture has 2,300 (as
+`_answer.MAX_BODY_BYTES`)."""
 
 _MAX_TEXT = 4096
-"""Characters of a message that are compared with the rows of a table. Raising it spends more time on long messages.
-Chosen: longer than any captured refusal."""
+"""Characters of a message that are compared with the rows of a table. Chosen: longer than any captured refusal."""
 
 _MAX_PAGE = 1 << 14
-"""Bytes of a page of HTML or XML that are read. Raising it spends more time on a hostile answer. Chosen: pages of
-proxies state the reason within the first few kilobytes, after their styles."""
+"""Bytes of a page of HTML or XML that are read. Chosen: pages of proxies state the reason within the first few
+kilobytes, after their styles."""
 
 _MAX_CODE = 128
-"""Characters of an error code above which it is ignored. Raising it takes sentences for codes. Chosen: codes are one
-word or a few joined ones."""
+"""Characters of an error code above which it is ignored. Chosen: codes are one word or a few joined ones."""
 
 _MAX_QUOTED = 64
-"""Headers that are read from a gateway's quotation of an upstream answer, and fields of one object. Raising it spends
-more time on a hostile answer. Chosen: an answer of a provider has a few dozen headers."""
+"""Headers that are read from a gateway's quotation of an upstream answer, and fields of one object. Chosen: an answer
+of a provider has a few dozen headers."""
 
 _MAX_LISTED = 4
-"""Messages of a list that are read. Raising it spends more time on a hostile answer. Chosen: refusals list one."""
+"""Messages of a list that are read. Chosen: refusals list one."""
 
 _MAX_DEPTH = 3
-"""Objects around the innermost one that is read. Raising it spends more time on a hostile answer. Chosen: the deepest
-refusal seen has two (`Response.Error`)."""
+"""Objects around the innermost one that is read. Chosen: the deepest refusal seen has two (`Response.Error`)."""
 
 _AROUND = ("error", "fault", "detail", "response", "baseresp", "responsemetadata", "header")
 """Fields whose object holds the error. A list of `errors` is read after the message beside it."""

@@ -16,25 +16,25 @@ from tidegate.core.window_inference import snap, window_interval
 from tidegate.providers._schema import Provider
 
 MAX_AMOUNT = 1e15
-"""Number above which a quota is "unlimited". Raising it takes garbled numbers for limits. Chosen: far below
-9223372036854767616, which stands for no limit (capture hf-router-cerebras-int64)."""
+"""Number above which a quota is "unlimited". Chosen: far below 9223372036854767616, which stands for no limit (capture
+hf-router-cerebras-int64)."""
 
 MAX_SECONDS = 100 * 365.25 * 86400
-"""Seconds above which a time is rejected as garbage. Raising it believes longer waits. Chosen: 100 years."""
+"""Seconds above which a time is rejected as garbage. Chosen: 100 years."""
 
 _MAX_VALUE = 64
 
-"""Bytes of a header's value above which it is ignored. Raising it spends more time on hostile headers. Chosen: longer
-than every known form of a number, a duration or a date."""
+"""Bytes of a header's value above which it is ignored. Chosen: longer than every known form of a number, a duration or
+a date."""
 
 _EPOCH_SECONDS = 1e9
-"""Number from which an integer is an instant in seconds since 1970. Raising it takes later instants for durations.
-Derived from the year 2001, and from durations, which are far shorter than 31 years."""
+"""Number from which an integer is an instant in seconds since 1970. Derived from the year 2001, and from durations,
+which are far shorter than 31 years."""
 
 
 _EPOCH_MILLISECONDS = 1e12
-"""Number from which an integer is an instant in milliseconds since 1970. Raising it takes milliseconds for seconds.
-Derived from `_EPOCH_SECONDS`: the same instant."""
+"""Number from which an integer is an instant in milliseconds since 1970. Derived from `_EPOCH_SECONDS`: the same
+instant."""
 
 _DECIMAL = re.compile(rb"[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _SPAN = re.compile(
