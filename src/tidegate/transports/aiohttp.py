@@ -43,8 +43,8 @@ from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import StreamWatch
 
 PAUSE_BYTES = 1 << 16
-"""Least bytes in a reader above which the network pauses; a line may be twice as long. Raising it lets the caller read
-longer lines of a body that has arrived. Source: aiohttp 3.10 `ClientSession`."""
+"""Least bytes in a reader above which the network pauses; a line may be twice as long. Source: aiohttp 3.10
+`ClientSession`."""
 
 _watches: dict[int, StreamWatch] = {}
 

@@ -25,16 +25,15 @@ from tidegate.transports.patches import Patches
 from tidegate.transports.principals import EXPIRES_SOON, expiry
 
 LOOK_AFTER = 1.0
-"""Seconds from the start of a call after which its token is looked at. Raising it may send a token that has ended.
-Chosen: no source gives tokens that end within seconds."""
+"""Seconds from the start of a call after which its token is looked at. Chosen: no source gives tokens that end within
+seconds."""
 
 STALE_AFTER = 30.0
-"""Seconds from the start of a call after which its token is asked for again, whatever it states. Raising it sends older
-tokens. Chosen: a source that keeps its token answers at once."""
+"""Seconds from the start of a call after which its token is asked for again, whatever it states. Chosen: a source that
+keeps its token answers at once."""
 
 MAX_NOTED = 1024
-"""Tokens whose clients are kept. Raising it uses more memory; lowering it loses clients if more tokens are in use at
-once. Chosen: far above the identities of one program."""
+"""Tokens whose clients are kept. Chosen: far above the identities of one program."""
 
 METHODS: dict[str, tuple[str, ...]] = {
     "openai._client": ("_refresh_api_key",),

@@ -214,33 +214,30 @@ BAD_REQUEST = 400
 UNAUTHORIZED = 401
 
 MAX_PLACES = 1024
-"""Places in queues that are kept for calls that an SDK repeats with a new token. Raising it uses more memory. Chosen:
-above the calls whose tokens end at one time."""
+"""Places in queues that are kept for calls that an SDK repeats with a new token. Chosen: above the calls whose tokens
+end at one time."""
 
 NO_PRICE = "price"
 """Gate of an exchange that sent nothing because the price of its model is unknown."""
 
 MAX_RETRY_AFTER_SECONDS = 31_536_000.0
-"""Upper bound of a `retry-after` that tidegate writes, in seconds. Raising it states waits that nobody keeps. Derived
-from the upper bound of `Settings.max_wait`: a year."""
+"""Upper bound of a `retry-after` that tidegate writes, in seconds. Derived from the upper bound of `Settings.max_wait`:
+a year."""
 
 USAGE_ALWAYS = 64
-"""First attempts of a key whose usage is always learned. Raising it spends more time on them. Chosen: it trains an
-estimate that a dozen answers settle."""
+"""First attempts of a key whose usage is always learned. Chosen: it trains an estimate that a dozen answers settle."""
 
 
 USAGE_EVERY = 32
-"""After `USAGE_ALWAYS` attempts, the usage of one in `USAGE_EVERY` is learned. Raising it saves time per answer
-and slows the learning. Chosen: a changed workload is learned within some hundred answers
-(`core.cost_estimator.MEMORY`)."""
+"""After `USAGE_ALWAYS` attempts, the usage of one in `USAGE_EVERY` is learned. Chosen: a changed workload is learned
+within some hundred answers (`core.cost_estimator.MEMORY`)."""
 
 UNREAL = Outcome(Kind.ABANDONED, row="no network")
 """Outcome of a mock's refusal or failure. It comes from no provider, so there is no limit to wait for."""
 
 MAX_CHECKED_BYTES = 4096
 """Upper bound, in bytes, of a complete body that is checked for an error under a 200, and of the end of a complete
-stream. Raising it spends more time per answer. Chosen: ModelScope and OpenRouter send such errors (PROVIDERS.md rule
-7), which are short."""
+stream. Chosen: ModelScope and OpenRouter send such errors (PROVIDERS.md rule 7), which are short."""
 
 _ENDS = (b"}", b"]")
 """Last bytes of a complete JSON document from an inference endpoint."""

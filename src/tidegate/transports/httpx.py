@@ -45,16 +45,15 @@ SENDING = ("handle_request", "handle_async_request")
 """The sending methods of the two transports, and of httpcore's pools. Mocks of the whole library replace them."""
 
 PIECE = 1 << 9
-"""Bytes of a good answer that are decompressed at a time. Raising it allows a larger bomb, lowering it takes longer.
-Chosen: half a kilobyte of gzip stands for half a megabyte at most."""
+"""Bytes of a good answer that are decompressed at a time. Chosen: half a kilobyte of gzip stands for half a megabyte at
+most."""
 
 MAX_WRAPPERS = 3
-"""Number of transports that may wrap the one that sends, at most. Raising it searches deeper in a client's objects.
-Chosen: pydantic-ai and hishel have one each."""
+"""Number of transports that may wrap the one that sends, at most. Chosen: pydantic-ai and hishel have one each."""
 
 MAX_CACHED_PATHS = 4096
-"""Number of cached (host, path) pairs in `_known_paths`; at this number all are forgotten. Raising it uses more memory,
-some 200 bytes each. Chosen: far above the paths of one program."""
+"""Number of cached (host, path) pairs in `_known_paths`; at this number all are forgotten. Chosen: far above the paths
+of one program."""
 
 _stacks: dict[type, HttpxModule] = {}
 _known_paths: dict[tuple[Any, ...], bool] = {}

@@ -20,8 +20,7 @@ import wrapt
 from tidegate.imports import is_loading, when_loaded
 
 MAX_DEPTH = 64
-"""Wrappers around one function that are followed. Raising it only matters for a chain without an end. Chosen: no
-program wraps a function that often."""
+"""Wrappers around one function that are followed. Chosen: no program wraps a function that often."""
 
 logger = logging.getLogger("tidegate")
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]

@@ -33,16 +33,14 @@ from typing import Any, NamedTuple
 from tidegate.transports.patches import Patches, when_imported
 
 STALE_AFTER = 60.0
-"""Seconds from the start of a call after which its request is signed again. Raising it sends older signatures. Chosen:
-far below `LIFETIME`."""
+"""Seconds from the start of a call after which its request is signed again. Chosen: far below `LIFETIME`."""
 
 LIFETIME = 240.0
-"""Seconds after which a signature that cannot be renewed is no longer sent. Raising it risks a 403. Derived from AWS,
-which refuses after 300 s by its own clock ("Signature expired ... - 5 min.", anthropics/anthropic-sdk-go#122)."""
+"""Seconds after which a signature that cannot be renewed is no longer sent. Derived from AWS, which refuses after 300 s
+by its own clock ("Signature expired ... - 5 min.", anthropics/anthropic-sdk-go#122)."""
 
 MAX_NOTED = 1024
-"""Signatures whose signers are kept. Raising it uses more memory; lowering it loses signers if more requests are signed
-before one is sent. Chosen: far above the requests that wait for their sending."""
+"""Signatures whose signers are kept. Chosen: far above the requests that wait for their sending."""
 
 DATE = "%Y%m%dT%H%M%SZ"
 """Format of `x-amz-date`."""

@@ -24,21 +24,19 @@ from tidegate.transports import bodies
 from tidegate.transports.call import HttpCall
 
 KEPT_BYTES = 4096
-"""Bytes kept of a stream's beginning and of its end. Raising it uses more memory per stream. Chosen: usage is in the
-first or last events, a failure in the last."""
+"""Bytes kept of a stream's beginning and of its end. Chosen: usage is in the first or last events, a failure in the
+last."""
 
 MAX_SEEN_BYTES = 2 * KEPT_BYTES
-"""Bytes at which a stream's bytes are trimmed to its beginning and its end. Raising it trims less often and uses more
-memory per stream. Derived from `KEPT_BYTES`: both fit."""
+"""Bytes at which a stream's bytes are trimmed to its beginning and its end. Derived from `KEPT_BYTES`: both fit."""
 
 
 MAX_ENCODED_BYTES = 1 << 18
-"""Bytes of a compressed body that are kept, from its beginning on. A longer one tells no usage. Raising it uses more
-memory per stream. Chosen: answers that are not streamed have some kilobytes, and few providers compress streams."""
+"""Bytes of a compressed body that are kept, from its beginning on. A longer one tells no usage. Chosen: answers that
+are not streamed have some kilobytes, and few providers compress streams."""
 
 MAX_DECODED_BYTES = 1 << 23
-"""Bytes of a decompressed body that are searched for the usage. Raising it lets a body that expands greatly block the
-caller for longer. Chosen: far above the events of a long answer."""
+"""Bytes of a decompressed body that are searched for the usage. Chosen: far above the events of a long answer."""
 
 
 class StreamWatch:
