@@ -16,12 +16,12 @@ from http import HTTPStatus
 from typing import cast
 
 MAX_HEAD = 64 * 1024
-"""Maximum bytes of a request's head; a larger one gets a 431. Raising it needs more memory for a hostile client.
-Chosen: above the heads that SDKs send with long credentials."""
+"""Maximum bytes of a request's head; a larger one gets a 431. Chosen: above the heads that SDKs send with long
+credentials."""
 
 MAX_BODY = 64 * 1024 * 1024
-"""Maximum bytes of a request's body; a larger one gets a 413. Raising it needs more memory for a hostile client.
-Chosen: above `providers._request._MAX_BODY`, so bodies that are not parsed can be tested."""
+"""Maximum bytes of a request's body; a larger one gets a 413. Chosen: above `providers._request._MAX_BODY`, so bodies
+that are not parsed can be tested."""
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
 

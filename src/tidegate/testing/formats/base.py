@@ -14,8 +14,8 @@ Body = Mapping[str, Any]
 EVENTS = "text/event-stream; charset=utf-8"
 
 CHARS_PER_TOKEN = 4
-"""Characters of English in a token; a scenario may count otherwise. Raising it charges fewer tokens for the same text.
-Chosen: the prior of `core.cost_estimator`, so that first estimates are near."""
+"""Characters of English in a token; a scenario may count otherwise. Chosen: the prior of `core.cost_estimator`, so that
+first estimates are near."""
 
 _PIECE = re.compile(r"\s*\S+\s*?")
 

@@ -24,7 +24,7 @@ from tidegate.testing.formats.base import (
 )
 
 DIMENSIONS = 8
-"""Length of an embedding. Raising it makes answers larger. Chosen: short, as no test reads the numbers."""
+"""Length of an embedding. Chosen: short, as no test reads the numbers."""
 
 _PATH = re.compile(
     r"/v1(?:beta|alpha|beta1)?/(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?models/(.+):(\w+)"

@@ -73,8 +73,7 @@ STREAM_ERROR = {
 }
 
 DIMENSIONS = 8
-"""Length of an embedding, if the request has no `dimensions`. Raising it makes answers larger. Chosen: short, as no
-test reads the numbers."""
+"""Length of an embedding, if the request has no `dimensions`. Chosen: short, as no test reads the numbers."""
 
 
 def read_chat(body: Body) -> SimulatedQuestion:
