@@ -83,12 +83,12 @@ STATE_DIR = "TIDEGATE_STATE_DIR"
 """Same variable as in `tidegate.launch.environment`, repeated to avoid the import."""
 
 PATIENCE = 10.0
-"""Maximum seconds that a thread's import waits for another thread that is installing. Raising it blocks an import for
-longer where that thread hangs. Measured: an installation takes 0.2 to 2 s."""
+"""Maximum seconds that a thread's import waits for another thread that is installing. Measured: an installation takes
+0.2 to 2 s."""
 
 LOOK_EVERY = 0.02
-"""Seconds between two checks whether that other thread waits for an import of this one. Raising it resolves such a
-deadlock later. Chosen: each check is an idle wake-up."""
+"""Seconds between two checks whether that other thread waits for an import of this one. Chosen: each check is an idle
+wake-up."""
 
 
 class InstallHook:

@@ -37,7 +37,7 @@ CAUSE_CODES = {cause: code for code, cause in enumerate(CAUSES)}
 SOURCE_CODES = {source: code for code, source in enumerate(SOURCES)}
 
 RECORDS = 64
-"""Changes that are kept of one key. Raising it makes every file larger. Chosen: as many as a person reads."""
+"""Changes that are kept of one key. Chosen: as many as a person reads."""
 
 CELLS = 9
 """Doubles of a record: its number, the seven of a `KeyChange`, and its number again."""

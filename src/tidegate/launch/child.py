@@ -46,8 +46,8 @@ OWN = frozenset({0, signal.SIGCHLD, signal.SIGCONT})
 TYPED = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
 
 SLEEP = 0.05
-"""Seconds between two checks where the system cannot wait for signals with a timeout (macOS). Raising it forwards a
-signal later. Chosen: a person notices no delay, and twenty checks a second cost little."""
+"""Seconds between two checks where the system cannot wait for signals with a timeout (macOS). Chosen: a person notices
+no delay, and twenty checks a second cost little."""
 
 FROM_KERNEL = 0x80
 """`si_code` of a signal of the terminal, which no process sent (Linux: SI_KERNEL)."""

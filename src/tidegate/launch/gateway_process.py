@@ -27,8 +27,7 @@ NEEDED = ("starlette", "uvicorn", "httpx")
 
 TOKEN_BYTES = 32
 END_SECONDS = 10.0
-"""Seconds that the gateway's process may take to end before it is killed. Raising it delays the end of a run whose
-gateway hangs. Chosen: it needs about one."""
+"""Seconds that the gateway's process may take to end before it is killed. Chosen: it needs about one."""
 
 JAVASCRIPT = frozenset({"node", "nodejs", "bun", "deno", "tsx", "ts-node"})
 """Interpreters of JavaScript."""

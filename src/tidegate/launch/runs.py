@@ -24,8 +24,8 @@ from tidegate.launch.totals import Folder, Totals, note_others
 from tidegate.redaction import clean
 
 YOUNG = 60.0
-"""Seconds in which a new folder may still be without a lock; younger folders are never removed. Raising it leaves the
-folder of a killed run for longer. Chosen: far above the time between creating and locking a folder."""
+"""Seconds in which a new folder may still be without a lock; younger folders are never removed. Chosen: far above the
+time between creating and locking a folder."""
 
 
 @contextlib.contextmanager
@@ -87,8 +87,7 @@ COMMAND = "command"
 """File in a run's folder with the identifier of its process, its command line and its beginning."""
 
 SHOWN_COMMAND = 200
-"""Characters of a command line that are kept. Raising it lengthens the output of `tidegate status`. Chosen: it tells
-runs apart."""
+"""Characters of a command line that are kept. Chosen: it tells runs apart."""
 
 
 class ProgramRun(NamedTuple):

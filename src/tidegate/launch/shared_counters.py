@@ -57,8 +57,7 @@ from tidegate.launch.shared_file import HEADER, packed
 from tidegate.launch.text_counts import TextCounts
 
 ROWS = 16
-"""Keys of one file; a process with more of them creates another file. Raising it makes every file larger. Chosen: most
-processes have fewer keys."""
+"""Keys of one file; a process with more of them creates another file. Chosen: most processes have fewer keys."""
 
 SUFFIX = ".sheet"
 
@@ -66,33 +65,31 @@ FAILURES = ".failures"
 """Suffix of the files with the failed calls of a process by reason."""
 
 QUOTAS_EVERY = 0.1
-"""Seconds after which a key's quotas are written again while more than half of each is left. Raising it saves time per
-call and shows older numbers. Chosen: shorter than the refresh period of the status line."""
+"""Seconds after which a key's quotas are written again while more than half of each is left. Chosen: shorter than the
+refresh period of the status line."""
 
 OUTLOOK_EVERY = 0.5
-"""Seconds after which the forecast for the waiting calls is written again. Raising it saves time and shows an older
-forecast. Derived from the refresh period of the status line (`cli.command_run.LOOK_EVERY`)."""
+"""Seconds after which the forecast for the waiting calls is written again. Derived from the refresh period of the
+status line (`cli.command_run.LOOK_EVERY`)."""
 
 
 NOTED_RISE = 1.25
-"""Factor above the last noted concurrency limit or pace from which on a rise is noted. Raising it notes fewer rises.
-Chosen: slow start, which raises the limit with each answer, fills some lines of the list and not all."""
+"""Factor above the last noted concurrency limit or pace from which on a rise is noted. Chosen: slow start, which raises
+the limit with each answer, fills some lines of the list and not all."""
 
 NOTED_CUT = 0.9
-"""Factor below it from which on a cut is noted. Raising it notes smaller cuts. Chosen: below the smallest cut that a
-refusal makes (`Settings.concurrency_cut`)."""
+"""Factor below it from which on a cut is noted. Chosen: below the smallest cut that a refusal makes
+(`Settings.concurrency_cut`)."""
 
 NOTED_LIMIT = 0.01
-"""Least relative change of a quota's limit that is noted. Raising it hides small corrections. Chosen: less than a pixel
-of the page's chart."""
+"""Least relative change of a quota's limit that is noted. Chosen: less than a pixel of the page's chart."""
 
 NOTED_COOLDOWN = 1.0
-"""Seconds by which a cooldown must grow to be noted again. Raising it hides its extensions. Chosen: the refusals of one
-wave move its end by less."""
+"""Seconds by which a cooldown must grow to be noted again. Chosen: the refusals of one wave move its end by less."""
 
 EXPLAINS_FOR = 2.0
-"""Seconds for which a refusal is taken for the cause of a cut. Raising it may name an old refusal. Chosen: the cut is
-found with the next attempt that ends."""
+"""Seconds for which a refusal is taken for the cause of a cut. Chosen: the cut is found with the next attempt that
+ends."""
 
 
 class CounterFile:

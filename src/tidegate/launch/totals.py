@@ -18,8 +18,8 @@ from tidegate.launch.shared_counters import SUFFIX, runs
 from tidegate.launch.shared_file import UnreadableFile, unpacked
 
 ROOM = 2.0
-"""Calls of each process that still fit while a shared quota is used up. Raising it calls a fuller quota used up.
-Measured: two processes at 120 requests a minute leave 2.0 to 4.0 requests."""
+"""Calls of each process that still fit while a shared quota is used up. Measured: two processes at 120 requests a
+minute leave 2.0 to 4.0 requests."""
 
 
 @dataclass(slots=True)
