@@ -37,8 +37,7 @@ HOP = b"x-tidegate-hop"
 """Header with the numbers of the gateways that a request has passed. Known providers do not get it."""
 
 MAX_HOPS = 4
-"""Gateways that a request may pass. Raising it lets a loop of several gateways turn more often. Chosen: a run inside a
-run has two."""
+"""Gateways that a request may pass. Chosen: a run inside a run has two."""
 
 CONNECTION_HEADERS = frozenset(
     {

@@ -15,12 +15,10 @@ from contextlib import suppress
 from starlette.types import Receive
 
 MAX_BODY = 32 << 20
-"""Bytes up to which a body is held. Raising it needs more memory per call. Derived from `providers._request._MAX_BODY`,
-above which no body is parsed."""
+"""Bytes up to which a body is held. Derived from `providers._request._MAX_BODY`, above which no body is parsed."""
 
 MAX_BODIES = 512 << 20
-"""Bytes that all held bodies have in total. Raising it lets more calls with large bodies wait in the queue, and needs
-that much memory. Chosen: 1,000 calls of half a megabyte."""
+"""Bytes that all held bodies have in total. Chosen: 1,000 calls of half a megabyte."""
 
 
 class ClientGone(Exception):

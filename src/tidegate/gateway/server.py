@@ -22,8 +22,8 @@ from tidegate.ui.server import CallbackServer, names_of
 logger = logging.getLogger("tidegate")
 
 KEEP_ALIVE = 120
-"""Seconds that an idle connection of a client stays open. Raising it keeps more sockets of idle programs. Chosen: far
-longer than the pools of clients (undici: 4 s, httpx: 5 s), so that no request meets a connection that is closing."""
+"""Seconds that an idle connection of a client stays open. Chosen: far longer than the pools of clients (undici: 4 s,
+httpx: 5 s), so that no request meets a connection that is closing."""
 
 SHUTDOWN_SECONDS = 1
 """Seconds that open requests get at the end, when their programs have ended or were told to."""
