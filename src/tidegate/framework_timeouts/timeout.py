@@ -13,8 +13,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 LIFTED = 31_536_000
-"""Seconds of a timeout that is as good as off. Raising it changes nothing that a run can reach. Derived from the upper
-bound of `Settings.max_wait`: a year."""
+"""Seconds of a timeout that is as good as off. Derived from the upper bound of `Settings.max_wait`: a year."""
 
 
 @dataclass(frozen=True)
