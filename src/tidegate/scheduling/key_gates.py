@@ -22,16 +22,15 @@ from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key
 
 MIN_RETRY_SECONDS = 0.001
-"""Minimum seconds before a gate is asked again without a wake call from the registry. Raising it delays calls; lowering
-it spins. Chosen: an earlier waiter, which may be admitted now, must run first."""
+"""Minimum seconds before a gate is asked again without a wake call from the registry. Chosen: an earlier waiter, which
+may be admitted now, must run first."""
 
 DAY_RECHECK_SECONDS = 3600.0
-"""Seconds after which a key with a spent daily quota and no stated reset is asked again. Raising it finds the reset
-later. Chosen: one probe an hour."""
+"""Seconds after which a key with a spent daily quota and no stated reset is asked again. Chosen: one probe an hour."""
 
 PAUSE_BASE, PAUSE_CAP = 1.0, 60.0
 """Seconds that a stage without a key pauses after a refusal that states no time: `PAUSE_BASE` and `PAUSE_CAP` of a
-doubling backoff. Raising either sends fewer calls in vain and continues later. Precedent: promptfoo, 1 s and 60 s."""
+doubling backoff. Precedent: promptfoo, 1 s and 60 s."""
 
 
 class StageGate(NamedTuple):
