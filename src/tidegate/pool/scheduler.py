@@ -31,26 +31,22 @@ from tidegate.scheduling.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureC
 from tidegate.scheduling.key_gates import KeyGates
 
 FIRST_CALL_SECONDS = 0.1
-"""Seconds for which the first row goes alone, unless it makes a call or ends before. Raising it starts the other rows
-of an ungoverned function later. Lowering it lets more rows wait inside their calls, without a permit asked first.
-Chosen: a function makes its first call within milliseconds."""
+"""Seconds for which the first row goes alone, unless it makes a call or ends before. Chosen: a function makes its first
+call within milliseconds."""
 
 SCOUT_SECONDS = 0.25
 """Seconds for which the first key stays closed before scouts go, while no row has ended; later it is a row's mean time.
-Raising it delays rows of other keys. Lowering it sends scouts into the pauses of a paced key. Precedent:
-`tidegate.admission.executors.PATIENCE`."""
+Precedent: `tidegate.admission.executors.PATIENCE`."""
 
 MAX_KEYS = 16
-"""Keys that are remembered for the permits of fresh rows. Raising it makes a check longer where all are closed.
-Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
+"""Keys that are remembered for the permits of fresh rows. Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
 
 CANCEL_GRACE_SECONDS = 5.0
-"""Seconds that a cancelled coroutine may take to end before its slot is free. Raising it holds the slots of functions
-that ignore it for longer. Precedent: `RunnerSettings.cancel_grace`."""
+"""Seconds that a cancelled coroutine may take to end before its slot is free. Precedent:
+`RunnerSettings.cancel_grace`."""
 
 MIN_CHECK_SECONDS = 0.05
-"""Minimum seconds until the next check of the waiting rows. Raising it ends overdue rows later. Lowering it checks more
-often where `max_wait` is near zero. Chosen: it is small beside the latency of a call."""
+"""Minimum seconds until the next check of the waiting rows. Chosen: it is small beside the latency of a call."""
 
 
 class RowExecution(Execution[PoolRow, RowFunction]):
