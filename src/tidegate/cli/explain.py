@@ -31,8 +31,7 @@ FAILED = 1
 """Exit code if a line was not an answer, or named an unknown provider."""
 
 MAX_LINE_BYTES = 1 << 24
-"""Maximum bytes of one line, which is read as a whole. Raising it needs more memory for a garbled input. Chosen: more
-than any answer needs."""
+"""Maximum bytes of one line, which is read as a whole. Chosen: more than any answer needs."""
 
 RETURNED = {
     Kind.OK: "return the answer",

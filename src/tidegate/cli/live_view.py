@@ -32,17 +32,14 @@ if TYPE_CHECKING:
     from tidegate.launch.runs import ProgramRun
 
 PERIOD = 1.0
-"""Seconds between two pictures. Raising it saves work and shows changes later. Chosen: that of the live page
-(`ui.limit_history.PERIOD`)."""
+"""Seconds between two pictures. Chosen: that of the live page (`ui.limit_history.PERIOD`)."""
 
 BAR = 24
-"""Columns of a bar. Raising it shows smaller shares and needs a wider terminal. Chosen: with the longest usual text
-beside it, a line fits into 80 columns."""
+"""Columns of a bar. Chosen: with the longest usual text beside it, a line fits into 80 columns."""
 
 LEAST_ROWS, LEAST_COLUMNS = 4, 24
-"""Smallest terminal that gets a status line: `LEAST_ROWS` lines high and `LEAST_COLUMNS` characters wide. Raising
-either removes the line from more terminals. Chosen: below that, the line leaves no room for the program or for its own
-text."""
+"""Smallest terminal that gets a status line: `LEAST_ROWS` lines high and `LEAST_COLUMNS` characters wide. Chosen: below
+that, the line leaves no room for the program or for its own text."""
 
 LOCAL_FLAGS = 3
 """Index of the flags for line mode and echo in the result of `termios.tcgetattr`."""

@@ -26,22 +26,21 @@ if TYPE_CHECKING:
 
 SPANS = (2.0, 60.0)
 """Shortest and longest period over which a rate is measured, in seconds. Between them, it is the quota's window.
-Raising either makes the shown rate steadier and later. Chosen: several updates of the line, and a minute, which is the
-usual window."""
+Chosen: several updates of the line, and a minute, which is the usual window."""
 
 HOSTS = 5
-"""Most hosts that the last line names; its counts include all. Raising it lengthens the line. Chosen: the line stays
-readable and still names the frequent hosts."""
+"""Most hosts that the last line names; its counts include all. Chosen: the line stays readable and still names the
+frequent hosts."""
 
 REASONS = 3
-"""Most reasons of failed calls, or for ungoverned processes, that the last line names. Raising it lengthens the line.
-Chosen: one run seldom has more."""
+"""Most reasons of failed calls, or for ungoverned processes, that the last line names. Chosen: one run seldom has
+more."""
 
 
 NONE: Mapping[str, int] = MappingProxyType({})
 
 COLUMNS = 10_000
-"""Columns of a line that nothing cuts. Lowering it drops parts of long lines. Chosen: wider than any line."""
+"""Columns of a line that nothing cuts. Chosen: wider than any line."""
 
 
 class Part(NamedTuple):
