@@ -23,18 +23,17 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SECRET_BYTES = 32
-"""Bytes of the digest key. Raising it changes nothing: BLAKE2b takes keys of up to 64. Chosen: 256 bits."""
+"""Bytes of the digest key. Chosen: 256 bits."""
 
 SCANNED = 4096
-"""Files of the folder that one look goes through. Raising it makes the first call of a process later. Measured: 2 us a
-file."""
+"""Files of the folder that one look goes through. Measured: 2 us a file."""
 
 CLEANED_EVERY = 3600.0
-"""Seconds between clean-ups of a folder. Raising it keeps idle files longer. Derived: small against `IDLE`."""
+"""Seconds between clean-ups of a folder. Derived: small against `IDLE`."""
 
 IDLE = 86_400.0
-"""Seconds after which a file that no process uses is removed. Raising it keeps more files. Chosen: a day, after which
-a checkpoint of the limits is of no use."""
+"""Seconds after which a file that no process uses is removed. Chosen: a day, after which a checkpoint of the limits is
+of no use."""
 
 OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Flags of every open here. A named pipe in the place of a file must not block the caller."""

@@ -18,16 +18,15 @@ from tidegate.shared_log.host_log import HostLog
 from tidegate.shared_log.lives import Lives
 
 BUDGET = 64 * 1024 * 1024
-"""Bytes of all files of a user. Raising it takes memory, as the folder is in memory. Chosen: the size of `/dev/shm` in
-a container; it holds 100 logs with several members, or 4,000 with one."""
+"""Bytes of all files of a user. Chosen: the size of `/dev/shm` in a container; it holds 100 logs with several members,
+or 4,000 with one."""
 
 COUNTED_EVERY = 10.0
-"""Seconds between two counts of the folder's bytes. Raising it lets processes that grow at once pass the budget by
-more. Measured: 2 us a file."""
+"""Seconds between two counts of the folder's bytes. Measured: 2 us a file."""
 
 DESCRIPTORS = 8
-"""Share of the file descriptors of this process that logs may take, as a divisor. Raising it shares fewer keys. Chosen:
-a program's own connections need the rest."""
+"""Share of the file descriptors of this process that logs may take, as a divisor. Chosen: a program's own connections
+need the rest."""
 
 
 def descriptor_limit() -> int:

@@ -29,8 +29,7 @@ PAGE = 4096
 """Bytes of the first page, all that a lone member has. Derived from the size of a memory page."""
 
 MEMBERS = 64
-"""Members of one log. Raising it makes each step look at more rows. Chosen: four workers for each core of a large
-machine's socket."""
+"""Members of one log. Chosen: four workers for each core of a large machine's socket."""
 
 (
     MAGIC_WORD,
@@ -68,23 +67,20 @@ HEAD = struct.Struct("<qd10d")
 
 RING_AT = HEADS_AT + 2 * PAGE
 RING = 512 * 1024
-"""Bytes of entries. Raising it lets a member sleep longer before it must load a checkpoint. Measured: 300 bytes a call,
-so 1,700 calls."""
+"""Bytes of entries. Measured: 300 bytes a call, so 1,700 calls."""
 
 RESERVED = RING // 64
-"""Bytes after an append that may be overwritten by the next ones. Raising it saves writes, and makes the ring shorter.
-Chosen: 30 appends."""
+"""Bytes after an append that may be overwritten by the next ones. Chosen: 30 appends."""
 
 ENTRY = struct.Struct("<IHd")
 MAX_PAYLOAD = 65_535
-"""Bytes of a record. Raising it lets a corrupt length pass for sound. Measured: records have 60 to 220 bytes."""
+"""Bytes of a record. Measured: records have 60 to 220 bytes."""
 
 AREA = 64 * 1024
-"""Bytes of a checkpoint, compressed. Raising it makes each shared file larger. Chosen: an account of some hundred
-keys."""
+"""Bytes of a checkpoint, compressed. Chosen: an account of some hundred keys."""
 
 MAX_STATE = 1024 * 1024
-"""Bytes of a checkpoint, uncompressed. Raising it lets a hostile file take more memory. Chosen: 16 times `AREA`."""
+"""Bytes of a checkpoint, uncompressed. Chosen: 16 times `AREA`."""
 
 AREA_HEAD = struct.Struct("<QQdIHHI")
 AREAS_AT = RING_AT + RING
@@ -92,8 +88,8 @@ SIZE = AREAS_AT + 2 * AREA
 """Bytes of a file that is shared."""
 
 SLACK = 60.0
-"""Seconds by which an entry may be ahead of this process's clock. Raising it lets a corrupt instant pass. Chosen: far
-above the time between the reading of the clock and the lock."""
+"""Seconds by which an entry may be ahead of this process's clock. Chosen: far above the time between the reading of the
+clock and the lock."""
 
 COSTS = 10
 """Amounts of a head. Derived from the first fields of `core.values.Cost`; the last one is left out."""

@@ -48,32 +48,29 @@ from tidegate.shared_log.host_file import (
 from tidegate.shared_log.lives import Lives
 
 PATIENCE = 0.05
-"""Seconds for which a member waits for the lock or for a first checkpoint. Raising it delays calls while a member is
-stopped inside its step. Chosen: 500 times the longest step."""
+"""Seconds for which a member waits for the lock or for a first checkpoint. Chosen: 500 times the longest step."""
 
 MOST_PATIENCE = 1.0
-"""Seconds for which a member waits for a lock that others take in turns. Raising it delays calls where it always loses.
-Chosen: at a free lock in half of the looks, a thousand looks fail never."""
+"""Seconds for which a member waits for a lock that others take in turns. Chosen: at a free lock in half of the looks, a
+thousand looks fail never."""
 
 AWAY = 1.0
 """Seconds at most after which a member that found the lock taken looks again; it begins with `PATIENCE`, as the holder
-may only have lost its processor. Raising it shares later. Chosen: a look takes some 50 us."""
+may only have lost its processor. Chosen: a look takes some 50 us."""
 
 PROBED_EVERY = 1.0
-"""Seconds in which each member is looked at once, whether it is dead. Raising it keeps the slots of dead members taken
-for longer; lowering it frees them while the provider still runs their calls, which it then refuses. A look takes 10 us
-under the lock. Chosen: calls of a dead member take about as long at the provider."""
+"""Seconds in which each member is looked at once, whether it is dead. A look takes 10 us under the lock. Chosen: calls
+of a dead member take about as long at the provider."""
 
 KEPT = 4096
-"""Records kept while the lock cannot be had. Raising it takes memory. Chosen: the events of 1,000 calls."""
+"""Records kept while the lock cannot be had. Chosen: the events of 1,000 calls."""
 
 REPLAYED = RING // 8
-"""Bytes of entries after which a joiner asks for a newer checkpoint. Raising it makes its first step longer. Measured:
-22 us a call, so 5 ms."""
+"""Bytes of entries after which a joiner asks for a newer checkpoint. Measured: 22 us a call, so 5 ms."""
 
 CLOCK_SLACK = 60.0
-"""Seconds by which a wall clock may have been set while a log is in use. Raising it lets a test's false clock pass.
-Chosen: more than a time daemon steps, less than clocks of tests differ."""
+"""Seconds by which a wall clock may have been set while a log is in use. Chosen: more than a time daemon steps, less
+than clocks of tests differ."""
 
 
 class LogOwner(Protocol):

@@ -15,8 +15,7 @@ from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER
 from tidegate.shared_log.store_log import ENTRIES, FULL, Answer, Ask, Stored, StoredState
 
 LOOK_EVERY = 60.0
-"""Seconds between two searches for logs that no process uses. Raising it keeps their memory longer. Derived: a tenth of
-`EXPIRY`."""
+"""Seconds between two searches for logs that no process uses. Derived: a tenth of `EXPIRY`."""
 
 
 class TableMember:

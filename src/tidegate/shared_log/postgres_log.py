@@ -16,11 +16,10 @@ from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, St
 from tidegate.shared_log.store_log import BEGUN, ENTRIES, FULL, MAX_STATE, Answer, Ask, Stored, StoredState
 
 CONNECT_SECONDS = 2
-"""Seconds for a connection. Raising it finds an absent server later. Derived: libpq knows no less."""
+"""Seconds for a connection. Derived: libpq knows no less."""
 
 ACKNOWLEDGED = 2000
-"""Milliseconds after which sent data that no host acknowledges ends a connection. Raising it finds a partition later.
-Derived: `CONNECT_SECONDS`."""
+"""Milliseconds after which sent data that no host acknowledges ends a connection. Derived: `CONNECT_SECONDS`."""
 
 CREATION_LOCK = 0x7469_6465_6C6F_6701
 """Key of the advisory lock of those who create the tables. Any number does that no other program uses."""

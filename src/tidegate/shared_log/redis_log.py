@@ -15,11 +15,10 @@ PROTOCOL = "v5"
 """Version of the script, the keys and the payloads; any change of these raises it."""
 
 MEMBERS = 64
-"""Members of one log. Raising it takes the server's bandwidth. Derived: 64 members read 5 MB/s at 6,000 calls a
-minute."""
+"""Members of one log. Derived: 64 members read 5 MB/s at 6,000 calls a minute."""
 
 TRIMMED = 256
-"""Entries by which a log exceeds its bound before it is trimmed. Raising it trims less often. Chosen: a sixteenth."""
+"""Entries by which a log exceeds its bound before it is trimmed. Chosen: a sixteenth."""
 
 SCRIPT = """
 local log, meta, members, heads, state = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

@@ -19,27 +19,24 @@ from tidegate.shared_log.store_log import PROMPT, Answer, Ask, Limits, StoreLog,
 logger = logging.getLogger("tidegate")
 
 TIME_LIMIT = 0.25
-"""Seconds after which the server counts as away. Raising it leaves calls with an older state. Source:
-keygate 0.1.11."""
+"""Seconds after which the server counts as away. Source: keygate 0.1.11."""
 
 GONE_AFTER = 6.0
-"""Seconds without a beat after which a member counts as dead. Raising it keeps its slots taken. Chosen: three beats."""
+"""Seconds without a beat after which a member counts as dead. Chosen: three beats."""
 
 EXPIRY = 600
-"""Seconds after which an unused log is removed by the server. Raising it takes its memory. Chosen: ten minutes, longer
-than a window of a minute."""
+"""Seconds after which an unused log is removed by the server. Chosen: ten minutes, longer than a window of a minute."""
 
 LEAST_RETRY, MOST_RETRY = 1.0, 30.0
-"""Seconds between two attempts to reach a server that is away. Raising them shares later. Chosen: a restart takes
-seconds."""
+"""Seconds between two attempts to reach a server that is away. Chosen: a restart takes seconds."""
 
 RETRY_SHARE = 0.1
-"""Share of the time since the server went away after which it is tried again. Raising it shares later. Derived: one
-second late after ten seconds, as the members' return takes another one on a busy machine."""
+"""Share of the time since the server went away after which it is tried again. Derived: one second late after ten
+seconds, as the members' return takes another one on a busy machine."""
 
 DRIFT = 1.01
-"""Factor by which the quickest exchange counts as slower with each later one. Raising it follows a clock that drifts
-faster, and is less exact. Chosen: renewed about each 100 exchanges."""
+"""Factor by which the quickest exchange counts as slower with each later one. Chosen: renewed about each 100
+exchanges."""
 
 
 class LogServer(Protocol):

@@ -27,34 +27,30 @@ PENDING, BEGUN, FULL = 0, 1, 2
 """Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""
 
 PATIENCE = 0.25
-"""Seconds for which a joiner waits for the server and for a state. Raising it delays the first call where the server is
-away. Chosen: the time limit of an exchange."""
+"""Seconds for which a joiner waits for the server and for a state. Chosen: the time limit of an exchange."""
 
 ENTRIES = 4096
-"""Entries that a server keeps of a log. Raising it takes its memory. Chosen: the events of 2,000 calls."""
+"""Entries that a server keeps of a log. Chosen: the events of 2,000 calls."""
 
 MAX_STATE = 1024 * 1024
-"""Bytes of a checkpoint. Raising it lets an exchange take longer. Chosen: an account of some hundred keys."""
+"""Bytes of a checkpoint. Chosen: an account of some hundred keys."""
 
 BEAT = 2.0
-"""Seconds between two exchanges of a member without calls. Raising it finds dead members later. Chosen: a third of the
-time after which a member is taken for dead."""
+"""Seconds between two exchanges of a member without calls. Chosen: a third of the time after which a member is taken
+for dead."""
 
 SOLE_EVERY = 0.5
-"""Seconds between two exchanges of a member without others whose calls go. Raising it sees a joiner later. Measured: an
-exchange takes 72 us of CPU."""
+"""Seconds between two exchanges of a member without others whose calls go. Measured: an exchange takes 72 us of CPU."""
 
 HEAD_EVERY = 0.01
-"""Seconds between two exchanges while a call waits, or an event is to be sent. Raising it wakes that call later.
-Derived: the core looks again after 10 ms."""
+"""Seconds between two exchanges while a call waits, or an event is to be sent. Derived: the core looks again after 10
+ms."""
 
 STEP_EVERY = 0.05
-"""Seconds between two exchanges while calls go and none waits. Raising it makes the next decision staler. Derived: the
-core looks again after 50 ms."""
+"""Seconds between two exchanges while calls go and none waits. Derived: the core looks again after 50 ms."""
 
 STALE = 1.0
-"""Seconds after which an event that this member could not hear is outdated. Raising it takes old readings
-for new ones; lowering it loses those of a short pause. Chosen: four time limits of an exchange."""
+"""Seconds after which an event that this member could not hear is outdated. Chosen: four time limits of an exchange."""
 
 HEAD = struct.Struct("<qd10d")
 
