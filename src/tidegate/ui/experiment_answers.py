@@ -36,21 +36,20 @@ from tidegate.ui.experiment_source import ExperimentSource
 from tidegate.ui.key_facts import facts_of
 
 LINES = 50
-"""Log lines that are shown of an experiment. Raising it makes each answer larger."""
+"""Log lines that are shown of an experiment."""
 
 READ_LINES = 400
-"""Log lines that are read to find who runs or has stopped an experiment. Raising it makes each answer slower."""
+"""Log lines that are read to find who runs or has stopped an experiment."""
 
 WHOLE = 100_000
-"""Characters of a text that are shown of one row. Raising it makes the answer for a row of megabytes larger. Chosen: a
-person reads less, and a browser lays it out at once; the export has the whole."""
+"""Characters of a text that are shown of one row. Chosen: a person reads less, and a browser lays it out at once; the
+export has the whole."""
 
 ATTEMPTS = 100
 """Kept attempts that are shown of one row."""
 
 BATCHES = 50
-"""Batches that are shown one by one, of those that are not fetched. Raising it makes each answer larger. Chosen: a
-million rows are 20 full batches."""
+"""Batches that are shown one by one, of those that are not fetched. Chosen: a million rows are 20 full batches."""
 
 Stages = Mapping[str, StageTally]
 

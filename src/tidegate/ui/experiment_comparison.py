@@ -24,10 +24,10 @@ from tidegate.ui.experiment_source import SourceProblem
 COMPARE = ("from tidegate.cli.main import main; main()", "experiment", "compare", "--json")
 
 ROWS = 20
-"""Most different rows that are shown of each output. Raising it makes the answer larger. Chosen: one screen."""
+"""Most different rows that are shown of each output. Chosen: one screen."""
 
 KEPT = 16
-"""Comparisons that are kept. Raising it needs more memory: some kilobytes each."""
+"""Comparisons that are kept."""
 
 SAID = 300
 """Characters that are shown of the reason why a comparison was not made."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidegate.storage.tally import StageTally
 
 PAGE = 100
-"""Experiments, or rows, of one page. Raising it makes pages slower. Chosen: a screen shows about 30."""
+"""Experiments, or rows, of one page. Chosen: a screen shows about 30."""
 
 MEDIA_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8", "parquet": "application/octet-stream"}
 

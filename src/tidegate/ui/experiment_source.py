@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidegate.storage import Store
 
 AGAIN = 2.0
-"""Seconds after which a database that could not be opened is tried again. Raising it shows a new database later."""
+"""Seconds after which a database that could not be opened is tried again."""
 
 NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite"}
 

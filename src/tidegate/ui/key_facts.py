@@ -17,7 +17,7 @@ from tidegate.launch.counter_row import BREAKER_STATES, CARRIERS, FATES, GROUPS,
 from tidegate.launch.totals import KeyTotal
 
 DIGITS = 3
-"""Decimals of a number that is sent. Raising it sends more bytes. Chosen: milliseconds."""
+"""Decimals of a number that is sent. Chosen: milliseconds."""
 
 
 def finite(value: float | None) -> float | None:
