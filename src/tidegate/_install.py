@@ -30,8 +30,8 @@ from tidegate.transports.patches import when_imported
 from tidegate.transports.table import TRANSPORTS, Transport
 
 MAX_UNNAMED_HOSTS = 1024
-"""Hosts remembered as named by no variable; at this number all are forgotten. Raising it uses more memory, lowering it
-repeats look-ups. Chosen: far above the hosts of one program."""
+"""Hosts remembered as named by no variable; at this number all are forgotten. Chosen: far above the hosts of one
+program."""
 
 T = TypeVar("T")
 

@@ -69,11 +69,10 @@ NO_MEANING = Classification(Outcome(Kind.PERMANENT, Cause.INVALID, row="exceptio
 """Classification of an exception without any evidence."""
 
 MAX_CHAIN_LENGTH = 16
-"""Exceptions read of one failure. Raising it reads more of a long chain. Chosen: a longer chain is a loop."""
+"""Exceptions read of one failure. Chosen: a longer chain is a loop."""
 
 MAX_TEXT_CHARACTERS = 1 << 16
-"""Characters read of all messages together. Raising it costs time per failure. Chosen: more characters add no
-information."""
+"""Characters read of all messages together. Chosen: more characters add no information."""
 
 _UNREACHED_TYPES = frozenset(
     {
@@ -458,7 +457,7 @@ def _connection(chain: list[BaseException]) -> Outcome | None:
 
 
 MAX_ERROR_CHARACTERS = 200
-"""Characters of an error's text in messages. Raising it shows more of long addresses; system errors take 60."""
+"""Characters of an error's text in messages."""
 
 
 def error_text(error: BaseException) -> str:

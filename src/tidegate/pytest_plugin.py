@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from tidegate.testing import Simulator
 
 SHOWN_WAITS = 10
-"""Tests listed with their waits beside `--durations`. Raising it lengthens the output. Chosen: few suffice to see
-which tests share a limit."""
+"""Tests listed with their waits beside `--durations`. Chosen: few suffice to see which tests share a limit."""
 
 # Counts of a process that workers hand to their controller.
 COUNTS = ("calls", "answered", "given_up", "absorbed", "waits", "waited")

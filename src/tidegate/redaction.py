@@ -31,32 +31,29 @@ from tidegate.core.credentials import (
 from tidegate.core.display import printable
 
 MAX_CREDENTIALS = 512
-"""Credentials that are kept by value. Raising it slows the redaction of a text, which runs only at failures. Chosen:
-far above the credentials of one process."""
+"""Credentials that are kept by value. Chosen: far above the credentials of one process."""
 
 MAX_VALUE_CHARACTERS = 8192
-"""Characters kept of a credential. Raising it slows the redaction of long ones. Chosen: the beginning of a longer one
-is enough to remove it."""
+"""Characters kept of a credential. Chosen: the beginning of a longer one is enough to remove it."""
 
 MAX_TEXT_CHARACTERS = 65_536
-"""Characters of a text that are redacted; the rest is cut off. Raising it makes the redaction of a huge text slower.
-Chosen: error bodies of providers are a few kilobytes."""
+"""Characters of a text that are redacted; the rest is cut off. Chosen: error bodies of providers are a few
+kilobytes."""
 
 MIN_CHARACTERS = 8
-"""Characters from which a credential is removed anywhere in a text. Raising it leaves more short ones within other
-words. Chosen: a shorter one, or one of letters only below `PREFIX` characters, may be part of an ordinary word."""
+"""Characters from which a credential is removed anywhere in a text. Chosen: a shorter one, or one of letters only below
+`PREFIX` characters, may be part of an ordinary word."""
 
 MIN_WORD_CHARACTERS = 4
-"""Characters from which a credential with both letters and digits is removed as a separate word. Raising it leaves
-short passwords in texts. Chosen: shorter ones are ordinary numbers and names."""
+"""Characters from which a credential with both letters and digits is removed as a separate word. Chosen: shorter ones
+are ordinary numbers and names."""
 
 PREFIX = 12
-"""Characters from which a part of a longer credential is removed too. Raising it leaves longer parts in texts; lowering
-it removes ordinary words. Chosen: messages cut and wrap their quotations."""
+"""Characters from which a part of a longer credential is removed too. Chosen: messages cut and wrap their
+quotations."""
 
 MAX_PIECED_CHARACTERS = 1024
-"""Characters of a credential whose parts are searched for. Raising it costs time per text. Chosen: keys have 20 to
-250."""
+"""Characters of a credential whose parts are searched for. Chosen: keys have 20 to 250."""
 
 CASELESS = re.compile(r"[0-9a-fA-F\-]+")
 """Hexadecimal digits and UUIDs, which servers repeat in upper or lower case."""

@@ -32,24 +32,20 @@ VERSION = 1
 """Version of the written format; a state of another version is ignored."""
 
 MAX_AGE = timedelta(days=7)
-"""Age above which knowledge is ignored. Raising it starts with older limits. Precedent: TLS 1.3 session tickets (RFC
-8446, section 4.6.1: seven days at most)."""
+"""Age above which knowledge is ignored. Precedent: TLS 1.3 session tickets (RFC 8446, section 4.6.1: seven days at
+most)."""
 
 MAX_SECONDS = 31 * 86_400.0
-"""Seconds of the longest window or reset that is accepted. Raising it believes more of a garbled state. Derived from
-the longest month."""
+"""Seconds of the longest window or reset that is accepted. Derived from the longest month."""
 
 MAX_AMOUNT = 1e15
-"""Units of the largest limit or level that is accepted. Raising it believes more of a garbled state. Derived from
-`core.values.MAX_AMOUNT`."""
+"""Units of the largest limit or level that is accepted. Derived from `core.values.MAX_AMOUNT`."""
 
 MAX_KEYS = 10_000
-"""Keys of one state; an export keeps the last ones. Raising it makes a state larger. Chosen: far above the keys of one
-program."""
+"""Keys of one state; an export keeps the last ones. Chosen: far above the keys of one program."""
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of a state that are read. Raising it needs more memory: parsing takes about five times as much. Chosen:
-`MAX_KEYS` keys take some 10 MB."""
+"""Bytes of a state that are read. Chosen: `MAX_KEYS` keys take some 10 MB."""
 
 GATES = {
     "concurrency": frozenset({"slots"}),
@@ -59,7 +55,7 @@ GATES = {
 """Numbers that the limiters of a key save, by the saved names of the limiters (`core.saved_state.learners`)."""
 
 NAMED_UNKNOWN = 5
-"""Unknown values that a warning names at most. Raising it lengthens the line. Chosen: one line of a terminal."""
+"""Unknown values that a warning names at most. Chosen: one line of a terminal."""
 
 logger = logging.getLogger("tidegate")
 Name = Annotated[str, Field(max_length=2048)]

@@ -15,12 +15,10 @@ from tidegate.errors import ConfigurationError
 from tidegate.testing import Call, Distribution, Limit, Scenario, ideal_makespan
 
 MAX_TOKENS = 32
-"""Bound on the output of each call, in tokens. Raising it reserves more of the token quotas, so the demo runs longer.
-Chosen: above the shipped answers, which are a few words."""
+"""Bound on the output of each call, in tokens. Chosen: above the shipped answers, which are a few words."""
 
 MIN_ROWS = 2
-"""Fewest rows of a demonstration. Raising it refuses smaller demonstrations. Derived from its two providers: one row
-for each."""
+"""Fewest rows of a demonstration. Derived from its two providers: one row for each."""
 
 
 @dataclass(frozen=True, slots=True)

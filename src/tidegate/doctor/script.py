@@ -16,8 +16,8 @@ from tidegate.settings import Settings
 from tidegate.transports.other_stacks import remedy
 
 MAX_FILES = 500
-"""Maximum files that are read for one script; further modules are ignored. Raising it reads a large project for longer.
-Chosen: more than the modules beside a usual script."""
+"""Maximum files that are read for one script; further modules are ignored. Chosen: more than the modules beside a usual
+script."""
 
 
 class Unreadable(ValueError):
