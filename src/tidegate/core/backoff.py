@@ -34,21 +34,20 @@ GRACE_ROUND_TRIPS = 3.0
 learns a mean, which single refusals exceed."""
 
 GRACE_FIRST = 0.25
-"""Seconds of that time before the first refusal was measured. Chosen: within `GRACE_BOUNDS`; the first measured refusal
-replaces it."""
+"""Seconds of that time before the first refusal was measured. Chosen: within `GRACE_BOUNDS`."""
 
 GRACE_BOUNDS = (0.02, 2.0)
 """Bounds of that time in seconds. Chosen: a single measurement near zero, or of a stalled loop, must not decide."""
 
 
 PROGRESS = 4
-"""Calls admitted between two waves of refusals from which on the second one does not repeat the first."""
+"""Calls admitted between two waves of refusals from which on the second wave is a new one. Chosen: a provider that
+admits a few calls after each named time makes progress."""
 
 
 IN_VAIN = 2
 WAVE = 8
-"""Waves in a row that repeat the one before, and refusals of one wave, from which on a quota's mirror is not trusted to
-hold calls back."""
+"""Repeated waves, and refusals of one wave, from which on a quota's mirror is not trusted to hold calls back."""
 
 
 FADES = 0.9
@@ -126,7 +125,7 @@ class Pause:
         self._vain, self._named = 0, False
 
     def repeated(self, admitted: int, named: bool = True) -> None:
-        """Record a wave of refusals, after `admitted` attempts of this key in all: few since the last one, or many.
+        """Record a wave of refusals after `admitted` attempts; it repeats the one before if few attempts went between.
 
         Only waves that `named` a time can repeat right after it.
         """
@@ -145,10 +144,9 @@ class Pause:
     ) -> float:
         """Close the gate for `hint` seconds, or without one for a growing jittered delay; return its end.
 
-        The provider asked for `stated` seconds, where a shorter wait is tried first. A hint is capped at `cap` seconds.
-        With `alone` the gate opens with a single attempt. Without a hint only the first refusal of a wave extends it.
-        Where refusals repeat right after the time that they name, the wait doubles each time, and the gate opens with a
-        single attempt.
+        The provider asked for `stated` seconds, where a shorter wait is tried first. With `alone` the gate opens with a
+        single attempt. Without a hint only the first refusal of a wave extends the delay. Refusals that repeat right
+        after a named time double the wait, and the gate opens with a single attempt.
         """
         self.used = True
         if self.until <= now:
@@ -205,7 +203,6 @@ class Pause:
             self.alone = True
 
     def suspend(self, until: float) -> None:
-        """Close the gate until an instant that the program has named; minus infinity ends that."""
         self.used = True
         self.suspended_until = until
 

@@ -25,7 +25,7 @@ from tidegate.core.input_charging import COUNTED, LEAST, UNITS, InputChargingMod
 from tidegate.core.values import INFINITY, Cost, Unit
 
 SPAN = 0.05
-"""Share of the limit that a span uses."""
+"""Share of the limit that a span uses: less lets single odd answers count."""
 
 NOISE = 0.01
 """Share of the limit below which a fall counts as none: providers round, and other clients take a little."""
@@ -54,7 +54,7 @@ RULES: dict[Unit, tuple[str, ...]] = {
 """Charging rules by the unit of the quota. The first one is the provider table's."""
 
 STEPS_CLEARLY = 0.5
-"""Error over the steps, as a share of that in force, at which another charge takes over."""
+"""Error over the steps, as a share of that in force, at which another charge takes over: more lets chance decide."""
 
 STEP_NOISE = 0.02
 """Mean error of the steps that counts for none: estimates of the input are no better."""
@@ -74,9 +74,9 @@ def at_admission(unit: Unit, cost: Cost, amount: float) -> tuple[float, ...]:
 
 
 def at_end(unit: Unit, cost: Cost, output: float | None, amount: float) -> tuple[float, ...]:
-    """Return the charge at the end of the answer by each rule (below zero: returned); `amount` is the table's.
+    """Return the charge at the end of the answer by each rule (below zero: returned);
 
-    `output` is the number of tokens produced, None where unknown: then the estimate stands for it.
+    `amount` is the table's. `output` is in tokens; where it is None, the estimate stands for it.
     """
     if unit == "input_tokens":
         return (0.0,)
@@ -104,7 +104,7 @@ class ChargingEvidence(NamedTuple):
 class Unsure(NamedTuple):
     """Charges, by each rule, of calls that may have overtaken the answered one, or have been overtaken by it.
 
-    `above` is what may be in the fall beyond the prediction, `below` what is predicted and may not be in it.
+    The fall of the level may include `above` beside the predicted charges, and may lack `below` of them.
     """
 
     above: Sequence[float]
@@ -179,7 +179,6 @@ class ChargingModel:
         return self._spans >= SETTLED or self.single
 
     def forget_span(self) -> None:
-        """Begin a new span."""
         self._low = self._high = 0.0
         self._predicted = [0.0] * len(RULES[self.unit])
         # Of the answer that began the span, the other way round.
@@ -199,8 +198,8 @@ class ChargingModel:
     def first(self, used: float, own: Sequence[float], sent: Sequence[float], quantum: float, now: float) -> bool:
         """Check the rules by the first answer; return whether another one holds from now on.
 
-        `used` units, rounded to `quantum`, were taken when the answered call was admitted. By each rule, its `own`
-        charge is in it, and at most the charges of all calls `sent` until then.
+        `used` units, rounded to `quantum`, were taken when the answered call was admitted: by each rule its `own`
+        charge, and at most the charges of all calls `sent` until then.
         """
         slack = CLOSE * used + quantum
         fits = [low <= used + slack and used <= high + slack for low, high in zip(own, sent, strict=True)]
@@ -222,8 +221,8 @@ class ChargingModel:
     ) -> bool:
         """Add the fall of the level between two answers; return whether another rule holds from now on.
 
-        The fall is from `low` to `high`, one of them infinite where a full or an empty quota hides a part. Levels were
-        rounded to `rounding`. `find_unsure` returns what is unsure of the later answer.
+        The fall is from `low` to `high`; infinity where a full or empty quota hides a part. Levels are rounded to
+        `rounding`.
         """
         self._add(low, high, predicted)
         self._refused_below = None
@@ -270,8 +269,8 @@ class ChargingModel:
     ) -> bool:
         """Add a fall that a refusal shows, as `fell` does; return whether another rule holds from now on.
 
-        The refused call may have overtaken those sent earlier, or been overtaken by later ones. So at most all calls
-        that are still `outstanding` are in the fall, and a rule that predicts less with all of them is refuted.
+        Calls overtake each other, so at most all calls that are `outstanding` are in the fall. A rule that predicts
+        less with all of them is refuted.
         """
         if self._low == -INFINITY:
             self.forget_span()  # this fall alone says more
@@ -280,7 +279,7 @@ class ChargingModel:
         begun, self._refused_below = self._refused_below, unsure.below if unsure is not None else self._below
         refuted = self._refuted_by_fall(self._low, self._predicted, self._above, outstanding, limit)
         if refuted is None and begun is not None:
-            # Since another refusal: what that span does not show may show here.
+            # The span since another refusal may refute the rule where the whole one does not.
             refuted = self._refuted_by_fall(low, predicted, begun, outstanding, limit)
         if refuted is None:
             return False
@@ -301,9 +300,10 @@ class ChargingModel:
         outstanding: Sequence[tuple[float, ...]],
         limit: float,
     ) -> tuple[int, ...] | None:
-        """Return the rules that a fall by at least `low` refutes, None where it does not refute the one in force.
+        """Return the rules that a fall by at least `low` refutes;
 
-        `above` is what may be in the fall beyond what is `predicted`, besides all that is `outstanding`.
+        None where the one in force is not refuted. The fall may include `above` and all that is `outstanding` beside
+        what is `predicted`.
         """
         if low < SPAN * limit:
             return None
@@ -391,8 +391,8 @@ class ChargingModel:
     def _best(self, errors: Sequence[float], least: float, most: float, clearly: float = 1.0) -> int:
         """Return the rule that fits best: within `CLOSE`, the one that predicts the fall best if none overtook another.
 
-        By that measure, too, it must be better than the rule in force: its error at most the share `clearly`. Where
-        only one end of the fall is known, that end is the likeliest.
+        It must be better than the rule in force: its error at most the share `clearly`. Where only one end of the fall
+        is known, that end is the likeliest.
         """
         low, high = (least if least > -INFINITY else most), (most if most < INFINITY else least)
         shown = min(abs(low), abs(high))
@@ -401,7 +401,6 @@ class ChargingModel:
         return min(better, key=lambda each: (errors[each], plain[each]))
 
     def _end_span(self, unsure: Unsure | None) -> None:
-        """Begin a new span, with the earlier ones at the weight `MEMORY`."""
         self._low, self._high = MEMORY * self._low, MEMORY * self._high
         self._predicted = [MEMORY * each for each in self._predicted]
         self._above = [MEMORY * each for each in self._above]

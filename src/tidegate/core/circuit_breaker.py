@@ -56,8 +56,8 @@ the outage so far, and 12 seconds of outage meet 20 requests at most (the openai
 probe is cheap)."""
 
 MIN_SILENCE_SECONDS = GRACE_BOUNDS[0]
-"""Least seconds after which a silent probe counts as answered, and of the lateness of a look from which on the answer
-may still be unread."""
+"""Least seconds after which a silent probe counts as answered. A look later than this may have left the answer
+unread."""
 
 
 class CircuitBreaker:
@@ -107,7 +107,7 @@ class CircuitBreaker:
     def answered(self, probe: bool, sent_at: float, now: float) -> bool:
         """Record an answer of a working server; return whether it closed the breaker.
 
-        An answer resets the count of failures where it is to an attempt sent after the first one that failed.
+        It resets the count of failures if its attempt was sent after the first failed one.
         """
         if sent_at > self._failing_since:
             self.failures = 0
@@ -116,7 +116,7 @@ class CircuitBreaker:
         return (probe or now >= self.gives_up_at) and self._close(now)
 
     def failed(self, probe: bool, sent_at: float, now: float, draw: float) -> bool:
-        """Record an outage failure; return whether it opened the breaker. `draw` is uniform in [0, 1).
+        """Record an outage failure; return whether it opened the breaker.
 
         An attempt sent before the breaker last closed belongs to the past outage and does not count.
         """

@@ -32,7 +32,7 @@ from tidegate.core.backoff import GRACE_FIRST
 from tidegate.core.values import INFINITY
 
 WORTH = 0.3
-"""Share of the gain that a higher level has to bring (CONTROL 3)."""
+"""Share of the proportional gain that a higher level has to bring (CONTROL 3)."""
 
 ENOUGH = 8
 """Answers needed for the mean of a level."""
@@ -44,7 +44,8 @@ DOUBT = 1.5
 """Standard errors by which two levels must differ beyond the required gain."""
 
 APART = sqrt(2.0)
-"""Ratio of the numbers in flight from which two levels are compared. Derived: half a level."""
+"""Ratio of the numbers in flight from which two levels are compared: half a level, because nearer ones differ by
+chance."""
 
 HOLD_FIRST = 10.0
 """Seconds after the first cut before a higher limit is tried; they double with each cut."""
@@ -163,9 +164,8 @@ SATURATED = 0.8
 """Share of the limit that must be in flight for a success to count towards growth (Inspect AI 0.3.285: 80 %)."""
 
 RAMP = 0.05
-"""Seconds in which the slots double in slow start below `SLOW_FROM`; in twice that time up to the number of requests
-that a header announced. A new key waits as long for a first answer before more slots open: raising that wait to 0.25 s
-made bench.lab's *silent-steady* and *unlimited* 0.026 slower."""
+"""Seconds in which the slots double in slow start below `SLOW_FROM`; twice that up to the number of announced requests.
+Measured (bench.lab): at 0.25 s a new key waits longer for its first answer, and *silent-steady* is 0.026 slower."""
 
 RAMP_RATE = 200.0
 """Most new slots a second in slow start."""
@@ -180,7 +180,7 @@ DOUBLING = log(2.0)
 """Continuous growth at this rate per unit of time doubles in that time."""
 
 TRIAL_GROWTH = 8.0
-"""Factor on that wait after each refused test, while slots do not explain all refusals."""
+"""Factor on that wait after each refused test while slots do not explain all refusals."""
 
 MAX_TRIAL_SECONDS = 16.0
 """Most seconds of that wait, and its seconds after a refused test that confirms the ceiling."""
@@ -249,11 +249,10 @@ class ConcurrencyLimit:
         self._heard = True
 
     def filled(self, in_flight: int, now: float, waited: float = 0.0) -> None:
-        """Record that the last slot, or one more, was taken by the attempt that makes it `in_flight`.
+        """Record that the attempt that makes it `in_flight` took the last slot, or one more.
 
-        Its call has waited for `waited` seconds. Where it waited for a new slot and the event loop was late, the next
-        slots open earlier, within one doubling. Before the first answer they do not: a busy machine that delays the
-        loop delays the first refusal as well.
+        Its call waited for `waited` seconds. If the event loop was late, the next slots open earlier, within one
+        doubling. Before the first answer they do not: the delay of a busy machine delays the first refusal too.
         """
         if self.ceiling < INFINITY:
             if in_flight > self.limit:
@@ -312,9 +311,8 @@ class ConcurrencyLimit:
     ) -> bool:
         """Return whether a ceiling explains a refusal with `in_flight` calls; if so, cut the limit just below it.
 
-        `admitted` is the highest number in flight at which an earlier attempt was sent and not refused. An attempt not
-        refused within `grace` seconds was admitted. A refused test has `confirmed` the ceiling where slots explain all
-        refusals so far.
+        `admitted` is the highest number in flight of an admitted attempt: one not refused within `grace` seconds. A
+        refused test has `confirmed` the ceiling where slots explain all refusals.
         """
         self._heard = True
         self._grace = max(RAMP, grace)  # no test follows another within a doubling
@@ -367,8 +365,7 @@ class ConcurrencyLimit:
     def seed(self, plain: Mapping[str, float], now: float) -> None:
         """Start under the ceiling of an earlier run, on trial: one more call is tested after a moment.
 
-        If that is refused, the old ceiling is confirmed. If it is admitted, or fewer calls are refused, the ceiling is
-        forgotten.
+        A refusal confirms the ceiling; an admission, or a refusal of fewer calls, drops it.
         """
         slots = plain.get("slots", 0.0)
         if slots >= 1.0:
@@ -433,7 +430,6 @@ class CallBound:
 
     @property
     def highest(self) -> int:
-        """Return the most calls that may be in flight."""
         highest = self.risen if self.configured is None else self.configured
         return highest if self.pool is None else max(1, min(highest, self.pool))
 

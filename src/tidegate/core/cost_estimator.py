@@ -37,7 +37,7 @@ MAX_SAVED_TOKENS = 1e6
 """Tokens that an earlier run may have found at most. Chosen: above the longest answers of today, which have 128,000."""
 
 MAX_BELIEVED_TOKENS = 1e9
-"""Tokens or characters of one call from which anything is learned at most. Chosen: above, the value is nonsense."""
+"""Most tokens or characters of one call that anything is learned from. Chosen: a greater value is nonsense."""
 
 DOUBTED = 4.0
 """Factor by which a first answer may differ from an earlier run's mean. Beyond it, that run is out of date. Chosen:

@@ -142,7 +142,7 @@ BASE64_CHANGES = 0.45
 with a deviation of 0.09, and the names of models have up to 0.4."""
 
 LABEL_CHARACTERS = 24
-"""Characters before a run in which its kind may be named."""
+"""Characters before a run in which its kind may be named, so that digests stay."""
 
 _LABEL = re.compile(
     r"(?i)(?:sha-?[0-9]{0,3}|md5|digest|e-?tag|checksum|hash|commit|revision|trace|span|request|correlation|uuid|\bid)"
@@ -185,8 +185,7 @@ def without_credentials(text: str) -> str:
 def masked(address: str, digest: Callable[[str], str] | None = None, known: Callable[[str], bool] | None = None) -> str:
     """Return a base URL without credentials: no user, no query, and `~` for path segments that are credentials.
 
-    `digest` returns the text after the `~`, so that two credentials give two addresses. `known` recognises a credential
-    that this process uses.
+    `digest` returns the text after the `~`. `known` recognises a credential that this process uses.
     """
     scheme, found, rest = address.partition("://")
     if not found:
@@ -404,8 +403,8 @@ def _valued(
 ) -> str:
     """Return the text without the secret values that follow `names`.
 
-    A value that is not secret is read again from its first character, because it may be a name itself. Only the end of
-    a secret one is looked for: else a text of names alone would take time with the square of its length.
+    A value that is not secret is read again, because it may be a name itself. Of a secret one only the end is looked
+    for, so the time stays linear.
     """
     parts: list[str] = []
     at = 0

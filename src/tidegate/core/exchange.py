@@ -179,9 +179,9 @@ class QueuedCall(Protocol):
         ...
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> bool:
-        """Release the permit with the attempt's outcome; with `rejoin` the call queues at its old place at once.
+        """Release the permit with the attempt's outcome; return whether the call queues at its old place at once.
 
-        Return whether it does. Else a call that continues backs off by itself.
+        It does so with `rejoin`; else a call that continues backs off.
         """
         ...
 
@@ -315,13 +315,11 @@ class _Exchange:
                 self.call.count_left()
 
     def enqueue(self, now: float) -> None:
-        """Join the queue, or pass at once."""
         self.gate, self.queued_at = "", now
         self.permit = self.call.poll(now) if self.is_queued else self.call.enqueue(now, self.deadline)
 
     @property
     def wait_is_useless(self) -> bool:
-        """Return whether further waiting is useless."""
         call = self.call
         return call.recalled or call.replay is not None or call.opens_at is not None
 
@@ -331,7 +329,6 @@ class _Exchange:
         return WaitUntil(self.call.until, self.call.get_waker())
 
     def count_wait(self, now: float) -> None:
-        """Count the time in the queue."""
         if self.gate:
             self.call.emit(events.RequestWaited, now - self.queued_at, self.gate)
         self.waited += now - self.queued_at
@@ -374,7 +371,7 @@ class _Exchange:
         return RetryTime.LATER if retry is RetryTime.AT_ONCE and not self.is_queued else retry
 
     def judge_own(self, permit: Permit, outcome: Outcome, now: float, retry: RetryTime) -> tuple[RetryTime, bool]:
-        """Return when the call is repeated, and whether others outran it, by the fate of calls sent after its attempts.
+        """Return when the call is repeated, and whether others outran it, by the fate of calls sent later.
 
         A failure while the key answers others is repeated here. A call that others outran lets them go first.
         """
@@ -496,10 +493,7 @@ class _Exchange:
 def retry_time(
     policy: CallPolicy, permit: Permit, outcome: Outcome, now: float, deadline: float, failures: int
 ) -> RetryTime:
-    """Return whether and when another attempt follows a failed one.
-
-    `failures` is the number of transient failures so far, including this one.
-    """
+    """Return whether and when another attempt follows a failed one, the `failures`-th transient failure."""
     if deadline <= now or not policy.replayable:
         return RetryTime.NO
     at_once = RetryTime.AT_ONCE if policy.patient else RetryTime.NO

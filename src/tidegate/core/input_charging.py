@@ -23,8 +23,8 @@ UNITS: frozenset[Unit] = frozenset({"tokens", "input_tokens"})
 """Units whose charge includes the input."""
 
 WORTH_MOST = 4.0
-"""Worth of an estimated token at most, and its inverse at least. Source: `CHARS_PER_TOKEN`, of which other scripts than
-the Latin have one."""
+"""Greatest worth of an estimated token, and inverse of the least. Source: `CHARS_PER_TOKEN`, which is 1 in other
+scripts."""
 
 
 class InputChargingModel:
@@ -54,7 +54,7 @@ class InputChargingModel:
     def errors(self, steps: Sequence[ChargeStep], rule: int, newest: float) -> tuple[list[float], float]:
         """Return the error of each hypothesis over the steps, where `rule` holds, and the best minimum.
 
-        A call that was sent before any usage was known had the same share read from a cache as the `newest` one.
+        A call sent before any usage was known counts with the cached share of the `newest` one.
         """
         counted = [[call.by_rule[rule] for call in step.calls] for step in steps]
         cached = [[call.cached or newest for call in step.calls if call.by_rule[rule]] for step in steps]

@@ -164,12 +164,10 @@ class KeyCounts:
             self.note_fate("given_up", outcome)
 
     def note_failed_call(self, outcome: Outcome) -> None:
-        """Count a call whose failure is handed back."""
         self.failed_calls += 1
         self.note_fate("handed_back", outcome)
 
     def copy(self) -> KeyCounts:
-        """Return the same counts in memory of this process."""
         counts = KeyCounts()
         for name in KeyCounts.__slots__:
             setattr(counts, name, getattr(self, name))
@@ -204,8 +202,7 @@ OVERCOMMIT_WAIT_UNKNOWN = 1.0
 the latencies of small and large models."""
 
 OVERCOMMIT_WAIT_MAX = 60.0
-"""Most seconds of the same wait, where answers take longer. Chosen: a minute; one latency of many minutes would
-otherwise hold the call for as long."""
+"""Most seconds of the same wait. Chosen: a latency of many minutes would hold a blocking call for as long."""
 
 ALIVE_SECONDS = 1.0
 ALIVE_LATENCIES = 3.0
@@ -410,7 +407,7 @@ class LimiterState:
     def counted(self, blocked: int) -> int:
         """Return the number of attempts in flight that can end.
 
-        An attempt cannot end while its event loop does not run, or on the thread `blocked` (its identifier, 0: none).
+        One cannot end while its event loop does not run, or on the thread `blocked` (its identifier, 0: none).
         """
         if not blocked and not self.stalled_loops:
             return len(self.permits_in_flight)
@@ -441,8 +438,7 @@ class LimiterState:
     def ready_at(self, cost: Cost, now: float, blocked: int = 0) -> tuple[float, str]:
         """Return when `cost` may go, and the gate that delays it ('': now; infinity: when an attempt in flight ends).
 
-        The call may block the thread `blocked`. Then the event loop of that thread cannot end its attempts, so they do
-        not count.
+        Attempts of the thread `blocked` by this call cannot end, so they do not count.
         """
         ready, gate = now, ""
         if len(self.permits_in_flight) >= self.concurrency.limit:
@@ -478,7 +474,7 @@ class LimiterState:
         return ready, gate
 
     def released_at(self, held: tuple[float, str], cost: Cost, now: float) -> tuple[float, str]:
-        """Return when a call goes that `ready_at` holds: earlier where its key was never reached.
+        """Return when a call held by `ready_at` goes, earlier where its key was never reached.
 
         From `gives_up_at` on, neither the breaker nor an inferred limit holds it.
         """
@@ -511,10 +507,9 @@ class LimiterState:
         return self.concurrency.growing_fast and not self.pacer.active and self.concurrency.useful == INFINITY
 
     def certain(self, gate: str) -> bool:
-        """Return whether the provider stated the instant at which `gate` opens, and no answer in flight can change it.
+        """Return whether the provider stated when `gate` opens, and no answer in flight can change it.
 
-        Slots, pace and breaker open at guessed instants. A quota opens earlier than its mirror says where a call in
-        flight returns units that it was overcharged.
+        Slots, pace and breaker open at guessed instants. A quota opens earlier if a call in flight returns units.
         """
         if gate == "pause":
             return self.provenance.pause.origin is Source.RETRY_AFTER

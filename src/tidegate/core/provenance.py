@@ -99,13 +99,11 @@ one, a burst of 6 that takes 2 s confirms itself."""
 
 
 class QuotaProvenance(Provenance):
-    """Provenance of the local copy of a quota; `window` says where the length of its window was learned.
+    """Provenance of the local copy of a quota;
 
-    `said` is the kind of refill that the headers state. The true kind may have turned out to be another one.
-
-    `reported_window` is the window in seconds for users. The answers to a first burst of requests may suggest a
-    far shorter or longer one, so an inferred window is reported once later requests have confirmed it. `retold` says
-    that it is another one since the last event.
+    `window` says where the length of its window was learned. `said` is the kind of refill that the headers state, which
+    may be wrong. `reported_window` is the window in seconds for users: an inferred one is reported once later requests
+    have confirmed it. `retold` says that it has changed since the last event.
     """
 
     __slots__ = ("_inferred", "_inferred_at", "_rounds", "reported_window", "retold", "said", "window")

@@ -33,7 +33,7 @@ class RefillCheck:
             self._level += amount
 
     def refused(self, amount: float, later: float, rate: float, limit: float, sent_at: float) -> bool:
-        """Return whether the refusal of a call of `amount` units contradicts the rate; count from this refusal on.
+        """Return whether a refusal of `amount` units contradicts the rate; count from this refusal on.
 
         `later` units were charged after the call was sent.
         """

@@ -95,10 +95,7 @@ class KeyRejection:
         return REJECTED if self.reset_at is None else DAY
 
     def note_rejection(self, outcome: Outcome, order: int, last_order: int, sent_at: float, now: float) -> None:
-        """Record a rejecting answer to the attempt numbered `order`, which was sent at `sent_at`.
-
-        `last_order` is the number of the last attempt that was sent so far.
-        """
+        """Record a rejecting answer to the attempt numbered `order`; `last_order` is the newest attempt's number."""
         if self.reset_at is not None and sent_at >= self.reset_at:
             self._fruitless += 1
         self._grace = min(GRACE_BOUNDS[1], max(GRACE_FIRST, GRACE_ROUND_TRIPS * (now - sent_at)))

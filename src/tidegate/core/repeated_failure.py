@@ -13,21 +13,22 @@ from tidegate.core.limiter_state import LimiterState, Permit
 from tidegate.core.values import INFINITY
 
 OWN_TRIES = 3
-"""Failures in a row from which the call may be their cause."""
+"""Failures in a row from which on the call may be their cause."""
 
 OVERTAKEN = 2
-"""Failed attempts after which a later one was answered, from which the call lets others go first."""
+"""Failed attempts overtaken by an answered one from which on the call lets others go first. Fewer change the order
+where refusals are many."""
 
 CHANCE_MOST = 1e-7
-"""Probability of that many failures by chance, at most."""
+"""Greatest probability of these failures by chance: at 10 % of random refusals, one call in ten million."""
 
 OWN_SECONDS = 20.0
 """Seconds of refusals before a call is given back as their cause. Derived: an error shows at most 30 s later than
 without tidegate."""
 
 LARGER_FACTOR = 2.0
-"""Cost of a call, as a multiple of that of the last answered one, above which the call may wait for room that the other
-did not need. Chosen: estimates of equal calls differ by less."""
+"""Cost, as a multiple of the last answered call's, above which a call may wait for room that the other did not need.
+Chosen: estimates of equal calls differ by less."""
 
 LARGER_SECONDS = 26.0
 """The same as `OWN_SECONDS` for a call that costs far more than others. Derived: an error shows at most 30 s later than
@@ -41,12 +42,12 @@ FAILED_STATUS = 500
 """Status of a server that failed at one request. A gateway's 502 to 504 tell of the server, and not of the request."""
 
 STEADY_RATE = 1.0
-"""Calls a second that are admitted between two refusals of a call, from which the later refusal shows something about
-the call."""
+"""Calls a second admitted between two refusals of a call from which on the later one shows something about the call. A
+slower key may be at the end of a hidden window."""
 
 OUTRUN_SLOWLY = 8
-"""Refusals that others outran, from which they show as much where fewer calls are admitted. Derived: at a hidden window
-that others use up before half of the tries, one call in 256 has no luck."""
+"""Refusals that others outran from which on they show as much at a slow key. Derived: at a hidden window that others
+use up before half of the tries, one call in 256 has no luck."""
 
 
 class RepeatedFailure:
@@ -81,7 +82,6 @@ class RepeatedFailure:
         state.failing.began(state.admitted_order)
 
     def failed(self, permit: Permit) -> None:
-        """Take in a failed attempt of the call."""
         counts = permit.state.all_counts
         served = counts.attempts - counts.refused - counts.failed
         if self._order and permit.state.admitted_order > self._order:
@@ -127,7 +127,7 @@ class RepeatedFailure:
         return self.is_larger and now - self._began_at < HOLD_SECONDS and self._cost < state.failing.too_large
 
     def _share(self, state: LimiterState) -> float:
-        """Return the share of failed attempts among those of other calls: lately or ever, whichever is greater."""
+        """Return the share of failed attempts among those of other calls: recently or ever, whichever is greater."""
         counts = state.all_counts
         failed, attempts = counts.refused + counts.failed - self.tries, counts.attempts - self.tries
         lately = (failed - self._failed + 1.0) / (max(0, attempts - self._attempts) + 2.0)

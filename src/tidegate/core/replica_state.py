@@ -245,7 +245,7 @@ MAX_CHECKPOINT = 1 << 20
 """Bytes of a checkpoint at most, compressed. Chosen: the charges of a hundred thousand calls in one window."""
 
 MAX_PLAIN = 32 << 20
-"""Bytes of a checkpoint at most, uncompressed."""
+"""Most bytes of a checkpoint, uncompressed: bounds the memory that a hostile checkpoint takes."""
 
 BASES = ("LimiterState", "QuotaMirror")
 

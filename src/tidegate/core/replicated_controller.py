@@ -66,7 +66,6 @@ class LogMembership(MemberTurns):
             self.said.append((now, write_event(event)))
 
     def fly(self, controller: ReplicatedController, permit: Permit, member: int, serial: int) -> None:
-        """Note an attempt in flight of any member."""
         self.flights[member, serial] = permit
         controller.held[member] = controller.held.get(member, 0) + 1
 
@@ -115,7 +114,6 @@ class ReplicatedController(AdmissionController):
 
     @property
     def in_flight(self) -> int:
-        """Return the number of own attempts in flight."""
         replica = self.replica
         return len(self.permits_in_flight) if replica.alone else self.held.get(replica.member, 0)
 
@@ -228,7 +226,6 @@ class ReplicatedController(AdmissionController):
     def admit(
         self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False, call: int = 0
     ) -> Permit:
-        """Admit an own call, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             replica.served_at = now
@@ -263,7 +260,6 @@ class ReplicatedController(AdmissionController):
         return permit
 
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
-        """Take back an own permit, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             super().withdraw(permit, now, out)
@@ -283,7 +279,6 @@ class ReplicatedController(AdmissionController):
             replica.tell(now, ReplicaEvent(EventKind.WITHDRAWN, self.tag, serial, permit.sent_at - now))
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-        """Learn from headers, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             super().learn(permit, outcome, now, out)
@@ -304,7 +299,6 @@ class ReplicatedController(AdmissionController):
             )
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-        """Settle an own permit, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             super().settle(permit, outcome, now, draw, out)
@@ -336,7 +330,6 @@ class ReplicatedController(AdmissionController):
             replica.tell(now, ReplicaEvent(EventKind.SETTLED, self.tag, serial, sent, draw, outcome=told))
 
     def note_silent(self, permit: Permit, slow: bool, now: float, draw: float, out: Out) -> Silence:
-        """Record a silent attempt, as the base class, and keep the event for the log."""
         replica = self._step(now)
         silence = super().note_silent(permit, slow, now, draw, out)
         if replica.talks:
@@ -345,7 +338,6 @@ class ReplicatedController(AdmissionController):
         return silence
 
     def release_probe(self, thread: int, now: float) -> None:
-        """Let another attempt be the probe, as the base class, and keep the event for the log."""
         probes = [each for each in self.permits_in_flight.values() if each.probe and each in self.replica.serials]
         super().release_probe(thread, now)
         for permit in probes:
@@ -354,7 +346,6 @@ class ReplicatedController(AdmissionController):
                 self.replica.tell(now, ReplicaEvent(EventKind.PROBE_RELEASED, self.tag, serial))
 
     def learn_usage(self, facts: RequestFacts, usage: Usage, now: float) -> None:
-        """Update the cost estimate, as the base class, and keep the event for the log."""
         replica = self._step(now)
         super().learn_usage(facts, usage, now)
         replica.tell(now, ReplicaEvent(EventKind.USAGE, self.tag, facts=facts, usage=usage))
@@ -371,7 +362,6 @@ class ReplicatedController(AdmissionController):
         self.stalled_loops.clear()
 
     def replay_admit(self, event: ReplicaEvent, at: float) -> Permit:
-        """Admit a call of another member."""
         counts, used_at = self.counts, self.used_at
         self.counts, self.replaying = self.tally, event.flag
         try:
@@ -385,7 +375,6 @@ class ReplicatedController(AdmissionController):
             self.counts, self.replaying, self.used_at = counts, None, used_at
 
     def replay_end(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
-        """Settle or withdraw a call of another member."""
         permit.sent_at = at + event.sent if event.sent or event.outcome is not ABANDONED else permit.sent_at
         self._hear_end(at)
         counts, used_at = self.counts, self.used_at
@@ -439,7 +428,6 @@ class ReplicatedController(AdmissionController):
         super().admits(Cost(), now)
 
     def restore(self, quotas: Any, fields: Iterable[Any]) -> None:
-        """Take the state of a checkpoint."""
         suspended = self.pause.suspended_until
         for field, value in zip(SHARED, fields, strict=True):
             setattr(self, field, value)

@@ -47,7 +47,7 @@ class ServerClock:
         self._low, self._high, self._at = low, high, now
 
     def timed(self, readings: Collection[QuotaReading], sent_at: float, now: float) -> Collection[QuotaReading]:
-        """Return the readings of one answer; a reset that is an instant is in seconds from `now`, the receipt, on."""
+        """Return the readings of one answer; resets that are instants become seconds from the receipt `now` on."""
         dated = next((reading.instant.dated for reading in readings if reading.instant is not None), None)
         if dated is None:
             return readings
@@ -60,17 +60,17 @@ class ServerClock:
             return reading
         after = max(0.0, instant.reset - self._high - now)
         resolution = instant.rounding + self._high - self._low
-        # Built anew, as every answer has some: `_replace` takes three times as long.
+        # A new tuple, because `_replace` takes three times as long, and every answer has some.
         return QuotaReading(
             name, unit, refill, limit, remaining, after, window, resolution, quantum, from_receipt, instant
         )
 
 
 PARTS = 8
-"""Parts of the limit, with one lowest point in each."""
+"""Parts of the limit, with one lowest point in each: points far apart need the window itself to be ordered."""
 
 APART = 0.5
-"""Share of the limit by which two points must be apart."""
+"""Share of the limit by which two points must be apart, so that the delay of one request counts for little."""
 
 
 class ResetSlope:

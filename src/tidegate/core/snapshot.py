@@ -52,7 +52,7 @@ class QuotaForecast(NamedTuple):
     def drained_in(self, calls: int, start: float) -> float:
         """Return the seconds until this quota has admitted `calls`, of which none goes before `start`.
 
-        The calls `elsewhere` that wait for it at other keys count as going before them.
+        Calls that wait `elsewhere`, at other keys, count as going before them.
         """
         calls += self.elsewhere
         if self.amount <= 0.0:

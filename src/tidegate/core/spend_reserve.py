@@ -58,7 +58,7 @@ class StageReserve(NamedTuple):
 def rows_within(amount: float, spent: float, stages: Iterable[StageReserve], wanted: int) -> int:
     """Return how many of the `wanted` rows may start, each of which adds an item to every stage.
 
-    The first stage is that of the tasks. As many rows may be in flight as are measured in each stage; one without any.
+    As many rows may be in flight as are measured in each stage; one without any.
     """
     known = list(stages)
     if spent >= amount:

@@ -62,10 +62,7 @@ def totals_of(usage: Usage, nanodollars: int | None) -> TokenTotals:
 
 
 def tokens_text(tokens: TokenTotals) -> str:
-    """Return tokens and cost in words, as `1200 input + 340 output tokens, $0.0021`; empty without a metered answer.
-
-    The cost is that of `cost_text`.
-    """
+    """Return tokens and cost in words, as `1200 input + 340 output tokens, $0.0021`; empty without a metered answer."""
     if not tokens.metered:
         return ""
     words = f"{tokens.input_tokens} input + {tokens.output_tokens} output tokens"
@@ -103,7 +100,6 @@ class TokenCounter:
         self.clear()
 
     def clear(self) -> None:
-        """Restart the totals at zero."""
         self.metered = self.input_tokens = self.output_tokens = self.cached_tokens = self.cache_write_tokens = 0
         self.reasoning_tokens = self.priced = self.nanodollars = 0
 

@@ -28,8 +28,7 @@ LOOK_AGAIN = 0.010
 time in the laboratory's rows."""
 
 LOOK_LATER = 0.050
-"""Seconds after which a head looks again at the latest where an event of another member may open its gate earlier than
-estimated."""
+"""Most seconds until a head looks again where an event of another member may open its gate early."""
 
 LOOK_RARELY = 1.0
 """Seconds after which a head looks again that waits for a quota whose window is known. Chosen: a look takes some 50
@@ -43,7 +42,7 @@ KEPT_AGAIN = 0.25
 Chosen: five of its slower looks."""
 
 PACE_TURN = 0.5
-"""Intervals of the pace by which a head lets each head before it go first."""
+"""Intervals of the pace for which a head lets each earlier head go first: at 0 all members send at one instant."""
 
 FADE = 60.0
 """Seconds in which an admission fades to 0.37 of a call. Source: the usual window of a quota, of which a member may
@@ -53,14 +52,16 @@ ROUNDS = 4
 """Rounds of all waiting members in which a head may be passed by others. Chosen: a quarter of its share."""
 
 SLOT_LEAD = 2.0
-"""Calls by which a member that holds as many slots as others may have been served more."""
+"""Calls by which a member with as many slots may have been served more: less hands slots over more often, and each is
+unused until the other looks."""
 
 LATE_LEAD = 8.0
-"""The same, also without slots, where members hear each other late and count differently. Measured: four members at 17
-calls a second took five minutes in 5 of 14 runs with 2, in none of 6 with 8."""
+"""Calls of the same lead where members hear each other late and count differently. Measured: four members at 17 calls a
+second took five minutes in 5 of 14 runs with 2, in none of 6 with 8."""
 
 NEXT_TURN = 0.002
-"""Seconds from an own admission to the next one where the head of another member goes first."""
+"""Seconds from an own admission to the next one where another member's head goes first: else the first to look takes
+all units."""
 
 
 class WaitingMember(NamedTuple):
@@ -141,12 +142,10 @@ class SlotTurns:
         self._left, self._left_at = 0, -INFINITY
 
     def note_left(self, now: float) -> None:
-        """Count a slot that an own attempt leaves now."""
         self._left = self._left + 1 if self._left_at == now else 1
         self._left_at = now
 
     def note_taken(self) -> None:
-        """Count a slot that an own attempt takes."""
         self._left = max(0, self._left - 1)
         self._free_since = INFINITY
 
@@ -167,10 +166,9 @@ class SlotTurns:
 class MemberTurns:
     """Place of the process with the number `member` among those that share a key.
 
-    `others` are the waiting heads of other members; this one was served last at `served_at`, and its head has
-    `priority`. `service` counts what all members were admitted lately. `unseen` estimates what the others have admitted
-    since this member last heard them; `safe` has the attempts that are assumed of members that are not heard at all.
-    The own head may go at `due` if no other waits.
+    `others` are the waiting heads of other members. This one was served last at `served_at`; its head has `priority`
+    and may go at `due` if no other waits. `service` counts the recent admissions of all members. `unseen` estimates the
+    admissions of others since this member last heard them; `safe` has the assumed attempts of unheard members.
     """
 
     __slots__ = ("due", "kept", "member", "others", "priority", "safe", "served_at", "service", "unseen")
@@ -191,7 +189,7 @@ class MemberTurns:
     def room(self, cost: Cost, tag: str, now: float) -> Cost:
         """Return the room that an own call of the key `tag` needs: its cost, and that of calls before it.
 
-        These are admissions of other members that are not heard, and their heads that go first.
+        These are unheard admissions of other members, and their heads that go first.
         """
         unseen = self.unseen.calls(now, len(self.others))
         room = cost.times(1.0 + unseen) if unseen else cost
@@ -202,8 +200,8 @@ class MemberTurns:
     def in_turn(self, ready: float, gate: str, alone: float, opened_at: float, now: float) -> tuple[float, str]:
         """Return when an own call may go that may go at `ready`, or at `alone` if no other member waited.
 
-        Where both are the same instant, the quota holds no more than one call, or a pause ends (at `opened_at`): all
-        members would go at once. Then each head that goes first gets the time to be heard.
+        If both are equal, all members would go at once: at a quota of one call, or a pause that ends at `opened_at`.
+        Then each head that goes first gets the time to be heard.
         """
         ahead, hearing = len(self.ahead(now)), self.unseen.hearing(now)
         if not (ahead and hearing):
@@ -223,19 +221,15 @@ class MemberTurns:
         return [each for each in self.others if self._precedes(each, passed, mine, most, now)]
 
     def lets_look(self, now: float) -> bool:
-        """Return whether this member has just admitted a call, and leaves the next one to a head that goes first.
-
-        Members of a server's log hear each other later than that.
-        """
+        """Return whether this member has just admitted a call, and another member's head goes first."""
         just = self.served_at <= now < self.served_at + NEXT_TURN
         return just and not self.unseen.delayed and bool(self.ahead(now))
 
     def is_owed(self, each: WaitingMember, held: int, mine: int, now: float) -> bool:
         """Return whether a slot is for the head of another member, which holds `held` and this one `mine`.
 
-        It goes to the head of higher priority, else to the member that holds fewer: by two where members hear each
-        other late. Once they are even, each uses its own again, unless the other one was served less by more than
-        `SLOT_LEAD`, and the one that was served more was not passed too often.
+        It goes to the higher priority, else to the member with fewer slots: by two where members hear each other late.
+        A member that was served less by `SLOT_LEAD` gets it first, unless the other one was passed too often.
         """
         if each.priority != self.priority:
             return each.priority > self.priority
@@ -253,7 +247,7 @@ class MemberTurns:
         return LATE_LEAD if self.unseen.delayed else 0.0
 
     def _precedes(self, each: WaitingMember, passed: int, mine: float, most: int, now: float) -> bool:
-        """Return whether a head goes before the own one, which others passed so often and which was served `mine`."""
+        """Return whether a head, passed by others `passed` times, goes before the own one, which was served `mine`."""
         if each.priority != self.priority:
             return each.priority > self.priority
         lead = mine - self.service.calls(each.member, now)
@@ -263,9 +257,9 @@ class MemberTurns:
         return (each.served_at, each.member) < (self.served_at, self.member)
 
     def waited_for(self, heads: Iterable[WaitingMember], now: float) -> list[WaitingMember]:
-        """Return the heads for which a slot is kept: none for longer than `PATIENCE`, as its member may not run.
+        """Return the heads for which a slot is kept: none for longer than `PATIENCE`, as its member may be stopped.
 
-        A member that runs may miss that time too, and has no other: a free slot is kept for it again later.
+        A running member may miss that time too, so a slot is kept for it again later.
         """
         known, self.kept = self.kept, {}
         found = []

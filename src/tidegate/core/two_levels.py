@@ -124,7 +124,6 @@ class TwoLevelQuotas:
 
     @property
     def unproven(self) -> Collection[str]:
-        """Return the quotas of both levels that only an earlier run knew."""
         shared = self.account.quotas.unproven
         return self.own.unproven | shared if shared else self.own.unproven
 
@@ -149,7 +148,6 @@ class TwoLevelQuotas:
         return self.own.divided
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
-        """Return when the quotas of both levels have room for `cost`, and the name of the last one."""
         own = self.own.ready_at(cost, now)
         shared = self.account.quotas.ready_at(cost, now)
         return shared if shared[0] > own[0] else own
@@ -170,7 +168,6 @@ class TwoLevelQuotas:
         return [*self.own.prove(names, forget), *self.account.quotas.prove(names, forget)]
 
     def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]:
-        """Charge an attempt to the quotas of both levels."""
         charges = self.own.debit(cost, order, now, call)
         self.account.quotas.debit(cost, order, now, call, charges)
         return charges
@@ -257,7 +254,6 @@ class ModelController(AdmissionController):
         return self._after_account(ready, gate, now)
 
     def admits(self, cost: Cost, now: float, probes: bool = True) -> tuple[float, str]:
-        """Return the same without inferred limits."""
         ready, gate = super().admits(cost, now, probes)
         return self._after_account(ready, gate, now)
 
@@ -281,7 +277,6 @@ class ModelController(AdmissionController):
     def admit(
         self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False, call: int = 0
     ) -> Permit:
-        """Admit a call, as the base class, under the next number of the account."""
         self.order = self.account.order
         permit = super().admit(cost, now, waited, out, blocked, beyond, call)
         self.account.order = self.order
@@ -292,12 +287,10 @@ class ModelController(AdmissionController):
         return permit
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-        """Learn from the headers of a streaming answer, as the base class."""
         self.account.slow_start = None
         super().learn(permit, outcome, now, out)
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-        """Settle a permit, as the base class, under the next number of the account."""
         self.order = self.account.order
         if outcome.kind is not Kind.ABANDONED:
             self.account.slow_start = None
@@ -305,7 +298,6 @@ class ModelController(AdmissionController):
         self.account.order = self.order
 
     def forked(self) -> None:
-        """Forget the attempts in flight, as the base class, under the next number of the account."""
         self.order = self.account.order
         super().forked()
 
@@ -340,10 +332,7 @@ class ModelController(AdmissionController):
         return self.account.key if quota in self.account.quotas.provenance else self.key
 
     def pause_for(self, quota: str, readings: Iterable[QuotaReading]) -> Pause:
-        """Return the pause that a refusal with a hint closes: the account's where the refusal names a shared quota.
-
-        It names the quota that explains it, or states only shared ones.
-        """
+        """Return the pause that a refusal with a hint closes: the account's where it blames shared quotas only."""
         account = self.account
         named = [account.names.covers(each.name, each.unit) for each in readings] if not quota else []
         shared = quota in account.quotas.provenance if quota else bool(named) and all(named)

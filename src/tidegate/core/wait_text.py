@@ -75,8 +75,8 @@ def never_answered(answered: int, refused: int) -> str:
 def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str = "") -> str:
     """Return why no call goes now and when the next one does.
 
-    The next try is in `seconds` (None: when an attempt in flight ends). The provider asked for a wait of `stated`
-    seconds (0: it named none). `cause` is what the provider answered last, as far as it is known.
+    The next try is in `seconds` (None: when an attempt in flight ends). The provider asked for `stated` seconds (0: for
+    none). `cause` is its last answer, if known.
     """
     when = "when an answer arrives" if seconds is None else f"in {duration(seconds)}" if seconds >= SHOWN else "now"
     why = f" ({cause})" if cause else ""
