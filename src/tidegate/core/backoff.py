@@ -125,10 +125,7 @@ class Pause:
         self._vain, self._named = 0, False
 
     def repeated(self, admitted: int, named: bool = True) -> None:
-        """Record a wave of refusals after `admitted` attempts; it repeats the one before if few attempts went between.
-
-        Only waves that `named` a time can repeat right after it.
-        """
+        """Record a wave of refusals; only one that `named` a time can repeat the wave right before it."""
         few = admitted - self._admitted < PROGRESS
         self._repeats = self._repeats + 1 if few else 0
         self._vain = self._vain + 1 if few and named and self._named else 0

@@ -154,10 +154,7 @@ class ChargeSteps:
         return self._calls[place] if place >= 0 else None
 
     def answered(self, number: int, found: FoundLevel, rate: float, unsure: float, rule: int) -> bool:
-        """Add what the answer to the call of that number states; return whether a comparison is due.
-
-        The quota refills by `rate` a second, which is known to `unsure`, and calls are charged by `rule`.
-        """
+        """Add what the answer to call `number` states; return whether a comparison is due."""
         if number < self._first:
             return False
         instant = found.instant

@@ -300,11 +300,7 @@ class ChargingModel:
         outstanding: Sequence[tuple[float, ...]],
         limit: float,
     ) -> tuple[int, ...] | None:
-        """Return the rules that a fall by at least `low` refutes;
-
-        None where the one in force is not refuted. The fall may include `above` and all that is `outstanding` beside
-        what is `predicted`.
-        """
+        """Return the rules that a fall by at least `low` refutes; None where the one in force is not refuted."""
         if low < SPAN * limit:
             return None
         shown = low - CLOSE * abs(low) - NOISE * limit
@@ -321,10 +317,7 @@ class ChargingModel:
         return self.steps.sent(by_rule if cost.requests <= 1.0 else (INFINITY,) * len(by_rule), cost.cached_change)
 
     def answered(self, number: int, found: FoundLevel, rate: float, unsure: float, now: float) -> bool:
-        """Add the level that the answer to the call of that number states; return whether another charge holds.
-
-        The quota refills by `rate` a second, which is known to `unsure`.
-        """
+        """Add the level found by the answer to call `number`; return whether another charge holds."""
         if not self.steps.answered(number, found, rate, unsure, self.rule):
             return False
         if self._compare_steps(now):

@@ -179,10 +179,7 @@ class QueuedCall(Protocol):
         ...
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> bool:
-        """Release the permit with the attempt's outcome; return whether the call queues at its old place at once.
-
-        It does so with `rejoin`; else a call that continues backs off.
-        """
+        """Release the permit; return whether the call queues at its old place at once, which needs `rejoin`."""
         ...
 
     def abandon(self, permit: Permit) -> None:
@@ -286,7 +283,6 @@ class _Exchange:
         self.own: RepeatedFailure | None = None
 
     def run(self, now: float, draw: Callable[[], float], started: StartedExchange | None) -> Flow:
-        """Run the call from the queue, or from a first attempt, to its ending."""
         try:
             while True:
                 if started is None:
@@ -334,7 +330,6 @@ class _Exchange:
         self.waited += now - self.queued_at
 
     def send(self, now: float) -> Generator[Effect, Resume, float]:
-        """Perform one attempt; return the time of its end."""
         assert self.permit is not None, "an attempt is sent under a permit"
         self.call.begin_attempt(self.permit, self.attempts, now - self.queued_at)
         if self.attempt is None:
@@ -371,10 +366,7 @@ class _Exchange:
         return RetryTime.LATER if retry is RetryTime.AT_ONCE and not self.is_queued else retry
 
     def judge_own(self, permit: Permit, outcome: Outcome, now: float, retry: RetryTime) -> tuple[RetryTime, bool]:
-        """Return when the call is repeated, and whether others outran it, by the fate of calls sent later.
-
-        A failure while the key answers others is repeated here. A call that others outran lets them go first.
-        """
+        """Return when the call is repeated, and whether others outran it, by the fate of calls sent later."""
         refused = outcome.kind in CAPACITY
         if not refused and (outcome.kind is not Kind.TRANSIENT or outcome.cause is not Cause.OUTAGE):
             return retry, False
@@ -437,7 +429,6 @@ class _Exchange:
         return now
 
     def final_result(self, now: float) -> ExchangeResult:
-        """Return the result where the last attempt is not repeated."""
         attempt = self.attempt
         assert attempt is not None, "an attempt was made"
         self.is_over, outcome = True, attempt.outcome

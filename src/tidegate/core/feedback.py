@@ -40,7 +40,6 @@ SCARCE = 0.1
 
 
 def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-    """Update the quota mirrors from the headers."""
     made, scarcest = gates.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
     for mirror in made:
         _adopt(gates, mirror, permit, outcome, now)

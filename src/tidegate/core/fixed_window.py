@@ -77,10 +77,7 @@ class ResetSchedule:
         self.period, self.known = period, True
 
     def lies(self, low: float, high: float, told: bool, instant: ResetInstant | None = None) -> None:
-        """Take in that a boundary is within this interval: the next one if `told`, else the last one.
-
-        An `instant` is its time by the provider's own clock.
-        """
+        """Take in that a boundary is within this interval: the next one if `told`, else the last one."""
         if not (isfinite(low) and isfinite(high)):
             # An absurd reset: it says nothing.
             return
@@ -278,10 +275,7 @@ def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wa
 
 
 def refutes_portion(limit: float, window: float, let_in: AdmittedBurst) -> bool:
-    """Return whether a refusal came before the least portion of the announced quota was admitted.
-
-    A portion refuses nothing before it is spent, if all admitted calls are known.
-    """
+    """Return whether a refusal came before the least portion was admitted, where all admitted calls are known."""
     shortest = SHORTER[0]
     return let_in.seconds <= shortest and let_in.calls < WHOLE * limit * shortest / window
 
@@ -576,10 +570,7 @@ class FixedWindowMirror(QuotaMirror):
             self._begin(*passed)
 
     def _compare_boundaries(self, low: float, high: float, sent_at: float) -> None:
-        """Count an answer that moves a boundary which was not passed.
-
-        A window's boundary stays; the time until a bucket is full grows with each call.
-        """
+        """Count an answer that moves a boundary which was not passed: only the time until a bucket is full moves."""
         last_low, last_high, last_sent_at = self._named
         self._named = low, high, sent_at
         apart = max(low - last_high, last_low - high)

@@ -474,10 +474,7 @@ class LimiterState:
         return ready, gate
 
     def released_at(self, held: tuple[float, str], cost: Cost, now: float) -> tuple[float, str]:
-        """Return when a call held by `ready_at` goes, earlier where its key was never reached.
-
-        From `gives_up_at` on, neither the breaker nor an inferred limit holds it.
-        """
+        """Return when a call held by `ready_at` goes: from `gives_up_at` on no inferred limit holds it."""
         gives_up_at = self.breaker.gives_up_at
         if held[0] <= now or gives_up_at == INFINITY:
             return held

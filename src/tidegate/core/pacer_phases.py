@@ -173,10 +173,7 @@ class StartupPhase:
         return min(pace, max(pace * SEEK_BACK, (count + 0.5) / seconds))
 
     def step(self, pace: float, let_in: float, now: float, small: bool = False) -> float:
-        """Return the pace after one that was not refused;
-
-        `let_in` calls a second were admitted since the search began.
-        """
+        """Return the pace after one that was not refused; `let_in` calls a second went since the start."""
         if not small and now < self._lead_until and pace * SEEK_STEP > SEEK_LEAD * let_in:
             return pace
         self.begin(now)

@@ -77,7 +77,6 @@ class Provenance:
         self.at = -INFINITY
 
     def record(self, origin: Source, now: float) -> None:
-        """Record one more observation."""
         self.count = self.count + 1 if origin is self.origin else 1
         self.origin = origin
         self.at = now
@@ -118,7 +117,6 @@ class QuotaProvenance(Provenance):
         self.retold = False
 
     def record_reading(self, reading: QuotaReading, now: float) -> None:
-        """Record a reading."""
         self.count = self.count + 1 if self.origin is Source.HEADERS else 1
         self.origin, self.at = Source.HEADERS, now
         self.said = reading.refill

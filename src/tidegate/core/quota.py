@@ -44,10 +44,7 @@ def is_sum(reading: QuotaReading, readings: Iterable[QuotaReading]) -> bool:
 
 
 def charge_of(mirror: QuotaMirror, cost: Cost, place: int, reserves: bool) -> tuple[float, float]:
-    """Return the charge of a call at admission, and the reserve until its answer ends, by the rule in force.
-
-    A function and no method of the mirror, because most calls need nothing else.
-    """
+    """Return the charge at admission, and the reserve. A function, because most calls need no other method."""
     model = mirror.charging
     if model is None or not cost.input_estimate:
         return cost[place], cost.produced if reserves else 0.0
@@ -68,10 +65,7 @@ def expected_charge(mirror: QuotaMirror, cost: Cost) -> float:
 
 
 def mirror_of(reading: QuotaReading, now: float, default_window: float) -> QuotaMirror:
-    """Return a mirror of a quota that is read for the first time;
-
-    `default_window` (seconds) where no window is stated.
-    """
+    """Return a mirror of a newly read quota; `default_window` (seconds) where no window is stated."""
     # Where no header says how it comes back, a window promises least, and shows soon whether it is one.
     silent = reading.window is None and reading.reset_after is None
     if reading.refill == "fixed" or silent:
@@ -292,10 +286,7 @@ class QuotaSet:
         return latest, binding if latest > now else ""
 
     def _amounts_of(self, cost: Cost) -> list[tuple[QuotaMirror, float, float]]:
-        """Return each quota that a call counts against, in their order, with its charge and reserve there.
-
-        They are kept, because the call is charged next if the other gates are open.
-        """
+        """Return each quota of a call, with its charge and reserve, which are kept for the charge that follows."""
         known, amounts = self._priced
         if known is not cost:
             amounts = []
@@ -333,10 +324,7 @@ class QuotaSet:
         return latest, binding
 
     def seed(self, reading: QuotaReading, said: Refill, now: float) -> None:
-        """Begin with a quota of an earlier run; it is `unproven` until an answer names it.
-
-        `said` is its refill by headers.
-        """
+        """Begin with a quota of an earlier run, `unproven` until an answer names it; `said` is its refill."""
         if reading.name in self._mirrors or not measurable(reading):
             return
         mirror = self._make(reading, now)

@@ -265,10 +265,7 @@ class QuotaMirror(ABC):
         return max(at_admission(self.unit, cost, cost[place])) if self.charging is not None else cost[place]
 
     def may_fit_at(self, cost: Cost, place: int, now: float) -> float:
-        """Return when a call fits by another charging rule that is still in doubt.
-
-        Infinity without such a rule, or where nothing comes back before a boundary.
-        """
+        """Return when a call fits by another charging rule that is in doubt; infinity without one."""
         model = self.charging
         if model is None or model.settled or model.single or not cost.input_estimate:
             return INFINITY

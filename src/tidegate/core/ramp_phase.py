@@ -42,10 +42,7 @@ class RampPhase:
         self.seconds *= CLIMB_SLOWER
 
     def sent(self, spacing: PacingBucket, number: int, burst: float, proven: bool, now: float) -> bool:
-        """Return whether the model continues with a call that goes out;
-
-        `proven`: the lone one was admitted. The provider's bucket holds `burst` calls.
-        """
+        """Return whether the model continues with a call that goes out; `proven`: the lone one was admitted."""
         growth = self.growth
         if growth is None:
             return False

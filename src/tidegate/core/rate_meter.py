@@ -104,10 +104,7 @@ class RateMeter:
         return self.sent - self._refused
 
     def note(self, run: Burst, at: float = 0.0, alone: bool = False) -> None:
-        """Record that the first refusal of all ended `run`; repeating it does nothing.
-
-        Where the refused attempt went `alone`, the calls before it do not show what the bucket holds.
-        """
+        """Record that the first refusal ended `run`; calls before one that went `alone` show no content."""
         if self.first is None:
             self.first, self.first_at = run, at
             self._least_content = INFINITY if alone else 1.0
@@ -372,10 +369,7 @@ class PacingBucket:
         self._level, self._at = level, now
 
     def paused(self, seconds: float, rate: float) -> None:
-        """Save what comes back at `rate` in `seconds` for which the provider holds all calls.
-
-        Then one call may go in any case, and nothing goes alone.
-        """
+        """Save what comes back at `rate` in `seconds` without calls; then one may go, and nothing goes alone."""
         self._saved = rate * seconds
         self._level = min(self._level, max(1.0, self._saved) - self._rate * seconds)
         self._lone = False

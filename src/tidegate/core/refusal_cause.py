@@ -203,10 +203,7 @@ class RefusalCause:
         self._answers: deque[float] = deque(maxlen=2 * REMEMBERED)
 
     def expect_chance(self, odds: float) -> None:
-        """Take in the odds of chance that a refusal shows by itself; 0: it blames the client.
-
-        Overloads are worth nothing once the same provider blames the client too.
-        """
+        """Take in the odds of chance that a refusal shows by itself; 0 (blame of the client) ends those of overload."""
         self._blamed = self._blamed or not odds
         if self._prior >= ODDS_AMPLE:
             return
@@ -337,10 +334,7 @@ class RefusalCause:
         return self._chance.odds
 
     def is_random(self, now: float, new_wave: bool) -> bool:
-        """Return whether refusals come at random, and neither slots nor a bucket refuse.
-
-        In a wave, later refusals may refute that, but what was once refuted stays so.
-        """
+        """Return whether neither slots nor a bucket refuse; what was once refuted in a wave stays so."""
         if new_wave or self.believes_chance:
             likely = self.chance_odds(now) > EVIDENCE or (self._prior > 0.0 and self._chance.stray > LIKELY_STRAY)
             self.believes_chance = likely and self._beats_slots(now)
@@ -386,10 +380,7 @@ class RefusalCause:
     def _best_slots(
         self, known: list[SentAttempt], overtakers: Sequence[float], delayed: bool = True, beyond: bool = False
     ) -> tuple[int, int]:
-        """Return the fewest outcomes that slots exclude, and their number.
-
-        The number explains the newest refusal, unless `beyond` admits all numbers that attempts ran at.
-        """
+        """Return the fewest outcomes that slots exclude, and their number, which explains the newest refusal."""
         ran = list(self._running(known, overtakers, delayed))
         newest = next((place for place in reversed(range(len(known))) if known[place].refused), None)
         # An attempt that was overtaken met more calls than were in flight when it was sent.

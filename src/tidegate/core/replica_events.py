@@ -83,7 +83,6 @@ class ReplicaEvent(NamedTuple):
 
 
 def write_event(event: ReplicaEvent) -> bytes:
-    """Return the record of an event."""
     text = _encoded(_plain(event))
     return crc32(text).to_bytes(4, "little") + text
 

@@ -532,7 +532,6 @@ class ReplicatedModel(ReplicatedController, ModelController):
 
 
 def controller_of(permit: Permit) -> ReplicatedController:
-    """Return the controller of a permit in flight."""
     controller = permit.state
     assert isinstance(controller, ReplicatedController), "a permit in flight belongs to a replica"
     return controller

@@ -57,10 +57,7 @@ class SafeCapacity:
         self.used = self.members > 0 or self.brief > 0 or bool(self._cautious)
 
     def begin(self, members: int, own: Iterable[Permit], others: Iterable[Permit]) -> list[Permit]:
-        """Assume attempts of `members` others; return those in flight of `others` that are not assumed.
-
-        They end with the `own` ones, because their real end is not heard.
-        """
+        """Assume attempts of `members` others, which end with the `own` ones; return the real ones not assumed."""
         self.members, self.brief = members, 0
         self._unseen.clear()
         self._cautious.clear()

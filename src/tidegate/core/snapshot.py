@@ -50,10 +50,7 @@ class QuotaForecast(NamedTuple):
         return max(0.0, self.level - self.margin)
 
     def drained_in(self, calls: int, start: float) -> float:
-        """Return the seconds until this quota has admitted `calls`, of which none goes before `start`.
-
-        Calls that wait `elsewhere`, at other keys, count as going before them.
-        """
+        """Return the seconds until `calls` more are admitted, from `start` on, after those that wait `elsewhere`."""
         calls += self.elsewhere
         if self.amount <= 0.0:
             return start

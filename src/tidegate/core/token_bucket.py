@@ -432,10 +432,7 @@ class TokenBucketMirror(QuotaMirror):
         now: float,
         number: int,
     ) -> bool:
-        """Compare the charges of single calls; return whether another rule or input charge holds.
-
-        The answer to the call of that number allows levels from `least` to `most`.
-        """
+        """Compare the charges of single calls; return whether another rule or input charge holds."""
         model = self.charging
         room = FULL * self.limit - most
         if model is None or room <= 0.0 or least <= -self.limit:
@@ -456,10 +453,7 @@ class TokenBucketMirror(QuotaMirror):
         sent_at: float,
         now: float,
     ) -> bool:
-        """Compare the charging rules by the fall of the level since the last anchor; return whether another holds.
-
-        The answer allows levels from `least` to `most`; `refused` says that it is a refusal.
-        """
+        """Compare the charging rules by the fall since the last anchor; return whether another holds."""
         model, dropped = self.charging, self.ledger.take_dropped()
         if model is None:
             return False
@@ -493,7 +487,7 @@ class TokenBucketMirror(QuotaMirror):
             return
         if self.unit != "requests":
             return
-        # It was admitted after the anchor, and has seen all answered charges, because their answers found more. The other
+        # It was admitted after the anchor, and has seen all answered charges, because their answers found more. Other
         # charges stay in doubt until they are answered.
         pending = sum(each.amount for each in self.ledger.entries if not each.answered)
         theirs = level + self.rate * (now - sent_at) - pending

@@ -87,7 +87,6 @@ class RecentService:
         self._members: dict[int, tuple[float, float, int]] = {}
 
     def note_admitted(self, member: int, at: float) -> None:
-        """Count a call of a member, in the order of the log."""
         self._admitted += 1
         found = self._members.get(member)
         # As `calls`, written out because every call runs this.
@@ -187,10 +186,7 @@ class MemberTurns:
         self.due = -INFINITY
 
     def room(self, cost: Cost, tag: str, now: float) -> Cost:
-        """Return the room that an own call of the key `tag` needs: its cost, and that of calls before it.
-
-        These are unheard admissions of other members, and their heads that go first.
-        """
+        """Return the room that an own call needs: its cost, that of unheard admissions and of earlier heads."""
         unseen = self.unseen.calls(now, len(self.others))
         room = cost.times(1.0 + unseen) if unseen else cost
         for each in self.ahead(now) if self.others else ():

@@ -87,7 +87,6 @@ class OutageClock:
         self.stated_until = max(self.stated_until, until)
 
     def at(self, now: float) -> KeyOutage:
-        """Return the state at `now`."""
         stated = self._stated_by(now)
         unanswered, outage = (
             0.0 if begun is None else max(0.0, now - begun[0] - (stated - begun[1]))

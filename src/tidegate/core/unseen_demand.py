@@ -74,10 +74,7 @@ class UnseenDemand:
         return self._latest_at(now) + max(0.0, now - self._heard_at)
 
     def calls(self, now: float, waiting: int) -> float:
-        """Return the expected number of admissions that are not heard yet; 0 below half a call.
-
-        Calls of `waiting` other members wait.
-        """
+        """Return the expected number of unheard admissions, with `waiting` other members; 0 below half a call."""
         if self._heard_at == INFINITY:
             return 0.0
         since = self._heard_at - self._latest_at(now)

@@ -256,10 +256,7 @@ class WindowInference:
         return level if high - low > FRACTION else (low + high) / 2.0
 
     def levels(self, reading: QuotaReading, low: float, high: float, sent_at: float, now: float) -> tuple[float, float]:
-        """Return the lowest and highest level at `sent_at` that the answer received at `now` allows.
-
-        `remaining` allows `low` to `high`; the time until full narrows them once the window is known.
-        """
+        """Return the lowest and highest level at `sent_at` by `remaining`, and by the reset of a known window."""
         limit, reset = reading.limit, reading.reset_after
         if limit is None or reset is None or reading.window is not None or self.capacity is not None:
             return low, high
@@ -300,10 +297,7 @@ class WindowInference:
         return self._natural or window
 
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
-        """Return the charges (instant, units) old enough before `sent_at` that every answer has seen them.
-
-        Nothing has come back, so the use found by an answer counts the admissions before it.
-        """
+        """Return the charges (instant, units) so old before `sent_at` that every answer has seen them."""
         charges: list[tuple[float, float]] = []
         latest, before = -INFINITY, 0.0
         found = list(self._taken)
@@ -319,10 +313,7 @@ class WindowInference:
         return charges
 
     def date(self, before: float, used: float, now: float) -> list[tuple[float, float]]:
-        """Return when the units were taken (instant, units) that raised the use from `before` to `used`.
-
-        Each is dated at the latest instant that the answers allow.
-        """
+        """Return the latest instants at which the use may have risen from `before` to `used` (instant, units)."""
         quickest = self._quickest if self._quickest < INFINITY else 0.0
         charges: list[tuple[float, float]] = []
         latest = now
@@ -571,10 +562,7 @@ class WindowInference:
         rounding: float,
         charged: bool,
     ) -> None:
-        """Compare the instant that an answer names with that of the answers before it.
-
-        A continuous refill takes longer the more was taken, so more use with an earlier reset speaks for a boundary.
-        """
+        """Compare the instants that answers name: more use with an earlier reset speaks for a boundary."""
         if took <= 0.0 and self._first is None:
             return  # the first answer: the instant of its request is not known
         low, high = self._instant
@@ -614,10 +602,7 @@ class WindowInference:
             self._little = used, reset
 
     def _stands(self, limit: float, shortest: float, instant: ResetInstant) -> bool:
-        """Return whether the instant stands still although more was taken, so that no refill can be continuous.
-
-        In the shortest possible window it would have moved by more than its rounding.
-        """
+        """Return whether the instant stands still, though a refill over `shortest` seconds would have moved it."""
         moved = self._risen / limit * shortest
         return (
             self._same_instant and moved > 2.0 * instant.rounding + NEARLY and self._most - self._least > VARIED * limit
