@@ -230,9 +230,9 @@ def _is_long_window(windows: tuple[float, ...]) -> bool:
 
 
 def _is_long(readings: tuple[QuotaReading, ...]) -> bool:
-    """Return whether the only quotas at zero are those of a day or longer, by their window or else by their reset.
+    """Return whether all quotas at zero are those of a day or longer, by their window or else by their reset.
 
-    A reset within a rate's wait denies a long window: another server may use a provider's headers for other windows.
+    A reset within a rate's wait denies a long window: another server may reuse the provider's headers.
     """
     empty = [reading for reading in readings if reading.remaining == 0 and (reading.window or reading.reset_after)]
     return bool(empty) and all(

@@ -78,7 +78,7 @@ class Details(NamedTuple):
 
 
 def stated_limit(fields: dict[str, object]) -> Exceeded | None:
-    """Return the limit and its window in the fields of an error, whose names have no case and punctuation; else None.
+    """Return the limit and its window in the fields of an error, by names without case and punctuation; else None.
 
     Seen: `{"limit": 20, "window": "60s"}`, `{"limit": "1000r/s"}`, `{"limit": 100, "limit_type": "per_minute"}`.
     """
@@ -107,7 +107,6 @@ def _stated_window(window: object) -> float | None:
 
 
 def read_details(details: object) -> Details:
-    """Return the facts in the `details` of an error; none if they have another shape."""
     if not isinstance(details, list):
         return Details()
     parts = [part for part in details[:_MAX_DETAILS] if isinstance(part, dict)]

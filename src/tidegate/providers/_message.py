@@ -119,10 +119,7 @@ class Prose(NamedTuple):
 
 
 def read_prose(text: str, codes: frozenset[str] = frozenset()) -> Prose:
-    """Return the wait, limit, request size, unit and window in the message of a refusal.
-
-    `codes` gives the unit if the message names none (OpenAI's `type` is `tokens` or `requests`).
-    """
+    """Return the facts in the message of a refusal; `codes` give the unit if the message names none."""
     return _limit(text, codes)._replace(wait=_wait(text), until=_until(text))
 
 

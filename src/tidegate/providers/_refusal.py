@@ -129,7 +129,6 @@ def refusal_of(body: bytes | None) -> RefusalDetails:
 
 
 def refusal_in(document: object) -> RefusalDetails:
-    """Return the refusal in a parsed document; `NOTHING` for an unknown shape."""
     if isinstance(document, list):
         document = document[0] if document else None
     if isinstance(document, str):
@@ -218,9 +217,9 @@ def _layers(document: object, depth: int) -> Iterator[Layer]:
 
 
 def _nested(layers: list[Layer]) -> tuple[list[Layer], int | None]:
-    """Return the upstream's error objects that a gateway quotes, innermost first, and the status of the upstream.
+    """Return the upstream's error objects that a gateway quotes, innermost first, and the upstream's status.
 
-    A message that is nothing but JSON is always such a quotation (recorded answer gemini-429-free-tpm).
+    A message that is nothing but JSON is always a quotation (recorded answer gemini-429-free-tpm).
     """
     texts = [text for layer in layers for text in _texts(layer)]
     upstream = next((status for text in texts if (status := announced(plain(text)))), None)
@@ -236,7 +235,6 @@ def _nested(layers: list[Layer]) -> tuple[list[Layer], int | None]:
 
 
 def _texts(layer: Layer) -> Iterator[str]:
-    """Yield the messages of an object, those in lists too."""
     for key in _TEXTS:
         text = layer.get(key)
         if isinstance(text, str) and text:
@@ -269,9 +267,9 @@ def _code_words(text: str) -> list[str]:
 
 
 def _spellings(code: str) -> Iterator[str]:
-    """Yield a code in lower case: whole, without what follows a colon, and with its words apart.
+    """Yield a code in lower case: whole, without its part after a colon, and with its words apart.
 
-    Copilot adds the plan to a code (`user_global_rate_limited:pro`). Others join words (`MonthlyQuotaExceeded`).
+    Seen: `user_global_rate_limited:pro` (Copilot), `MonthlyQuotaExceeded`.
     """
     yield code.lower()
     yield code.partition(":")[0].lower()

@@ -265,10 +265,7 @@ def _model(named: object) -> str:
 
 
 def _chars(left: list[object], opaque_chars: int, names: int) -> int:
-    """Count the characters of all text below the nodes of `left`, which grows during the loop.
-
-    With `names` 1, keys count as well: models read the keys of tools' JSON schemas, but not those of messages.
-    """
+    """Count the characters of all text below `left`; with `names` 1 the keys too (models read those of schemas)."""
     total = 0
     for node in left:
         if type(node) is dict:

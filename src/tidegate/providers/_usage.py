@@ -97,10 +97,7 @@ def _tier(text: bytes) -> str:
 
 
 def _speed(text: bytes, at: int) -> str:
-    """Return Anthropic's `speed` in the usage object at this place, empty for the standard one.
-
-    The name may be anywhere else in an answer, such as in the arguments of a tool.
-    """
+    """Return Anthropic's `speed` in the usage object at this place; the name may be an argument of a tool elsewhere."""
     if at < 0 or b'"speed"' not in text or (found := _OBJECT.match(text, at)) is None:
         return ""
     try:

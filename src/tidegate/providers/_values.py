@@ -81,10 +81,10 @@ def seconds(value: bytes | None) -> float | None:
 
 
 def duration(value: bytes) -> tuple[float, float] | None:
-    """Return a Go duration (`6m0s`, `17.399999999s`, `172.799999ms`) as seconds and resolution in seconds, else None.
+    """Return a Go duration (`6m0s`, `172.799999ms`) as seconds and resolution in seconds, else None.
 
-    The resolution is a millisecond or the last decimal written, whichever is finer: OpenAI cuts to milliseconds and
-    omits trailing zeros, Groq writes nanoseconds.
+    The resolution is a millisecond or the last decimal, whichever is finer: OpenAI cuts to milliseconds and omits
+    trailing zeros, Groq writes nanoseconds.
     """
     if not value or len(value) > _MAX_VALUE:
         return None
@@ -178,10 +178,9 @@ def time(value: bytes) -> Time | None:
 
 
 def retry_after(value: bytes | None, now: float) -> float | None:
-    """Return the seconds that a `retry-after` asks for, at `now` (seconds since 1970); None if it is unusable.
+    """Return the seconds that a `retry-after` asks for, at `now` (seconds since 1970);
 
-    It may be seconds with or without decimals, or an HTTP date. Against RFC 9110, but seen, it may be an instant within
-    the next year as seconds since 1970. A date in the past is 0.
+    None if it is unusable. Seen against RFC 9110: decimals, and an instant within the next year as seconds since 1970.
     """
     if value is None or len(value) > _MAX_VALUE:
         return None
@@ -201,9 +200,8 @@ def retry_after(value: bytes | None, now: float) -> float | None:
 def fit(value: float, limit: float | None, remaining: float | None, period: float) -> tuple[float, float] | None:
     """Return a bare integer reset as seconds and resolution, in the likelier unit by limit and remaining, else None.
 
-    `period` is in seconds. The bucket is full again after (limit - remaining) * period / limit seconds. A value in
-    seconds is within 1 s of that. A value in milliseconds is within 40 %, since `remaining` is rounded down
-    (PROVIDERS.md rules 2 and 4).
+    The bucket is full after (limit - remaining) * period / limit seconds. A value in seconds is within 1 s of that, one
+    in milliseconds within 40 %, since `remaining` is rounded down (PROVIDERS.md rules 2 and 4).
     """
     if limit is None or remaining is None or limit <= 0:
         return None

@@ -79,4 +79,3 @@ COHERE = Provider(
     ),
     common_errors=COMMON_ERRORS,
 )
-"""Table of Cohere's API."""

@@ -48,4 +48,3 @@ REPLICATE = Provider(
     common_errors=COMMON_ERRORS,
     scope="account",
 )
-"""Table of Replicate's API."""
