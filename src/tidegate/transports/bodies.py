@@ -110,7 +110,6 @@ class SyncErrorStream(ErrorStream):
             yield from self._rest
 
     def cut(self) -> None:
-        """End the body after the part that was read, and release its connection."""
         self.body.ended = True
         with suppress(Exception):
             self.close()
@@ -178,13 +177,11 @@ class AsyncErrorStream(ErrorStream):
                 await rest.aclose()
 
     async def cut(self) -> None:
-        """End the body after the part that was read, and release its connection."""
         self.body.ended = True
         with suppress(Exception):
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Release the connection; repeated calls do nothing."""
         reading, self._reading = self._reading, None
         if reading is not None and not reading.done():
             reading.cancel()

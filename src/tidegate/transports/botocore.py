@@ -95,7 +95,6 @@ class WatchedParser(wrapt.ObjectProxy[Any]):
         self._self_watch = watch
 
     def parse(self, response: Any, shape: Any) -> Any:
-        """Return the parsed event."""
         if response["status_code"] >= 400:
             self._self_watch.finish()
         return self.__wrapped__.parse(response, shape)
@@ -116,7 +115,6 @@ class BotocoreCall(HttpCall):
         return context
 
     def send(self, permit: Permit) -> AttemptResult:
-        """Send the request once; an answer that does not stream includes its body."""
         try:
             with AttemptScope(permit):
                 if self.was_queued:
@@ -135,7 +133,6 @@ class BotocoreCall(HttpCall):
         return self._received(permit, answer, content)
 
     async def asend(self, permit: Permit) -> AttemptResult:
-        """Send the request once; an answer that does not stream includes its body."""
         try:
             with AttemptScope(permit):
                 if self.was_queued:
@@ -157,7 +154,6 @@ class BotocoreCall(HttpCall):
         return not self.stream or response.status_code >= 300
 
     def _received(self, permit: Permit, answer: Any, content: bytes | None) -> AttemptResult:
-        """Return the result of an attempt; a body that still streams holds the permit."""
         response, parsed = answer
         if not self.mocks and made_up(response):
             status = response.status_code
@@ -204,7 +200,6 @@ class BotocoreCall(HttpCall):
         return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
-        """Return the outcome of an exception of botocore or, within a stream, of the stack below."""
         names = {each.__name__ for each in type(error).__mro__}
         if names & {"ReadTimeoutError", "ReadTimeout", "SocketTimeoutError"}:
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
@@ -263,13 +258,11 @@ def _noted(endpoint: Any, request: Any, args: Any, kwargs: Any) -> Any:
 
 
 def get_response(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """Run `Endpoint._get_response`, governed if the client or the process is."""
     call = _call(wrapped, endpoint, args, kwargs)
     return drive(call) if call is not None else wrapped(*args, **kwargs)
 
 
 def aget_response(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """Run `AioEndpoint._get_response`, governed if the client or the process is; return an awaitable."""
     call = _call(wrapped, endpoint, args, kwargs)
     return adrive(call) if call is not None else wrapped(*args, **kwargs)
 

@@ -91,10 +91,7 @@ Secrets = tuple[tuple[bytes, bytes], ...]
 
 
 def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestFacts) -> tuple[Key, Secrets]:
-    """Return the key of a request, and its credentials as they are sent.
-
-    Keys are interned, so a client's next request gets the same object.
-    """
+    """Return the key of a request, interned for speed, and its credentials as they are sent."""
     route = sending.route
     provider, names = route.provider, route.names
     headers = list(sending.headers)
@@ -317,7 +314,6 @@ class HttpCall(GovernedCall, ABC):
         return None if sending.body is None else (sending.route.path, sending.query, sending.body)
 
     def try_start(self) -> Permit | None:
-        """Return a permit if the call may go at once, else None."""
         if audit.open_count and self._lacks_price():
             self.handoff = current_handoff()
             self.started_at = self.registry.clock()
@@ -372,7 +368,6 @@ class HttpCall(GovernedCall, ABC):
                 places.pop(next(iter(places)), None)
 
     def sent_headers(self) -> Mapping[str, Any]:
-        """Return the headers that the request carries now."""
         headers: Mapping[str, Any] = self.request.headers
         return headers
 
@@ -380,7 +375,6 @@ class HttpCall(GovernedCall, ABC):
         self.request.headers[name] = value
 
     def take_token(self, renewal: bearer.Renewal, token: str) -> None:
-        """Send a renewed token from now on."""
         self.write_header(renewal.header, renewal.before + token)
         old, new = renewal.token.encode("latin-1", "replace"), token.encode("latin-1", "replace")
         if self.secrets is not None:
@@ -424,7 +418,6 @@ class HttpCall(GovernedCall, ABC):
         return attempt.response
 
     def credentials(self) -> Iterator[str]:
-        """Yield the credentials that the request carries now, in its headers and its address."""
         headers = self.request.headers
         yield from redaction.in_headers((_text(name), _text(value)) for name, value in headers.items())
         yield from redaction.in_address(str(self.request.url))
@@ -553,8 +546,8 @@ class HttpCall(GovernedCall, ABC):
     def with_replayable_answer(self, outcome: Outcome, response: Any, body: bytes | None) -> Outcome:
         """Return the outcome with the part of the answer that other calls of the key may receive.
 
-        A refusal for lack of capacity may go to all of them. Any other goes to those with the same credential, unless
-        that was a token whose time is over: its next call will carry another one.
+        A refusal for lack of capacity may go to all of them, any other to those with the same credential. A token whose
+        time is over excludes that: the next call carries another one.
         """
         answer = providers.answer_of(outcome, self.pairs(response), body) if self.is_from_provider(response) else None
         if answer is not None and outcome.kind not in CAPACITY:
@@ -647,7 +640,6 @@ class HttpCall(GovernedCall, ABC):
 
 
 def _unsent() -> Flow:
-    """Return an exchange that ends at once, without a request."""
     yield from ()
     return ExchangeResult(Ending.EXPIRED, None, 0.0, NO_PRICE)
 

@@ -76,7 +76,6 @@ class HttpxCall(HttpCall):
             return self._send(permit)
 
     def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
-        """Send once, inside an attempt scope if another governed client may be below."""
         return self._asend(permit) if self.direct else self._within(permit)
 
     async def _within(self, permit: Permit) -> AttemptResult:
@@ -106,7 +105,6 @@ class HttpxCall(HttpCall):
         return attempt
 
     async def _asend(self, permit: Permit) -> AttemptResult:
-        """Send the request once; read an error's body only as far as needed to judge it."""
         try:
             waited = permit.sent_at - self.started_at
             if waited > bearer.LOOK_AFTER:
@@ -133,14 +131,12 @@ class HttpxCall(HttpCall):
             pools.note_httpx(self.registry, permit, client, self.request.url)
 
     def credentials(self) -> Iterator[str]:
-        """Yield the credentials of the request, and those of its signer if it has one."""
         yield from super().credentials()
         signer = self.request.extensions.get(sigv4.SIGNER)
         if signer is not None:
             yield from redaction.in_client(signer.owner())
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
-        """Return a refusal of the client's own module."""
         response = self.stack.module.Response(status, headers=headers, json=body, request=self.request)
         response.elapsed = timedelta()
         return response
@@ -217,7 +213,6 @@ class HttpxModule:
         self.bases = (module.BaseTransport, module.AsyncBaseTransport)
 
     def put(self) -> None:
-        """Patch both client classes of the module."""
         TRANSPORT.patches.put(self.module.Client, "send", self.send)
         TRANSPORT.patches.put(self.module.AsyncClient, "send", self.asend)
 
@@ -412,10 +407,7 @@ def _reaches_network(transport: Any, networks: tuple[type, ...], bases: tuple[ty
 
 @lru_cache(maxsize=64)
 def _is_of(method: Any, library: str) -> bool:
-    """Return whether a method, below the wrappers of telemetry, is a library's own.
-
-    Mocks replace it: pytest-httpx 0.36 in the transport, respx 0.23 in the pool.
-    """
+    """Return whether a method is a library's own: pytest-httpx replaces the transport's, respx the pool's."""
     module: str = inspect.unwrap(method).__module__
     return module.startswith(library)
 

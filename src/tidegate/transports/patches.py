@@ -38,10 +38,7 @@ class Patches:
         return bool(self._handles)
 
     def put(self, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
-        """Wrap `target.method`, of a class or a module; return False if the wrapper is set already.
-
-        If other code restored an earlier function, the wrapper is set again.
-        """
+        """Wrap `target.method`, also again if other code restored it; return False if the wrapper is set."""
         with self._lock:
             if (handle := self._handles.get((target, method))) and _is_on(handle, vars(target).get(method)):
                 return False
@@ -77,7 +74,7 @@ def _is_on(handle: Any, function: Any) -> bool:
 def when_imported(name: str, put: Callable[[ModuleType], object]) -> None:
     """Call `put` with the module `name` when it is imported, or now; never import it.
 
-    For a module that is being imported, `put` runs at the end of that import. Before, the module may be incomplete.
+    For a module that is being imported, `put` runs at the end, because the module may be incomplete before.
     """
     module = sys.modules.get(name)
     if module is None:
@@ -87,7 +84,6 @@ def when_imported(name: str, put: Callable[[ModuleType], object]) -> None:
 
 
 def _put_loaded(name: str, put: Callable[[ModuleType], object]) -> None:
-    """Run `put` for a module whose loading has ended, perhaps with a failure."""
     try:
         when_imported(name, put)
     except Exception as error:

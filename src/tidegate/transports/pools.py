@@ -30,7 +30,6 @@ def note_httpx(registry: KeyTable, permit: Permit, client: Any, url: Any) -> Non
 
 
 def note_aiohttp(registry: KeyTable, permit: Permit, session: Any) -> None:
-    """Record the connector of an aiohttp session."""
     if not _is_new(permit, session):
         return
     connector = getattr(session, "connector", None)

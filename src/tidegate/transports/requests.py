@@ -39,7 +39,6 @@ class RequestsCall(HttpCall):
     signer: sigv4.BotocoreSigner | None
 
     def send(self, permit: Permit) -> AttemptResult:
-        """Send the request once; read an error's body only as far as needed to judge it."""
         unread: BegunRaw | None = None
         body: bytes | None = None
         try:
@@ -93,7 +92,6 @@ class RequestsCall(HttpCall):
         return getattr(send, "__module__", "").partition(".")[0] != "requests"
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
-        """Return a refusal as a session would have returned it."""
         response = self.module.Response()
         response.status_code, response.reason = status, HTTPStatus(status).phrase
         response.headers.update({**headers, "content-type": "application/json"})
@@ -116,7 +114,6 @@ class RequestsModule:
         TRANSPORT.patches.put(self.module.Session, "send", self.send)
 
     def send(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
-        """Run `Session.send`, governed if the session or the process is."""
         call = self._call(wrapped, session, args, kwargs)
         if call is not None:
             return drive(call)
@@ -195,7 +192,6 @@ class RequestsModule:
 
 
 def put(module: ModuleType) -> None:
-    """Patch requests once."""
     RequestsModule(module).put()
     sigv4.watch(TRANSPORT.patches)
 

@@ -159,10 +159,7 @@ def _authorization(headers: Mapping[str, Any]) -> str:
 
 
 def signed_by(call: Any, headers: Mapping[str, str], body: bytes | None, noted: bool = False) -> BotocoreSigner | None:
-    """Return botocore's signer of a call's request, and limit the wait of a call whose signature cannot be renewed.
-
-    `noted` says that the request itself names its signer.
-    """
+    """Return botocore's signer of a call's request; limit the call's wait where nothing can sign it again."""
     signer = signer_of(headers, body)
     if signer is None and not noted:
         remaining_seconds = seconds_left(headers, datetime.now(UTC))
@@ -205,7 +202,6 @@ def of(package: str) -> dict[str, Callable[[Patches, ModuleType], None]]:
 
 
 def put(patches: Patches, module: ModuleType) -> None:
-    """Patch the signing classes of one module."""
     methods = SIGNING[module.__name__]
     for each in list(vars(module).values()):
         if isinstance(each, type) and each.__module__ == module.__name__ and methods.noting in vars(each):

@@ -66,7 +66,6 @@ class StreamWatch:
         return self._seen, self._trim
 
     def _trim(self) -> None:
-        """Trim the bytes that were seen to the last ones; keep the first ones, too."""
         seen = self._seen
         if self.decode is not None:
             if len(seen) <= MAX_ENCODED_BYTES:
@@ -149,7 +148,6 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         return list(self)
 
     def read(self, amt: int | None = None, *args: Any, **kwargs: Any) -> bytes:
-        """Return the rest of the body, or its next `amt` bytes."""
         try:
             chunk: bytes = self.__wrapped__.read(amt, *args, **kwargs)
         except Exception as error:
@@ -161,7 +159,6 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         return chunk
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with the next bytes of the body; return their number."""
         try:
             number: int = self.__wrapped__.readinto(buffer)
         except Exception as error:
@@ -241,7 +238,6 @@ class BegunRaw(io.RawIOBase):
         return bodies.decoded(beginning.stream(1024, decode_content=True))
 
     def cut(self) -> None:
-        """End the body after the part that was read, and release its connection."""
         self._body.ended = True
         with suppress(Exception):
             self._raw.close()
@@ -257,7 +253,6 @@ class BegunRaw(io.RawIOBase):
         return True
 
     def read(self, amt: int = -1) -> bytes:
-        """Return up to `amt` bytes, or all."""
         if amt is None or amt < 0:
             return b"".join(iter(lambda: self.read(65536), b""))
         for chunk in self._body.replay():
