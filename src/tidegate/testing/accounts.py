@@ -114,13 +114,11 @@ class CallCounter:
         self.refused: Counter[str] = Counter()
 
     def admit(self) -> None:
-        """Count a call as admitted and in flight."""
         self.admitted += 1
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
 
     def end(self, how: str) -> None:
-        """Count the end of a call in flight: `answered`, `broken` or `abandoned`."""
         self.in_flight -= 1
         setattr(self, how, getattr(self, how) + 1)
 
@@ -207,10 +205,7 @@ class Accounts:
             return default if drawn is None else max(1, round(drawn.draw(self._random)))
 
     def admit(self, key: str, row: str, call: Call, *, stream: bool, owner: str = "") -> AdmissionRecord:
-        """Charge the call to its key, or refuse it; an empty `row` becomes the number of the call.
-
-        Keys of one `owner` share the limiters that are `shared`.
-        """
+        """Charge the call to its key, or refuse it; keys of one `owner` share the `shared` limiters."""
         with self._lock:
             now = self.now
             account = self._accounts.get(key)

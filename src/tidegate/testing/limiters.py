@@ -25,7 +25,6 @@ SLACK = 1e-9
 """Relative tolerance of every comparison. Chosen: a float that should be 1 may be 0.9999999999."""
 
 DAY = 86_400.0
-"""Seconds of a day."""
 
 
 class Reason(StrEnum):

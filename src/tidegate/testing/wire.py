@@ -171,7 +171,6 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def reply(self, status: int, headers: Iterable[tuple[str, str]], body: bytes, content_type: str) -> None:
-        """Send a whole answer."""
         self._tell(status)
         if self._transport is not None:
             head = self._head(status, headers, content_type)
@@ -179,7 +178,6 @@ class Connection(asyncio.Protocol):
         self._done()
 
     def begin(self, status: int, headers: Iterable[tuple[str, str]], content_type: str) -> None:
-        """Begin a chunked answer."""
         self._tell(status)
         if self._transport is not None:
             head = self._head(status, headers, content_type)
@@ -190,7 +188,6 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
     def end(self) -> None:
-        """End a chunked answer."""
         if self._transport is not None:
             self._transport.write(b"0\r\n\r\n")
         self._done()

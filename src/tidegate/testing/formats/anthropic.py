@@ -59,8 +59,6 @@ def whole_message(body: Body, reply: SimulatedReply) -> dict[str, Any]:
 
 
 def stream_message(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """Return the events from `message_start` to `message_stop`."""
-
     def typed(name: str, **fields: Any) -> bytes:
         return event({"type": name, **fields}, name)
 

@@ -36,7 +36,6 @@ def _parts(content: object) -> str:
 
 
 def read_generate(body: Body) -> SimulatedQuestion:
-    """Read `contents`, `systemInstruction`, `generationConfig.maxOutputTokens`."""
     contents = body.get("contents")
     if not isinstance(contents, list):
         raise ValueError("contents: a list of contents is required")
@@ -102,7 +101,6 @@ def whole_embeddings(body: Body, reply: SimulatedReply) -> dict[str, Any]:
 
 
 def read_interaction(body: Body) -> SimulatedQuestion:
-    """Read `input`: a text, or contents."""
     given = body.get("input")
     text = given if isinstance(given, str) else text_of(given)
     return SimulatedQuestion(
