@@ -70,7 +70,6 @@ class Telemetry:
         self._metrics: Metrics | None = None
 
     def __call__(self, event: events.Event) -> None:
-        """Measure an event and add it to the current span."""
         handler = self._handler or self.open()
         handler(event)
 
@@ -107,7 +106,6 @@ class Telemetry:
         return handler
 
     def close(self) -> None:
-        """Remove the registry from the gauges."""
         registry = self._registry()
         if registry is not None and self._metrics is not None:
             self._metrics.hide(registry)

@@ -264,11 +264,9 @@ SIGNALS: dict[type[events.Event], Signals] = {
         Note("tidegate.queue.deadline", (*DEADLINE, (a.WAITED, attrgetter("waited")))),
     ),
 }
-"""Signals of every event."""
 
 
 def read(facts: Facts, event: events.Event) -> a.Pairs:
-    """Return the facts of an event, as pairs of attribute and value."""
     pairs = []
     for attribute, value_of in facts:
         value = value_of(event)
