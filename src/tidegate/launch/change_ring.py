@@ -83,7 +83,6 @@ class ChangeRing:
         origin: Source = Source.DEFAULT,
         quota: int = 0,
     ) -> None:
-        """Write one more change in the place of the oldest."""
         cells, start = self._cells, self._number % RECORDS * CELLS
         self._number += 1
         facts = (at, KINDS.index(kind), quota, before, after, CAUSE_CODES[cause], SOURCE_CODES[origin])

@@ -212,7 +212,6 @@ class KeyRow(NamedTuple):
 
     @property
     def in_flight(self) -> int:
-        """Return the attempts under way."""
         ended = ("answered", "refused", "failed", "abandoned")
         return max(0, self.counts["attempts"] - sum(self.counts[name] for name in ended))
 

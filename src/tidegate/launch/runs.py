@@ -132,9 +132,10 @@ def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
 
 
 def _live_run(folder: Path) -> ProgramRun | None:
-    """Return the run of a folder; None where it has ended or is just beginning.
+    """Return the run of a folder;
 
-    It lasts as long as a process holds its lock. The lock tells it from another process that got the same number.
+    None where it has ended or is just beginning. A held lock shows that the run lives; its process number may belong to
+    another process.
     """
     try:
         content = bytes(unpacked((folder / COMMAND).read_bytes()))

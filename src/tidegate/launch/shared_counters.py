@@ -111,7 +111,6 @@ class CounterFile:
             counts.detach()
 
     def track(self, queue: KeyQueue) -> None:
-        """Count in a row the events of the key queue `queue` from now on."""
         counts = SharedKeyCounts(queue, self.row, self._failures.count)
         queue.admission.counts = counts
         queue.waiting = SharedLineLength(counts)
@@ -251,7 +250,6 @@ class SharedKeyCounts(KeyCounts):
         self._take(row)
 
     def _begin_noting(self) -> None:
-        """Forget the state that was noted last: a new row begins with the state that it finds."""
         self._limits = [0.0] * QUOTAS
         self._slots = 0
         self._pace = self._suspended_until = 0.0
@@ -261,13 +259,12 @@ class SharedKeyCounts(KeyCounts):
         self._rejection: KeyRejection | None = None
 
     def note_sent(self, now: float) -> None:
-        """Count an attempt; its end writes the other values of the row, which so are written once for most attempts."""
+        """Count an attempt; its end writes the other values of the row, so that most attempts write them once."""
         self.integers[_ATTEMPTS] += 1
         if now >= self._outlook_at:
             self.refresh()
 
     def note_answered(self, latency: float) -> None:
-        """Count an answered attempt, and write the other values of the row."""
         self.latencies.append(latency)
         self.integers[_ANSWERED] += 1
         self.refresh()
@@ -326,10 +323,10 @@ class SharedKeyCounts(KeyCounts):
         self.note_closing()
 
     def note_closing(self, now: float = float("-inf")) -> None:
-        """Write the instants until which the key is closed; `now` is given where no call of the key writes them.
+        """Write the instants until which the key is closed;
 
-        A suspended key is shown from then on, as it may have no attempt for hours. Any other one is shown from its
-        first attempt.
+        `now` is given where no call of the key writes them. A suspended key is shown from then on, any other one from
+        its first attempt.
         """
         admission = self._queue.admission
         suspended_until = max(0.0, admission.pause.suspended_until)
@@ -359,7 +356,6 @@ class SharedKeyCounts(KeyCounts):
             self._note_suspension(suspended_until, now)
 
     def note_refusal(self, outcome: Outcome) -> None:
-        """Note what a refusal has changed, and its cause."""
         if self._row is None:
             self._attach()
         admission = self._queue.admission
@@ -372,7 +368,7 @@ class SharedKeyCounts(KeyCounts):
         self.note_closing()
 
     def note_fate(self, fate: str, outcome: Outcome) -> None:
-        """Count a refusal by its cause and by how its call went on, and a failed call by its reason."""
+        """Count a refusal by its cause and by the fate of its call, and a failed call by its reason."""
         if fate == "handed_back":
             self._count_failure(failure_reason(outcome))
         if outcome.kind in REFUSED:
@@ -525,23 +521,19 @@ class SharedLineLength(WaitQueue):
         self._counts = counts
 
     def enqueue(self, waiter: Waiter) -> ExecutorGroup:
-        """Add a call, as the base class."""
         group = super().enqueue(waiter)
         self._counts.waited(self.length)
         return group
 
     def dequeue(self, waiter: Waiter) -> bool:
-        """Remove a call, as the base class."""
         is_removed = super().dequeue(waiter)
         self._counts.waited(self.length)
         return is_removed
 
     def put_aside(self, change: int) -> None:
-        """Count a call outside the queue, as the base class."""
         super().put_aside(change)
         self._counts.waited(self.length)
 
     def clear(self) -> None:
-        """Forget all calls, as the base class."""
         super().clear()
         self._counts.waited(self.length)

@@ -22,10 +22,7 @@ def packed(content: bytes) -> bytes:
 
 
 def unpacked(data: bytes) -> memoryview:
-    """Return the content of a file's bytes; raise `UnreadableFile`.
-
-    It is empty for an empty file, which was created and is not written yet.
-    """
+    """Return the content of a file's bytes, empty for a file that is not written yet; raise `UnreadableFile`."""
     if not data:
         return memoryview(b"")
     if len(data) < HEADER.size or not data.startswith(MAGIC):

@@ -36,7 +36,6 @@ class TextCounts:
         self._memory: mmap.mmap | bytearray | None = None
 
     def count(self, text: str) -> None:
-        """Count one more of `text`."""
         with self._lock:
             if self._memory is None:
                 self._memory = self._make()
@@ -69,7 +68,7 @@ def _at(row: int) -> int:
 
 
 def read_counts(folder: Path, suffix: str) -> Counter[str]:
-    """Return the counts of all processes of a run; those without a row of their own are under the empty text."""
+    """Return the counts of all processes of a run; texts without a row count under the empty text."""
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob(f"*{suffix}")):
         try:

@@ -106,15 +106,11 @@ class KeyTotal:
 
     @property
     def binding(self) -> QuotaTotal | None:
-        """Return the quota with the largest used share."""
         known = [(quota.share, quota) for quota in self.quotas.values() if quota.share is not None]
         return max(known, key=lambda each: each[0])[1] if known else None
 
     def outlook(self, now: float) -> QueueForecast:
-        """Return the forecast for the waiting calls of all running processes; `now` is in monotonic seconds.
-
-        The calls share the slots of all processes. Each quota is as the process that observed it last saw it.
-        """
+        """Return the forecast for the waiting calls of all processes, by the newest view of each quota."""
         tried, by, stated, until = 0.0, "", 0.0, 0.0
         for row in self.here:
             paused, broken, day = row.paused_until - now, row.broken_until - now, row.day_until - now
@@ -144,11 +140,7 @@ class KeyTotal:
         )
 
     def head_wait(self, seen: QueueForecast) -> HeadWait:
-        """Return what holds back the next call, given the present outlook.
-
-        A call of a shared key needs room for the next call of each process. So a few units are left at any time while
-        the processes use all that is refilled.
-        """
+        """Return what holds back the next call; a shared key needs room for the next call of each process."""
         head = head_wait(seen)
         if head.gate or self.members < 2:
             return head
@@ -162,8 +154,7 @@ class KeyTotal:
     def eta(self, seen: QueueForecast) -> Eta:
         """Return when the last waiting call of this run is admitted, given the present outlook.
 
-        Processes that share a key take turns. So up to the last call of the longest queue here, each other process
-        sends at most as many calls.
+        Processes take turns, so each other process sends at most as many calls as the longest queue here.
         """
         if not self.others or not seen.waiting:
             return estimate_eta(seen)
@@ -189,7 +180,6 @@ class KeyTotal:
         )
 
     def add(self, row: KeyRow, running: bool) -> None:
-        """Add the counts of one process."""
         self.most_members = max(self.most_members, row.counts["most_members"])
         self.carrier = row.carrier or self.carrier
         self.cause = row.cause or self.cause
