@@ -172,7 +172,6 @@ class GatewayProxy:
                 body.release()
 
     def _body(self, scope: Scope, receive: Receive) -> RequestBody | None:
-        """Return the body of a request; None for a request without one."""
         given = dict(scope["headers"])
         length = given.get(b"content-length", b"")
         if b"transfer-encoding" not in given and length in (b"", b"0"):

@@ -51,7 +51,6 @@ class BodyBudget:
             raise
 
     def give(self, size: int) -> None:
-        """Give bytes back."""
         self._free += size
         self._grant()
 
@@ -102,7 +101,6 @@ class RequestBody:
                 yield piece
 
     def release(self) -> None:
-        """Give the memory back."""
         taken, self._taken = self._taken, 0
         self._budget.give(taken)
 

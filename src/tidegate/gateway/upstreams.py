@@ -29,7 +29,6 @@ class Upstreams:
         self._hosts = frozenset(host.lower() for host in hosts)
 
     def allows(self, server: RealServer) -> bool:
-        """Return whether the gateway may send requests to a server."""
         if (server.scheme, server.address) in self._named:
             return True
         return self._by_tls(server) and (server.host in self._hosts or self.is_known(server))
