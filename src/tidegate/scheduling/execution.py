@@ -112,12 +112,10 @@ class ObservedHandoff(PermitHandoff):
             self._update_slot()
 
     def note_sending(self, permit: Permit) -> None:
-        """Report that the work is in a call."""
         super().note_sending(permit)
         self._update_slot()
 
     def note_settled(self, permit: Permit) -> None:
-        """Report that the work is in no call any more."""
         super().note_settled(permit)
         self._update_slot()
 
@@ -261,11 +259,7 @@ class Execution(Generic[WorkT, FunctionT]):
             self.handoff.recall()
 
     def forget(self) -> None:
-        """Drop the answer and the error.
-
-        The job and its handoff reference each other, so both live until the garbage collector runs. An answer may be
-        megabytes, and the frames behind an error hold the row.
-        """
+        """Drop the answer and the error (megabytes, frames), because job and handoff reference each other."""
         self.value = self.error = None
 
     def cancel(self, cancel_reason: CancelReason) -> None:

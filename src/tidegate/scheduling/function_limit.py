@@ -100,10 +100,7 @@ class WorkMargin:
         self._clear()
 
     def worked(self, beside: int, since: float, now: float) -> bool:
-        """Add a function that worked from `since` to `now`, as the `beside`-th at once; return whether more may.
-
-        Only times that began under the present margin, with most of it in use, say what it is worth.
-        """
+        """Add a function that worked as the `beside`-th at once, if the margin was in use; return whether more may."""
         if since < self._since or beside < SATURATED * self.allowed:
             return False
         self._count += 1
@@ -188,7 +185,6 @@ class FunctionLimit:
         return self.held_by is None
 
     def started(self, worker: Worker) -> None:
-        """Count a function that starts; it is at work."""
         self.in_flight += 1
         self.size += worker.size
         if self.in_flight >= MIN_MEASURED_FUNCTIONS:
@@ -196,7 +192,6 @@ class FunctionLimit:
         self.works(worker)
 
     def ended(self, worker: Worker) -> None:
-        """Count the end of a function."""
         if self.configured is not None and self.free <= 0:
             self.freed_at = self._clock()
         self.in_flight -= 1

@@ -151,10 +151,7 @@ class KeyGates:
         self._shut(name, self._gate(name), GateClosing(reason, INFINITY), False)
 
     def refused(self, name: StageGate, hint: float | None, is_outage: bool) -> None:
-        """Pause a stage without a key after a refusal, for `hint` seconds or for a growing time.
-
-        `is_outage` means that no server answered: the provider appears to be down.
-        """
+        """Pause a stage without a key for `hint` seconds, or for a growing time; `is_outage`: no server answered."""
         gate = self._gate(name)
         begun = self._loop.time(), self.closed_for(name)
         gate.unanswered_since = gate.unanswered_since or begun
@@ -207,7 +204,6 @@ class KeyGates:
             self._queue.remove(name)
 
     def closed(self, name: Hashable) -> GateClosing | None:
-        """Return why a gate is closed; None if it is open."""
         gate = self._gates.get(name)
         return gate.closed if gate is not None else None
 

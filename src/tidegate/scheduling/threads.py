@@ -110,7 +110,6 @@ class _Work:
             _abandoned.discard(self)
 
     def done(self, thread: _Thread) -> None:
-        """Run the call and report its outcome."""
         result: Any = None
         error: BaseException | None = None
         process = os.getpid()
