@@ -95,10 +95,7 @@ class RowFlow:
         return not (self.exhausted or self.closed or self.expired)
 
     def wanted(self) -> int:
-        """Return the number of rows to pull now; callable in the thread that pulls.
-
-        One row is pulled ahead of the free slots. Rows not taken never exceed the window.
-        """
+        """Return the rows to pull now, one ahead of the free slots; callable in the thread that pulls."""
         if not self.pulls:
             return 0
         untaken = self.pulled - self.meter.taken

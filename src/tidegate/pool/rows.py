@@ -180,7 +180,6 @@ class RowQueue:
         return held + sum(len(heap) for gate, heap in self._known.items() if gate in closed)
 
     def waiting(self, fresh_gate: Hashable) -> Iterator[tuple[PoolRow, Hashable]]:
-        """Return the queued rows, each with its gate."""
         for row in self.fresh:
             yield row, fresh_gate
         for gate, heap in self._known.items():
@@ -188,7 +187,6 @@ class RowQueue:
                 yield row, gate
 
     def discard(self, rows: set[PoolRow]) -> None:
-        """Remove some rows."""
         self.fresh = deque(row for row in self.fresh if row not in rows)
         for gate, heap in list(self._known.items()):
             left = sorted(entry for entry in heap if entry[1] not in rows)
@@ -198,6 +196,5 @@ class RowQueue:
                 del self._known[gate]
 
     def clear(self) -> None:
-        """Remove all rows."""
         self.fresh.clear()
         self._known.clear()

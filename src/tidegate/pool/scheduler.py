@@ -119,7 +119,6 @@ class RowScheduler(RowFlow):
     # Methods of `ExecutionOwner`.
 
     def on_key_used(self, function: RowFunction, key: Key, cost: Cost) -> None:
-        """Record the first key that a row asks for; called in any thread."""
         if key not in self._keys:
             self.in_loop(self._learn_key, key, cost)
 
@@ -370,7 +369,6 @@ class RowScheduler(RowFlow):
         return row.key if row.key is not None else self.options.key or UNKNOWN_KEY
 
     def _give_up(self, row: PoolRow) -> None:
-        """End a row that found no capacity in time."""
         last = self._gates.unavailable(self._gate_of(row)).last
         error = CapacityTimeout(
             index=row.index,
@@ -429,7 +427,6 @@ class RowScheduler(RowFlow):
         return timer is not None and seconds > 0 and self.loop.time() + seconds > timer.when()
 
     def _expire(self) -> None:
-        """End the open rows at the pool's deadline."""
         self.expired = True
         self._stop()
         self._note_load()

@@ -61,7 +61,6 @@ class SourceReader:
         self._changed = threading.Event()
 
     def start(self) -> None:
-        """Start the thread, in a copy of the consumer's context."""
         context = self._scheduler.context.copy()
         threading.Thread(target=context.run, args=(self._run,), name="tidegate source", daemon=True).start()
 

@@ -134,12 +134,10 @@ class PoolMeter:
         self.max_buffered = max(self.max_buffered, ended - self.taken)
 
     def note_taken(self, row: PoolRow, now: float) -> None:
-        """Count a row that the consumer takes."""
         self.taken += 1
         self.buffer_wait += max(0.0, now - row.completed_at)
 
     def stats(self, pool_size: int, submitted: int, keys: Mapping[Key, KeySnapshot], now: float) -> PoolStats:
-        """Return the statistics at `now`."""
         elapsed, waiting = max(0.0, now - self._noted_at), self._waiting
         return PoolStats(
             pool_size=pool_size,
