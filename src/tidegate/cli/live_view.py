@@ -119,7 +119,7 @@ def drawable(fd: int, environ: Mapping[str, str]) -> bool:
 def picture(look: Callable[[], Sequence[ProgramRun]], nothing: str) -> None:
     """Draw all programs that `look` returns, and `nothing` where there is none, until Ctrl-C.
 
-    The picture has a screen of its own, so that the terminal is as before at the end.
+    A separate screen keeps the terminal as it was.
     """
     from rich.console import Console, Group
     from rich.live import Live

@@ -54,7 +54,6 @@ def _first_sentence(text: str) -> str:
 
 
 def _load(name: str) -> Any:
-    """Return the command `name`, or the group `experiment`, from the module of that name."""
     if name == "experiment":
         return get_command(import_module("tidegate.cli.experiment.commands").app)
     command = getattr(import_module(f"tidegate.cli.{name}"), name)

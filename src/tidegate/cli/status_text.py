@@ -109,7 +109,7 @@ class StatusText:
 def _fitting(parts: list[Part], key: str, columns: int) -> str:
     """Return the parts and the key, without those of the highest ranks where they do not fit.
 
-    The key is last. It is cut to its model before anything else is dropped.
+    The key is last; it is cut to its model before anything else is dropped.
     """
     names = key.split(" · ")
     kept = [*parts, Part(4, key)]
@@ -130,7 +130,7 @@ def end_line(
 ) -> str:
     """Return the line at the end: the governed calls, then the ungoverned processes and calls.
 
-    `failures` are the failed calls by reason, as far as it is known. `command` is what was run, for a remedy.
+    `failures` are the failed calls by reason. `command` is what was run, for a remedy.
     """
     missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
@@ -258,7 +258,6 @@ def shared_by(members: int, carrier: str) -> str:
 
 
 def heading(run: ProgramRun) -> str:
-    """Return the line of a program above its keys."""
     if run.unreadable:
         return printable(f"{run.command} unreadable: {run.unreadable}; use the `tidegate status` of its environment")
     return printable(f"{run.command} (pid {run.pid}, running for {duration(run.elapsed)})")
@@ -321,7 +320,6 @@ def unreadable(run: ProgramRun) -> Iterator[str]:
 
 
 def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
-    """Yield the lines of a key without its quotas."""
     seen = key.outlook(now)
     head, ahead = key.head_wait(seen), key.eta(seen)
     yield f"  {key.key}"
