@@ -90,10 +90,7 @@ class PrivateFolder:
 
     @classmethod
     def find(cls, environ: Mapping[str, str]) -> PrivateFolder:
-        """Return the first of `candidates` that can be made or is ours already; raise `Unshared`.
-
-        A place that exists and is not private ends the search: all processes of a user must find the same folder.
-        """
+        """Return the first usable folder of `candidates`; one that exists and is not private raises `Unshared`."""
         reason = unsupported()
         if reason:
             raise Unsupported(reason)
@@ -123,7 +120,7 @@ class PrivateFolder:
         return descriptor
 
     def holds(self, name: str, descriptor: int) -> bool:
-        """Return whether a descriptor is of the file that has this name now: it may have been removed meanwhile."""
+        """Return whether a descriptor is of the file that has this name now: another process may have removed it."""
         try:
             named = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except OSError:
@@ -131,7 +128,6 @@ class PrivateFolder:
         return os.path.samestat(named, os.fstat(descriptor))
 
     def subfolder(self, name: str) -> PrivateFolder:
-        """Return a private folder inside this one."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.descriptor)
         inner = PrivateFolder.__new__(PrivateFolder)

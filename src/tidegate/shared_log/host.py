@@ -30,7 +30,6 @@ need the rest."""
 
 
 def descriptor_limit() -> int:
-    """Return the number of descriptors that this process may have."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -84,7 +83,6 @@ class HostCarrier:
             raise Unshared(f"{path} is not usable: {error.strerror or error}") from error
 
     def join(self, name: bytes, now: float) -> HostLog | None:
-        """Return this process's end of a log; None where it cannot be shared, with `reason`."""
         if len(self._logs) >= self._most:
             self.reason = f"{len(self._logs)} logs are shared already, and each takes file descriptors"
             return None
@@ -128,13 +126,11 @@ class HostCarrier:
         self._logs.discard(log)
 
     def after_fork(self) -> None:
-        """In a child: be a new member at each log; a second call has no effect."""
         for log in list(self._logs):
             log.after_fork()
         self._lives.after_fork()
 
     def close(self) -> None:
-        """Leave all logs."""
         for log in list(self._logs):
             log.close()
         self._lives.close()

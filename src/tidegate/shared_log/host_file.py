@@ -147,14 +147,12 @@ class LogFile:
         return int.from_bytes(os.pread(self.descriptor, 8, 8 * word), sys.byteorder)
 
     def commit(self) -> None:
-        """Store the words that were changed."""
         words = bytes(self._header[:WORDS_SIZE])
         if words != self._stored:
             self._write(words, 0)
             self._stored = words
 
     def reset(self) -> None:
-        """Write a log without members and entries."""
         os.ftruncate(self.descriptor, min(self.size, PAGE))
         self._header[:] = bytes(HEADER_SIZE)
         self.words[PROTOCOL_WORD] = PROTOCOL

@@ -96,7 +96,6 @@ class HostLog:
         self._blank()
 
     def _blank(self) -> None:
-        """Forget the membership."""
         self._file: LogFile | None = None
         self._descriptor, self._sole_word = -1, b""
         self._named_at = float("-inf")
@@ -204,7 +203,6 @@ class HostLog:
             self._unlock()
 
     def close(self) -> None:
-        """Leave the log: the own attempts in flight are over."""
         if self._closed:
             return
         self._closed = True
@@ -418,10 +416,7 @@ class HostLog:
         self._quiet_until = each_for * (int(self._quiet_from / each_for) + 1)
 
     def _due(self, file: LogFile, live: Sequence[Member], now: float) -> list[Member]:
-        """Return the members whose turn to be looked at came since the last look: one each part of `PROBED_EVERY`.
-
-        So a step looks at one member where steps are frequent, however many there are.
-        """
+        """Return the members to be looked at now: one each part of `PROBED_EVERY`, however many there are."""
         probed_at, each_for = file.second(PROBED_AT), PROBED_EVERY / len(live)
         if not probed_at <= now < probed_at + PROBED_EVERY:
             return file.members(reread=True)

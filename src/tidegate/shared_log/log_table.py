@@ -92,7 +92,7 @@ class TableLog:
             self.wanted = False
 
     def _state_for(self, ask: Ask, cursor: int) -> tuple[StoredState | None, int]:
-        """Return the state for a member that needs one, and the place from which it reads on."""
+        """Return the state for a member that needs one, and the place from which it continues to read."""
         if cursor >= self.base and ask.state_since == math.inf:
             return None, cursor
         state, since = self.state, ask.state_since if ask.state_since != math.inf else -math.inf
@@ -121,7 +121,6 @@ class LogTable:
         self._looked_at = -math.inf
 
     def exchange(self, name: bytes, ask: Ask, now: float) -> Answer | None:
-        """Return the answer of one log; None where the member leaves, or the log has too many members."""
         if now >= self._looked_at + LOOK_EVERY:
             self._looked_at = now
             for unused in [each for each, log in self._logs.items() if now - log.last_at > EXPIRY]:

@@ -69,7 +69,6 @@ class MemoryLog:
             self.head_history.append((max(ended_at, self.head_history[-1][0]), dict(self.heads)))
 
     def heads_at(self, at: float) -> dict[int, Head]:
-        """Return the heads that were published by an instant."""
         history = self.head_history
         while len(history) > 1 and history[1][0] <= at:
             history.popleft()
@@ -111,7 +110,6 @@ class MemoryMember:
         return len(self.log.members) == 1 and not self._store.away and self._read == len(self.log.entries)
 
     def enter(self, now: float) -> Step | None:
-        """Lock the log and return what the others did; None where another member holds it."""
         log = self.log
         if self.member not in log.members:
             return ALONE
@@ -157,7 +155,6 @@ class MemoryMember:
             log.members[first].wanted = True
 
     def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
-        """Append the own records, publish the own head and unlock the log."""
         log = self.log
         if self.member not in log.members:
             return
@@ -205,7 +202,6 @@ class MemoryCarrier:
         self.joined: list[MemoryMember] = []
 
     def join(self, name: bytes, now: float) -> MemoryMember | None:
-        """Return this registry's end of the log of that name."""
         member = MemoryMember(self.store, self.store.logs.setdefault(name, MemoryLog()))
         self.joined.append(member)
         return member
@@ -214,7 +210,6 @@ class MemoryCarrier:
         """Do nothing: the memory of a child is its own."""
 
     def close(self) -> None:
-        """Leave all logs."""
         for each in self.joined:
             each.close()
         self.joined.clear()

@@ -167,7 +167,6 @@ class PostgresStore:
             raise Unshared(f"its tables cannot be created: {error}") from None
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        """Call the function."""
         place, at, state = ask.state or (None, None, None)
         given = (
             name, ask.member, ask.epoch, ask.cursor, ask.rank, ask.sequence, [each[0] for each in ask.records],

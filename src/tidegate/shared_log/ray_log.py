@@ -64,7 +64,6 @@ class RayStore:
         self._result(self._handle.ready.remote(), CREATION_LIMIT)
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        """Let the actor exchange."""
         found: Answer | None = self._result(self._handle.exchange.remote(name, ask), TIME_LIMIT)
         if found is None and not ask.leaves:
             raise Unshared(f"it has {MEMBERS} members already")
@@ -87,7 +86,7 @@ def _found(ray: Any) -> Any:
 
 
 def _created(ray: Any) -> Any:
-    """Create the actor and return it, or the one that another process has created meanwhile."""
+    """Create the actor and return it, or the one that another process has created since."""
     actor = ray.remote(LogActor)
     options = {
         "name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "max_restarts": -1,

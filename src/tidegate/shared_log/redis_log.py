@@ -128,7 +128,6 @@ class RedisStore:
         self._refused = ResponseError
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        """Run the script."""
         tag = f"{{tidegate:{PROTOCOL}:{name.hex()}}}"
         position, at, payload = ask.state or (0, 0.0, b"")
         since = since_of(ask)
@@ -159,8 +158,8 @@ class RedisStore:
 def is_about_content(error: str) -> bool:
     """Return whether an error of the server is about the keys of one log, and not about the server.
 
-    An error of the server begins with a code in capital letters (`OOM`, `READONLY`, `MISCONF`). The script's own errors
-    and those of its commands have none, as the client takes `ERR` away.
+    A server's error begins with a code in capital letters (`OOM`, `READONLY`, `MISCONF`). A script's error has none, as
+    the client takes `ERR` away.
     """
     code = error.partition(" ")[0]
     return code == "WRONGTYPE" or ("user_script" in error and not code.isupper())

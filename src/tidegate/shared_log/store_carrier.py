@@ -43,14 +43,13 @@ class LogServer(Protocol):
     """A server, used by one thread."""
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        """Append, beat and read in one round trip; None where this member left.
+        """Append, beat and read in one round trip;
 
-        Any error of the server's client may leave it, and `Unshared` where this log alone cannot be shared.
-        The answer has all entries since `ask.cursor`, or since the state's position where it has a state.
+        None where this member left. The answer has all entries since `ask.cursor`, or since the position of its state.
+        Any error of the client may leave it; `Unshared` means that this log alone cannot be shared.
         """
 
-    def close(self) -> None:
-        """Close the connection."""
+    def close(self) -> None: ...
 
 
 class StoreCarrier:
@@ -86,7 +85,6 @@ class StoreCarrier:
         self._away_since, self._retry_at = math.inf, -math.inf
 
     def join(self, name: bytes, now: float) -> StoreLog | None:
-        """Return this process's end of a log; the server hears of it later."""
         log = StoreLog(name, now, self._wake, self._forget, self._limits)
         with self._changed:
             if self._closed:
@@ -96,7 +94,6 @@ class StoreCarrier:
         return log
 
     def after_fork(self) -> None:
-        """In a child: use separate connections, memberships and a separate thread."""
         if self._closed:
             return
         logs = self._logs
@@ -199,7 +196,7 @@ class StoreCarrier:
         return None
 
     def _end(self, log: StoreLog, reason: str) -> None:
-        """End the sharing of one log; the others go on. A reason that many logs have is logged once."""
+        """End the sharing of one log, not of the others. A reason that many logs have is logged once."""
         if log.ended:
             # It has ended before, and this process leaves it now.
             return
@@ -239,10 +236,7 @@ def secret_of(url: str) -> bytes:
 
 
 def shown(url: str) -> str:
-    """Return the URL without what may be a password: user, query and fragment.
-
-    A password with an unquoted `/`, `?` or `#` makes a URL that no client reads: then only the scheme is shown.
-    """
+    """Return the URL without user, query and fragment; only the scheme where a password makes it unreadable."""
     scheme, _, rest = url.partition("://")
     authority, *after = re.split("[/?#]", rest, maxsplit=1)
     if "@" in "".join(after):

@@ -111,10 +111,7 @@ class Answer(NamedTuple):
 
 
 def checked(answer: Answer) -> Answer:
-    """Return an answer that `StoreLog` can read; raise `CorruptLog` for a part of another type or without a value.
-
-    The content of a server is that of anybody who may write there, and the steps of calls read it.
-    """
+    """Return an answer that the steps of calls can read; raise `CorruptLog`: others may write to the server."""
     numbers: list[object] = [answer.member, answer.tail, answer.state_rank, *answer.ranks, *answer.ranks.values()]
     instants: list[object] = [answer.now]
     contents: list[object] = []
@@ -219,7 +216,6 @@ class StoreLog:
         return False
 
     def enter(self, now: float) -> Step | None:
-        """Return what the others did as far as this process knows; None while the first answer is awaited."""
         if self.ended or self._closed:
             return ENDED if self.ended else ALONE
         with self._lock:
@@ -268,7 +264,7 @@ class StoreLog:
     def _leads(self) -> bool:
         """Return whether this member's state becomes the whole one: no other has it, and its number is the lowest.
 
-        Members that return at the same time must not each keep a state of its own.
+        Members that return at the same time must not each keep a separate state.
         """
         others = [(member, rank) for member, rank in self._ranks.items() if member != self._number]
         return all(rank != FULL and member > self._number for member, rank in others)
@@ -372,7 +368,6 @@ class StoreLog:
         self._received = answer.tail
 
     def failed(self) -> None:
-        """Take note that the server is away."""
         with self._lock:
             # The server may have stored what was sent: its numbers are used up.
             self._sequence += self._sent
@@ -380,12 +375,10 @@ class StoreLog:
             self._lose(self._asked_at)
 
     def end(self, reason: str) -> None:
-        """Share no more."""
         self.ended = reason
         self.close()
 
     def close(self) -> None:
-        """Leave the log; the thread says so to the server."""
         if not self._closed:
             self._closed = True
             self._forget(self)
