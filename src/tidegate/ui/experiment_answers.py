@@ -79,7 +79,6 @@ def summary(row: ExperimentRow, stages: Stages | None, spend: Spend, source: Exp
 
 
 async def details(store: Store, row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
-    """Return all that the screen of one experiment shows."""
     spend = await store.spend(row.id)
     log = await store.last_logs(row.id, READ_LINES)
     stats = added_up(await store.claim_stats(row.id))
@@ -306,10 +305,7 @@ def _keys(row: ExperimentRow) -> list[dict[str, Any]]:
 
 
 def _held(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a key with the reason of a wait, also where no call is in its queue.
-
-    The runner keeps rows back until a call of theirs can go, so they wait outside of the queue.
-    """
+    """Return the facts of a key with the reason of a wait, also of rows that the runner keeps outside the queue."""
     gate = facts["gate"]
     blocked = facts["blocked"] or (wait_text(gate, facts["next_in"], facts["stated_wait"]) if gate else "")
     return {**facts, "blocked": blocked}

@@ -70,10 +70,7 @@ class ExperimentComparisons:
         self._kept.pop(pair, None)
 
     def of(self, pair: Pair, names: tuple[str, str], progress: Hashable) -> dict[str, Any]:
-        """Return what is known of a comparison, which begins if it is not kept and no other one is being made.
-
-        Raise `SourceProblem` where scipy is not installed.
-        """
+        """Return what is known of a comparison, which begins if it is not kept and no other one is being made."""
         if find_spec("scipy") is None:
             raise SourceProblem("comparison not made: scipy not installed; run: pip install 'tidegate[compare]'")
         kept = self._kept.get(pair)

@@ -146,7 +146,7 @@ class ExperimentSource:
             await store.build_tally(number)
 
     def resume(self, number: int, name: str) -> StartedRun:
-        """Start a process that resumes an experiment; it goes on when this server ends."""
+        """Start a process that resumes an experiment; it continues when this server ends."""
         descriptor, output = tempfile.mkstemp(prefix="tidegate-resume-", suffix=".log")
         with os.fdopen(descriptor, "wb") as file:
             process = subprocess.Popen(

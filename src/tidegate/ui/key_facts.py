@@ -31,8 +31,7 @@ def finite(value: float | None) -> float | None:
 def known_from(origin: float, known_at: float, now: float, holds_for: float = INFINITY) -> dict[str, Any]:
     """Return the origin of a limit: `stated`, `inferred`, `assumed` or `saved` (by an earlier run), and its age.
 
-    `origin` is a code of a row, `known_at` the instant of the last observation (0: none). It is `old` after `holds_for`
-    seconds.
+    It is `old` after `holds_for` seconds. `origin` is a code of a row; `known_at` is in monotonic seconds (0: never).
     """
     source = source_of(origin)
     if not known_at:

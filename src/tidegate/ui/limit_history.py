@@ -145,10 +145,7 @@ class LimitHistory:
         self._runs = {identity: run for identity, run in self._runs.items() if run.number > ago}
 
     def answer(self, since: int) -> dict[str, Any]:
-        """Return the state as plain values, with the samples after number `since`.
-
-        A `since` of another server, which is above the newest number, gets all of them.
-        """
+        """Return the state and the samples after number `since`; all if `since` is from another server."""
         first = since if 0 <= since <= self.number else 0
         runs = sorted(self._runs.values(), key=lambda each: (each.ended, -each.elapsed))
         return {
@@ -268,7 +265,7 @@ class LimitHistory:
 def _in_use(used: float | None, quota: Mapping[str, Any] | None) -> float | None:
     """Return the used units that have not come back, of those used within the window.
 
-    A quota that refills continuously gives units back at once. Within one window, its burst and its refill may be used.
+    A continuous quota gives units back at once: one window may use its burst and its refill.
     """
     if used is None or quota is None or quota["back_in"] is not None or None in (quota["level"], quota["limit"]):
         return used

@@ -51,10 +51,10 @@ def create_app(
     monotonic: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> Starlette:
-    """Return the application of the page.
+    """Return the application of the page;
 
-    `hosts` are the values of `Host` that name this server. `runs` returns the live runs.
-    `tables` are the routes of further modules.
+    `hosts` are the values of `Host` that name this server. `runs` returns the live runs. `tables` are the routes of
+    further modules.
     """
     parts = (limits_routes(runs, monotonic, wall), *tables)
 
@@ -139,7 +139,6 @@ class CallbackServer(uvicorn.Server):
         self._waiting: dict[Any, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and call `started`."""
         await super().startup(sockets)
         if self.started:
             self._told()
