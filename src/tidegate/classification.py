@@ -241,10 +241,10 @@ _OVERLOAD_SAID = re.compile(
 def classify_error(
     error: BaseException, now_on: datetime, provider: Provider = providers.COMPATIBLE, answered: bool = False
 ) -> Classification:
-    """Return the meaning of an exception, read by the table of `provider`; `now_on` is aware.
+    """Return the meaning of an exception, read by the table of `provider`;
 
-    If the call was `answered` before it raised, messages decide nothing: they may quote the answer. An exception that
-    was being handled is read only where the newer one means nothing by itself.
+    `now_on` is aware. Messages of a call that was `answered` before it raised decide nothing: they may quote the
+    answer. An exception that was being handled counts only where the newer one means nothing.
     """
     try:
         found = _classified(list(_chain(error, contexts=False)), provider, now_on, answered)
@@ -461,10 +461,7 @@ MAX_ERROR_CHARACTERS = 200
 
 
 def error_text(error: BaseException) -> str:
-    """Return the class of a connection error, and the system's own words for it.
-
-    Other words are left out: a library's text may hold a URL, and so a credential.
-    """
+    """Return the class of a connection error, and the system's words: a library's may hold a URL's credential."""
     chain = _chain(error, contexts=True)
     system = (each for each in chain if isinstance(each, OSError) and each.errno is not None and each.strerror)
     text = next((f": [Errno {each.errno}] {each.strerror}" for each in system), "")

@@ -105,7 +105,6 @@ class OutputComparison:
 
     @property
     def title(self) -> str:
-        """Return the display name of the output."""
         return score_title(self.evaluator, self.output)
 
 

@@ -144,7 +144,6 @@ class CredentialStore:
         return list(self._forms)
 
     def forget(self) -> None:
-        """Forget every credential."""
         self._forms = {}
         self._joined = ""
 
@@ -169,7 +168,6 @@ class CredentialStore:
 
 
 STORE = CredentialStore()
-"""The credentials of this process."""
 
 
 def remember(values: Iterable[str]) -> None:
@@ -180,8 +178,8 @@ def remember(values: Iterable[str]) -> None:
 def clean(text: str, longest: int = MAX_TEXT_CHARACTERS, *, lines: bool = False) -> str:
     """Return a text without credentials and control characters, at most `longest` characters.
 
-    With `lines`, line breaks and tabs stay. Only the beginning of a long text is read, without its last characters: a
-    credential may be cut there. Redaction shortens a text, so more is read than is kept.
+    With `lines`, line breaks and tabs stay. The last characters that are read are dropped: a credential may be cut
+    there.
     """
     bound = min(MAX_TEXT_CHARACTERS, 8 * longest + 2 * MAX_VALUE_CHARACTERS)
     if len(text) > bound:
@@ -235,10 +233,7 @@ def is_known(value: str) -> bool:
 
 
 def holds_credential(text: str) -> bool:
-    """Return whether a text that will be stored certainly holds a credential.
-
-    This is so where it contains a known credential that is no ordinary word, or one with a vendor's prefix.
-    """
+    """Return whether a text certainly holds a credential: a known one, no ordinary word, or a vendor's prefix."""
     known = {*STORE.values(), *environment_credentials(os.environ)}
     strong = [value for value in known if len(value) >= 16 or looks_secret(value)]
     return is_prefixed(text) or any(form in text for value in strong for form in forms_of(value))
@@ -366,10 +361,7 @@ def _is_plain(value: str) -> bool:
 
 
 def in_address(address: str) -> Iterator[str]:
-    """Yield the credentials in an address: in its user and password, its path and its query.
-
-    The user counts only if there is no password and it looks like a credential.
-    """
+    """Yield the credentials in an address; its user counts only without a password and if it looks like one."""
     try:
         parts = urlsplit(address)
         user, password = parts.username, parts.password

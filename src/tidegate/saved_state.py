@@ -135,10 +135,7 @@ class LearnedState(_Frozen):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> LearnedState:
-        """Return the state in a JSON text; raise a one-line `ValueError` for any other text.
-
-        Of another version only the number is read.
-        """
+        """Return the state in a JSON text; raise a one-line `ValueError` for any other text or version."""
         try:
             return cls.of(json.loads(text))
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -201,7 +198,7 @@ class LearnedState(_Frozen):
 
 
 def known_part(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return decoded JSON of a state without values that this version does not know, and the names of those values.
+    """Return decoded JSON of a state without values that this version does not know, and their names.
 
     Unknown are: a field, the kind of a quota's refill (then the quota is left out), a limiter, and a limiter's value
     that is no number. Known values that are unusable stay: validation refuses them.

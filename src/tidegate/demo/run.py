@@ -49,17 +49,14 @@ class DemoRun:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
         return len(self.track.rows)
 
     @property
     def done(self) -> int:
-        """Return the number of rows that are answered or lost."""
         return self.answered + self.lost.total()
 
     @property
     def is_complete(self) -> bool:
-        """Return whether every row was answered."""
         return self.answered == self.rows
 
     @property
@@ -83,7 +80,6 @@ class DemoRun:
         return (self.rows - done) * (at - before) / (done - done_before) if done > done_before else None
 
     def update(self, counts: Counts, key: KeySnapshot | None, at: float) -> None:
-        """Record the counts and the key's state at `at`."""
         self.counts, self.key = counts, key
         self._looks.append((at, self.done))
 
@@ -186,10 +182,7 @@ async def _look(
 
 @contextlib.contextmanager
 def _many_open_files() -> Iterator[None]:
-    """Raise the limit of open files: some systems start with 256.
-
-    The plain phase then fails at the provider's limit.
-    """
+    """Raise the limit of open files (256 on some systems), so that the plain phase fails at the provider's limit."""
     try:
         import resource
     except ImportError:

@@ -66,7 +66,6 @@ ANTHROPIC = Scenario(
 
 
 def load_rows() -> tuple[Row, ...]:
-    """Return the shipped data set."""
     packed = resources.files("tidegate.demo").joinpath("questions.jsonl.gz").read_bytes()
     text = gzip.decompress(packed).decode("utf-8")
     return tuple(Row(**json.loads(line)) for line in text.splitlines())
