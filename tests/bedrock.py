@@ -82,7 +82,6 @@ class Script:
 
 
 def text_headers(headers: Mapping[Any, Any]) -> dict[str, str]:
-    """The headers by lower-case name."""
     plain = {name: value.decode() if isinstance(value, bytes) else value for name, value in headers.items()}
     return {name.lower(): value for name, value in plain.items()}
 

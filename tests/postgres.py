@@ -80,7 +80,6 @@ class Server:
         self._run("initdb", "-D", "cluster", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 
     def url(self, name: str) -> str:
-        """The URL of a database of this server."""
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
 
     def start(self) -> None:
@@ -117,7 +116,6 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The first process of the server."""
         return int((self._folder / "cluster" / "postmaster.pid").read_text().split()[0])
 
     def kill(self) -> None:
@@ -126,7 +124,6 @@ class Server:
         self.stop()
 
     def remove(self) -> None:
-        """Stops the server and removes what it kept."""
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 

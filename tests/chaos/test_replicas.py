@@ -42,19 +42,16 @@ def audited_scene(scene: Scene) -> Scene:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """The file for which gated rows wait."""
     return tmp_path / "gate"
 
 
 @contextmanager
 def replicas(scene: Scene, gate: Path, *clocks: float) -> Iterator[list[Replica]]:
-    """Replicas whose clocks are wrong by so many hours."""
     with ExitStack() as stack:
         yield [stack.enter_context(scene.replica(hours, GATE=str(gate), GATED=str(GATED), **STALE)) for hours in clocks]
 
 
 def owners(scene: Scene) -> dict[str, str]:
-    """Which replica has claimed what."""
     query = (
         "SELECT name, claimed_by FROM tidegate_experiments JOIN tidegate_execution_configs ON experiment_id = id "
         "WHERE status = 'RUNNING'"
@@ -84,7 +81,6 @@ def held(scene: Scene, replica: Replica, name: str) -> int:
 
 
 def ended(scene: Scene, replica: Replica, name: str) -> int:
-    """How many functions of an experiment have ended at a replica."""
     return sum(
         note.pid == replica.process.pid and note.experiment == name and note.what == "end" for note in scene.noted()
     )

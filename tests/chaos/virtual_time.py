@@ -75,7 +75,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self.jumping.outside -= 1
 
     def asks(self, future: asyncio.Future[Any]) -> None:
-        """Somebody outside was asked for this."""
         self.jumping.outside += 1
         future.add_done_callback(self._answered)
 

@@ -113,7 +113,6 @@ class Scene:
         priority: int = 0,
         credential: str = "",
     ) -> Caller:
-        """A call that comes now."""
         return Caller(self, max_wait, cost or Cost(), mocked, priority, credential)
 
     @property

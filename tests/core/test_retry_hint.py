@@ -29,7 +29,6 @@ class Refuser:
 
 @pytest.fixture
 def refuser() -> Refuser:
-    """A key that has admitted twenty calls."""
     return Refuser()
 
 

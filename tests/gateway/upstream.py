@@ -38,7 +38,6 @@ class Received:
 
 
 def answer(*headers: str, status: str = "200 OK", body: bytes = b"") -> bytes:
-    """A whole answer in bytes."""
     head = "\r\n".join([f"HTTP/1.1 {status}", *headers, f"content-length: {len(body)}", "", ""])
     return head.encode() + body
 

@@ -21,7 +21,6 @@ SCOPES = {"virtual": {"shared": "account"}}
 
 
 def key_of(model: int) -> Key:
-    """The key of a model."""
     return Key("virtual", "https://provider.test", "0123456789abcdef", f"model-{model}")
 
 
@@ -81,7 +80,6 @@ class TwoLevelWorld(world.World):
         return self.gates[model]
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
-        """What becomes of a request that is sent now."""
         self.after(self.network, lambda: self._arrive(call, permit, reply))
 
     def _arrive(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:

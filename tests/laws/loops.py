@@ -64,7 +64,6 @@ class PlainCall(GovernedCall):
     __slots__ = ()
 
     def price(self, estimate: object) -> object:
-        """One request."""
         from tidegate.core.values import Cost
 
         return Cost()
@@ -85,5 +84,4 @@ class LoopWorld(world.World):
         self.join(LoopCall(self, row, governed, self.loops[loop]), at)
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
-        """Answers after the latency."""
         self.after(self.latency, lambda: reply(AttemptResult(OK)))

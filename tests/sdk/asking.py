@@ -83,7 +83,6 @@ async def _ask_on_loop(kind: str, client: Any, count: int, fields: dict[str, Any
 
 
 def failures(results: list[Any]) -> list[BaseException]:
-    """Those of the results that are exceptions."""
     return [result for result in results if isinstance(result, BaseException)]
 
 
@@ -94,7 +93,6 @@ def only(registry: tidegate.RateLimitRegistry) -> Any:
 
 
 def at_rest(registry: tidegate.RateLimitRegistry) -> bool:
-    """Whether nobody waits and nothing is under way."""
     snapshot = registry.snapshot()
     return (snapshot.in_flight, snapshot.waiting) == (0, 0)
 

@@ -26,7 +26,6 @@ GIVEN_UP = 30.0
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A private folder for the logs."""
     path = tmp_path / "shared"
     path.mkdir(mode=0o700)
     return path
@@ -53,7 +52,6 @@ def admitted(registry: RateLimitRegistry) -> Permit:
 
 
 def call(*registries: RateLimitRegistry) -> None:
-    """Make one call of each registry."""
     for registry in registries:
         registry.settle(admitted(registry), Outcome(Kind.OK))
 
