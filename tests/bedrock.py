@@ -47,7 +47,6 @@ BROKEN = refusal(500, "InternalServerException", "The system encountered an unex
 
 
 def client_of(url: str | None = None, mode: str = "legacy", service: str = "bedrock-runtime", **retries: Any) -> Any:
-    """A client of boto3, as a context that closes it."""
     client = boto3.client(
         service,
         region_name=REGION,

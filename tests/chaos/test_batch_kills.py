@@ -46,8 +46,8 @@ STEPS = {
 
 
 PATIENCE = 900.0
-"""Seconds for which a process is waited for. Raising it reports one that hangs later. Chosen: the last process answers
-most of the batches, in 40 s on an idle machine, and in minutes beside other work."""
+"""Seconds for which a process is waited for. Chosen: the last process answers most of the batches, in 40 s on an idle
+machine, and in minutes beside other work."""
 
 
 class Killer:

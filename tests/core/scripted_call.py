@@ -161,14 +161,12 @@ class ExchangeDriver:
         self._step(lambda: next(self.flow))
 
     def wait(self, now: float) -> WaitUntil | Send | None:
-        """The wait is over at `now`."""
         assert isinstance(self.effect, WaitUntil)
         return self._step(lambda: self.flow.send(Resume(now)))
 
     def reply(
         self, now: float, outcome: Outcome, *, streaming: bool = False, response: Any = None
     ) -> WaitUntil | Send | None:
-        """The attempt came to `outcome` at `now`."""
         assert isinstance(self.effect, Send)
         sent = AttemptResult(outcome, response=response, streaming=streaming)
         return self._step(lambda: self.flow.send(Resume(now, sent)))

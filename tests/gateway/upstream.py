@@ -29,7 +29,6 @@ class Received:
         self.connection.sendall(text)
 
     def is_closed_by_client(self) -> bool:
-        """Whether the client closes the connection; waits for it."""
         self.connection.settimeout(PATIENCE)
         try:
             return self.connection.recv(1) == b""
@@ -80,8 +79,6 @@ def chunks(readline: Callable[[], bytes], read: Callable[[int], bytes]) -> Itera
 
 
 def serve(upstream: Upstream) -> socketserver.ThreadingTCPServer:
-    """Start the server in threads; the caller shuts it down."""
-
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             request = read_request(self.request)

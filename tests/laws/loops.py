@@ -79,7 +79,6 @@ class LoopWorld(world.World):
         self.random = random.Random(seed)
 
     def call(self, row: int, loop: int, *, at: float = 0.0, max_wait: float = 1e6, priority: int = 0) -> None:
-        """A call of a loop that joins at `at`."""
         governed = PlainCall(self.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
         self.join(LoopCall(self, row, governed, self.loops[loop]), at)
 

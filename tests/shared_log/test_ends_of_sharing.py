@@ -21,7 +21,7 @@ from tidegate.testing import VirtualClock
 KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")
 
 GIVEN_UP = 30.0
-"""Seconds until a call that is not admitted fails the test. Raising it makes a failure later."""
+"""Seconds until a call that is not admitted fails the test."""
 
 
 @pytest.fixture

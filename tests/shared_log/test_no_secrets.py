@@ -30,7 +30,7 @@ from tests.shared_log.test_processes import go, line
 pytestmark = pytest.mark.real
 
 PART = 12
-"""Characters of a key that must not be found. Raising it finds fewer leaks."""
+"""Characters of a key that must not be found."""
 
 MODELS = ("rate", "money", "day", "overload", "wrong", "unpaid", "good")
 
