@@ -83,7 +83,6 @@ class Server:
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
 
     def start(self) -> None:
-        """Starts the server, and returns when it takes connections."""
         options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -165,7 +164,6 @@ class Server:
 
 @contextlib.contextmanager
 def served(**settings: str) -> Iterator[Server]:
-    """A server for a while, with settings of its own."""
     server = Server(**settings)
     try:
         server.start()

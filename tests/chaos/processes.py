@@ -179,7 +179,6 @@ class Replica:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Ends a process that was started here, also one that is stopped."""
     if process.poll() is None:
         process.kill()
     process.wait(PATIENCE)
@@ -203,7 +202,6 @@ def durable(place: Place, experiment: str) -> Counter[tuple[str, int, int]]:
 
 
 def kept(place: Place) -> int:
-    """How many results the database has, of all experiments."""
     query = "SELECT (SELECT count(*) FROM tidegate_runs) + (SELECT count(*) FROM tidegate_annotations)"
     return int(place.sql(query)[0][0])
 

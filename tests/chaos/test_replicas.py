@@ -68,13 +68,11 @@ def forget(scene: Scene, *lost: Replica) -> None:
 
 
 def under_way(scene: Scene, replica: Replica, name: str) -> int:
-    """How many functions of an experiment are under way at a replica."""
     notes = [note for note in scene.noted() if note.pid == replica.process.pid and note.experiment == name]
     return sum({"begin": 1, "end": -1}.get(note.what, 0) for note in notes)
 
 
 def held(scene: Scene, replica: Replica, name: str) -> int:
-    """How many functions of an experiment have come to the gate at a replica."""
     return sum(
         note.pid == replica.process.pid and note.experiment == name and note.what == "held" for note in scene.noted()
     )

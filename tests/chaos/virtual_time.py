@@ -104,8 +104,6 @@ def begun(begin: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test in a virtual loop of its own."""
-
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -84,7 +84,6 @@ def pacer() -> Pacer:
 
 
 def send(pacer: Pacer, *instants: float) -> list[int]:
-    """Sends at these instants; returns the marks."""
     marks = []
     for at in instants:
         marks.append(pacer.mark)

@@ -26,7 +26,6 @@ MESSAGES = [{"role": "user", "content": "How high is the tide?"}]
 
 
 def http_of(kind: str) -> ModuleType:
-    """The HTTP library under the SDK of `kind`."""
     return http if "openai" in kind else anthropic_http
 
 
@@ -87,7 +86,6 @@ def failures(results: list[Any]) -> list[BaseException]:
 
 
 def only(registry: tidegate.RateLimitRegistry) -> Any:
-    """The snapshot of the one key that the registry knows."""
     (key,) = registry.snapshot().keys.values()
     return key
 

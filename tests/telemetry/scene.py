@@ -45,7 +45,6 @@ class Providers:
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
 
     def noted(self, name: str) -> list[str]:
-        """The names of the events on the one span of that name."""
         (span,) = self.spans(name)
         return [event.name for event in span.events]
 

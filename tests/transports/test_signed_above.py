@@ -94,7 +94,6 @@ def signed(url: str, credentials: Any = None) -> dict[str, str]:
 
 
 def posted(stack: str, registry: tidegate.RateLimitRegistry, url: str, headers: dict[str, str]) -> int:
-    """The status that a wrapped client of a stack gets."""
     if stack == "requests":
         with requests.Session() as session:
             session.trust_env = False
