@@ -30,8 +30,7 @@ def ceiling(failures: int, base: float, cap: float) -> float:
 
 
 GRACE_ROUND_TRIPS = 3.0
-"""Refusal round trips after which a single attempt that is not refused counts as admitted. Chosen: `refused_within`
-learns a mean, which single refusals exceed."""
+"""Refusal round trips after which a single attempt counts as admitted: single refusals exceed the mean."""
 
 GRACE_FIRST = 0.25
 """Seconds of that time before the first refusal was measured. Chosen: within `GRACE_BOUNDS`."""
@@ -51,12 +50,10 @@ WAVE = 8
 
 
 FADES = 0.9
-"""Share that is left of each attempt's weight after each refusal. Chosen: ten refusals tell a share of a few per
-cent."""
+"""Share of each attempt's weight that is left after a refusal. Chosen: ten refusals show a few per cent."""
 
 OCCASIONAL = 0.2
-"""Share of refused attempts up to which a refusal does not pause the key. Chosen: one refused attempt a five costs as
-much as a short pause does."""
+"""Share of refused attempts up to which a refusal does not pause the key: then it costs less than a pause."""
 
 
 class RefusedShare:

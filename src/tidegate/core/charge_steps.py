@@ -142,7 +142,6 @@ class ChargeSteps:
         self._ended = tuple([total + each for total, each in zip(self._ended, by_rule, strict=True)])
 
     def refund(self, number: int) -> None:
-        """Take back the charge of a call that was refused."""
         place = number - self._first
         if place >= 0:
             call = self._calls[place]

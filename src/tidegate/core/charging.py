@@ -40,8 +40,7 @@ CLEARLY = 1 / 3
 """Error of a rule, as a share of that of the rule in force, at which it takes over."""
 
 CONFIRMATIONS = 2
-"""Spans in a row that a better rule needs; one where the rule in force errs by half. A span may hold the calls of
-another client."""
+"""Spans in a row that a better rule needs (one at half the error): another client may have called in one."""
 
 SETTLED = 8
 """Spans after which the rule in force is no longer in doubt, unless it errs by more than `CLOSE` again."""
@@ -168,7 +167,6 @@ class ChargingModel:
 
     @property
     def evidence(self) -> ChargingEvidence:
-        """Return the rule in force and its evidence."""
         rules = RULES[self.unit]
         refuted = tuple(rules[each] for each in self.refuted)
         words = self.input.words if self.input is not None else ""

@@ -51,9 +51,8 @@ TRANSITIONS: dict[tuple[BreakerState, BreakerEvent], BreakerState] = {
 }
 
 GROWTH = 1.05
-"""Factor on the cooldown after each failed probe. Chosen: the mean cooldown is then the first one and a twentieth of
-the outage so far, and 12 seconds of outage meet 20 requests at most (the openai and anthropic SDKs double the delay; a
-probe is cheap)."""
+"""Factor on the cooldown after each failed probe. Chosen: 12 s of outage meet 20 requests at most, and later the
+cooldown is a twentieth of the outage."""
 
 MIN_SILENCE_SECONDS = GRACE_BOUNDS[0]
 """Least seconds after which a silent probe counts as answered. A look later than this may have left the answer

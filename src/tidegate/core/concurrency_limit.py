@@ -66,7 +66,6 @@ class LatencyLevel:
         self.count = self.seconds = self.squares = self.flying = 0.0
 
     def add(self, flying: int, seconds: float) -> None:
-        """Add one answer."""
         if self.count >= MEMORY:
             self.count /= 2.0
             self.seconds /= 2.0
@@ -186,8 +185,7 @@ MAX_TRIAL_SECONDS = 16.0
 """Most seconds of that wait, and its seconds after a refused test that confirms the ceiling."""
 
 TRIALS = 4
-"""Admitted tests in a row after which a ceiling is raised. A single one may have used a slot that was just free (its
-answer still in flight)."""
+"""Admitted tests in a row after which a ceiling is raised: a single one may have used a slot just freed."""
 
 
 class ConcurrencyLimit:
@@ -405,8 +403,7 @@ class ConcurrencyLimit:
 
 
 FIRST_BOUND = 1000
-"""Calls in flight of one key at first, without a configured bound. Precedent: openai and anthropic,
-max_connections=1000."""
+"""Calls in flight of one key at first, without a configured bound (openai, anthropic: max_connections=1000)."""
 
 MAX_BOUND = 100_000
 """Calls in flight of one key at most, without a configured bound. Chosen: no machine carries more connections."""

@@ -23,12 +23,10 @@ CHARS_BOUNDS = (0.5, 16.0)
 """Bounds of the learned characters per token. Chosen: a factor of four or more on either side of English prose."""
 
 OUTPUT_PRIOR = 256.0
-"""Tokens expected of an answer until the key's own answers are known. Chosen: between a classifier's 16 tokens and a
-writer's 4000."""
+"""Tokens expected of a first answer. Chosen: between a classifier's 16 tokens and a writer's 4000."""
 
 MEMORY = 0.9
-"""Weight of the past in the running means of answers. Chosen: about the last ten answers (curator keeps the last
-fifty)."""
+"""Weight of the past in the running means of answers: the last ten (curator keeps the last fifty)."""
 
 LINE_MEMORY = 0.95
 """Weight of the past in the line. Chosen: about the last twenty answers; a line needs more of them than a mean."""
@@ -93,7 +91,6 @@ class CostEstimator:
         }
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begin with the values of an earlier run instead of the priors."""
         low, high = CHARS_BOUNDS
         self.chars_per_token = min(high, max(low, plain.get("chars_per_token", CHARS_PER_TOKEN)))
         self.fixed_tokens = min(MAX_SAVED_TOKENS, max(0.0, plain.get("fixed_tokens", 0.0)))

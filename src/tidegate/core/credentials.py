@@ -20,8 +20,7 @@ DIGEST = "~"
 """Start of a path segment that replaces a credential; the digest follows, where there is one."""
 
 TEST_CHARACTERS = 256
-"""Characters of a value that are tested; the removal continues to the end of the value. Chosen: keys have 20 to 250 (as
-`redaction.MAX_PIECED_CHARACTERS`)."""
+"""Characters of a value that are tested; all of it is removed. Chosen: keys have 20 to 250."""
 
 URL_CHARACTERS = 2048
 """Characters of an address that are read as one; the rest is treated as any other text. Chosen: as long as the longest
@@ -134,8 +133,7 @@ _IDENTIFIER = re.compile(
 """Prefixes of the identifiers that providers issue, and ask for in support."""
 
 GIT_DIGITS = 40
-"""Hexadecimal digits of git's object names, which stay in a text; shorter ones (MD5, trace ids) are not long runs.
-Source: SHA-1, 160 bits."""
+"""Hexadecimal digits of git's object names (SHA-1), which stay; shorter runs (MD5, trace ids) are not long."""
 
 BASE64_CHANGES = 0.45
 """Share of neighbours of different kinds from which a run with separators is random. Chosen: random base64 has 0.65

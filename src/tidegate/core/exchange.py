@@ -320,7 +320,6 @@ class _Exchange:
         return call.recalled or call.replay is not None or call.opens_at is not None
 
     def wait(self) -> WaitUntil:
-        """Return the step that waits until the queue must be looked at again."""
         self.gate = self.call.gate or "queue"
         return WaitUntil(self.call.until, self.call.get_waker())
 
@@ -343,7 +342,6 @@ class _Exchange:
         return resume.now
 
     def settle(self, now: float) -> RetryTime:
-        """Release the permit with the attempt's outcome; decide whether and when another attempt follows."""
         permit, attempt, call = self.permit, self.attempt, self.call
         assert permit is not None, "an attempt holds its permit"
         assert attempt is not None, "a Send is resumed with what became of it"
@@ -454,7 +452,6 @@ class _Exchange:
         return ExchangeResult(Ending.GIVEN_UP, self.attempt, self.waited)
 
     def expired_result(self, now: float) -> ExchangeResult:
-        """Return the result where the call leaves the queue without a permit."""
         attempt, gate, self.is_over = self.attempt, self.call.gate, True
         self.call.count_given_up(attempt.outcome if attempt is not None else None)
         self.call.emit(events.QueueDeadline, now - self.started_at, gate, now - self.queued_at)

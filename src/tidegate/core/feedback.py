@@ -273,8 +273,7 @@ CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.OUTAGE}
 """Causes whose refusals may come at random, whatever the client does."""
 
 ABSURD_HINT = 86_400.0
-"""Seconds: a capacity refusal that asks for this wait or more is not believed. Source: TinyLLM#17, 86400 s for a
-per-minute limit."""
+"""Seconds of a wait that no capacity refusal is believed to ask for (TinyLLM#17: 86400 s for a minute's limit)."""
 
 
 def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:

@@ -187,7 +187,6 @@ class CautiousRamp:
         self.seconds = seconds
 
     def left(self, now: float) -> float:
-        """Units that may go out at `now`."""
         if self._left > 0.0:
             return self._left
         return min(self._most, 2.0 * self._size) if now >= self._at + self.seconds else 0.0
@@ -598,7 +597,6 @@ class FixedWindowMirror(QuotaMirror):
             self._turn_continuous()
 
     def _begin(self, low: float, high: float) -> None:
-        """Begin a window whose boundary lies in this interval."""
         self._trials, self._tried_at, self._silent = 0, None, None
         self._moved = 0
         short = False

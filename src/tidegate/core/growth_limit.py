@@ -184,7 +184,6 @@ class GrowthLimit:
         return True
 
     def sent(self, now: float, number: int) -> None:
-        """Take in that a call goes out; calls have ascending numbers."""
         sends, tried = self._sends, self._tried
         sends.append((now, number))
         self._left -= 1
@@ -242,7 +241,6 @@ class GrowthLimit:
         return now + period + self._delay
 
     def refused(self, number: int, sent_at: float, now: float, grace: float) -> None:
-        """Take in the refusal of a call."""
         sends = self._sends
         place = next((place for place in range(len(sends) - 1, -1, -1) if sends[place][1] == number), -1)
         if place < 0:

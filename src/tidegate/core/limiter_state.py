@@ -146,7 +146,6 @@ class KeyCounts:
         self.attempts += 1
 
     def note_answered(self, latency: float) -> None:
-        """Count an attempt that was answered after `latency` seconds."""
         self.latencies.append(latency)
         self.answered += 1
 
@@ -198,8 +197,7 @@ BUSY = 0.5
 loop that starts two thousand calls is busy for that long and reads no refusal."""
 
 OVERCOMMIT_WAIT_UNKNOWN = 1.0
-"""Seconds before a refused slot of a stalled event loop is tried again, while the latency is unknown. Chosen: between
-the latencies of small and large models."""
+"""Seconds before a refused slot of a stalled loop is tried again, while the latency is unknown."""
 
 OVERCOMMIT_WAIT_MAX = 60.0
 """Most seconds of the same wait. Chosen: a latency of many minutes would hold a blocking call for as long."""

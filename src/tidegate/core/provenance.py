@@ -126,7 +126,6 @@ class QuotaProvenance(Provenance):
             self.window = Source.ANSWERS
 
     def note_window(self, window: float, sent_at: float, now: float) -> None:
-        """Record the present window, after the answer to a request sent at `sent_at`."""
         if window == self.reported_window:
             return
         if self.window is not Source.HEADERS:
@@ -142,7 +141,6 @@ class QuotaProvenance(Provenance):
         self.reported_window = window
 
     def learnt_window(self, of: str, now: float, holds_for: float) -> LearnedValue:
-        """Return the present state of the window."""
         count = 0 if self.window is Source.DEFAULT else self.count
         return LearnedValue(of, self.window if self.count else self.origin, count, now - self.at, holds_for)
 

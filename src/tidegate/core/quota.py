@@ -74,8 +74,7 @@ def mirror_of(reading: QuotaReading, now: float, default_window: float) -> Quota
 
 
 SENT_TOGETHER = 0.01
-"""Seconds within which an answer may have found calls sent after its own. Measured: 0.03 s and more, and none at all,
-are worse (rolling-window)."""
+"""Seconds in which an answer may have found later calls. Measured (rolling-window): 0.03 and 0 are worse."""
 
 
 def turned_into(

@@ -19,7 +19,6 @@ class RecentRate:
         self._began = 0.0
 
     def note(self, done: int, now: float) -> None:
-        """Note the number of results at `now` (monotonic seconds)."""
         if not self._looks:
             self._began = now
         self._looks.append((now, done))

@@ -24,7 +24,6 @@ class RefillCheck:
         self._level = self._at = 0.0
 
     def charged(self, amount: float, rate: float, limit: float, now: float) -> None:
-        """Count a charge, at `rate` units a second."""
         self._level = min(limit, self._level + rate * (now - self._at)) - amount
         self._at = now
 

@@ -247,7 +247,6 @@ class RefusalCause:
             each.in_flight -= 1
 
     def refused(self, order: int, sent_at: float, now: float) -> None:
-        """Record the refusal of what was sent at `sent_at`."""
         self._round_trip = min(self._round_trip, now - sent_at)
         self._fitted_at = -INFINITY
         for attempt in reversed(self._attempts):

@@ -18,8 +18,7 @@ from tidegate.core.backoff import GRACE_BOUNDS, GRACE_FIRST, GRACE_ROUND_TRIPS
 from tidegate.core.values import Cause, Kind, Outcome
 
 REST_SECONDS = 1.0
-"""Seconds after a rejection for which a caller with another choice, such as a fallback, takes the other. Chosen: one a
-second costs little."""
+"""Seconds after a rejection in which a caller with a fallback takes it. Chosen: one call a second costs little."""
 
 GROWTH = 2
 """Calls that may be in flight for each rejection in a row. Source: slow start doubles in the same way."""

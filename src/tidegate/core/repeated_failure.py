@@ -23,8 +23,7 @@ CHANCE_MOST = 1e-7
 """Greatest probability of these failures by chance: at 10 % of random refusals, one call in ten million."""
 
 OWN_SECONDS = 20.0
-"""Seconds of refusals before a call is given back as their cause. Derived: an error shows at most 30 s later than
-without tidegate."""
+"""Seconds of refusals before a call is given back as their cause: an error comes 30 s late at most."""
 
 LARGER_FACTOR = 2.0
 """Cost, as a multiple of the last answered call's, above which a call may wait for room that the other did not need.
@@ -95,7 +94,6 @@ class RepeatedFailure:
         self.tries += 1
 
     def paced_until(self, now: float) -> float:
-        """Return the instant at which the pace admits the next call."""
         pacer = self._state.pacer
         return pacer.spacing.opens_at(now) if pacer.active else now
 

@@ -93,7 +93,6 @@ def export_quotas(quotas: QuotaSet, now: float) -> tuple[SavedQuota, ...]:
 
 
 def seed(admission: AdmissionController, learned: SavedKey, age: float, now: float) -> None:
-    """Load the state that an earlier run had learned `age` seconds ago into a new key."""
     seed_quotas(admission.quotas, learned.quotas, age, now)
     for name, learner in learners(admission).items():
         plain = {what: number for what, number in learned.gates.get(name, {}).items() if isfinite(number)}

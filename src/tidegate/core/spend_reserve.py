@@ -17,8 +17,7 @@ RECENT = 64
 """Jobs of a stage whose costs are remembered. Chosen: the standard deviation of 64 costs is right within a tenth."""
 
 DEVIATIONS = 2.0
-"""Standard deviations above the mean that a job reserves. Measured (`tests/runner/test_budget.py`): with 2, no run
-exceeds its budget by 5 % and by a row."""
+"""Standard deviations above the mean that a job reserves. Measured: no run exceeds its budget by 5 % and a row."""
 
 
 def budget_amount(name: str, tokens: TokenTotals) -> float:
@@ -38,7 +37,6 @@ class RecentCosts:
             self.add(cost)
 
     def add(self, cost: float) -> None:
-        """Add the cost of one job."""
         self.count += 1
         self._costs.append(cost)
         number = len(self._costs)

@@ -34,8 +34,7 @@ from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 
 ESTIMATE_RATIO = 2.0
-"""Most times that the charge of a call exceeds its estimate. Chosen: an estimate by characters may be half of the
-charge."""
+"""Most times that a charge exceeds its estimate. Chosen: one by characters may be half of the charge."""
 
 LONGER = 2.0
 """Times the seconds in which a bucket refills a call: a refusal that states a longer wait is from no bucket."""

@@ -24,22 +24,19 @@ from tidegate.core.unseen_demand import UnseenDemand
 from tidegate.core.values import INFINITY, Cost
 
 LOOK_AGAIN = 0.010
-"""Seconds after which a head looks again that waits for an answer of another member. Measured: ten milliseconds cost no
-time in the laboratory's rows."""
+"""Seconds after which a head looks again for an answer of another member. Measured: they cost no time (bench.lab)."""
 
 LOOK_LATER = 0.050
 """Most seconds until a head looks again where an event of another member may open its gate early."""
 
 LOOK_RARELY = 1.0
-"""Seconds after which a head looks again that waits for a quota whose window is known. Chosen: a look takes some 50
-us."""
+"""Seconds after which a head looks again at a quota of a known window. Chosen: a look takes some 50 us."""
 
 PATIENCE = 3.0 * LOOK_AGAIN
 """Seconds for which a slot is kept for the head of another member. Derived: three of its looks."""
 
 KEPT_AGAIN = 0.25
-"""Seconds after which a slot is kept again for a head that did not take it; each later time after twice as long.
-Chosen: five of its slower looks."""
+"""Seconds after which a slot is kept again for a head that did not take it, doubled each time."""
 
 PACE_TURN = 0.5
 """Intervals of the pace for which a head lets each earlier head go first: at 0 all members send at one instant."""

@@ -30,8 +30,7 @@ ALL = "*"
 """Stands for every quota in `SharedNames`."""
 
 SOON = 1e-6
-"""Seconds after which a call looks again that may go once a call of another model has gone. Chosen: not now, and before
-anything else."""
+"""Seconds after which a call looks again that follows another model's call. Chosen: before anything else."""
 
 
 class SharedNames(NamedTuple):
@@ -160,7 +159,6 @@ class TwoLevelQuotas:
         return shared if shared[0] > own[0] else own
 
     def seed(self, reading: QuotaReading, said: Refill, now: float) -> None:
-        """Begin with a quota of an earlier run, on the level that it has now."""
         level = self.account.quotas if self._shares(reading) else self.own
         level.seed(reading, said, now)
 
@@ -200,7 +198,6 @@ class TwoLevelQuotas:
     def observe(
         self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
     ) -> tuple[list[QuotaMirror], tuple[float, str] | None]:
-        """Take in the readings of one response; return new mirrors, and the scarcest quota that nothing paces."""
         levels: tuple[list[QuotaReading], list[QuotaReading]] = [], []
         for reading in readings:
             levels[self._shares(reading)].append(reading)
@@ -339,7 +336,6 @@ class ModelController(AdmissionController):
         return account.pause if shared else self.pause
 
     def waiting_with(self, quota: str) -> int:
-        """Return the number of calls at other models that wait for a quota."""
         if quota not in self.account.quotas.provenance:
             return 0
         return self.account.earlier.waiting_elsewhere(self)

@@ -58,7 +58,6 @@ class OutageClock:
         self.last: Outcome | None = None
 
     def refused(self, outcome: Outcome, now: float) -> None:
-        """Record a refusal, or a failure while the breaker is not closed."""
         self.last = outcome
         self.running = True
         if self._since is None:
@@ -73,7 +72,6 @@ class OutageClock:
         self._down = None
 
     def answered(self) -> None:
-        """End the stretch: a call was answered."""
         self.running = False
         self._since = None
 

@@ -15,15 +15,13 @@ from collections import deque
 from tidegate.core.values import INFINITY
 
 SECONDS = 1.0
-"""Time constant of the rate of the others, and of the longest delay. Chosen: twenty of the longest intervals between
-two exchanges."""
+"""Time constant of the others' rate, and of the longest delay: twenty of the longest intervals between exchanges."""
 
 LEAST = 0.5
 """Calls below which nothing is left free. Derived: half a call rounds to none."""
 
 LONGEST = 0.25
-"""Seconds that an admission is assumed to be late at most. Source: the time limit of an exchange, after which a server
-is away."""
+"""Most seconds of an admission's delay: the time limit of an exchange, after which a server is away."""
 
 
 class UnseenDemand:

@@ -64,8 +64,7 @@ def failure_text(outcome: Outcome) -> str:
 
 
 NEVER = 20
-"""Refusals without any answer from which on texts say so. Chosen: a full bucket answers before, and a start beside
-other clients is refused less."""
+"""Refusals without any answer from which on texts say so. Chosen: a full bucket answers before."""
 
 
 def never_answered(answered: int, refused: int) -> str:
