@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 
 _TAIL = 1 << 14
-"""Bytes at the end of an answer in which the reason is searched. Chosen: equal to the part in which its usage is
-searched."""
+"""Bytes at the end of an answer in which the reason is searched, as its usage is."""
 
 _REASON = re.compile(
     rb'"(?:finish_reason|stop_reason|finishReason|stopReason)"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([A-Za-z_]{1,64})"'

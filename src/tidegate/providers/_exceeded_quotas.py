@@ -15,8 +15,7 @@ from tidegate.providers._message import NUMBER, WINDOW, amount_of, window_of
 from tidegate.providers._values import window_name
 
 _MAX_DETAILS = 32
-"""Parts of an error's `details`, and violations in them, that are read. Chosen: captures have at most three of
-either."""
+"""Parts of an error's `details`, and violations in them, that are read. Chosen: captures have at most three."""
 
 _MAX_TEXT = 256
 """Characters of a text in `details` above which it is ignored. Chosen: longer than any quotaId or duration."""

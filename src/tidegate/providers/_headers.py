@@ -51,8 +51,7 @@ such as `requests`."""
 _PART = re.compile(r'"(?:[^"\\]|\\.){0,256}"|[^",;]|[,;]|"')
 
 _MAX_NAMES = 512
-"""Names of headers that are kept for one provider, as they were sent. Chosen: a table has 20 to 120 names, an answer
-about as many."""
+"""Header names that are kept for one provider. Chosen: a table has 20 to 120, an answer about as many."""
 
 UNNAMED = "ratelimit"
 """Name of a quota that neither a policy nor a window names."""

@@ -21,15 +21,13 @@ from tidegate.providers._foreign_phrases import in_english
 from tidegate.providers._quoted_refusal import announced, is_of_the_request, quoted_objects
 
 _MAX_BODY = 1 << 18
-"""Bytes of a refusal's body above which it is not parsed. Chosen: the longest capture has 2,300 (as
-`_answer.MAX_BODY_BYTES`)."""
+"""Most bytes of a refusal's body that is parsed. Chosen: the longest capture has 2,300."""
 
 _MAX_TEXT = 4096
 """Characters of a message that are compared with the rows of a table. Chosen: longer than any captured refusal."""
 
 _MAX_PAGE = 1 << 14
-"""Bytes of a page of HTML or XML that are read. Chosen: pages of proxies state the reason within the first few
-kilobytes, after their styles."""
+"""Bytes of a page of HTML or XML that are read. Chosen: proxies state the reason right after their styles."""
 
 _MAX_CODE = 128
 """Characters of an error code above which it is ignored. Chosen: codes are one word or a few joined ones."""

@@ -18,8 +18,7 @@ _MAX_BODY = 1 << 25
 
 _MAX_TOKENS = 1 << 31
 
-"""Output tokens of a request's own bound above which it is ignored. Chosen: above the largest signed integer of 32
-bits."""
+"""Greatest bound on output tokens that is believed. Chosen: above the largest signed integer of 32 bits."""
 
 _MAX_CHOICES = 1024
 
@@ -109,8 +108,7 @@ _PART_MODEL = re.compile(rb'name="model"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n([
 _PART_STREAM = re.compile(rb'name="stream"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n(?:true|True|1)\r?\n')
 
 _EDGE = 4096
-"""Bytes read at each end of a body that is not parsed. Chosen: fields of a form are short, and stand before or after
-the file."""
+"""Bytes read at each end of a body that is not parsed: the short fields of a form are there."""
 
 
 def read_inquiry(provider: Provider, path: str, body: bytes | None) -> RequestFacts:

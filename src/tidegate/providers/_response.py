@@ -43,8 +43,7 @@ INVALID_STATUS = 400
 """HTTP status of an invalid request. A wait that only its message names may be an echo of the caller's text."""
 
 _MAX_EVENT = 1 << 18
-"""Bytes of an event above which it is not parsed. Chosen: equal to `_refusal._MAX_BODY`, as the event holds the same
-error."""
+"""Most bytes of an event that is parsed: it holds the same error as `_refusal._MAX_BODY`."""
 
 _THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOTALL)
 """A header of Amazon's event stream: a name, type 7 (text), its length in two bytes, the text."""

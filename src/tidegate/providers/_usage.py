@@ -43,8 +43,7 @@ Source: the types of openai 3.54, anthropic 2.12 (`service_tier` and `speed` of 
 (`TrafficType`), and console.groq.com/docs/service-tiers, read on 2026-11-25."""
 
 _MAX_TRIES = 4
-"""Occurrences of a usage name that are tried, from the last one backwards. Chosen: the real object is nearly always the
-last one."""
+"""Occurrences of a usage name that are tried, from the last one backwards, which is nearly always right."""
 
 
 def usage_of(provider: Provider, body: bytes) -> Usage | None:

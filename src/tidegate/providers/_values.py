@@ -24,8 +24,7 @@ MAX_SECONDS = 100 * 365.25 * 86400
 
 _MAX_VALUE = 64
 
-"""Bytes of a header's value above which it is ignored. Chosen: longer than every known form of a number, a duration or
-a date."""
+"""Most bytes of a header's value. Chosen: longer than every known number, duration or date."""
 
 _EPOCH_SECONDS = 1e9
 """Number from which an integer is an instant in seconds since 1970. Derived from the year 2001, and from durations,
