@@ -43,8 +43,7 @@ from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import StreamWatch
 
 PAUSE_BYTES = 1 << 16
-"""Least bytes in a reader above which the network pauses; a line may be twice as long. Source: aiohttp 3.10
-`ClientSession`."""
+"""Least bytes in a reader above which the network pauses, twice that in a line (aiohttp 3.10 `ClientSession`)."""
 
 _watches: dict[int, StreamWatch] = {}
 
@@ -340,7 +339,6 @@ class AiohttpModule:
         return call.checked() if call.check else adrive(call)
 
     def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any, status: int) -> Any:
-        """Return a refusal as `session` would have received it."""
         raw = json.dumps(body).encode()
         sent = _proxy(session._prepare_headers(options.get("headers")))
         facts = {
@@ -427,7 +425,6 @@ TRANSPORT = Clients(("aiohttp",), ("ClientSession",), put)
 
 
 def _proxy(pairs: Any) -> Any:
-    """Return headers as aiohttp's requests and responses hold them."""
     multidict = sys.modules["multidict"]
     return multidict.CIMultiDictProxy(multidict.CIMultiDict(pairs))
 

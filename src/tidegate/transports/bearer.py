@@ -25,12 +25,10 @@ from tidegate.transports.patches import Patches
 from tidegate.transports.principals import EXPIRES_SOON, expiry
 
 LOOK_AFTER = 1.0
-"""Seconds from the start of a call after which its token is looked at. Chosen: no source gives tokens that end within
-seconds."""
+"""Seconds of a call after which its token is looked at: no source gives tokens that end within seconds."""
 
 STALE_AFTER = 30.0
-"""Seconds from the start of a call after which its token is asked for again, whatever it states. Chosen: a source that
-keeps its token answers at once."""
+"""Seconds of a call after which its token is asked for again: a source that keeps its token answers at once."""
 
 MAX_NOTED = 1024
 """Tokens whose clients are kept. Chosen: far above the identities of one program."""

@@ -110,7 +110,6 @@ class BotocoreCall(HttpCall):
 
     @property
     def context(self) -> dict[str, Any]:
-        """Return the context that botocore keeps through all attempts of a call."""
         context: dict[str, Any] = self.args[2]
         return context
 

@@ -211,23 +211,20 @@ BAD_REQUEST = 400
 UNAUTHORIZED = 401
 
 MAX_PLACES = 1024
-"""Places in queues that are kept for calls that an SDK repeats with a new token. Chosen: above the calls whose tokens
-end at one time."""
+"""Places in queues that are kept for calls repeated with a new token: above those whose tokens end at once."""
 
 NO_PRICE = "price"
 """Gate of an exchange that sent nothing because the price of its model is unknown."""
 
 MAX_RETRY_AFTER_SECONDS = 31_536_000.0
-"""Upper bound of a `retry-after` that tidegate writes, in seconds. Derived from the upper bound of `Settings.max_wait`:
-a year."""
+"""Most seconds of a `retry-after` that tidegate writes: a year, as of `Settings.max_wait`."""
 
 USAGE_ALWAYS = 64
 """First attempts of a key whose usage is always learned. Chosen: it trains an estimate that a dozen answers settle."""
 
 
 USAGE_EVERY = 32
-"""After `USAGE_ALWAYS` attempts, the usage of one in `USAGE_EVERY` is learned. Chosen: a changed workload is learned
-within some hundred answers (`core.cost_estimator.MEMORY`)."""
+"""Later attempts of which one trains the estimate: a changed workload is learned in some hundred answers."""
 
 UNREAL = Outcome(Kind.ABANDONED, row="no network")
 """Outcome of a mock's refusal or failure. It comes from no provider, so there is no limit to wait for."""

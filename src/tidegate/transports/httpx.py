@@ -45,15 +45,13 @@ SENDING = ("handle_request", "handle_async_request")
 """The sending methods of the two transports, and of httpcore's pools. Mocks of the whole library replace them."""
 
 PIECE = 1 << 9
-"""Bytes of a good answer that are decompressed at a time. Chosen: half a kilobyte of gzip stands for half a megabyte at
-most."""
+"""Bytes of a good answer decompressed at a time: half a kilobyte of gzip is half a megabyte at most."""
 
 MAX_WRAPPERS = 3
 """Number of transports that may wrap the one that sends, at most. Chosen: pydantic-ai and hishel have one each."""
 
 MAX_CACHED_PATHS = 4096
-"""Number of cached (host, path) pairs in `_known_paths`; at this number all are forgotten. Chosen: far above the paths
-of one program."""
+"""Cached (host, path) pairs in `_known_paths`, then forgotten at once. Chosen: far above one program's."""
 
 _stacks: dict[type, HttpxModule] = {}
 _known_paths: dict[tuple[Any, ...], bool] = {}

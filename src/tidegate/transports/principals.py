@@ -28,8 +28,7 @@ from typing import Any
 from tidegate.core.values import INFINITY
 
 MAX_OBJECTS = 1024
-"""Number of known objects above which one whose end cannot be observed is forgotten. Chosen: far above the clients of
-one program."""
+"""Known objects above which one without an observable end is forgotten. Chosen: far above one program's."""
 
 VOLATILE = frozenset(
     [

@@ -209,7 +209,6 @@ def _pairs(headers: Any) -> list[tuple[bytes, bytes]]:
 
 
 def _is_own(method: Any) -> bool:
-    """Return whether a method, below its wrappers, is of requests itself."""
     module: str = inspect.unwrap(method).__module__
     return module.partition(".")[0] == "requests"
 

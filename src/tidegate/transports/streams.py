@@ -24,8 +24,7 @@ from tidegate.transports import bodies
 from tidegate.transports.call import HttpCall
 
 KEPT_BYTES = 4096
-"""Bytes kept of a stream's beginning and of its end. Chosen: usage is in the first or last events, a failure in the
-last."""
+"""Bytes kept of a stream's beginning (usage) and of its end (usage, failures)."""
 
 MAX_SEEN_BYTES = 2 * KEPT_BYTES
 """Bytes at which a stream's bytes are trimmed to its beginning and its end. Derived from `KEPT_BYTES`: both fit."""
