@@ -250,7 +250,6 @@ class Accounts:
         return tuple(limiter.level(now) for limiter, told in zip(limiters, scenario.announced, strict=True) if told)
 
     def end(self, admission: AdmittedCall, how: str, produced: int) -> None:
-        """End a call as `answered`, `broken` or `abandoned`, with `produced` output tokens."""
         with self._lock:
             now = self.now
             admission.account.gate.finish(admission.ticket, produced, now)
@@ -260,7 +259,6 @@ class Accounts:
                 self._held.append(now - admission.at)
 
     def levels(self, key: str) -> tuple[Level, ...]:
-        """Return the present state of the limiters of `key`, without outages; empty for an unused key."""
         with self._lock:
             account = self._accounts.get(key)
             return account.gate.levels(self.now)[len(self.scenario.outages) :] if account is not None else ()

@@ -16,12 +16,10 @@ from http import HTTPStatus
 from typing import cast
 
 MAX_HEAD = 64 * 1024
-"""Maximum bytes of a request's head; a larger one gets a 431. Chosen: above the heads that SDKs send with long
-credentials."""
+"""Most bytes of a request's head (else 431). Chosen: above the heads that SDKs send with long credentials."""
 
 MAX_BODY = 64 * 1024 * 1024
-"""Maximum bytes of a request's body; a larger one gets a 413. Chosen: above `providers._request._MAX_BODY`, so bodies
-that are not parsed can be tested."""
+"""Most bytes of a request's body (else 413). Chosen: above `providers._request._MAX_BODY`, to test that bound."""
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
 

@@ -14,8 +14,7 @@ Body = Mapping[str, Any]
 EVENTS = "text/event-stream; charset=utf-8"
 
 CHARS_PER_TOKEN = 4
-"""Characters of English in a token; a scenario may count otherwise. Chosen: the prior of `core.cost_estimator`, so that
-first estimates are near."""
+"""Characters of English in a token: the prior of `core.cost_estimator`, so that first estimates are near."""
 
 _PIECE = re.compile(r"\s*\S+\s*?")
 

@@ -131,6 +131,5 @@ ENDPOINTS: dict[str, SimulatedEndpoint] = {
 
 
 def endpoint_of(path: str) -> tuple[SimulatedEndpoint | None, str]:
-    """Return the endpoint and the model, or inference profile, that a path under `PREFIX` names."""
     model, _, action = path.removeprefix(PREFIX).rpartition("/")
     return ENDPOINTS.get(action), unquote(model)

@@ -92,7 +92,6 @@ def _embedded(body: Body) -> list[str]:
 
 
 def whole_embeddings(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a vector, or one for each request; the same text has the same vector."""
     rows = []
     for text in _embedded(body):
         generator = random.Random(text)
