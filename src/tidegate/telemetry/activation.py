@@ -112,7 +112,6 @@ class Telemetry:
 
 
 def _operations(registry: KeyTable | None) -> Callable[[Key], str]:
-    """Return the function that reads the operation of a key; it keeps no registry alive."""
     operations = registry.operations if registry is not None else {}
     return lambda key: operations.get(key, "")
 
@@ -128,7 +127,6 @@ def begin(
 
 
 def end(registry: KeyTable) -> None:
-    """Stop reporting a registry, also where an SDK is imported later."""
     with _lock:
         _waiting_for_sdk.discard(registry)
         telemetry = _listening.pop(registry, None)
