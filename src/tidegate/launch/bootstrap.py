@@ -73,8 +73,7 @@ CLOCKS = frozenset(
         "workflows.workflow",
     }
 )
-"""Modules with timeouts in `tidegate.framework_timeouts.table`, repeated here: a process without calls never imports
-the table."""
+"""Modules with timeouts in `framework_timeouts.table`, repeated: a process without calls never imports it."""
 
 WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 """Every module whose import starts an installation."""
@@ -83,12 +82,10 @@ STATE_DIR = "TIDEGATE_STATE_DIR"
 """Same variable as in `tidegate.launch.environment`, repeated to avoid the import."""
 
 PATIENCE = 10.0
-"""Maximum seconds that a thread's import waits for another thread that is installing. Measured: an installation takes
-0.2 to 2 s."""
+"""Most seconds that an import waits for a thread that is installing. Measured: that takes 0.2 to 2 s."""
 
 LOOK_EVERY = 0.02
-"""Seconds between two checks whether that other thread waits for an import of this one. Chosen: each check is an idle
-wake-up."""
+"""Seconds between two checks whether that thread waits for an import of this one: each is an idle wake-up."""
 
 
 class InstallHook:

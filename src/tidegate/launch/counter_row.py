@@ -112,8 +112,7 @@ QUOTA_CELLS = 12
 """Doubles of 8 bytes for each quota. Chosen: none is spare."""
 
 QUOTAS = 4
-"""Quotas of one key that are kept; further ones are not. Chosen: providers announce requests, tokens, input tokens and
-output tokens."""
+"""Quotas of one key that are kept: requests, tokens, input tokens and output tokens."""
 
 CONTINUOUS = 0.0
 """Value of `back_at` for a quota that refills continuously and has no boundary."""
@@ -122,8 +121,7 @@ KEY_BYTES = 256
 """Bytes of a key's name, with a final zero; a longer name is cut. Chosen: provider, host, digest and model fit."""
 
 NAME_BYTES = 32
-"""Bytes of a quota's name, with a final zero; a longer name is cut. Chosen: longer than the names in the tables of
-`providers`."""
+"""Bytes of a quota's name, with a final zero; a longer one is cut. Chosen: longer than those in the tables."""
 
 CAUSE_BYTES = 192
 """Bytes of the text of the last failure, with a final zero; a longer text is cut. Chosen: the class of an error and the

@@ -67,7 +67,6 @@ def _sweep(parent: Path, now: float) -> None:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder that no process holds; raise BlockingIOError for another."""
     with _held(folder):
         shutil.rmtree(folder, ignore_errors=True)
 

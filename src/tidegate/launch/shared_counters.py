@@ -65,12 +65,10 @@ FAILURES = ".failures"
 """Suffix of the files with the failed calls of a process by reason."""
 
 QUOTAS_EVERY = 0.1
-"""Seconds after which a key's quotas are written again while more than half of each is left. Chosen: shorter than the
-refresh period of the status line."""
+"""Seconds after which a key's ample quotas are written again. Chosen: less than between two status lines."""
 
 OUTLOOK_EVERY = 0.5
-"""Seconds after which the forecast for the waiting calls is written again. Derived from the refresh period of the
-status line (`cli.command_run.LOOK_EVERY`)."""
+"""Seconds after which the forecast is written again: those of the status line (`cli.command_run.LOOK_EVERY`)."""
 
 
 NOTED_RISE = 1.25
@@ -78,8 +76,7 @@ NOTED_RISE = 1.25
 the limit with each answer, fills some lines of the list and not all."""
 
 NOTED_CUT = 0.9
-"""Factor below it from which on a cut is noted. Chosen: below the smallest cut that a refusal makes
-(`Settings.concurrency_cut`)."""
+"""Factor below it from which on a cut is noted: below the smallest cut (`Settings.concurrency_cut`)."""
 
 NOTED_LIMIT = 0.01
 """Least relative change of a quota's limit that is noted. Chosen: less than a pixel of the page's chart."""
@@ -88,8 +85,7 @@ NOTED_COOLDOWN = 1.0
 """Seconds by which a cooldown must grow to be noted again. Chosen: the refusals of one wave move its end by less."""
 
 EXPLAINS_FOR = 2.0
-"""Seconds for which a refusal is taken for the cause of a cut. Chosen: the cut is found with the next attempt that
-ends."""
+"""Seconds for which a refusal explains a cut. Chosen: the cut is found with the next ended attempt."""
 
 
 class CounterFile:

@@ -13,8 +13,7 @@ from pathlib import Path
 from tidegate.launch.shared_file import HEADER, UnreadableFile, packed, unpacked
 
 ROWS = 64
-"""Rows of one process's file, 16 kB; row 0 counts all texts that have no row. Chosen: a program calls few hosts, and
-its calls fail for few reasons."""
+"""Rows of one process's file, 16 kB; row 0 counts all other texts. Chosen: few hosts, few reasons of failures."""
 
 ROW = struct.Struct("=q248s")
 """Layout of a row: a count, and the text as UTF-8, padded with zeros. 248 bytes are kept. A DNS name has at most 253
@@ -30,7 +29,6 @@ class TextCounts:
         self.forked()
 
     def forked(self) -> None:
-        """Restart the counts at zero: the earlier ones are the parent's."""
         self._lock = threading.Lock()
         self._rows: dict[str, int] = {}
         self._memory: mmap.mmap | bytearray | None = None
