@@ -89,7 +89,6 @@ class ObservedHandoff(PermitHandoff):
         self._in_call = False
 
     def note_use(self, key: Key, cost: Cost) -> None:
-        """Record a key, and report the first one."""
         super().note_use(key, cost)
         if self.first is None:
             self.first = key
@@ -98,13 +97,11 @@ class ObservedHandoff(PermitHandoff):
             self._on_key_used(key, cost)
 
     def note_wait_started(self, call: object, now: float) -> None:
-        """Report that a call of the work waits in a queue."""
         super().note_wait_started(call, now)
         self._on_wait_changed()
         self._update_slot()
 
     def note_wait_ended(self, call: object, now: float) -> None:
-        """Report that a call of the work no longer waits."""
         was_waiting = self.is_waiting
         super().note_wait_ended(call, now)
         if was_waiting:

@@ -180,7 +180,6 @@ class FunctionLimit:
         return min(self.bound - self.in_flight, self.margin.allowed - self._at_work)
 
     def has_room(self) -> bool:
-        """Return whether another function may start; set `held_by`."""
         self.held_by = self._holds()
         return self.held_by is None
 

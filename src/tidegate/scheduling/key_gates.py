@@ -120,7 +120,6 @@ class KeyGates:
         self._gate(name).users += 1
 
     def remove_user(self, name: Key) -> None:
-        """Unregister a run that has ended."""
         gate = self._gates[name]
         gate.users -= 1
         if not gate.users and not gate.firm:
