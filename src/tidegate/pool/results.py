@@ -215,7 +215,6 @@ class Signal:
             self._future.set_result(None)
 
     async def wait(self) -> None:
-        """Wait for the next `set`."""
         self._future = self._loop.create_future()
         await self._future
 

@@ -162,7 +162,6 @@ class RowQueue:
         return found
 
     def take(self, row: PoolRow, gate: Hashable) -> None:
-        """Remove the row that `next` has returned."""
         if self.fresh and self.fresh[0] is row:
             self.fresh.popleft()
             return

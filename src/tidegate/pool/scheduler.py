@@ -31,8 +31,7 @@ from tidegate.scheduling.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureC
 from tidegate.scheduling.key_gates import KeyGates
 
 FIRST_CALL_SECONDS = 0.1
-"""Seconds for which the first row goes alone, unless it makes a call or ends before. Chosen: a function makes its first
-call within milliseconds."""
+"""Seconds for which the first row goes alone without a call. Chosen: a first call takes milliseconds."""
 
 SCOUT_SECONDS = 0.25
 """Seconds for which the first key stays closed before scouts go, while no row has ended; later it is a row's mean time.
@@ -42,8 +41,7 @@ MAX_KEYS = 16
 """Keys that are remembered for the permits of fresh rows. Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
 
 CANCEL_GRACE_SECONDS = 5.0
-"""Seconds that a cancelled coroutine may take to end before its slot is free. Precedent:
-`RunnerSettings.cancel_grace`."""
+"""Seconds that a cancelled coroutine may take to end (`RunnerSettings.cancel_grace`)."""
 
 MIN_CHECK_SECONDS = 0.05
 """Minimum seconds until the next check of the waiting rows. Chosen: it is small beside the latency of a call."""
@@ -133,7 +131,6 @@ class RowScheduler(RowFlow):
         self.wake()
 
     def on_job_done(self, job: RowExecution) -> None:
-        """Free the slot of a row, and give or repeat it."""
         self._in_flight.discard(job)
         if job.slot_lent:
             self._functions.lend(-1)
@@ -150,7 +147,6 @@ class RowScheduler(RowFlow):
     # Dispatch.
 
     def check(self) -> None:
-        """Start the rows that can start, and pull others."""
         self._check_scheduled = False
         if not self.closed and not self.expired:
             try:
@@ -457,7 +453,6 @@ class RowScheduler(RowFlow):
             self._fail(error)
 
     def _stop(self) -> None:
-        """Start nothing more, and cancel what is in flight; waits inside calls end at once."""
         for timer in (*self._timers.values(), *self._delayed.values()):
             timer.cancel()
         self._timers.clear()

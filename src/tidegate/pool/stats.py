@@ -124,7 +124,6 @@ class PoolMeter:
         self._executing_for += executed
 
     def note_end(self, row: PoolRow, ended: int) -> None:
-        """Count a row that has ended, the last of `ended` ones."""
         if row.verdict is NextStep.ANSWERED:
             self.answered += 1
         elif row.verdict in (NextStep.CAPACITY, NextStep.PARKED):
