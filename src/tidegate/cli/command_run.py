@@ -30,8 +30,7 @@ from tidegate.redaction import clean_arguments
 STDERR = 2
 
 LOOK_EVERY = 0.5
-"""Seconds between two updates of the status line. Chosen: equal to `launch.shared_counters.OUTLOOK_EVERY`, after which
-the forecast is new."""
+"""Seconds between two updates of the status line: those of a forecast (`launch.shared_counters.OUTLOOK_EVERY`)."""
 
 
 GIVEN_UP = 75

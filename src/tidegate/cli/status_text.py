@@ -29,12 +29,10 @@ SPANS = (2.0, 60.0)
 Chosen: several updates of the line, and a minute, which is the usual window."""
 
 HOSTS = 5
-"""Most hosts that the last line names; its counts include all. Chosen: the line stays readable and still names the
-frequent hosts."""
+"""Most hosts that the last line names; its counts include all. Chosen: the line stays readable."""
 
 REASONS = 3
-"""Most reasons of failed calls, or for ungoverned processes, that the last line names. Chosen: one run seldom has
-more."""
+"""Most reasons that the last line names. Chosen: one run seldom has more."""
 
 
 NONE: Mapping[str, int] = MappingProxyType({})
