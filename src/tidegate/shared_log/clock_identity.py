@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 AGREEMENT = 1.0
-"""Seconds by which `time.monotonic` may differ from the kernel's clock. Chosen: far above the time between two
-readings."""
+"""Seconds by which `time.monotonic` may differ from the kernel's clock: far above two readings."""
 
 
 @functools.cache

@@ -32,8 +32,7 @@ CLEANED_EVERY = 3600.0
 """Seconds between clean-ups of a folder. Derived: small against `IDLE`."""
 
 IDLE = 86_400.0
-"""Seconds after which a file that no process uses is removed. Chosen: a day, after which a checkpoint of the limits is
-of no use."""
+"""Seconds after which an unused file is removed: after a day, a checkpoint of the limits is of no use."""
 
 OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Flags of every open here. A named pipe in the place of a file must not block the caller."""

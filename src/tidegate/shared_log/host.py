@@ -25,8 +25,7 @@ COUNTED_EVERY = 10.0
 """Seconds between two counts of the folder's bytes. Measured: 2 us a file."""
 
 DESCRIPTORS = 8
-"""Share of the file descriptors of this process that logs may take, as a divisor. Chosen: a program's own connections
-need the rest."""
+"""Divisor of the file descriptors that logs may take: a program's own connections need the rest."""
 
 
 def descriptor_limit() -> int:
@@ -137,7 +136,6 @@ class HostCarrier:
         self.folder.close()
 
     def _clean(self) -> None:
-        """Remove the files that no process has used for a day."""
         now = time.time()
         with self.folder.cleaning(now) as due:
             if not due:

@@ -88,8 +88,7 @@ SIZE = AREAS_AT + 2 * AREA
 """Bytes of a file that is shared."""
 
 SLACK = 60.0
-"""Seconds by which an entry may be ahead of this process's clock. Chosen: far above the time between the reading of the
-clock and the lock."""
+"""Seconds by which an entry may be ahead of this clock: far above the wait for the lock."""
 
 COSTS = 10
 """Amounts of a head. Derived from the first fields of `core.values.Cost`; the last one is left out."""
@@ -138,7 +137,6 @@ class LogFile:
         return True
 
     def load(self) -> None:
-        """Read the words and the rows; raise `CorruptLog` where the file is cut off."""
         found = self._read(HEADER_SIZE, 0)
         self._header[:], self._stored = found, found[:WORDS_SIZE]
 
@@ -235,7 +233,6 @@ class LogFile:
         self._count_population()
 
     def remove_member(self, member: Member) -> None:
-        """Free a member's row; its end has been appended before."""
         self._clear_head(member.row)
         self.set_life(member.row, 0)
         self._count_population()

@@ -212,7 +212,6 @@ class HostLog:
         self._owner.forget(self)
 
     def after_fork(self) -> None:
-        """In a child: close what the parent uses, and become a new member with the next step."""
         # A lock belongs to the open file, which parent and child share: the child must not unlock it.
         self._held = False
         self.member = -1
@@ -381,7 +380,6 @@ class HostLog:
         file.set_rank(self._me, rank)
 
     def _read(self, file: LogFile, me: Member, now: float) -> Step:
-        """Return what the others did, under the lock."""
         words = file.words
         if (
             words[TAIL] == self._cursor

@@ -84,7 +84,6 @@ class Lives:
                     os.close(descriptor)
 
     def close(self) -> None:
-        """Remove the own file and close the subfolder."""
         self.end()
         self._folder.close()
 

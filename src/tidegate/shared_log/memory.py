@@ -75,7 +75,6 @@ class MemoryLog:
         return history[0][1] if history and history[0][0] <= at else {}
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Append entries; the last one is of the present."""
         self.entries += entries
         latest = max((each.at for each in entries), default=0.0)
         before = self.appended_at[-1] if self.appended_at else latest

@@ -28,12 +28,10 @@ NAME, NAMESPACE = "tidegate-log-v3", "tidegate"
 """Name of the actor, with a version that any change of `Ask`, `Answer` or the payloads raises."""
 
 TIME_LIMIT = 1.0
-"""Seconds after which the actor counts as away. Measured: 1 ms at the median, and up to 0.31 s beside four workers on
-two cores."""
+"""Seconds after which the actor counts as away. Measured: 1 ms, and up to 0.31 s on a busy machine."""
 
 CREATION_LIMIT = 10.0
-"""Seconds for which a joiner waits until the actor exists; then it decides alone. Measured: 0.8 s, and several times
-that on a busy machine."""
+"""Seconds for which a joiner waits until the actor exists. Measured: 0.8 s, longer on a busy machine."""
 
 
 class LogActor:

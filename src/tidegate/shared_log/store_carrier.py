@@ -35,8 +35,7 @@ RETRY_SHARE = 0.1
 seconds, as the members' return takes another one on a busy machine."""
 
 DRIFT = 1.01
-"""Factor by which the quickest exchange counts as slower with each later one. Chosen: renewed about each 100
-exchanges."""
+"""Factor on the quickest exchange with each later one, so that about a hundred renew it."""
 
 
 class LogServer(Protocol):

@@ -36,15 +36,13 @@ MAX_STATE = 1024 * 1024
 """Bytes of a checkpoint. Chosen: an account of some hundred keys."""
 
 BEAT = 2.0
-"""Seconds between two exchanges of a member without calls. Chosen: a third of the time after which a member is taken
-for dead."""
+"""Seconds between two exchanges of a member without calls: a third of those after which it counts as dead."""
 
 SOLE_EVERY = 0.5
 """Seconds between two exchanges of a member without others whose calls go. Measured: an exchange takes 72 us of CPU."""
 
 HEAD_EVERY = 0.01
-"""Seconds between two exchanges while a call waits, or an event is to be sent. Derived: the core looks again after 10
-ms."""
+"""Seconds between two exchanges while a call or an event waits: the core looks again after 10 ms."""
 
 STEP_EVERY = 0.05
 """Seconds between two exchanges while calls go and none waits. Derived: the core looks again after 50 ms."""
@@ -297,7 +295,6 @@ class StoreLog:
             self._wake()
 
     def ask(self, now: float, leaves: bool = False) -> Ask:
-        """Return the next exchange; `answered` or `failed` is called with its result."""
         with self._lock:
             self._asked_at, self._woken, self._asking = now, False, True
             state = self._own_state
@@ -318,7 +315,6 @@ class StoreLog:
             )  # fmt: skip
 
     def answered(self, ask: Ask, answer: Answer, offset: float) -> None:
-        """Take the server's part of an exchange."""
         with self._lock:
             self._offset, self._away, self._asking = offset, False, False
             self._heard_at = answer.now - offset
