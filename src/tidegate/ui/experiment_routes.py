@@ -148,7 +148,6 @@ class ExperimentView:
         return _json(await answers.one_row(store, row.id, run))
 
     async def export(self, request: Request) -> Response:
-        """Return all rows, page by page, in a format of `tidegate experiment export`."""
         form = request.query_params.get("format", "jsonl")
         if form not in MEDIA_TYPES:
             raise Unusable(f"format not usable: it must be {', '.join(MEDIA_TYPES)}")

@@ -43,7 +43,6 @@ def known_from(origin: float, known_at: float, now: float, holds_for: float = IN
 
 
 def facts_of(total: KeyTotal, now: float) -> dict[str, Any]:
-    """Return the present state of a key; `now` is in monotonic seconds."""
     seen = total.outlook(now)
     head, ahead = total.head_wait(seen), total.eta(seen)
     rows = sorted(total.here, key=lambda row: row.looked_at)
