@@ -30,8 +30,7 @@ from tidegate.transports.patches import when_imported
 from tidegate.transports.table import TRANSPORTS, Transport
 
 MAX_UNNAMED_HOSTS = 1024
-"""Hosts remembered as named by no variable; at this number all are forgotten. Chosen: far above the hosts of one
-program."""
+"""Hosts remembered as named by no variable, then forgotten at once. Chosen: far above one program's."""
 
 T = TypeVar("T")
 

@@ -37,20 +37,17 @@ MAX_VALUE_CHARACTERS = 8192
 """Characters kept of a credential. Chosen: the beginning of a longer one is enough to remove it."""
 
 MAX_TEXT_CHARACTERS = 65_536
-"""Characters of a text that are redacted; the rest is cut off. Chosen: error bodies of providers are a few
-kilobytes."""
+"""Characters of a text that are redacted; the rest is cut off. Chosen: error bodies have some kilobytes."""
 
 MIN_CHARACTERS = 8
 """Characters from which a credential is removed anywhere in a text. Chosen: a shorter one, or one of letters only below
 `PREFIX` characters, may be part of an ordinary word."""
 
 MIN_WORD_CHARACTERS = 4
-"""Characters from which a credential with both letters and digits is removed as a separate word. Chosen: shorter ones
-are ordinary numbers and names."""
+"""Characters of a credential with letters and digits that is removed as a separate word."""
 
 PREFIX = 12
-"""Characters from which a part of a longer credential is removed too. Chosen: messages cut and wrap their
-quotations."""
+"""Characters of a removed part of a longer credential: messages cut and wrap their quotations."""
 
 MAX_PIECED_CHARACTERS = 1024
 """Characters of a credential whose parts are searched for. Chosen: keys have 20 to 250."""

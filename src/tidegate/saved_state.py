@@ -32,8 +32,7 @@ VERSION = 1
 """Version of the written format; a state of another version is ignored."""
 
 MAX_AGE = timedelta(days=7)
-"""Age above which knowledge is ignored. Precedent: TLS 1.3 session tickets (RFC 8446, section 4.6.1: seven days at
-most)."""
+"""Age above which knowledge is ignored, as that of TLS 1.3 session tickets (RFC 8446, section 4.6.1)."""
 
 MAX_SECONDS = 31 * 86_400.0
 """Seconds of the longest window or reset that is accepted. Derived from the longest month."""

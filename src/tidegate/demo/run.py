@@ -25,8 +25,7 @@ LOOK_SECONDS = 0.25
 """Seconds between two looks: samples of the progress for display. Chosen: a person sees changes as they happen."""
 
 RECENT_LOOKS = 16
-"""Looks over which the speed for an ETA is measured. Chosen: with `LOOK_SECONDS` it is 4 s, a part of the shortest
-window of 6 s."""
+"""Looks over which the speed for an ETA is measured: 4 s of the shortest window of 6 s."""
 
 
 @dataclass(slots=True)
