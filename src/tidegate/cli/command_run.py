@@ -30,7 +30,7 @@ from tidegate.redaction import clean_arguments
 STDERR = 2
 
 LOOK_EVERY = 0.5
-"""Seconds between two updates of the status line: those of a forecast (`launch.shared_counters.OUTLOOK_EVERY`)."""
+"""Seconds between two updates of the status line. Chosen: a person sees changes as they happen."""
 
 
 GIVEN_UP = 75

@@ -10,9 +10,8 @@ A client that was idle finds the bucket full. What it admits from then on, less 
 
 `PacingBucket` is a small token bucket that refills at `rate`; a refusal empties it. It holds one call, and what came
 back while a call waited, because a late event loop catches up. After an idle time it holds what the provider's bucket
-kept. After a refusal nothing goes for a
-while, then one attempt goes *alone*. Since refusals return much sooner than answers, it was admitted if it is not
-refused within a few refusal round trips. Only then do others follow.
+kept. After a refusal nothing goes for a while, then one attempt goes *alone*. Since refusals return much sooner than
+answers, it was admitted if it is not refused within a few refusal round trips. Only then do others follow.
 """
 
 from __future__ import annotations
