@@ -155,3 +155,4 @@ GITHUB_MODELS = Provider(
     waits=("x-ratelimit-timeremaining",),
     code_headers=("x-ms-error-code",),
 )
+"""Table of GitHub Models."""

@@ -94,3 +94,4 @@ BEDROCK = Provider(
     image_chars=6400,  # most pictures go to Claude: 1,600 tokens, as in the table of Anthropic
     code_headers=("x-amzn-errortype",),
 )
+"""Table of AWS Bedrock's runtime."""

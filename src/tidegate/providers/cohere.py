@@ -79,3 +79,4 @@ COHERE = Provider(
     ),
     common_errors=COMMON_ERRORS,
 )
+"""Table of Cohere's API."""

@@ -115,6 +115,7 @@ GEMINI = Provider(
     common_errors=COMMON_ERRORS,
     image_chars=1032,  # 258 tokens: ai.google.dev/gemini-api/docs/tokens [unv], at 4 characters
 )
+"""Table of the Gemini API."""
 
 _PROJECT = "/projects/{scope}/locations/{scope}"
 
@@ -145,6 +146,7 @@ VERTEX = Provider(
     common_errors=COMMON_ERRORS,
     image_chars=1032,  # as above
 )
+"""Table of Vertex AI."""
 
 
 def _anywhere(provider: Provider, name: str) -> Provider:

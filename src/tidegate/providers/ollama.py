@@ -56,6 +56,7 @@ OLLAMA = Provider(
     common_errors=COMMON_ERRORS,
     scope="account",
 )
+"""Table of Ollama's cloud."""
 
 OLLAMA_LOCAL = replace(
     OLLAMA,

@@ -48,3 +48,4 @@ REPLICATE = Provider(
     common_errors=COMMON_ERRORS,
     scope="account",
 )
+"""Table of Replicate's API."""
