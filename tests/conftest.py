@@ -66,7 +66,6 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture
 def registry() -> tidegate.RateLimitRegistry:
-    """A registry with the default settings, whatever the environment says."""
     return tidegate.RateLimitRegistry(tidegate.Settings())
 
 
@@ -104,8 +103,7 @@ def no_credentials_known() -> Iterator[None]:
     redaction.STORE.forget()
 
 
-def _uncounted(queue: object) -> None:
-    """Share no counts."""
+def _uncounted(queue: object) -> None: ...
 
 
 @pytest.fixture(autouse=True)

@@ -30,8 +30,7 @@ from tidegate.transports.patches import when_imported
 from tidegate.transports.table import TRANSPORTS, Transport
 
 MAX_UNNAMED_HOSTS = 1024
-"""Hosts remembered as named by no variable; at this number all are forgotten. Raising it uses more memory, lowering it
-repeats look-ups. Chosen: far above the hosts of one program."""
+"""Hosts remembered as named by no variable, then forgotten at once. Chosen: far above one program's."""
 
 T = TypeVar("T")
 
@@ -142,7 +141,6 @@ def named_hosts(settings: Settings) -> dict[str, str]:
 
 
 def host_of(address: str) -> str:
-    """Return the host of a URL, or of an address without a scheme; empty if there is none."""
     try:
         return urlsplit(address if "//" in address else f"//{address}").hostname or ""
     except ValueError:

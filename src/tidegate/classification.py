@@ -47,12 +47,10 @@ class Classification(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """Return the kind, by the caller's next step."""
         return self.outcome.kind
 
     @property
     def cause(self) -> Cause:
-        """Return the cause of this kind."""
         return self.outcome.cause
 
     @property
@@ -71,11 +69,10 @@ NO_MEANING = Classification(Outcome(Kind.PERMANENT, Cause.INVALID, row="exceptio
 """Classification of an exception without any evidence."""
 
 MAX_CHAIN_LENGTH = 16
-"""Exceptions read of one failure. Raising it reads more of a long chain. Chosen: a longer chain is a loop."""
+"""Exceptions read of one failure. Chosen: a longer chain is a loop."""
 
 MAX_TEXT_CHARACTERS = 1 << 16
-"""Characters read of all messages together. Raising it costs time per failure. Chosen: more characters add no
-information."""
+"""Characters read of all messages together. Chosen: more characters add no information."""
 
 _UNREACHED_TYPES = frozenset(
     {
@@ -244,10 +241,10 @@ _OVERLOAD_SAID = re.compile(
 def classify_error(
     error: BaseException, now_on: datetime, provider: Provider = providers.COMPATIBLE, answered: bool = False
 ) -> Classification:
-    """Return the meaning of an exception, read by the table of `provider`; `now_on` is aware.
+    """Return the meaning of an exception, read by the table of `provider`;
 
-    If the call was `answered` before it raised, messages decide nothing: they may quote the answer. An exception that
-    was being handled is read only where the newer one means nothing by itself.
+    `now_on` is aware. Messages of a call that was `answered` before it raised decide nothing: they may quote the
+    answer. An exception that was being handled counts only where the newer one means nothing.
     """
     try:
         found = _classified(list(_chain(error, contexts=False)), provider, now_on, answered)
@@ -328,7 +325,6 @@ def status_of(error: BaseException) -> int | None:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the message of an exception; empty if its `str` raises."""
     try:
         return str(error)[:MAX_TEXT_CHARACTERS]
     except Exception:
@@ -461,14 +457,11 @@ def _connection(chain: list[BaseException]) -> Outcome | None:
 
 
 MAX_ERROR_CHARACTERS = 200
-"""Characters of an error's text in messages. Raising it shows more of long addresses; system errors take 60."""
+"""Characters of an error's text in messages."""
 
 
 def error_text(error: BaseException) -> str:
-    """Return the class of a connection error, and the system's own words for it.
-
-    Other words are left out: a library's text may hold a URL, and so a credential.
-    """
+    """Return the class of a connection error, and the system's words: a library's may hold a URL's credential."""
     chain = _chain(error, contexts=True)
     system = (each for each in chain if isinstance(each, OSError) and each.errno is not None and each.strerror)
     text = next((f": [Errno {each.errno}] {each.strerror}" for each in system), "")

@@ -30,25 +30,24 @@ if TYPE_CHECKING:
     Floats: TypeAlias = numpy.typing.NDArray[numpy.float64]
 
 MAX_RESAMPLED = 5_000
-"""Rows above which an interval is Student's. Raising it needs more time. Measured (`bench.compare`): at this number
-both intervals differ by 1 % of their width for a score that is 1 in 2 % of the rows."""
+"""Rows above which an interval is Student's. Measured (`bench.compare`): at this number both intervals differ by 1 % of
+their width for a score that is 1 in 2 % of the rows."""
 
 DRAWS = 10_000_000
-"""Values that one bootstrap draws, for each mean. Raising it gives steadier bounds and needs more time: 1 s for all
-three means. At most `MAX_RESAMPLES` resamples are made of them."""
+"""Values that one bootstrap draws, for each mean. At most `MAX_RESAMPLES` resamples are made of them."""
 
 MAX_RESAMPLES = 9_999
-"""Maximum resamples of a bootstrap. Raising it gives steadier bounds. It is the default of scipy."""
+"""Maximum resamples of a bootstrap. It is the default of scipy."""
 
 BATCH = 1_000_000
-"""Values that are drawn at a time. Raising it needs more memory: 24 bytes each."""
+"""Values that are drawn at a time."""
 
 MAX_DIFFERENT = 100
-"""Rows with the largest differences that are kept for an output. Raising it lengthens the report."""
+"""Rows with the largest differences that are kept for an output."""
 
 ROUNDING = 1e-12
-"""Part of a score below which a difference is rounding: means of equal scores of a row differ by 1e-16 of them. Raising
-it counts small true differences as ties. Chosen: far above any rounding, far below any score that a person reads."""
+"""Part of a score below which a difference is rounding: means of equal scores of a row differ by 1e-16 of them. Chosen:
+far above any rounding, far below any score that a person reads."""
 
 SMALL, LARGE = 1e-75, 1e75
 """Bounds of the greatest score that is computed with as it is. Beyond them the fourth powers that BCa sums are no
@@ -106,7 +105,6 @@ class OutputComparison:
 
     @property
     def title(self) -> str:
-        """Return the display name of the output."""
         return score_title(self.evaluator, self.output)
 
 

@@ -35,7 +35,6 @@ class ObservedSpec(ModuleSpec):
 
 
 def is_loading(module: object) -> bool:
-    """Return whether a module of `sys.modules` is only half loaded."""
     return bool(getattr(getattr(module, "__spec__", None), LOADING, False))
 
 
@@ -48,7 +47,8 @@ def own_loading() -> list[ModuleType]:
 def when_loaded(spec: ModuleSpec | None, call: Callable[[], object]) -> bool:
     """Call `call` at the end of the next or current loading by `spec`, in the loading thread.
 
-    `call` must not raise: it runs inside the import of the program. Return False for a spec that cannot be observed.
+    It must not raise, because it runs inside the import of the program. Return False for a spec that cannot be
+    observed.
     """
     # A loader from before Python 3.4 does not mark the module; the layout of another class of specs is unknown.
     if spec is None or type(spec) not in (ModuleSpec, ObservedSpec) or not hasattr(spec.loader, "exec_module"):

@@ -31,32 +31,26 @@ from tidegate.core.credentials import (
 from tidegate.core.display import printable
 
 MAX_CREDENTIALS = 512
-"""Credentials that are kept by value. Raising it slows the redaction of a text, which runs only at failures. Chosen:
-far above the credentials of one process."""
+"""Credentials that are kept by value. Chosen: far above the credentials of one process."""
 
 MAX_VALUE_CHARACTERS = 8192
-"""Characters kept of a credential. Raising it slows the redaction of long ones. Chosen: the beginning of a longer one
-is enough to remove it."""
+"""Characters kept of a credential. Chosen: the beginning of a longer one is enough to remove it."""
 
 MAX_TEXT_CHARACTERS = 65_536
-"""Characters of a text that are redacted; the rest is cut off. Raising it makes the redaction of a huge text slower.
-Chosen: error bodies of providers are a few kilobytes."""
+"""Characters of a text that are redacted; the rest is cut off. Chosen: error bodies have some kilobytes."""
 
 MIN_CHARACTERS = 8
-"""Characters from which a credential is removed anywhere in a text. Raising it leaves more short ones within other
-words. Chosen: a shorter one, or one of letters only below `PREFIX` characters, may be part of an ordinary word."""
+"""Characters from which a credential is removed anywhere in a text. Chosen: a shorter one, or one of letters only below
+`PREFIX` characters, may be part of an ordinary word."""
 
 MIN_WORD_CHARACTERS = 4
-"""Characters from which a credential with both letters and digits is removed as a separate word. Raising it leaves
-short passwords in texts. Chosen: shorter ones are ordinary numbers and names."""
+"""Characters of a credential with letters and digits that is removed as a separate word."""
 
 PREFIX = 12
-"""Characters from which a part of a longer credential is removed too. Raising it leaves longer parts in texts; lowering
-it removes ordinary words. Chosen: messages cut and wrap their quotations."""
+"""Characters of a removed part of a longer credential: messages cut and wrap their quotations."""
 
 MAX_PIECED_CHARACTERS = 1024
-"""Characters of a credential whose parts are searched for. Raising it costs time per text. Chosen: keys have 20 to
-250."""
+"""Characters of a credential whose parts are searched for. Chosen: keys have 20 to 250."""
 
 CASELESS = re.compile(r"[0-9a-fA-F\-]+")
 """Hexadecimal digits and UUIDs, which servers repeat in upper or lower case."""
@@ -147,12 +141,10 @@ class CredentialStore:
         return list(self._forms)
 
     def forget(self) -> None:
-        """Forget every credential."""
         self._forms = {}
         self._joined = ""
 
     def knows(self, value: str) -> bool:
-        """Return whether a value is, or holds, one of the credentials in one of their forms."""
         return any(form in value for forms in self._forms.values() for form in forms)
 
     def shares(self, text: str) -> bool:
@@ -173,7 +165,6 @@ class CredentialStore:
 
 
 STORE = CredentialStore()
-"""The credentials of this process."""
 
 
 def remember(values: Iterable[str]) -> None:
@@ -184,8 +175,8 @@ def remember(values: Iterable[str]) -> None:
 def clean(text: str, longest: int = MAX_TEXT_CHARACTERS, *, lines: bool = False) -> str:
     """Return a text without credentials and control characters, at most `longest` characters.
 
-    With `lines`, line breaks and tabs stay. Only the beginning of a long text is read, without its last characters: a
-    credential may be cut there. Redaction shortens a text, so more is read than is kept.
+    With `lines`, line breaks and tabs stay. The last characters that are read are dropped: a credential may be cut
+    there.
     """
     bound = min(MAX_TEXT_CHARACTERS, 8 * longest + 2 * MAX_VALUE_CHARACTERS)
     if len(text) > bound:
@@ -239,10 +230,7 @@ def is_known(value: str) -> bool:
 
 
 def holds_credential(text: str) -> bool:
-    """Return whether a text that will be stored certainly holds a credential.
-
-    This is so where it contains a known credential that is no ordinary word, or one with a vendor's prefix.
-    """
+    """Return whether a text certainly holds a credential: a known one, no ordinary word, or a vendor's prefix."""
     known = {*STORE.values(), *environment_credentials(os.environ)}
     strong = [value for value in known if len(value) >= 16 or looks_secret(value)]
     return is_prefixed(text) or any(form in text for value in strong for form in forms_of(value))
@@ -370,10 +358,7 @@ def _is_plain(value: str) -> bool:
 
 
 def in_address(address: str) -> Iterator[str]:
-    """Yield the credentials in an address: in its user and password, its path and its query.
-
-    The user counts only if there is no password and it looks like a credential.
-    """
+    """Yield the credentials in an address; its user counts only without a password and if it looks like one."""
     try:
         parts = urlsplit(address)
         user, password = parts.username, parts.password
@@ -447,7 +432,6 @@ CLIENT_ATTRIBUTES = (
 
 
 def in_client(client: object) -> Iterator[str]:
-    """Yield the credentials that a client of an SDK keeps as plain texts."""
     for each in (client, getattr(client, "_api_client", None), getattr(client, "_client", None)):
         facts = getattr(each, "__dict__", None)
         if isinstance(facts, Mapping):

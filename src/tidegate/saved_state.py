@@ -32,24 +32,19 @@ VERSION = 1
 """Version of the written format; a state of another version is ignored."""
 
 MAX_AGE = timedelta(days=7)
-"""Age above which knowledge is ignored. Raising it starts with older limits. Precedent: TLS 1.3 session tickets (RFC
-8446, section 4.6.1: seven days at most)."""
+"""Age above which knowledge is ignored, as that of TLS 1.3 session tickets (RFC 8446, section 4.6.1)."""
 
 MAX_SECONDS = 31 * 86_400.0
-"""Seconds of the longest window or reset that is accepted. Raising it believes more of a garbled state. Derived from
-the longest month."""
+"""Seconds of the longest window or reset that is accepted. Derived from the longest month."""
 
 MAX_AMOUNT = 1e15
-"""Units of the largest limit or level that is accepted. Raising it believes more of a garbled state. Derived from
-`core.values.MAX_AMOUNT`."""
+"""Units of the largest limit or level that is accepted. Derived from `core.values.MAX_AMOUNT`."""
 
 MAX_KEYS = 10_000
-"""Keys of one state; an export keeps the last ones. Raising it makes a state larger. Chosen: far above the keys of one
-program."""
+"""Keys of one state; an export keeps the last ones. Chosen: far above the keys of one program."""
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Bytes of a state that are read. Raising it needs more memory: parsing takes about five times as much. Chosen:
-`MAX_KEYS` keys take some 10 MB."""
+"""Bytes of a state that are read. Chosen: `MAX_KEYS` keys take some 10 MB."""
 
 GATES = {
     "concurrency": frozenset({"slots"}),
@@ -59,7 +54,7 @@ GATES = {
 """Numbers that the limiters of a key save, by the saved names of the limiters (`core.saved_state.learners`)."""
 
 NAMED_UNKNOWN = 5
-"""Unknown values that a warning names at most. Raising it lengthens the line. Chosen: one line of a terminal."""
+"""Unknown values that a warning names at most. Chosen: one line of a terminal."""
 
 logger = logging.getLogger("tidegate")
 Name = Annotated[str, Field(max_length=2048)]
@@ -99,11 +94,9 @@ class LearnedKey(_Frozen):
 
     @property
     def key(self) -> Key:
-        """Return the key."""
         return Key(self.provider, self.base_url, self.credential, self.scope, self.family)
 
     def named(self, key: Key) -> LearnedKey:
-        """Return the same knowledge under another key."""
         return self if key == self.key else self.model_copy(update=key._asdict())
 
     @property
@@ -137,15 +130,11 @@ class LearnedState(_Frozen):
         return self._unknown
 
     def to_json(self) -> str:
-        """Return the state as JSON."""
         return self.model_dump_json(indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> LearnedState:
-        """Return the state in a JSON text; raise a one-line `ValueError` for any other text.
-
-        Of another version only the number is read.
-        """
+        """Return the state in a JSON text; raise a one-line `ValueError` for any other text or version."""
         try:
             return cls.of(json.loads(text))
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -208,7 +197,7 @@ class LearnedState(_Frozen):
 
 
 def known_part(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return decoded JSON of a state without values that this version does not know, and the names of those values.
+    """Return decoded JSON of a state without values that this version does not know, and their names.
 
     Unknown are: a field, the kind of a quota's refill (then the quota is left out), a limiter, and a limiter's value
     that is no number. Known values that are unusable stay: validation refuses them.
@@ -322,7 +311,6 @@ class Seeds:
 
 
 def _masked(key: Key) -> Key:
-    """Return the key without a credential in the path of its address."""
     return key._replace(base_url=masked(key.base_url))
 
 

@@ -29,7 +29,6 @@ class Write(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, str, int, int]:
-        """What was written."""
         return self[:4]
 
 
@@ -56,7 +55,6 @@ def audited(place: Place) -> None:
 
 
 def writes(place: Place) -> list[Write]:
-    """What has been written so far."""
     return [Write(*row) for row in place.sql("SELECT * FROM audit")]
 
 

@@ -41,8 +41,6 @@ async def opened() -> None:
 
 
 def asking(experiment: str, stage: str, provider: str) -> Any:
-    """A function that asks one question."""
-
     async def ask(row: Any, output: Any = None) -> float:
         note("begin", experiment, stage, row)
         await clients[provider].chat.completions.create(

@@ -26,7 +26,6 @@ LOOK_EVERY = 0.1
 
 
 def example() -> ModuleType:
-    """The example as a module."""
     spec = importlib.util.spec_from_file_location("queue_worker", os.environ["EXAMPLE"])
     assert spec is not None
     assert spec.loader is not None

@@ -39,7 +39,6 @@ decide alone for a moment, and are refused more often."""
 
 @contextmanager
 def queue_of(path: Path) -> Iterator[sqlite3.Connection]:
-    """The queue, with its jobs."""
     with closing(sqlite3.connect(path / "queue.sqlite", isolation_level=None)) as queue:
         queue.execute("PRAGMA journal_mode = WAL")
         queue.execute(queue_worker.JOBS)
@@ -51,7 +50,6 @@ def queue_of(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def workers(path: Path, url: str, governed: bool) -> Iterator[list[subprocess.Popen[str]]]:
-    """The processes, ready to begin."""
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),

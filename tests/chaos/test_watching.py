@@ -20,7 +20,6 @@ ROWS = 200
 
 
 async def telling(row: Any) -> AsyncIterator[str]:
-    """An answer of many words, a tenth of a second each."""
     for number in range(WORDS):
         await asyncio.sleep(0.1)
         yield f"{number} "

@@ -151,7 +151,6 @@ def test_a_sitecustomize_that_fails_complains_as_it_would_alone(tmp_path: Path) 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> str:
-    """A Python without tidegate."""
     venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
     return str(tmp_path / "bare" / "bin" / "python")
 

@@ -58,7 +58,6 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def registry(clock: VirtualClock) -> RateLimitRegistry:
-    """One slot a key."""
     return make(clock, 1)
 
 

@@ -26,7 +26,6 @@ class Server:
 
     @property
     def limit(self) -> int:
-        """How many go at once."""
         return int(min(self.callers, self.latency_knee.useful))
 
     def run(self, seconds: float) -> None:

@@ -41,7 +41,6 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def registry(clock: VirtualClock) -> RateLimitRegistry:
-    """One slot a key."""
     return RateLimitRegistry(Settings(start_concurrency=1, max_concurrency=1), clock=clock, draw=lambda: 0.5)
 
 

@@ -42,7 +42,6 @@ class Books:
         self.ends = {"answered": 0, "given_up": 0, "failed": 0, "abandoned": 0}
 
     def step(self) -> None:
-        """Something happens at the key."""
         dice = self.random.random()
         if dice < 0.35 or not self.open:
             self.calls += 1

@@ -24,14 +24,12 @@ def scene() -> Scene:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """The records so far, without the key."""
     made = [(each.levelname, each.getMessage().partition("key 012345 ")[2]) for each in caplog.records]
     caplog.clear()
     return made
 
 
 def sent(call: Caller) -> None:
-    """Let time pass until the call is sent."""
     while call.poll() == "waiting":
         call.scene.clock.advance(1.0)
 

@@ -71,7 +71,6 @@ class Backend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Any = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Record the server."""
         self.asked.append((host, port))
         raise httpcore.ConnectError("nobody answers")
 

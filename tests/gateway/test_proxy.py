@@ -29,7 +29,6 @@ OPEN: list[http.client.HTTPConnection | http.client.HTTPResponse] = []
 
 @pytest.fixture(autouse=True)
 def closing() -> Iterator[None]:
-    """Close the connections of a test."""
     yield
     while OPEN:
         OPEN.pop().close()

@@ -12,5 +12,4 @@ settings.load_profile("laws")
 
 
 @pytest.fixture(autouse=True)
-def unpatched() -> None:
-    """Nothing here patches anything."""
+def unpatched() -> None: ...

@@ -40,7 +40,6 @@ class SharedWorld(World):
         self.join(VirtualCall(self, row, governed), at)
 
     def member_of(self, row: int) -> int:
-        """The process that a call belongs to."""
         return row % len(self.registries)
 
     def kill(self, member: int, at: float) -> None:
@@ -80,7 +79,6 @@ class SharedWorld(World):
 
     @property
     def log(self) -> MemoryLog | None:
-        """The log of the key, once a process has joined it."""
         return next(iter(self.store.logs.values()), None)
 
     def _kill(self, member: int) -> None:

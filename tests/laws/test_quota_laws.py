@@ -17,7 +17,6 @@ from tidegate.testing import Limit
 
 
 def refused_knowingly(played: World) -> list[tuple[int, float]]:
-    """The refused requests that were sent after the first reading had come."""
     return [
         (attempt.row, attempt.at)
         for attempt in played.attempts

@@ -71,12 +71,10 @@ class RandomRefusals(World):
         super()._arrive(call, permit, sent_at, reply)
 
     def admitted(self, begins: float, seconds: float) -> int:
-        """Return how many calls were admitted in these seconds."""
         return sum(begins <= at < begins + seconds for at in self.admitted_at)
 
 
 def providers(callers: st.SearchStrategy[int]) -> st.SearchStrategy[dict[str, float]]:
-    """Draw a provider and the number of its callers."""
     return st.fixed_dictionaries(
         {
             "seed": st.integers(0, 2**16),

@@ -21,7 +21,6 @@ spans = st.tuples(st.integers(0, 80), st.integers(1, 80)).map(lambda span: (span
 
 
 def occupied(world: LoopWorld) -> Permit:
-    """The only slot, taken by nobody's call."""
     permit = world.registry.try_admit(KEY)
     assert isinstance(permit, Permit)
     return permit

@@ -44,7 +44,6 @@ class History(NamedTuple):
 
     @property
     def ends(self) -> float:
-        """Return when the last trouble is over."""
         return self.troubles[-1].ends
 
     @property
@@ -57,7 +56,6 @@ class History(NamedTuple):
 
     @property
     def span(self) -> float:
-        """Return the seconds over which the use is measured."""
         return max(10.0, 20.0 / self.rate, 2.0 * self.latency)
 
 
@@ -103,7 +101,6 @@ class Troubled(World):
             self._next()
 
     def _next(self) -> None:
-        """A caller that is free makes the next call."""
         if self.now < self.until:
             turn = WeightedCall(self.registry, KEY, CallPolicy(max_wait=1e6), 60.0, 0)
             turn.tokens = 0

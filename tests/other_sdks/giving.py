@@ -24,12 +24,10 @@ ONCE = Scenario(limiters=(Limit(limit=1, window=3600.0),), retry_after="none", h
 
 
 def hurried() -> tidegate.RateLimitRegistry:
-    """A registry of its own that waits briefly."""
     return tidegate.RateLimitRegistry(HURRY)
 
 
 def giving_up() -> tidegate.RateLimitRegistry:
-    """A registry of its own that gives up on the first refusal."""
     return tidegate.RateLimitRegistry(HURRY.model_copy(update={"max_wait": 0.0}))
 
 
@@ -86,16 +84,13 @@ def spend(provider: Simulator) -> None:
 
 
 def refusals(provider: Simulator) -> int:
-    """How often the provider refused."""
     return provider.truth().total.refusals
 
 
 def tallied(registry: tidegate.RateLimitRegistry, provider: Simulator) -> tuple[int, int]:
-    """Attempts that took a permit, and requests that the provider received."""
     return registry.snapshot().attempts, provider.truth().total.received
 
 
 def at_rest(registry: tidegate.RateLimitRegistry) -> bool:
-    """Whether nobody waits and nothing is under way."""
     snapshot = registry.snapshot()
     return (snapshot.in_flight, snapshot.waiting) == (0, 0)

@@ -45,8 +45,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(params=["wrapped", "installed"])
 def govern(request: pytest.FixtureRequest) -> Iterator[Callable[[tidegate.RateLimitRegistry, Any], None]]:
-    """Governs a client that is there already."""
-
     def apply(registry: tidegate.RateLimitRegistry, client: Any) -> None:
         if request.param == "wrapped":
             assert registry.wrap(client) is client

@@ -71,7 +71,6 @@ def peers(folder: Path, count: int) -> Iterator[list[Peer]]:
 
 
 def log_file(folder: Path, name: bytes = NAME) -> Path:
-    """The file of a log."""
     return folder / "log" / f"{name.hex()}.{PROTOCOL}"
 
 
@@ -83,5 +82,4 @@ def shared(step: Step | None) -> Step:
 
 
 def payloads(step: Step | None) -> Sequence[bytes]:
-    """What others said in a step."""
     return [entry.payload for entry in shared(step).entries]

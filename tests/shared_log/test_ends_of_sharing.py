@@ -21,12 +21,11 @@ from tidegate.testing import VirtualClock
 KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")
 
 GIVEN_UP = 30.0
-"""Seconds until a call that is not admitted fails the test. Raising it makes a failure later."""
+"""Seconds until a call that is not admitted fails the test."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A private folder for the logs."""
     path = tmp_path / "shared"
     path.mkdir(mode=0o700)
     return path
@@ -53,7 +52,6 @@ def admitted(registry: RateLimitRegistry) -> Permit:
 
 
 def call(*registries: RateLimitRegistry) -> None:
-    """Make one call of each registry."""
     for registry in registries:
         registry.settle(admitted(registry), Outcome(Kind.OK))
 

@@ -50,7 +50,6 @@ class Several:
             registry.settle(permit, Outcome(Kind.OK))
 
     def admitted(self, registry: RateLimitRegistry) -> list[Permit]:
-        """All permits that a registry gives at once."""
         found = []
         while isinstance(permit := registry.try_admit(KEY), Permit):
             found.append(permit)

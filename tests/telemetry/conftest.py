@@ -17,5 +17,4 @@ def scene() -> Scene:
 
 @pytest.fixture
 def narrow() -> Scene:
-    """With one slot."""
     return Scene(start_concurrency=1, max_concurrency=1)

@@ -26,7 +26,6 @@ def tracer(providers: Providers) -> Tracer:
 
 @pytest.fixture
 def told(registry: tidegate.RateLimitRegistry, providers: Providers) -> tidegate.RateLimitRegistry:
-    """A registry that this test's SDK hears of."""
     providers.instrument(registry)
     return registry
 

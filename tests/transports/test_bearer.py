@@ -130,7 +130,6 @@ def registry() -> tidegate.RateLimitRegistry:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every wait is a long one."""
     monkeypatch.setattr(bearer, "LOOK_AFTER", 0.0)
     monkeypatch.setattr(bearer, "STALE_AFTER", 0.0)
 
@@ -250,7 +249,6 @@ def test_end_of_a_token_that_is_no_time_changes_no_answer(registry: tidegate.Rat
 
 @pytest.fixture
 def replies() -> Iterator[Any]:
-    """A refusal, a rejection, and good answers."""
     fine = json.dumps(answer_body("openai")).encode()
     told = json.dumps({"error": {"message": "Unknown token.", "code": "invalid_token"}}).encode()
     return itertools.chain(

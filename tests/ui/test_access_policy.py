@@ -60,7 +60,6 @@ def app() -> Starlette:
 
 
 def added(request: Request) -> JSONResponse:
-    """Answer at a route of another module's table."""
     return JSONResponse({"number": request.path_params["number"]})
 
 
@@ -69,7 +68,6 @@ PUBLIC = {"/", "/static"}
 
 
 def filled(route: BaseRoute) -> str:
-    """Return a path that the route matches."""
     if isinstance(route, Mount):
         return f"{route.path}/app.js"
     assert isinstance(route, Route), "a route of another kind needs forged requests of its own"
@@ -152,7 +150,6 @@ def test_every_answer_has_the_headers(client: TestClient, path: str) -> None:
 
 
 async def broken(request: Request) -> JSONResponse:
-    """Fail as code with a fault does."""
     raise RuntimeError("a fault")
 
 

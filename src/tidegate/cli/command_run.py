@@ -30,8 +30,7 @@ from tidegate.redaction import clean_arguments
 STDERR = 2
 
 LOOK_EVERY = 0.5
-"""Seconds between two updates of the status line. Raising it saves work and shows changes later. Chosen: equal to
-`launch.shared_counters.OUTLOOK_EVERY`, after which the forecast is new."""
+"""Seconds between two updates of the status line. Chosen: a person sees changes as they happen."""
 
 
 GIVEN_UP = 75
@@ -49,7 +48,6 @@ class RunOptions(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Return whether the counts of the processes are needed."""
         return self.shown or self.report is not None or self.strict
 
     @property

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 NEEDED = ("openai", "anthropic")
 
 LOOKS_PER_LINE = 20
-"""Looks between two printed lines. Raising it prints fewer lines. Derived from `demo.run.LOOK_SECONDS`: a line every 5
-s."""
+"""Looks between two printed lines. Derived from `demo.run.LOOK_SECONDS`: a line every 5 s."""
 
 
 def demo(

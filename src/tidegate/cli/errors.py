@@ -29,6 +29,5 @@ def in_one_line(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def stop(message: str, code: int = 1) -> typer.Exit:
-    """Print the message on standard error, and return the exception to raise."""
     typer.echo(f"tidegate: {clean(message)}", err=True)
     return typer.Exit(code)

@@ -32,17 +32,14 @@ if TYPE_CHECKING:
     from tidegate.launch.runs import ProgramRun
 
 PERIOD = 1.0
-"""Seconds between two pictures. Raising it saves work and shows changes later. Chosen: that of the live page
-(`ui.limit_history.PERIOD`)."""
+"""Seconds between two pictures. Chosen: that of the live page (`ui.limit_history.PERIOD`)."""
 
 BAR = 24
-"""Columns of a bar. Raising it shows smaller shares and needs a wider terminal. Chosen: with the longest usual text
-beside it, a line fits into 80 columns."""
+"""Columns of a bar. Chosen: with the longest usual text beside it, a line fits into 80 columns."""
 
 LEAST_ROWS, LEAST_COLUMNS = 4, 24
-"""Smallest terminal that gets a status line: `LEAST_ROWS` lines high and `LEAST_COLUMNS` characters wide. Raising
-either removes the line from more terminals. Chosen: below that, the line leaves no room for the program or for its own
-text."""
+"""Smallest terminal that gets a status line: `LEAST_ROWS` lines high and `LEAST_COLUMNS` characters wide. Chosen: below
+that, the line leaves no room for the program or for its own text."""
 
 LOCAL_FLAGS = 3
 """Index of the flags for line mode and echo in the result of `termios.tcgetattr`."""
@@ -85,7 +82,6 @@ class StatusLine:
         self._write(" " * columns + "\r\x1b[K" * bool(columns) + text + "\n")
 
     def say_ours(self, text: str) -> None:
-        """Print a line of tidegate after the program's output."""
         self.say(f"tidegate: {printable(text)}")
 
     def _release(self) -> str:
@@ -117,14 +113,13 @@ class StatusLine:
 
 
 def drawable(fd: int, environ: Mapping[str, str]) -> bool:
-    """Return whether the row can be drawn at all: on a terminal that can move its cursor."""
     return os.isatty(fd) and environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def picture(look: Callable[[], Sequence[ProgramRun]], nothing: str) -> None:
     """Draw all programs that `look` returns, and `nothing` where there is none, until Ctrl-C.
 
-    The picture has a screen of its own, so that the terminal is as before at the end.
+    A separate screen keeps the terminal as it was.
     """
     from rich.console import Console, Group
     from rich.live import Live

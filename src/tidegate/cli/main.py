@@ -32,7 +32,6 @@ class Commands(TyperGroup):
     """Command group that imports a command only when it is named: `tidegate run` precedes every program it starts."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the command names, in the order of the help."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -54,7 +53,6 @@ def _first_sentence(text: str) -> str:
 
 
 def _load(name: str) -> Any:
-    """Return the command `name`, or the group `experiment`, from the module of that name."""
     if name == "experiment":
         return get_command(import_module("tidegate.cli.experiment.commands").app)
     command = getattr(import_module(f"tidegate.cli.{name}"), name)

@@ -26,22 +26,19 @@ if TYPE_CHECKING:
 
 SPANS = (2.0, 60.0)
 """Shortest and longest period over which a rate is measured, in seconds. Between them, it is the quota's window.
-Raising either makes the shown rate steadier and later. Chosen: several updates of the line, and a minute, which is the
-usual window."""
+Chosen: several updates of the line, and a minute, which is the usual window."""
 
 HOSTS = 5
-"""Most hosts that the last line names; its counts include all. Raising it lengthens the line. Chosen: the line stays
-readable and still names the frequent hosts."""
+"""Most hosts that the last line names; its counts include all. Chosen: the line stays readable."""
 
 REASONS = 3
-"""Most reasons of failed calls, or for ungoverned processes, that the last line names. Raising it lengthens the line.
-Chosen: one run seldom has more."""
+"""Most reasons that the last line names. Chosen: one run seldom has more."""
 
 
 NONE: Mapping[str, int] = MappingProxyType({})
 
 COLUMNS = 10_000
-"""Columns of a line that nothing cuts. Lowering it drops parts of long lines. Chosen: wider than any line."""
+"""Columns of a line that nothing cuts. Chosen: wider than any line."""
 
 
 class Part(NamedTuple):
@@ -110,7 +107,7 @@ class StatusText:
 def _fitting(parts: list[Part], key: str, columns: int) -> str:
     """Return the parts and the key, without those of the highest ranks where they do not fit.
 
-    The key is last. It is cut to its model before anything else is dropped.
+    The key is last; it is cut to its model before anything else is dropped.
     """
     names = key.split(" · ")
     kept = [*parts, Part(4, key)]
@@ -131,7 +128,7 @@ def end_line(
 ) -> str:
     """Return the line at the end: the governed calls, then the ungoverned processes and calls.
 
-    `failures` are the failed calls by reason, as far as it is known. `command` is what was run, for a remedy.
+    `failures` are the failed calls by reason. `command` is what was run, for a remedy.
     """
     missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
@@ -255,12 +252,10 @@ def without_others(key: KeyTotal) -> str:
 
 
 def shared_by(members: int, carrier: str) -> str:
-    """Return that this number of processes share the limits of a key, and by what, where that is known."""
     return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
 
 
 def heading(run: ProgramRun) -> str:
-    """Return the line of a program above its keys."""
     if run.unreadable:
         return printable(f"{run.command} unreadable: {run.unreadable}; use the `tidegate status` of its environment")
     return printable(f"{run.command} (pid {run.pid}, running for {duration(run.elapsed)})")
@@ -310,23 +305,19 @@ def lines(key: KeyTotal, now: float) -> Iterator[str]:
 
 
 def quota_left(quota: QuotaForecast) -> str:
-    """Return the unused amount of a quota with its limit."""
     return f"{amount(quota.usable)} of {sized(quota.name, quota.limit, quota.window)} left"
 
 
 def by_waiting(run: ProgramRun) -> list[KeyTotal]:
-    """Return the keys of a program, those with the most waiting calls first."""
     return sorted(run.totals.keys.values(), key=lambda each: (-each.waiting, each.key))
 
 
 def unreadable(run: ProgramRun) -> Iterator[str]:
-    """Yield a line for each process whose counts cannot be read."""
     for pid, why in run.totals.unreadable.items():
         yield f"  counts of process {pid} unreadable: {why}; they are not shown"
 
 
 def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
-    """Yield the lines of a key without its quotas."""
     seen = key.outlook(now)
     head, ahead = key.head_wait(seen), key.eta(seen)
     yield f"  {key.key}"

@@ -36,8 +36,8 @@ class AdmissionController(LimiterState):
     def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
         """Take a slot, charge the quotas and return the permit; the caller has checked `ready_at` with the same cost.
 
-        A call `beyond` the learned limits (its caller has checked `admits`) opens no slot and uses no pace. `call` is
-        its number for events, 0 where it has none.
+        `ready_at` was checked with the same cost. A call `beyond` the learned limits (`admits` was checked) takes no
+        slot and uses no pace. `call` is its number for events.
         """
         if not self.permits_in_flight:
             self._began = now
@@ -116,14 +116,13 @@ class AdmissionController(LimiterState):
         permit.learned = True
 
     def learn_usage(self, facts: RequestFacts, usage: Usage, now: float) -> None:
-        """Update the cost estimate with the usage of a request of that shape."""
         self.estimate.learn(facts, usage)
 
     def note_silent(self, permit: Permit, slow: bool, now: float, draw: float, out: Out) -> Silence:
-        """Record that an attempt got no answer in all the time that its caller gives it; return what that means.
+        """Record that an attempt had no answer within the time limit of its caller; return what that means.
 
-        The attempt continues, and counts once. If later attempts are answered, it is slow by itself, and so are all
-        attempts at the same work (`slow`): while the breaker is closed, they do not count.
+        The attempt continues, and counts once. It is `slow`, as all attempts at the same work, if later attempts are
+        answered: while the breaker is closed, slow attempts do not count.
         """
         if permit.learned or self.answered_order > permit.order:
             return Silence.SLOW
@@ -134,7 +133,6 @@ class AdmissionController(LimiterState):
         return Silence.UNKNOWN if self.breaker.closed else Silence.OUTAGE
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-        """Release the slot and learn from the attempt's outcome. `draw` is uniform in [0, 1)."""
         saturation = len(self.permits_in_flight)
         self._end(permit)
         self.used_at = now
@@ -210,7 +208,7 @@ class AdmissionController(LimiterState):
         return ready
 
     def _end(self, permit: Permit) -> None:
-        """Take a permit out of those in flight, and drop its event loop: charges keep permits for a window."""
+        """Take a permit out of those in flight, and drop its event loop, because charges keep permits for a window."""
         # In this order: an interrupt of the program between both leaves a permit that can still be settled.
         self.permits_in_flight.pop(permit.order, None)
         permit.settled = True

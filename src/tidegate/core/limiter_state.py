@@ -140,11 +140,9 @@ class KeyCounts:
         self.latencies: deque[float] = deque(maxlen=100)
 
     def note_sent(self, now: float) -> None:
-        """Count an attempt that is sent at `now`."""
         self.attempts += 1
 
     def note_answered(self, latency: float) -> None:
-        """Count an attempt that was answered after `latency` seconds."""
         self.latencies.append(latency)
         self.answered += 1
 
@@ -162,12 +160,10 @@ class KeyCounts:
             self.note_fate("given_up", outcome)
 
     def note_failed_call(self, outcome: Outcome) -> None:
-        """Count a call whose failure is handed back."""
         self.failed_calls += 1
         self.note_fate("handed_back", outcome)
 
     def copy(self) -> KeyCounts:
-        """Return the same counts in memory of this process."""
         counts = KeyCounts()
         for name in KeyCounts.__slots__:
             setattr(counts, name, getattr(self, name))
@@ -185,7 +181,6 @@ class KeyCounts:
 
     @property
     def calls(self) -> int:
-        """Return the calls so far, sent or not."""
         return self.attempts - self.resent + self.unsent
 
     @property
@@ -201,8 +196,8 @@ refusal."""
 
 ALIVE_SECONDS = 1.0
 ALIVE_LATENCIES = 3.0
-"""Seconds since the last good answer, and mean latencies, for which a failure of another call is no outage. Raising
-them repeats more calls at the beginning of an outage. Chosen: answers of a busy key come far more often."""
+"""Seconds since the last good answer, and mean latencies, for which a failure of another call is no outage. Chosen:
+answers of a busy key come far more often."""
 
 Out = list[events.Event] | None
 """List to which events are appended, or None without listeners."""
@@ -365,7 +360,6 @@ class LimiterState:
 
     @property
     def in_flight(self) -> int:
-        """Return the number of attempts in flight."""
         return len(self.permits_in_flight)
 
     @property
@@ -390,11 +384,9 @@ class LimiterState:
 
     @property
     def at_bound(self) -> bool:
-        """Return whether the limit has reached the bound of this process."""
         return self.concurrency.limit >= self.concurrency.highest
 
     def apply_bound(self) -> None:
-        """Hold the concurrency limit to the bound of this process."""
         self.concurrency.limit_to(self.bound.highest)
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
@@ -431,10 +423,7 @@ class LimiterState:
         return ready, gate
 
     def released_at(self, held: tuple[float, str], cost: Cost, now: float) -> tuple[float, str]:
-        """Return when a call goes that `ready_at` holds: earlier where its key was never reached.
-
-        From `gives_up_at` on, neither the breaker nor an inferred limit holds it.
-        """
+        """Return when a call held by `ready_at` goes: from `gives_up_at` on no inferred limit holds it."""
         gives_up_at = self.breaker.gives_up_at
         if held[0] <= now or gives_up_at == INFINITY:
             return held
@@ -464,10 +453,9 @@ class LimiterState:
         return self.concurrency.growing_fast and not self.pacer.active and self.concurrency.useful == INFINITY
 
     def certain(self, gate: str) -> bool:
-        """Return whether the provider stated the instant at which `gate` opens, and no answer in flight can change it.
+        """Return whether the provider stated when `gate` opens, and no answer in flight can change it.
 
-        Slots, pace and breaker open at guessed instants. A quota opens earlier than its mirror says where a call in
-        flight returns units that it was overcharged.
+        Slots, pace and breaker open at guessed instants. A quota opens earlier if a call in flight returns units.
         """
         if gate == "pause":
             return self.provenance.pause.origin is Source.RETRY_AFTER

@@ -33,11 +33,10 @@ from tidegate.core.values import (
 )
 
 MAX_RECORD = 16_384
-"""Bytes of a record at most. Raising it shares more readings and slows each reader of a hostile log. Chosen: forty
-times the usual record with four readings."""
+"""Bytes of a record at most. Chosen: forty times the usual record with four readings."""
 
 MAX_OFFSET = 1e6
-"""Seconds between an attempt's sending and its end, at most. Raising it believes longer calls. Chosen: eleven days."""
+"""Seconds between an attempt's sending and its end, at most. Chosen: eleven days."""
 
 
 class UnreadableRecord(ValueError):
@@ -82,7 +81,6 @@ class ReplicaEvent(NamedTuple):
 
 
 def write_event(event: ReplicaEvent) -> bytes:
-    """Return the record of an event."""
     text = _encoded(_plain(event))
     return crc32(text).to_bytes(4, "little") + text
 

@@ -239,11 +239,10 @@ KEPT: dict[str, tuple[str, ...]] = {
 the next admission checks again."""
 
 MAX_CHECKPOINT = 1 << 20
-"""Bytes of a checkpoint at most, compressed. Raising it shares the state of keys with more charges. Chosen: the charges
-of a hundred thousand calls in one window."""
+"""Bytes of a checkpoint at most, compressed. Chosen: the charges of a hundred thousand calls in one window."""
 
 MAX_PLAIN = 32 << 20
-"""Bytes of a checkpoint at most, uncompressed. Raising it lets a hostile checkpoint take more memory."""
+"""Most bytes of a checkpoint, uncompressed: bounds the memory that a hostile checkpoint takes."""
 
 BASES = ("LimiterState", "QuotaMirror")
 

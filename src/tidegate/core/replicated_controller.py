@@ -62,12 +62,10 @@ class LogMembership(MemberTurns):
         self.begin: Callable[[float], None] = _no_step
 
     def tell(self, now: float, event: ReplicaEvent) -> None:
-        """Keep an own event for the log, if another member may read it."""
         if self.talks:
             self.said.append((now, write_event(event)))
 
     def fly(self, controller: ReplicatedController, permit: Permit, member: int, serial: int) -> None:
-        """Note an attempt in flight of any member."""
         self.flights[member, serial] = permit
         controller.held[member] = controller.held.get(member, 0) + 1
 
@@ -114,7 +112,6 @@ class ReplicatedController(AdmissionController):
 
     @property
     def in_flight(self) -> int:
-        """Return the number of own attempts in flight."""
         replica = self.replica
         return len(self.permits_in_flight) if replica.alone else self.held.get(replica.member, 0)
 
@@ -252,7 +249,6 @@ class ReplicatedController(AdmissionController):
         return permit
 
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
-        """Take back an own permit, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             super().withdraw(permit, now, out)
@@ -272,7 +268,6 @@ class ReplicatedController(AdmissionController):
             replica.tell(now, ReplicaEvent(EventKind.WITHDRAWN, self.tag, serial, permit.sent_at - now))
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-        """Learn from headers, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             super().learn(permit, outcome, now, out)
@@ -293,7 +288,6 @@ class ReplicatedController(AdmissionController):
             )
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-        """Settle an own permit, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             super().settle(permit, outcome, now, draw, out)
@@ -325,7 +319,6 @@ class ReplicatedController(AdmissionController):
             replica.tell(now, ReplicaEvent(EventKind.SETTLED, self.tag, serial, sent, draw, outcome=told))
 
     def note_silent(self, permit: Permit, slow: bool, now: float, draw: float, out: Out) -> Silence:
-        """Record a silent attempt, as the base class, and keep the event for the log."""
         replica = self._step(now)
         silence = super().note_silent(permit, slow, now, draw, out)
         if replica.talks:
@@ -334,7 +327,6 @@ class ReplicatedController(AdmissionController):
         return silence
 
     def learn_usage(self, facts: RequestFacts, usage: Usage, now: float) -> None:
-        """Update the cost estimate, as the base class, and keep the event for the log."""
         replica = self._step(now)
         super().learn_usage(facts, usage, now)
         replica.tell(now, ReplicaEvent(EventKind.USAGE, self.tag, facts=facts, usage=usage))
@@ -350,7 +342,6 @@ class ReplicatedController(AdmissionController):
         self.untaken = 0
 
     def replay_admit(self, event: ReplicaEvent, at: float) -> Permit:
-        """Admit a call of another member."""
         counts, used_at = self.counts, self.used_at
         self.counts = self.tally
         try:
@@ -363,7 +354,6 @@ class ReplicatedController(AdmissionController):
             self.counts, self.used_at = counts, used_at
 
     def replay_end(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
-        """Settle or withdraw a call of another member."""
         permit.sent_at = at + event.sent if event.sent or event.outcome is not ABANDONED else permit.sent_at
         self._hear_end(at)
         counts, used_at = self.counts, self.used_at
@@ -517,7 +507,6 @@ class ReplicatedModel(ReplicatedController, ModelController):
 
 
 def controller_of(permit: Permit) -> ReplicatedController:
-    """Return the controller of a permit in flight."""
     controller = permit.state
     assert isinstance(controller, ReplicatedController), "a permit in flight belongs to a replica"
     return controller

@@ -283,7 +283,6 @@ class StateDecoder:
 
 
 def _part(value: object, fields: Iterable[tuple[str, Shape]]) -> tuple[Any, ...]:
-    """Return those fields of a named tuple."""
     return tuple(getattr(value, name) for name, _ in fields)
 
 

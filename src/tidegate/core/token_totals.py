@@ -37,16 +37,13 @@ class TokenTotals(NamedTuple):
         return self.nanodollars * NANO if self.metered and self.priced == self.metered else None
 
     def plus(self, other: TokenTotals) -> TokenTotals:
-        """Return the sum of both."""
         return TokenTotals(*(one + another for one, another in zip(self, other, strict=True)))
 
     def less(self, other: TokenTotals) -> TokenTotals:
-        """Return the difference of both."""
         return TokenTotals(*(one - another for one, another in zip(self, other, strict=True)))
 
 
 def added(parts: Iterable[TokenTotals]) -> TokenTotals:
-    """Return the sum of totals."""
     return reduce(TokenTotals.plus, parts, TokenTotals())
 
 
@@ -65,10 +62,7 @@ def totals_of(usage: Usage, nanodollars: int | None) -> TokenTotals:
 
 
 def tokens_text(tokens: TokenTotals) -> str:
-    """Return tokens and cost in words, as `1200 input + 340 output tokens, $0.0021`; empty without a metered answer.
-
-    The cost is that of `cost_text`.
-    """
+    """Return tokens and cost in words, as `1200 input + 340 output tokens, $0.0021`; empty without a metered answer."""
     if not tokens.metered:
         return ""
     words = f"{tokens.input_tokens} input + {tokens.output_tokens} output tokens"
@@ -106,7 +100,6 @@ class TokenCounter:
         self.clear()
 
     def clear(self) -> None:
-        """Restart the totals at zero."""
         self.metered = self.input_tokens = self.output_tokens = self.cached_tokens = self.cache_write_tokens = 0
         self.reasoning_tokens = self.priced = self.nanodollars = 0
 
@@ -128,5 +121,4 @@ class TokenCounter:
 
     @property
     def totals(self) -> TokenTotals:
-        """Return the totals so far."""
         return TokenTotals(*(getattr(self, name) for name in TokenTotals._fields))

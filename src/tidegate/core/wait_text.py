@@ -63,20 +63,18 @@ def failure_text(outcome: Outcome) -> str:
 
 
 NEVER = 20
-"""Refusals without any answer from which on texts say so. Raising it is silent for longer about an account that has no
-quota. Chosen: a full bucket answers before, and a start beside other clients is refused less."""
+"""Refusals without any answer from which on texts say so. Chosen: a full bucket answers before."""
 
 
 def never_answered(answered: int, refused: int) -> str:
-    """Return that no call of a key was ever answered, where `NEVER` refusals show it; else ''."""
     return "" if answered or refused < NEVER else f"no call of this key was ever answered: {refused} refusals"
 
 
 def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str = "") -> str:
     """Return why no call goes now and when the next one does.
 
-    The next try is in `seconds` (None: when an attempt in flight ends). The provider asked for a wait of `stated`
-    seconds (0: it named none). `cause` is what the provider answered last, as far as it is known.
+    The next try is in `seconds` (None: when an attempt in flight ends). The provider asked for `stated` seconds (0: for
+    none). `cause` is its last answer, if known.
     """
     when = "when an answer arrives" if seconds is None else f"in {duration(seconds)}" if seconds >= SHOWN else "now"
     why = f" ({cause})" if cause else ""

@@ -22,12 +22,10 @@ Phase = Literal["plain", "wrapped"]
 Client: TypeAlias = openai.AsyncOpenAI | anthropic.AsyncAnthropic
 
 LOOK_SECONDS = 0.25
-"""Seconds between two looks: samples of the progress for display. Raising it saves work and shows changes later.
-Chosen: a person sees changes as they happen."""
+"""Seconds between two looks: samples of the progress for display. Chosen: a person sees changes as they happen."""
 
 RECENT_LOOKS = 16
-"""Looks over which the speed for an ETA is measured. Raising it makes the ETA steadier and slower to follow. Chosen:
-with `LOOK_SECONDS` it is 4 s, a part of the shortest window of 6 s."""
+"""Looks over which the speed for an ETA is measured: 4 s of the shortest window of 6 s."""
 
 
 @dataclass(slots=True)
@@ -50,17 +48,14 @@ class DemoRun:
 
     @property
     def rows(self) -> int:
-        """Return the number of rows."""
         return len(self.track.rows)
 
     @property
     def done(self) -> int:
-        """Return the number of rows that are answered or lost."""
         return self.answered + self.lost.total()
 
     @property
     def is_complete(self) -> bool:
-        """Return whether every row was answered."""
         return self.answered == self.rows
 
     @property
@@ -84,7 +79,6 @@ class DemoRun:
         return (self.rows - done) * (at - before) / (done - done_before) if done > done_before else None
 
     def update(self, counts: Counts, key: KeySnapshot | None, at: float) -> None:
-        """Record the counts and the key's state at `at`."""
         self.counts, self.key = counts, key
         self._looks.append((at, self.done))
 
@@ -187,10 +181,7 @@ async def _look(
 
 @contextlib.contextmanager
 def _many_open_files() -> Iterator[None]:
-    """Raise the limit of open files: some systems start with 256.
-
-    The plain phase then fails at the provider's limit.
-    """
+    """Raise the limit of open files (256 on some systems), so that the plain phase fails at the provider's limit."""
     try:
         import resource
     except ImportError:

@@ -15,12 +15,10 @@ from tidegate.errors import ConfigurationError
 from tidegate.testing import Call, Distribution, Limit, Scenario, ideal_makespan
 
 MAX_TOKENS = 32
-"""Bound on the output of each call, in tokens. Raising it reserves more of the token quotas, so the demo runs longer.
-Chosen: above the shipped answers, which are a few words."""
+"""Bound on the output of each call, in tokens. Chosen: above the shipped answers, which are a few words."""
 
 MIN_ROWS = 2
-"""Fewest rows of a demonstration. Raising it refuses smaller demonstrations. Derived from its two providers: one row
-for each."""
+"""Fewest rows of a demonstration. Derived from its two providers: one row for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,6 @@ ANTHROPIC = Scenario(
 
 
 def load_rows() -> tuple[Row, ...]:
-    """Return the shipped data set."""
     packed = resources.files("tidegate.demo").joinpath("questions.jsonl.gz").read_bytes()
     text = gzip.decompress(packed).decode("utf-8")
     return tuple(Row(**json.loads(line)) for line in text.splitlines())

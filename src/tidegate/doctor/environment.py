@@ -59,7 +59,6 @@ class Finding(NamedTuple):
         return f"{self.section} {self.verdict} {self.name}{version}: {self.text}"
 
     def fields(self) -> dict[str, Any]:
-        """Return a JSON object with every field, including empty ones."""
         return {**self._asdict(), "verdict": str(self.verdict)}
 
 
@@ -224,7 +223,6 @@ class Installed:
         self._versions: dict[str, str | None] = {}
 
     def version(self, distribution: str) -> str | None:
-        """Return the version; None if it is not installed."""
         if distribution not in self._versions:
             try:
                 self._versions[distribution] = metadata.version(distribution)
@@ -284,12 +282,10 @@ def _required(distribution: str) -> Iterator[str]:
 
 
 def governed_modules() -> frozenset[str]:
-    """Return the modules whose HTTP stacks the transports govern, as they declare themselves."""
     return frozenset(name for transport in TRANSPORTS for name in transport.MODULES)
 
 
 def governs(stack: HttpStack) -> bool:
-    """Return whether a transport governs the stack."""
     return any(name.split(".")[0] == stack.module for name in governed_modules())
 
 

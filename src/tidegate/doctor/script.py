@@ -16,8 +16,7 @@ from tidegate.settings import Settings
 from tidegate.transports.other_stacks import remedy
 
 MAX_FILES = 500
-"""Maximum files that are read for one script; further modules are ignored. Raising it reads a large project for longer.
-Chosen: more than the modules beside a usual script."""
+"""Files that are read for one script. Chosen: more than the modules beside a usual script."""
 
 
 class Unreadable(ValueError):

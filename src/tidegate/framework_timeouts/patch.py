@@ -55,7 +55,6 @@ def stretch(settings: Settings) -> None:
 
 
 def stretches(settings: Settings) -> bool:
-    """Return whether these settings extend timeouts at all."""
     return settings.framework_clocks == "stretch" and not settings.disabled and settings.max_wait > 0
 
 

@@ -13,8 +13,7 @@ from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 LIFTED = 31_536_000
-"""Seconds of a timeout that is as good as off. Raising it changes nothing that a run can reach. Derived from the upper
-bound of `Settings.max_wait`: a year."""
+"""Seconds of a timeout that is as good as off. Derived from the upper bound of `Settings.max_wait`: a year."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,6 @@ class FrameworkTimeout:
 
 
 def shown(seconds: float) -> str:
-    """Return the length of a timeout as text for people."""
     return "a year" if seconds == LIFTED else f"{seconds:g} s"
 
 
@@ -120,7 +118,6 @@ class EnvironmentDefault(NamedTuple):
         yield ChangedTimeout(self.seconds, new, lambda: self._put_back(str(new), before))
 
     def user_setting(self, environ: Mapping[str, str]) -> str | None:
-        """Return the user's variable that overrides this timeout; None where none is set."""
         return next((name for name in (self.name, *self.rivals) if environ.get(name, "").strip()), None)
 
     def _current_values(self) -> bool:

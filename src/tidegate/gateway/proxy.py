@@ -37,8 +37,7 @@ HOP = b"x-tidegate-hop"
 """Header with the numbers of the gateways that a request has passed. Known providers do not get it."""
 
 MAX_HOPS = 4
-"""Gateways that a request may pass. Raising it lets a loop of several gateways turn more often. Chosen: a run inside a
-run has two."""
+"""Gateways that a request may pass. Chosen: a run inside a run has two."""
 
 CONNECTION_HEADERS = frozenset(
     {
@@ -173,7 +172,6 @@ class GatewayProxy:
                 body.release()
 
     def _body(self, scope: Scope, receive: Receive) -> RequestBody | None:
-        """Return the body of a request; None for a request without one."""
         given = dict(scope["headers"])
         length = given.get(b"content-length", b"")
         if b"transfer-encoding" not in given and length in (b"", b"0"):

@@ -15,12 +15,10 @@ from contextlib import suppress
 from starlette.types import Receive
 
 MAX_BODY = 32 << 20
-"""Bytes up to which a body is held. Raising it needs more memory per call. Derived from `providers._request._MAX_BODY`,
-above which no body is parsed."""
+"""Bytes up to which a body is held. Derived from `providers._request._MAX_BODY`, above which no body is parsed."""
 
 MAX_BODIES = 512 << 20
-"""Bytes that all held bodies have in total. Raising it lets more calls with large bodies wait in the queue, and needs
-that much memory. Chosen: 1,000 calls of half a megabyte."""
+"""Bytes that all held bodies have in total. Chosen: 1,000 calls of half a megabyte."""
 
 
 class ClientGone(Exception):
@@ -53,7 +51,6 @@ class BodyBudget:
             raise
 
     def give(self, size: int) -> None:
-        """Give bytes back."""
         self._free += size
         self._grant()
 
@@ -98,14 +95,12 @@ class RequestBody:
             self._taken = len(self.whole)
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body in pieces, first those that were read already."""
         while self._begun or not self._ended:
             piece = self._begun.pop(0) if self._begun else await self._next(kept=False)
             if piece:
                 yield piece
 
     def release(self) -> None:
-        """Give the memory back."""
         taken, self._taken = self._taken, 0
         self._budget.give(taken)
 

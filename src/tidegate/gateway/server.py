@@ -22,8 +22,8 @@ from tidegate.ui.server import CallbackServer, names_of
 logger = logging.getLogger("tidegate")
 
 KEEP_ALIVE = 120
-"""Seconds that an idle connection of a client stays open. Raising it keeps more sockets of idle programs. Chosen: far
-longer than the pools of clients (undici: 4 s, httpx: 5 s), so that no request meets a connection that is closing."""
+"""Seconds that an idle connection of a client stays open. Chosen: far longer than the pools of clients (undici: 4 s,
+httpx: 5 s), so that no request meets a connection that is closing."""
 
 SHUTDOWN_SECONDS = 1
 """Seconds that open requests get at the end, when their programs have ended or were told to."""
@@ -33,10 +33,7 @@ EXTRA_CERTIFICATES = "NODE_EXTRA_CA_CERTS"
 
 
 def governed(urls: Iterable[str]) -> Settings:
-    """Return the settings of a gateway to servers with these base URLs, whose calls are all governed.
-
-    A host that a variable names keeps its family, so that its keys are those of a Python program.
-    """
+    """Return the settings of a gateway that governs all calls to these base URLs, with the families of variables."""
     settings = Settings.from_environment()
     known = named_hosts(settings)
     added = [host for host in map(host_of, urls) if host not in known]
@@ -50,9 +47,9 @@ def run(
     started: Callable[[], None] = lambda: None,
     until: int | None = None,
 ) -> None:
-    """Serve until the process is interrupted or, where `until` is a file descriptor, until its end.
+    """Serve until the process is interrupted, or until the end of the file descriptor `until`.
 
-    tidegate must be installed in this process. Call `started` when the gateway answers.
+    tidegate must be installed in this process. `started` is called when the gateway answers.
     """
     # A socket that `tidegate run` hands over has lost its protocol; see `tidegate.ui.server.bind`.
     listener = socket.socket(listener.family, listener.type, socket.IPPROTO_TCP, fileno=listener.detach())

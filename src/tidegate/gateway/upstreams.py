@@ -29,7 +29,6 @@ class Upstreams:
         self._hosts = frozenset(host.lower() for host in hosts)
 
     def allows(self, server: RealServer) -> bool:
-        """Return whether the gateway may send requests to a server."""
         if (server.scheme, server.address) in self._named:
             return True
         return self._by_tls(server) and (server.host in self._hosts or self.is_known(server))
@@ -49,12 +48,10 @@ class Upstreams:
 
     @staticmethod
     def path_at(server: RealServer) -> str:
-        """Return the path of a request at its server."""
         return ADDED_VERSIONS.get((server.address, server.path), server.path)
 
     @staticmethod
     def _by_tls(server: RealServer) -> bool:
-        """Return whether a server is reached by TLS at its usual port."""
         return server.scheme == "https" and server.address == server.host
 
     @staticmethod

@@ -24,8 +24,7 @@ from tidegate.integrations.call_totals import CallTotals, read_keys, totals_sinc
 from tidegate.transports.governance import Installation
 
 UPDATE_EVERY = 0.5
-"""Seconds between two updates of a cell's line. Raising it sends fewer messages and shows changes later. Chosen: the
-period of the line of `tidegate run`."""
+"""Seconds between two updates of a cell's line. Chosen: the period of the line of `tidegate run`."""
 
 STYLE = "font-family:var(--jp-code-font-family,monospace);font-variant-numeric:tabular-nums;opacity:.75"
 

@@ -35,7 +35,7 @@ CAUSE_CODES = {cause: code for code, cause in enumerate(CAUSES)}
 SOURCE_CODES = {source: code for code, source in enumerate(SOURCES)}
 
 RECORDS = 64
-"""Changes that are kept of one key. Raising it makes every file larger. Chosen: as many as a person reads."""
+"""Changes that are kept of one key. Chosen: as many as a person reads."""
 
 CELLS = 9
 """Doubles of a record: its number, the seven of a `KeyChange`, and its number again."""
@@ -81,7 +81,6 @@ class ChangeRing:
         origin: Source = Source.DEFAULT,
         quota: int = 0,
     ) -> None:
-        """Write one more change in the place of the oldest."""
         cells, start = self._cells, self._number % RECORDS * CELLS
         self._number += 1
         facts = (at, KINDS.index(kind), quota, before, after, CAUSE_CODES[cause], SOURCE_CODES[origin])

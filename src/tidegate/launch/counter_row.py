@@ -102,36 +102,32 @@ QUOTA_PLACES = {name: place for place, name in enumerate(QUOTA_DOUBLES)}
 """Indexes of the numbers of a row, and of a quota's within its part."""
 
 INTEGER_CELLS = 56
-"""Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: thirteen are spare."""
+"""Integers of 8 bytes in a row. Chosen: thirteen are spare."""
 
 KEY_CELLS = 24
 """Doubles of 8 bytes for a key. Raising it makes every file larger. Chosen: eight are spare, for costs and rates."""
 
 QUOTA_CELLS = 12
-"""Doubles of 8 bytes for each quota. Raising it makes every file larger. Chosen: none is spare."""
+"""Doubles of 8 bytes for each quota. Chosen: none is spare."""
 
 QUOTAS = 4
-"""Quotas of one key that are kept; further ones are not. Raising it makes every file larger. Chosen: providers announce
-requests, tokens, input tokens and output tokens."""
+"""Quotas of one key that are kept: requests, tokens, input tokens and output tokens."""
 
 CONTINUOUS = 0.0
 """Value of `back_at` for a quota that refills continuously and has no boundary."""
 
 KEY_BYTES = 256
-"""Bytes of a key's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: provider,
-host, digest and model fit."""
+"""Bytes of a key's name, with a final zero; a longer name is cut. Chosen: provider, host, digest and model fit."""
 
 NAME_BYTES = 32
-"""Bytes of a quota's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: longer
-than the names in the tables of `providers`."""
+"""Bytes of a quota's name, with a final zero; a longer one is cut. Chosen: longer than those in the tables."""
 
 CAUSE_BYTES = 192
-"""Bytes of the text of the last failure, with a final zero; a longer text is cut. Raising it makes every file larger.
-Chosen: the class of an error and the words of the system fit."""
+"""Bytes of the text of the last failure, with a final zero; a longer text is cut. Chosen: the class of an error and the
+words of the system fit."""
 
 MOST_IN_FLIGHT = 1_000_000
-"""Attempts in flight of one process from which on a row is damaged. Raising it reads more nonsense. Chosen: far above
-what a machine can have open."""
+"""Attempts in flight of one process from which on a row is damaged. Chosen: far above what a machine can have open."""
 
 DOUBLES_AT = 8 * INTEGER_CELLS
 KEY_AT = DOUBLES_AT + 8 * (KEY_CELLS + QUOTA_CELLS * QUOTAS)
@@ -211,7 +207,6 @@ class KeyRow(NamedTuple):
 
     @property
     def in_flight(self) -> int:
-        """Return the attempts under way."""
         ended = ("answered", "refused", "failed", "abandoned")
         return max(0, self.counts["attempts"] - sum(self.counts[name] for name in ended))
 
@@ -230,27 +225,22 @@ def refusal_counter(fate: str, outcome: Outcome) -> str:
 
 
 def source_of(code: float) -> Source:
-    """Return the origin with this code; that of a default for a code of no origin."""
     return SOURCES[int(code)] if 0.0 <= code < len(SOURCES) else Source.DEFAULT
 
 
 def integers(row: memoryview) -> memoryview[int]:
-    """Return the integers of a row, for reading and writing."""
     return row[:DOUBLES_AT].cast("q")
 
 
 def doubles(row: memoryview) -> memoryview[float]:
-    """Return the doubles of a row, for reading and writing."""
     return row[DOUBLES_AT:KEY_AT].cast("d")
 
 
 def ring(row: memoryview) -> memoryview[float]:
-    """Return the cells of a row's ring of changes."""
     return row[RING_AT:ROW_BYTES].cast("d")
 
 
 def quota_at(number: int) -> int:
-    """Return the index of the first double of a quota."""
     return KEY_CELLS + QUOTA_CELLS * number
 
 

@@ -39,7 +39,6 @@ class ProcessStatus:
         fork.call_first(self._forked)
 
     def on_new_queue(self, queue: Any) -> None:
-        """Share the counts of the key queue `queue`."""
         if not self._tried:
             self._tried = True
             self._begin()

@@ -24,8 +24,8 @@ from tidegate.launch.totals import Folder, Totals, note_others
 from tidegate.redaction import clean
 
 YOUNG = 60.0
-"""Seconds in which a new folder may still be without a lock; younger folders are never removed. Raising it leaves the
-folder of a killed run for longer. Chosen: far above the time between creating and locking a folder."""
+"""Seconds in which a new folder may still be without a lock; younger folders are never removed. Chosen: far above the
+time between creating and locking a folder."""
 
 
 @contextlib.contextmanager
@@ -67,7 +67,6 @@ def _sweep(parent: Path, now: float) -> None:
 
 
 def remove(folder: str) -> None:
-    """Remove a folder that no process holds; raise BlockingIOError for another."""
     with _held(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -87,8 +86,7 @@ COMMAND = "command"
 """File in a run's folder with the identifier of its process, its command line and its beginning."""
 
 SHOWN_COMMAND = 200
-"""Characters of a command line that are kept. Raising it lengthens the output of `tidegate status`. Chosen: it tells
-runs apart."""
+"""Characters of a command line that are kept. Chosen: it tells runs apart."""
 
 
 class ProgramRun(NamedTuple):
@@ -133,9 +131,10 @@ def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
 
 
 def _live_run(folder: Path) -> ProgramRun | None:
-    """Return the run of a folder; None where it has ended or is just beginning.
+    """Return the run of a folder;
 
-    It lasts as long as a process holds its lock. The lock tells it from another process that got the same number.
+    None where it has ended or is just beginning. A held lock shows that the run lives; its process number may belong to
+    another process.
     """
     try:
         content = bytes(unpacked((folder / COMMAND).read_bytes()))

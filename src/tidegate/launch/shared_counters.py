@@ -57,8 +57,7 @@ from tidegate.launch.shared_file import HEADER, packed
 from tidegate.launch.text_counts import TextCounts
 
 ROWS = 16
-"""Keys of one file; a process with more of them creates another file. Raising it makes every file larger. Chosen: most
-processes have fewer keys."""
+"""Keys of one file; a process with more of them creates another file. Chosen: most processes have fewer keys."""
 
 SUFFIX = ".sheet"
 
@@ -66,33 +65,27 @@ FAILURES = ".failures"
 """Suffix of the files with the failed calls of a process by reason."""
 
 QUOTAS_EVERY = 0.1
-"""Seconds after which a key's quotas are written again while more than half of each is left. Raising it saves time per
-call and shows older numbers. Chosen: shorter than the refresh period of the status line."""
+"""Seconds after which a key's ample quotas are written again. Chosen: less than between two status lines."""
 
 OUTLOOK_EVERY = 0.5
-"""Seconds after which the forecast for the waiting calls is written again. Raising it saves time and shows an older
-forecast. Derived from the refresh period of the status line (`cli.command_run.LOOK_EVERY`)."""
+"""Seconds after which the forecast is written again: those of the status line (`cli.command_run.LOOK_EVERY`)."""
 
 
 NOTED_RISE = 1.25
-"""Factor above the last noted concurrency limit or pace from which on a rise is noted. Raising it notes fewer rises.
-Chosen: slow start, which raises the limit with each answer, fills some lines of the list and not all."""
+"""Factor above the last noted concurrency limit or pace from which on a rise is noted. Chosen: slow start, which raises
+the limit with each answer, fills some lines of the list and not all."""
 
 NOTED_CUT = 0.9
-"""Factor below it from which on a cut is noted. Raising it notes smaller cuts. Chosen: below the smallest cut that a
-refusal makes (`Settings.concurrency_cut`)."""
+"""Factor below it from which on a cut is noted: below the smallest cut (`Settings.concurrency_cut`)."""
 
 NOTED_LIMIT = 0.01
-"""Least relative change of a quota's limit that is noted. Raising it hides small corrections. Chosen: less than a pixel
-of the page's chart."""
+"""Least relative change of a quota's limit that is noted. Chosen: less than a pixel of the page's chart."""
 
 NOTED_COOLDOWN = 1.0
-"""Seconds by which a cooldown must grow to be noted again. Raising it hides its extensions. Chosen: the refusals of one
-wave move its end by less."""
+"""Seconds by which a cooldown must grow to be noted again. Chosen: the refusals of one wave move its end by less."""
 
 EXPLAINS_FOR = 2.0
-"""Seconds for which a refusal is taken for the cause of a cut. Raising it may name an old refusal. Chosen: the cut is
-found with the next attempt that ends."""
+"""Seconds for which a refusal explains a cut. Chosen: the cut is found with the next ended attempt."""
 
 
 class CounterFile:
@@ -114,7 +107,6 @@ class CounterFile:
             counts.detach()
 
     def track(self, queue: KeyQueue) -> None:
-        """Count in a row the events of the key queue `queue` from now on."""
         counts = SharedKeyCounts(queue, self.row, self._failures.count)
         queue.admission.counts = counts
         queue.waiting = SharedLineLength(counts)
@@ -253,7 +245,6 @@ class SharedKeyCounts(KeyCounts):
         self._take(row)
 
     def _begin_noting(self) -> None:
-        """Forget the state that was noted last: a new row begins with the state that it finds."""
         self._limits = [0.0] * QUOTAS
         self._slots = 0
         self._pace = 0.0
@@ -263,13 +254,12 @@ class SharedKeyCounts(KeyCounts):
         self._rejection: KeyRejection | None = None
 
     def note_sent(self, now: float) -> None:
-        """Count an attempt; its end writes the other values of the row, which so are written once for most attempts."""
+        """Count an attempt; its end writes the other values of the row, so that most attempts write them once."""
         self.integers[_ATTEMPTS] += 1
         if now >= self._outlook_at:
             self.refresh()
 
     def note_answered(self, latency: float) -> None:
-        """Count an answered attempt, and write the other values of the row."""
         self.latencies.append(latency)
         self.integers[_ANSWERED] += 1
         self.refresh()
@@ -351,7 +341,6 @@ class SharedKeyCounts(KeyCounts):
             self._note_rejection(now)
 
     def note_refusal(self, outcome: Outcome) -> None:
-        """Note what a refusal has changed, and its cause."""
         if self._row is None:
             self._attach()
         admission = self._queue.admission
@@ -364,7 +353,7 @@ class SharedKeyCounts(KeyCounts):
         self.note_closing()
 
     def note_fate(self, fate: str, outcome: Outcome) -> None:
-        """Count a refusal by its cause and by how its call went on, and a failed call by its reason."""
+        """Count a refusal by its cause and by the fate of its call, and a failed call by its reason."""
         if fate == "handed_back":
             self._count_failure(failure_reason(outcome))
         if outcome.kind in REFUSED:
@@ -513,23 +502,19 @@ class SharedLineLength(WaitQueue):
         self._counts = counts
 
     def enqueue(self, waiter: Waiter) -> ExecutorGroup:
-        """Add a call, as the base class."""
         group = super().enqueue(waiter)
         self._counts.waited(self.length)
         return group
 
     def dequeue(self, waiter: Waiter) -> bool:
-        """Remove a call, as the base class."""
         is_removed = super().dequeue(waiter)
         self._counts.waited(self.length)
         return is_removed
 
     def put_aside(self, change: int) -> None:
-        """Count a call outside the queue, as the base class."""
         super().put_aside(change)
         self._counts.waited(self.length)
 
     def clear(self) -> None:
-        """Forget all calls, as the base class."""
         super().clear()
         self._counts.waited(self.length)

@@ -18,15 +18,11 @@ class UnreadableFile(ValueError):
 
 
 def packed(content: bytes) -> bytes:
-    """Return the bytes of a file with this content."""
     return HEADER.pack(MAGIC, VERSION, len(content)) + content
 
 
 def unpacked(data: bytes) -> memoryview:
-    """Return the content of a file's bytes; raise `UnreadableFile`.
-
-    It is empty for an empty file, which was created and is not written yet.
-    """
+    """Return the content of a file's bytes, empty for a file that is not written yet; raise `UnreadableFile`."""
     if not data:
         return memoryview(b"")
     if len(data) < HEADER.size or not data.startswith(MAGIC):

@@ -13,8 +13,7 @@ from pathlib import Path
 from tidegate.launch.shared_file import HEADER, UnreadableFile, packed, unpacked
 
 ROWS = 64
-"""Rows of one process's file, 16 kB; row 0 counts all texts that have no row. Raising it makes every file larger.
-Chosen: a program calls few hosts, and its calls fail for few reasons."""
+"""Rows of one process's file, 16 kB; row 0 counts all other texts. Chosen: few hosts, few reasons of failures."""
 
 ROW = struct.Struct("=q248s")
 """Layout of a row: a count, and the text as UTF-8, padded with zeros. 248 bytes are kept. A DNS name has at most 253
@@ -30,13 +29,11 @@ class TextCounts:
         self.forked()
 
     def forked(self) -> None:
-        """Restart the counts at zero: the earlier ones are the parent's."""
         self._lock = threading.Lock()
         self._rows: dict[str, int] = {}
         self._memory: mmap.mmap | bytearray | None = None
 
     def count(self, text: str) -> None:
-        """Count one more of `text`."""
         with self._lock:
             if self._memory is None:
                 self._memory = self._make()
@@ -69,7 +66,7 @@ def _at(row: int) -> int:
 
 
 def read_counts(folder: Path, suffix: str) -> Counter[str]:
-    """Return the counts of all processes of a run; those without a row of their own are under the empty text."""
+    """Return the counts of all processes of a run; texts without a row count under the empty text."""
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob(f"*{suffix}")):
         try:

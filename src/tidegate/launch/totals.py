@@ -18,8 +18,8 @@ from tidegate.launch.shared_counters import SUFFIX, runs
 from tidegate.launch.shared_file import UnreadableFile, unpacked
 
 ROOM = 2.0
-"""Calls of each process that still fit while a shared quota is used up. Raising it calls a fuller quota used up.
-Measured: two processes at 120 requests a minute leave 2.0 to 4.0 requests."""
+"""Calls of each process that still fit while a shared quota is used up. Measured: two processes at 120 requests a
+minute leave 2.0 to 4.0 requests."""
 
 
 @dataclass(slots=True)
@@ -53,7 +53,6 @@ class QuotaTotal:
 
     @classmethod
     def of(cls, row: QuotaRow, until: float) -> QuotaTotal:
-        """Return the total of a single process."""
         return cls(row.name, row.limit, row.window, row.used, row.since, row.stood, until)
 
 
@@ -86,7 +85,6 @@ class KeyTotal:
 
     @property
     def calls(self) -> int:
-        """Return the calls so far, sent or not."""
         return self.counts["attempts"] - self.counts["resent"] + self.counts["unsent"]
 
     @property
@@ -104,20 +102,15 @@ class KeyTotal:
 
     @property
     def tokens(self) -> TokenTotals:
-        """Return the tokens and the cost of the answers whose usage is known."""
         return TokenTotals(*(self.counts[name] for name in counter_row.TOKENS))
 
     @property
     def binding(self) -> QuotaTotal | None:
-        """Return the quota with the largest used share."""
         known = [(quota.share, quota) for quota in self.quotas.values() if quota.share is not None]
         return max(known, key=lambda each: each[0])[1] if known else None
 
     def outlook(self, now: float) -> QueueForecast:
-        """Return the forecast for the waiting calls of all running processes; `now` is in monotonic seconds.
-
-        The calls share the slots of all processes. Each quota is as the process that observed it last saw it.
-        """
+        """Return the forecast for the waiting calls of all processes, by the newest view of each quota."""
         tried, by, stated, until = 0.0, "", 0.0, 0.0
         for row in self.here:
             paused, broken, day = row.paused_until - now, row.broken_until - now, row.day_until - now
@@ -146,11 +139,7 @@ class KeyTotal:
         )
 
     def head_wait(self, seen: QueueForecast) -> HeadWait:
-        """Return what holds back the next call, given the present outlook.
-
-        A call of a shared key needs room for the next call of each process. So a few units are left at any time while
-        the processes use all that is refilled.
-        """
+        """Return what holds back the next call; a shared key needs room for the next call of each process."""
         head = head_wait(seen)
         if head.gate or self.members < 2:
             return head
@@ -164,8 +153,7 @@ class KeyTotal:
     def eta(self, seen: QueueForecast) -> Eta:
         """Return when the last waiting call of this run is admitted, given the present outlook.
 
-        Processes that share a key take turns. So up to the last call of the longest queue here, each other process
-        sends at most as many calls.
+        Processes take turns, so each other process sends at most as many calls as the longest queue here.
         """
         if not self.others or not seen.waiting:
             return estimate_eta(seen)
@@ -191,7 +179,6 @@ class KeyTotal:
         )
 
     def add(self, row: KeyRow, running: bool) -> None:
-        """Add the counts of one process."""
         self.most_members = max(self.most_members, row.counts["most_members"])
         self.carrier = row.carrier or self.carrier
         self.cause = row.cause or self.cause
@@ -226,17 +213,14 @@ class Totals:
     pids: frozenset[int] = frozenset()
 
     def sum(self, name: str) -> int:
-        """Return one of the counts, summed over all keys."""
         return sum(each.counts[name] for each in self.keys.values())
 
     @property
     def calls(self) -> int:
-        """Return the calls so far, sent or not, over all keys."""
         return sum(each.calls for each in self.keys.values())
 
     @property
     def tokens(self) -> TokenTotals:
-        """Return the tokens and the cost of all keys."""
         return reduce(TokenTotals.plus, (each.tokens for each in self.keys.values()), TokenTotals())
 
     @property

@@ -23,7 +23,6 @@ SUFFIX = ".hosts"
 
 
 def host_counts(folder: str) -> TextCounts:
-    """Return the counter of ungoverned calls of this process by host."""
     return TextCounts(folder, SUFFIX)
 
 
@@ -49,7 +48,6 @@ class Ungoverned(NamedTuple):
 
     @property
     def calls(self) -> int:
-        """Return the ungoverned calls over all hosts."""
         return self.hosts.total() + self.others
 
 

@@ -23,8 +23,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 POOL_SIZE = 32
-"""Functions under way at once. Raising it uses more memory and threads, and is faster only while the keys admit more.
-Precedent: `concurrent.futures.ThreadPoolExecutor`, at most 32."""
+"""Functions under way at once. Precedent: `concurrent.futures.ThreadPoolExecutor`, at most 32."""
 
 __all__ = ["AsyncResults", "Failed", "PoolStats", "Results", "RowResult", "amap", "map"]
 

@@ -65,7 +65,6 @@ class RowFlow:
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the pool."""
         raise NotImplementedError
 
     @property
@@ -79,7 +78,6 @@ class RowFlow:
 
     @property
     def is_drained(self) -> bool:
-        """Return whether nothing of a closed pool is under way."""
         return self.closed and self._stream is None
 
     def watch(self, reader: SourceReader) -> None:
@@ -97,10 +95,7 @@ class RowFlow:
         return not (self.exhausted or self.closed or self.expired)
 
     def wanted(self) -> int:
-        """Return the number of rows to pull now; callable in the thread that pulls.
-
-        One row is pulled ahead of the free slots. Rows not taken never exceed the window.
-        """
+        """Return the rows to pull now, one ahead of the free slots; callable in the thread that pulls."""
         if not self.pulls:
             return 0
         untaken = self.pulled - self.meter.taken
@@ -157,7 +152,6 @@ class RowFlow:
             self.loop.call_soon_threadsafe(self.close)
 
     async def until_drained(self) -> None:
-        """Wait until a closed pool has nothing under way."""
         if not self.is_drained:
             drained = asyncio.Event()
             self.drained.append(drained.set)

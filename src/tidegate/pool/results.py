@@ -63,7 +63,6 @@ class ThreadedRows:
 
     @property
     def stats(self) -> PoolStats:
-        """Return the statistics so far, or those at the end."""
         return self._scheduler.stats
 
     def next_row(self) -> PoolRow:
@@ -212,12 +211,10 @@ class Signal:
         self._future: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        """Wake the coroutine if it waits."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def wait(self) -> None:
-        """Wait for the next `set`."""
         self._future = self._loop.create_future()
         await self._future
 

@@ -97,8 +97,8 @@ class RetryPolicy:
     ) -> float | None:
         """Return the seconds until the next attempt after `row.attempts`, or None if there is none.
 
-        `outcome` is that of the last governed attempt. Where its SDK itself repeats calls, only the caller's
-        `attempts` add to them.
+        `outcome` is that of the last governed attempt. If its SDK repeats calls, only the caller's `attempts` add to
+        them.
         """
         given = self._options.attempts
         if failure.next_step is NextStep.PERMANENT:

@@ -31,9 +31,7 @@ from tidegate.scheduling.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureC
 from tidegate.scheduling.key_gates import KeyGates
 
 FIRST_CALL_SECONDS = 0.1
-"""Seconds for which the first row goes alone, unless it makes a call or ends before. Raising it starts the other rows
-of an ungoverned function later. Lowering it lets more rows wait inside their calls, without a permit asked first.
-Chosen: a function makes its first call within milliseconds."""
+"""Seconds for which the first row goes alone without a call. Chosen: a first call takes milliseconds."""
 
 SCOUT_SECONDS = 0.25
 """Seconds for which the first key stays closed before scouts go, while no row has ended; later it is a row's mean time.
@@ -41,16 +39,13 @@ Raising it delays rows of other keys. Lowering it sends scouts into the pauses o
 above steps of 200 ms of a busy event loop."""
 
 MAX_KEYS = 16
-"""Keys that are remembered for the permits of fresh rows. Raising it makes a check longer where all are closed.
-Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
+"""Keys that are remembered for the permits of fresh rows. Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
 
 CANCEL_GRACE_SECONDS = 5.0
-"""Seconds that a cancelled coroutine may take to end before its slot is free. Raising it holds the slots of functions
-that ignore it for longer. Precedent: `RunnerSettings.cancel_grace`."""
+"""Seconds that a cancelled coroutine may take to end (`RunnerSettings.cancel_grace`)."""
 
 MIN_CHECK_SECONDS = 0.05
-"""Minimum seconds until the next check of the waiting rows. Raising it ends overdue rows later. Lowering it checks more
-often where `max_wait` is near zero. Chosen: it is small beside the latency of a call."""
+"""Minimum seconds until the next check of the waiting rows. Chosen: it is small beside the latency of a call."""
 
 
 class RowExecution(Execution[PoolRow, RowFunction]):
@@ -118,13 +113,11 @@ class RowScheduler(RowFlow):
 
     @property
     def is_drained(self) -> bool:
-        """Return whether nothing of a closed pool is under way."""
         return super().is_drained and not self._in_flight
 
     # Methods of `ExecutionOwner`.
 
     def on_key_used(self, function: RowFunction, key: Key, cost: Cost) -> None:
-        """Record the first key that a row asks for; called in any thread."""
         if key not in self._keys:
             self.in_loop(self._learn_key, key, cost)
 
@@ -139,7 +132,6 @@ class RowScheduler(RowFlow):
         self.wake()
 
     def on_job_done(self, job: RowExecution) -> None:
-        """Free the slot of a row, and give or repeat it."""
         self._in_flight.discard(job)
         if job.slot_lent:
             self._functions.lend(-1)
@@ -156,7 +148,6 @@ class RowScheduler(RowFlow):
     # Dispatch.
 
     def check(self) -> None:
-        """Start the rows that can start, and pull others."""
         self._check_scheduled = False
         if not self.closed and not self.expired:
             try:
@@ -375,7 +366,6 @@ class RowScheduler(RowFlow):
         return row.key if row.key is not None else self.options.key or UNKNOWN_KEY
 
     def _give_up(self, row: PoolRow) -> None:
-        """End a row that found no capacity in time."""
         last = self._gates.unavailable(self._gate_of(row)).last
         error = CapacityTimeout(
             index=row.index,
@@ -434,7 +424,6 @@ class RowScheduler(RowFlow):
         return timer is not None and seconds > 0 and self.loop.time() + seconds > timer.when()
 
     def _expire(self) -> None:
-        """End the open rows at the pool's deadline."""
         self.expired = True
         self._stop()
         self._note_load()
@@ -465,7 +454,6 @@ class RowScheduler(RowFlow):
             self._fail(error)
 
     def _stop(self) -> None:
-        """Start nothing more, and cancel what is in flight; waits inside calls end at once."""
         for timer in (*self._timers.values(), *self._delayed.values()):
             timer.cancel()
         self._timers.clear()

@@ -33,7 +33,6 @@ class SerialRows:
         self._meter.max_concurrent = self._meter.max_pending = self._meter.max_buffered = 1
 
     def next_row(self) -> PoolRow:
-        """Return the next row after its end; raise `StopIteration` after the last one, or the source's exception."""
         if self._rows is None:
             raise StopIteration
         row = PoolRow(self._count, next(self._rows), copy_context(), time.monotonic())
@@ -46,12 +45,10 @@ class SerialRows:
 
     @property
     def stats(self) -> PoolStats:
-        """Return the statistics so far."""
         keys = self._options.registry.snapshot(list(self._keys)).keys
         return self._meter.stats(self._options.pool_size, self._count, keys, time.monotonic())
 
     def close(self) -> None:
-        """Give the source up."""
         rows, self._rows = self._rows, None
         close_source(rows)
 

@@ -34,7 +34,6 @@ class CapacityDeadline:
         self._limit = limit
 
     def refused(self, item: WaitingWork, gate: Hashable, now: float) -> None:
-        """Record that an item was refused for lack of capacity; only the first refusal counts."""
         if item.refused_at is None:
             item.refused_at = now
             item.closed_before = self._gates.closed_for(gate)

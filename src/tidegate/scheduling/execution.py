@@ -89,7 +89,6 @@ class ObservedHandoff(PermitHandoff):
         self._in_call = False
 
     def note_use(self, key: Key, cost: Cost) -> None:
-        """Record a key, and report the first one."""
         super().note_use(key, cost)
         if self.first is None:
             self.first = key
@@ -98,13 +97,11 @@ class ObservedHandoff(PermitHandoff):
             self._on_key_used(key, cost)
 
     def note_wait_started(self, call: object, now: float) -> None:
-        """Report that a call of the work waits in a queue."""
         super().note_wait_started(call, now)
         self._on_wait_changed()
         self._update_slot()
 
     def note_wait_ended(self, call: object, now: float) -> None:
-        """Report that a call of the work no longer waits."""
         was_waiting = self.is_waiting
         super().note_wait_ended(call, now)
         if was_waiting:
@@ -112,12 +109,10 @@ class ObservedHandoff(PermitHandoff):
             self._update_slot()
 
     def note_sending(self, permit: Permit) -> None:
-        """Report that the work is in a call."""
         super().note_sending(permit)
         self._update_slot()
 
     def note_settled(self, permit: Permit) -> None:
-        """Report that the work is in no call any more."""
         super().note_settled(permit)
         self._update_slot()
 
@@ -152,9 +147,7 @@ class ExecutionOwner(Protocol):
         """Handle a change of `job.slot_lent`: the function begins to wait for capacity inside a call, or continues."""
         ...
 
-    def on_job_done(self, job: Any) -> None:
-        """Handle the end of the job."""
-        ...
+    def on_job_done(self, job: Any) -> None: ...
 
 
 class Work(Protocol):
@@ -263,11 +256,7 @@ class Execution(Generic[WorkT, FunctionT]):
             self.handoff.recall()
 
     def forget(self) -> None:
-        """Drop the answer and the error.
-
-        The job and its handoff reference each other, so both live until the garbage collector runs. An answer may be
-        megabytes, and the frames behind an error hold the row.
-        """
+        """Drop the answer and the error (megabytes, frames), because job and handoff reference each other."""
         self.value = self.error = None
 
     def cancel(self, cancel_reason: CancelReason) -> None:

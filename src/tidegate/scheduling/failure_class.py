@@ -58,8 +58,8 @@ def classify(
 ) -> FailureClass:
     """Classify a call that raised `error`, or answered if that is None.
 
-    `outcome` belongs to its last governed attempt. `refused` is the refusal for lack of capacity that was handed back
-    for the given permit. `probe` means that this permit probed a broken key, whose failure no item is responsible for.
+    `outcome` belongs to its last governed attempt. `refused` is the refusal for lack of capacity that was handed back.
+    `probe` means that this attempt probed a broken key, whose failure no item is responsible for.
     """
     last = outcome if outcome is not None else refused
     if refused is not None and last is not None and last.kind is not Kind.OK:

@@ -34,21 +34,20 @@ MAX_FUNCTIONS = 100_000
 """Highest bound of the functions in flight. Chosen: no machine carries more threads or connections."""
 
 MEASURE_EVERY = 1.0
-"""Seconds between two measurements of free memory and descriptors, at least. Lowering it costs up to a millisecond of
-the event loop each time."""
+"""Seconds between two measurements of free memory and descriptors, at least."""
 
 MIN_MEASURED_FUNCTIONS = 100
 """Functions in flight from which on the machine is measured: fewer always fit."""
 
 FIRST_CHARACTERS = 64 * 1024 * 1024
-"""Characters of rows in flight, where free memory is unknown. Raising it risks the memory of a small machine."""
+"""Characters of rows in flight, where free memory is unknown."""
 
 MIN_CHARACTERS = 16 * 1024 * 1024
-"""Characters of rows in flight that are always allowed. Raising it risks the memory of a nearly full machine."""
+"""Characters of rows in flight that are always allowed."""
 
 ROW_COST = 16
 """Bytes of free memory that each further character of a row in flight needs. A row of 1 MB takes some 6 bytes a
-character while it is sent: row, request, encoded body. Raising it keeps more memory free."""
+character while it is sent: row, request, encoded body."""
 
 WORTH = 0.3
 """Share of the due gain that a higher margin has to bring: twice as many at work must finish 1.3 times as many."""
@@ -60,11 +59,10 @@ CHANGED = 2.0
 """Factor on the time at work at which a raised margin is given up: the functions do something else now."""
 
 FIRST_HOLD_SECONDS = 10.0
-"""Seconds after a raise that brought nothing before the next one; they double each time. Lowering it slows functions
-that compute more often."""
+"""Seconds after a raise that brought nothing before the next one; they double each time."""
 
 MAX_HOLD_SECONDS = 160.0
-"""Most seconds of that wait. Raising it makes a run adapt later to functions that have become faster."""
+"""Most seconds of that wait."""
 
 
 class Hold(Enum):
@@ -102,10 +100,7 @@ class WorkMargin:
         self._clear()
 
     def worked(self, beside: int, since: float, now: float) -> bool:
-        """Add a function that worked from `since` to `now`, as the `beside`-th at once; return whether more may.
-
-        Only times that began under the present margin, with most of it in use, say what it is worth.
-        """
+        """Add a function that worked as the `beside`-th at once, if the margin was in use; return whether more may."""
         if since < self._since or beside < SATURATED * self.allowed:
             return False
         self._count += 1
@@ -185,12 +180,10 @@ class FunctionLimit:
         return min(self.bound - self.in_flight, self.margin.allowed - self._at_work)
 
     def has_room(self) -> bool:
-        """Return whether another function may start; set `held_by`."""
         self.held_by = self._holds()
         return self.held_by is None
 
     def started(self, worker: Worker) -> None:
-        """Count a function that starts; it is at work."""
         self.in_flight += 1
         self.size += worker.size
         if self.in_flight >= MIN_MEASURED_FUNCTIONS:
@@ -198,7 +191,6 @@ class FunctionLimit:
         self.works(worker)
 
     def ended(self, worker: Worker) -> None:
-        """Count the end of a function."""
         if self.configured is not None and self.free <= 0:
             self.freed_at = self._clock()
         self.in_flight -= 1

@@ -22,16 +22,15 @@ from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key
 
 MIN_RETRY_SECONDS = 0.001
-"""Minimum seconds before a gate is asked again without a wake call from the registry. Raising it delays calls; lowering
-it spins. Chosen: an earlier waiter, which may be admitted now, must run first."""
+"""Minimum seconds before a gate is asked again without a wake call from the registry. Chosen: an earlier waiter, which
+may be admitted now, must run first."""
 
 DAY_RECHECK_SECONDS = 3600.0
-"""Seconds after which a key with a spent daily quota and no stated reset is asked again. Raising it finds the reset
-later. Chosen: one probe an hour."""
+"""Seconds after which a key with a spent daily quota and no stated reset is asked again. Chosen: one probe an hour."""
 
 PAUSE_BASE, PAUSE_CAP = 1.0, 60.0
 """Seconds that a stage without a key pauses after a refusal that states no time: `PAUSE_BASE` and `PAUSE_CAP` of a
-doubling backoff. Raising either sends fewer calls in vain and continues later. Precedent: promptfoo, 1 s and 60 s."""
+doubling backoff. Precedent: promptfoo, 1 s and 60 s."""
 
 
 class StageGate(NamedTuple):
@@ -121,14 +120,12 @@ class KeyGates:
         self._gate(name).users += 1
 
     def remove_user(self, name: Key) -> None:
-        """Unregister a run that has ended."""
         gate = self._gates[name]
         gate.users -= 1
         if not gate.users and not gate.firm:
             self._drop(name, gate)
 
     def end(self) -> None:
-        """Forget all gates, with their timers."""
         for name, gate in list(self._gates.items()):
             self._drop(name, gate)
 
@@ -150,14 +147,10 @@ class KeyGates:
         return False
 
     def close_stage(self, name: StageGate, reason: str) -> None:
-        """Close a stage's own gate until `open` is called."""
         self._shut(name, self._gate(name), GateClosing(reason, INFINITY), False)
 
     def refused(self, name: StageGate, hint: float | None, is_outage: bool) -> None:
-        """Pause a stage without a key after a refusal, for `hint` seconds or for a growing time.
-
-        `is_outage` means that no server answered: the provider appears to be down.
-        """
+        """Pause a stage without a key for `hint` seconds, or for a growing time; `is_outage`: no server answered."""
         gate = self._gate(name)
         begun = self._loop.time(), self.closed_for(name)
         gate.unanswered_since = gate.unanswered_since or begun
@@ -210,7 +203,6 @@ class KeyGates:
             self._queue.remove(name)
 
     def closed(self, name: Hashable) -> GateClosing | None:
-        """Return why a gate is closed; None if it is open."""
         gate = self._gates.get(name)
         return gate.closed if gate is not None else None
 

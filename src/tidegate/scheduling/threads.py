@@ -23,12 +23,11 @@ from tidegate.scheduling import forked
 T = TypeVar("T")
 
 MAX_ABANDONED_THREADS = 4000
-"""Abandoned threads at which no new call starts. Raising it uses more memory. Chosen: a thousand calls may time out at
-once when a provider hangs, and a function that hangs more often will not recover."""
+"""Abandoned threads at which no new call starts. Chosen: a thousand calls may time out at once when a provider hangs,
+and a function that hangs more often will not recover."""
 
 IDLE_SECONDS = 10.0
-"""Seconds that an idle thread waits for work. Raising it keeps more idle threads; lowering it makes a function's
-clients per thread anew more often. Precedent: anyio 4, 10 s."""
+"""Seconds that an idle thread waits for work. Precedent: anyio 4, 10 s."""
 
 
 class TooManyHang(Error):
@@ -111,7 +110,6 @@ class _Work:
             _abandoned.discard(self)
 
     def done(self, thread: _Thread) -> None:
-        """Run the call and report its outcome."""
         result: Any = None
         error: BaseException | None = None
         process = os.getpid()

@@ -21,8 +21,8 @@ WRAPPABLE = "; ".join([*(f"{sdk.package}.{', '.join(sdk.clients)}" for sdk in SD
 def attach(client: T, registry: KeyTable, max_wait: float | None, priority: int) -> T:
     """Bind a client to a registry, and return it; see `tidegate.wrap`.
 
-    `max_wait` is in seconds, None for the registry's setting. Raise `TypeError` for a client that cannot be wrapped.
-    Raise `ConfigurationError` for an option out of range: below an SDK the error would stay hidden.
+    `max_wait` is in seconds, None for the registry's setting. An option out of range raises at once, because below an
+    SDK the error would stay hidden.
     """
     if max_wait is not None:
         checked_max_wait(max_wait)

@@ -26,7 +26,6 @@ Source = Callable[[BaseException, tuple[Any, ...]], Any]
 
 
 def add_reason(error: BaseException, source: Any) -> None:
-    """Add the note to `error` if the headers of `source` hold a reason."""
     headers = getattr(source, "headers", None)
     reason = headers.get(REASON) if headers is not None else None
     if isinstance(reason, str):
@@ -34,10 +33,7 @@ def add_reason(error: BaseException, source: Any) -> None:
 
 
 def noted(owner: str, maker: str, source: Source) -> Callable[[Patches, ModuleType], None]:
-    """Return a hook that wraps `owner.maker`, which makes an error; it does nothing where a version has no such class.
-
-    `maker` is the constructor of the error, or a method that returns one.
-    """
+    """Return a hook that wraps `owner.maker` (an error's constructor, or a method that returns one), if it exists."""
 
     def make(wrapped: Callable[..., Any], instance: Any, args: Any, kwargs: Any) -> Any:
         made = wrapped(*args, **kwargs)
@@ -63,7 +59,6 @@ def of_error(error: BaseException, args: tuple[Any, ...]) -> Any:
 
 
 def of_argument(error: BaseException, args: tuple[Any, ...]) -> Any:
-    """Return the response that the error was made from."""
     return args[0] if args else None
 
 
@@ -75,7 +70,6 @@ class Metadata:
 
 
 def of_parsed(error: BaseException, args: tuple[Any, ...]) -> Any:
-    """Return what botocore parsed from the answer."""
     return Metadata(error.response)  # type: ignore[attr-defined]
 
 

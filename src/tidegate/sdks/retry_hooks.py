@@ -177,7 +177,6 @@ def patch_hugging_face(patches: Patches, module: ModuleType) -> None:
 
 
 def patch_async_hugging_face(patches: Patches, module: ModuleType) -> None:
-    """Wrap the same function of the asynchronous client."""
     patches.put(module.AsyncInferenceClient, "_inner_post", _async_inner_post)
 
 

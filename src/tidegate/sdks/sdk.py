@@ -37,7 +37,6 @@ class Hooks:
         self._hooked = False
 
     def put(self) -> None:
-        """Patch the loaded modules, and those that load before `remove`."""
         self._active = True
         hooked, self._hooked = self._hooked, True
         for name, put in self._puts.items():
@@ -48,7 +47,6 @@ class Hooks:
                 self._put(put, module)
 
     def remove(self) -> None:
-        """Restore every function."""
         self._active = False
         self.patches.remove()
 
@@ -88,11 +86,9 @@ class Sdk:
     hooks: Hooks = field(default_factory=lambda: Hooks({}))
 
     def has(self, client: object) -> bool:
-        """Return whether a client, or a base class of it, is of this SDK."""
         return any(f"{each.__module__}.".startswith(f"{self.package}.") for each in type(client).__mro__)
 
     def family_of(self, client: object) -> str:
-        """Return the API family of a client of this SDK."""
         names = [each.__name__ for each in type(client).__mro__]
         return next((self.families[name] for name in names if name in self.families), self.family)
 

@@ -89,5 +89,4 @@ SDKS = (
 
 
 def sdk_of(client: object) -> Sdk | None:
-    """Return the SDK of a client, None for any other object."""
     return next((sdk for sdk in SDKS if sdk.has(client)), None)

@@ -23,18 +23,16 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 SECRET_BYTES = 32
-"""Bytes of the digest key. Raising it changes nothing: BLAKE2b takes keys of up to 64. Chosen: 256 bits."""
+"""Bytes of the digest key. Chosen: 256 bits."""
 
 SCANNED = 4096
-"""Files of the folder that one look goes through. Raising it makes the first call of a process later. Measured: 2 us a
-file."""
+"""Files of the folder that one look goes through. Measured: 2 us a file."""
 
 CLEANED_EVERY = 3600.0
-"""Seconds between clean-ups of a folder. Raising it keeps idle files longer. Derived: small against `IDLE`."""
+"""Seconds between clean-ups of a folder. Derived: small against `IDLE`."""
 
 IDLE = 86_400.0
-"""Seconds after which a file that no process uses is removed. Raising it keeps more files. Chosen: a day, after which
-a checkpoint of the limits is of no use."""
+"""Seconds after which an unused file is removed: after a day, a checkpoint of the limits is of no use."""
 
 OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Flags of every open here. A named pipe in the place of a file must not block the caller."""
@@ -74,7 +72,6 @@ def lock(descriptor: int, exclusive: bool = True) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Release the lock of `lock`."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
@@ -92,10 +89,7 @@ class PrivateFolder:
 
     @classmethod
     def find(cls, environ: Mapping[str, str]) -> PrivateFolder:
-        """Return the first of `candidates` that can be made or is ours already; raise `Unshared`.
-
-        A place that exists and is not private ends the search: all processes of a user must find the same folder.
-        """
+        """Return the first usable folder of `candidates`; one that exists and is not private raises `Unshared`."""
         reason = unsupported()
         if reason:
             raise Unsupported(reason)
@@ -125,7 +119,7 @@ class PrivateFolder:
         return descriptor
 
     def holds(self, name: str, descriptor: int) -> bool:
-        """Return whether a descriptor is of the file that has this name now: it may have been removed meanwhile."""
+        """Return whether a descriptor is of the file that has this name now: another process may have removed it."""
         try:
             named = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except OSError:
@@ -133,7 +127,6 @@ class PrivateFolder:
         return os.path.samestat(named, os.fstat(descriptor))
 
     def subfolder(self, name: str) -> PrivateFolder:
-        """Return a private folder inside this one."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.descriptor)
         inner = PrivateFolder.__new__(PrivateFolder)
@@ -168,7 +161,6 @@ class PrivateFolder:
         return content
 
     def files(self) -> Iterator[os.DirEntry[str]]:
-        """Return the regular files of the folder, `SCANNED` at most."""
         with os.scandir(self.descriptor) as entries:
             for _, entry in zip(range(SCANNED), entries, strict=False):
                 if entry.is_file(follow_symlinks=False):
@@ -197,7 +189,6 @@ class PrivateFolder:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Close the descriptor."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

@@ -14,7 +14,7 @@ from tidegate.shared_log.errors import Unshared
 from tidegate.shared_log.folder import PrivateFolder, lock
 
 ATTEMPTS = 16
-"""Names tried for a life file. Raising it changes nothing: a name is taken only while a clean-up looks at it."""
+"""Names tried for a life file."""
 
 
 class Lives:
@@ -84,7 +84,6 @@ class Lives:
                     os.close(descriptor)
 
     def close(self) -> None:
-        """Remove the own file and close the subfolder."""
         self.end()
         self._folder.close()
 

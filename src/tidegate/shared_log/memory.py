@@ -69,14 +69,12 @@ class MemoryLog:
             self.head_history.append((max(ended_at, self.head_history[-1][0]), dict(self.heads)))
 
     def heads_at(self, at: float) -> dict[int, Head]:
-        """Return the heads that were published by an instant."""
         history = self.head_history
         while len(history) > 1 and history[1][0] <= at:
             history.popleft()
         return history[0][1] if history and history[0][0] <= at else {}
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Append entries; the last one is of the present."""
         self.entries += entries
         latest = max((each.at for each in entries), default=0.0)
         before = self.appended_at[-1] if self.appended_at else latest
@@ -108,11 +106,9 @@ class MemoryMember:
         log.members[self.member] = self
 
     def is_alone(self, now: float) -> bool:
-        """Return whether there is no other member."""
         return len(self.log.members) == 1 and not self._store.away and self._read == len(self.log.entries)
 
     def enter(self, now: float) -> Step | None:
-        """Lock the log and return what the others did; None where another member holds it."""
         log = self.log
         if self.member not in log.members:
             return ALONE
@@ -158,7 +154,6 @@ class MemoryMember:
             log.members[first].wanted = True
 
     def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
-        """Append the own records, publish the own head and unlock the log."""
         log = self.log
         if self.member not in log.members:
             return
@@ -189,7 +184,6 @@ class MemoryMember:
         log.members[self.member] = self
 
     def close(self) -> None:
-        """Leave the log."""
         self.log.remove(self.member)
 
 
@@ -207,7 +201,6 @@ class MemoryCarrier:
         self.joined: list[MemoryMember] = []
 
     def join(self, name: bytes, now: float) -> MemoryMember | None:
-        """Return this registry's end of the log of that name."""
         member = MemoryMember(self.store, self.store.logs.setdefault(name, MemoryLog()))
         self.joined.append(member)
         return member
@@ -216,7 +209,6 @@ class MemoryCarrier:
         """Do nothing: the memory of a child is its own."""
 
     def close(self) -> None:
-        """Leave all logs."""
         for each in self.joined:
             each.close()
         self.joined.clear()

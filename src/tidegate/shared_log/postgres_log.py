@@ -16,11 +16,10 @@ from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, St
 from tidegate.shared_log.store_log import BEGUN, ENTRIES, FULL, MAX_STATE, Answer, Ask, Stored, StoredState
 
 CONNECT_SECONDS = 2
-"""Seconds for a connection. Raising it finds an absent server later. Derived: libpq knows no less."""
+"""Seconds for a connection. Derived: libpq knows no less."""
 
 ACKNOWLEDGED = 2000
-"""Milliseconds after which sent data that no host acknowledges ends a connection. Raising it finds a partition later.
-Derived: `CONNECT_SECONDS`."""
+"""Milliseconds after which sent data that no host acknowledges ends a connection. Derived: `CONNECT_SECONDS`."""
 
 CREATION_LOCK = 0x7469_6465_6C6F_6701
 """Key of the advisory lock of those who create the tables. Any number does that no other program uses."""
@@ -168,7 +167,6 @@ class PostgresStore:
             raise Unshared(f"its tables cannot be created: {error}") from None
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        """Call the function."""
         place, at, state = ask.state or (None, None, None)
         given = (
             name, ask.member, ask.epoch, ask.cursor, ask.rank, ask.sequence, [each[0] for each in ask.records],
@@ -194,7 +192,6 @@ class PostgresStore:
         return _answer(found)
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
 

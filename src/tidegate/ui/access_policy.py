@@ -49,7 +49,6 @@ ANSWER_HEADERS: Mapping[str, str] = {
 
 
 def new_token() -> str:
-    """Return a token that cannot be guessed."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 

@@ -36,21 +36,20 @@ from tidegate.ui.experiment_source import ExperimentSource
 from tidegate.ui.key_facts import facts_of
 
 LINES = 50
-"""Log lines that are shown of an experiment. Raising it makes each answer larger."""
+"""Log lines that are shown of an experiment."""
 
 READ_LINES = 400
-"""Log lines that are read to find who runs or has stopped an experiment. Raising it makes each answer slower."""
+"""Log lines that are read to find who runs or has stopped an experiment."""
 
 WHOLE = 100_000
-"""Characters of a text that are shown of one row. Raising it makes the answer for a row of megabytes larger. Chosen: a
-person reads less, and a browser lays it out at once; the export has the whole."""
+"""Characters of a text that are shown of one row. Chosen: a person reads less, and a browser lays it out at once; the
+export has the whole."""
 
 ATTEMPTS = 100
 """Kept attempts that are shown of one row."""
 
 BATCHES = 50
-"""Batches that are shown one by one, of those that are not fetched. Raising it makes each answer larger. Chosen: a
-million rows are 20 full batches."""
+"""Batches that are shown one by one, of those that are not fetched. Chosen: a million rows are 20 full batches."""
 
 Stages = Mapping[str, StageTally]
 
@@ -80,7 +79,6 @@ def summary(row: ExperimentRow, stages: Stages | None, spend: Spend, source: Exp
 
 
 async def details(store: Store, row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
-    """Return all that the screen of one experiment shows."""
     spend = await store.spend(row.id)
     log = await store.last_logs(row.id, READ_LINES)
     stats = added_up(await store.claim_stats(row.id))
@@ -127,7 +125,6 @@ def _batches(records: Sequence[BatchRecord]) -> dict[str, Any] | None:
 
 
 def page(found: RowPage) -> dict[str, Any]:
-    """Return a page of rows."""
     return {"rows": [_result(each) for each in found.rows], "more": found.more, "searched": found.searched}
 
 
@@ -194,7 +191,6 @@ async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
 
 
 def scores_of(stages: Stages) -> list[Score]:
-    """Return the scores of a tally, as the formats of an export need them."""
     return with_failures(
         Score(
             name,
@@ -309,10 +305,7 @@ def _keys(row: ExperimentRow) -> list[dict[str, Any]]:
 
 
 def _held(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of a key with the reason of a wait, also where no call is in its queue.
-
-    The runner keeps rows back until a call of theirs can go, so they wait outside of the queue.
-    """
+    """Return the facts of a key with the reason of a wait, also of rows that the runner keeps outside the queue."""
     gate = facts["gate"]
     blocked = facts["blocked"] or (wait_text(gate, facts["next_in"], facts["stated_wait"]) if gate else "")
     return {**facts, "blocked": blocked}

@@ -24,10 +24,10 @@ from tidegate.ui.experiment_source import SourceProblem
 COMPARE = ("from tidegate.cli.main import main; main()", "experiment", "compare", "--json")
 
 ROWS = 20
-"""Most different rows that are shown of each output. Raising it makes the answer larger. Chosen: one screen."""
+"""Most different rows that are shown of each output. Chosen: one screen."""
 
 KEPT = 16
-"""Comparisons that are kept. Raising it needs more memory: some kilobytes each."""
+"""Comparisons that are kept."""
 
 SAID = 300
 """Characters that are shown of the reason why a comparison was not made."""
@@ -70,10 +70,7 @@ class ExperimentComparisons:
         self._kept.pop(pair, None)
 
     def of(self, pair: Pair, names: tuple[str, str], progress: Hashable) -> dict[str, Any]:
-        """Return what is known of a comparison, which begins if it is not kept and no other one is being made.
-
-        Raise `SourceProblem` where scipy is not installed.
-        """
+        """Return what is known of a comparison, which begins if it is not kept and no other one is being made."""
         if find_spec("scipy") is None:
             raise SourceProblem("comparison not made: scipy not installed; run: pip install 'tidegate[compare]'")
         kept = self._kept.get(pair)
@@ -89,7 +86,6 @@ class ExperimentComparisons:
         return {**told, "computing": computing, "queued": not own}
 
     async def close(self) -> None:
-        """End a comparison that is being made."""
         if self._running is not None:
             work = self._running.work
             work.cancel()

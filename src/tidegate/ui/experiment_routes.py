@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidegate.storage.tally import StageTally
 
 PAGE = 100
-"""Experiments, or rows, of one page. Raising it makes pages slower. Chosen: a screen shows about 30."""
+"""Experiments, or rows, of one page. Chosen: a screen shows about 30."""
 
 MEDIA_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8", "parquet": "application/octet-stream"}
 
@@ -73,7 +73,6 @@ class ExperimentView:
         self.comparisons = ExperimentComparisons(source.url)
 
     async def listed(self, request: Request) -> Response:
-        """Return a page of experiments, the newest first."""
         before = _number(request, "before")
         store = await self.source.store()
         from tidegate.ui import experiment_answers as answers
@@ -95,7 +94,6 @@ class ExperimentView:
         return _json({"experiments": found, "more": len(rows) > PAGE})
 
     async def shown(self, request: Request) -> Response:
-        """Return one experiment."""
         store, row = await self._found(request)
         from tidegate.ui import experiment_answers as answers
 
@@ -120,14 +118,12 @@ class ExperimentView:
         return _json({**told, **self.comparisons.of((a, b), names, progress)})
 
     async def compared_again(self, request: Request) -> Response:
-        """Make a comparison again, and return what is known of it."""
         a, b = _number(request, "a"), _number(request, "b")
         if a is not None and b is not None:
             self.comparisons.forget((a, b))
         return await self.compared(request)
 
     async def rows(self, request: Request) -> Response:
-        """Return a page of rows."""
         wanted = _filter(request)
         after, before = _cursor(request, "after"), _cursor(request, "before")
         store, row = await self._found(request)
@@ -142,7 +138,6 @@ class ExperimentView:
         return _json(answers.page(await store.row_page(row.id, wanted, after=after, before=before, limit=PAGE)))
 
     async def row(self, request: Request) -> Response:
-        """Return one row with its whole texts."""
         store, row = await self._found(request)
         place = request.path_params
         run = await store.result(row.id, place["ordinal"], place["repetition"]) if _is_place(place) else None
@@ -153,7 +148,6 @@ class ExperimentView:
         return _json(await answers.one_row(store, row.id, run))
 
     async def export(self, request: Request) -> Response:
-        """Return all rows, page by page, in a format of `tidegate experiment export`."""
         form = request.query_params.get("format", "jsonl")
         if form not in MEDIA_TYPES:
             raise Unusable(f"format not usable: it must be {', '.join(MEDIA_TYPES)}")
@@ -188,7 +182,6 @@ class ExperimentView:
         return StreamingResponse(written(), media_type=MEDIA_TYPES[form], headers=named)
 
     async def stop(self, request: Request) -> Response:
-        """Stop an experiment, whichever process runs it."""
         store, row = await self._found(request)
         from tidegate.runner.replica import actor
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidegate.storage import Store
 
 AGAIN = 2.0
-"""Seconds after which a database that could not be opened is tried again. Raising it shows a new database later."""
+"""Seconds after which a database that could not be opened is tried again."""
 
 NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite"}
 
@@ -55,7 +55,6 @@ class StartedRun:
 
     @property
     def code(self) -> int | None:
-        """Return the exit code; None while it runs."""
         return self.process.poll()
 
     @property
@@ -147,7 +146,7 @@ class ExperimentSource:
             await store.build_tally(number)
 
     def resume(self, number: int, name: str) -> StartedRun:
-        """Start a process that resumes an experiment; it goes on when this server ends."""
+        """Start a process that resumes an experiment; it continues when this server ends."""
         descriptor, output = tempfile.mkstemp(prefix="tidegate-resume-", suffix=".log")
         with os.fdopen(descriptor, "wb") as file:
             process = subprocess.Popen(

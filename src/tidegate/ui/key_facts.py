@@ -17,7 +17,7 @@ from tidegate.launch.counter_row import BREAKER_STATES, CARRIERS, FATES, GROUPS,
 from tidegate.launch.totals import KeyTotal
 
 DIGITS = 3
-"""Decimals of a number that is sent. Raising it sends more bytes. Chosen: milliseconds."""
+"""Decimals of a number that is sent. Chosen: milliseconds."""
 
 
 def finite(value: float | None) -> float | None:
@@ -31,8 +31,7 @@ def finite(value: float | None) -> float | None:
 def known_from(origin: float, known_at: float, now: float, holds_for: float = INFINITY) -> dict[str, Any]:
     """Return the origin of a limit: `stated`, `inferred`, `assumed` or `saved` (by an earlier run), and its age.
 
-    `origin` is a code of a row, `known_at` the instant of the last observation (0: none). It is `old` after `holds_for`
-    seconds.
+    It is `old` after `holds_for` seconds. `origin` is a code of a row; `known_at` is in monotonic seconds (0: never).
     """
     source = source_of(origin)
     if not known_at:
@@ -44,7 +43,6 @@ def known_from(origin: float, known_at: float, now: float, holds_for: float = IN
 
 
 def facts_of(total: KeyTotal, now: float) -> dict[str, Any]:
-    """Return the present state of a key; `now` is in monotonic seconds."""
     seen = total.outlook(now)
     head, ahead = total.head_wait(seen), total.eta(seen)
     rows = sorted(total.here, key=lambda row: row.looked_at)

@@ -21,25 +21,23 @@ from tidegate.launch.totals import KeyTotal
 from tidegate.ui.key_facts import facts_of, finite
 
 PERIOD = 1.0
-"""Seconds between two samples. Raising it shows shorter pauses less often. Chosen: an eye follows it, and a sample of
-20 runs takes some milliseconds."""
+"""Seconds between two samples. Chosen: an eye follows it, and a sample of 20 runs takes some milliseconds."""
 
 SAMPLES = 600
-"""Samples that are kept of each key. Raising it needs more memory, 200 bytes each. Chosen: ten minutes."""
+"""Samples that are kept of each key. Chosen: ten minutes."""
 
 CHANGES = 200
-"""Changes that are kept of all keys together. Raising it lengthens the first answer to a page."""
+"""Changes that are kept of all keys together."""
 
 FORGOTTEN_AFTER = 60
-"""Samples for which an ended run is still shown. Raising it shows ended runs for longer. Chosen: a minute, in which the
-user may look at the end of a run."""
+"""Samples for which an ended run is still shown. Chosen: a minute, in which the user may look at the end of a run."""
 
 TOTALED = ("calls", "answered", "retried", "given_up")
 """Counts that are added up over all runs that the server has seen, ended ones included."""
 
 SAME_FOR = 5.0
-"""Seconds within which the same change in several processes of a key is one. Raising it may hide a second change.
-Chosen: processes that share a key learn of a change with their next step."""
+"""Seconds within which the same change in several processes of a key is one. Chosen: processes that share a key learn
+of a change with their next step."""
 
 
 class Sample(NamedTuple):
@@ -147,10 +145,7 @@ class LimitHistory:
         self._runs = {identity: run for identity, run in self._runs.items() if run.number > ago}
 
     def answer(self, since: int) -> dict[str, Any]:
-        """Return the state as plain values, with the samples after number `since`.
-
-        A `since` of another server, which is above the newest number, gets all of them.
-        """
+        """Return the state and the samples after number `since`; all if `since` is from another server."""
         first = since if 0 <= since <= self.number else 0
         runs = sorted(self._runs.values(), key=lambda each: (each.ended, -each.elapsed))
         return {
@@ -270,7 +265,7 @@ class LimitHistory:
 def _in_use(used: float | None, quota: Mapping[str, Any] | None) -> float | None:
     """Return the used units that have not come back, of those used within the window.
 
-    A quota that refills continuously gives units back at once. Within one window, its burst and its refill may be used.
+    A continuous quota gives units back at once: one window may use its burst and its refill.
     """
     if used is None or quota is None or quota["back_in"] is not None or None in (quota["level"], quota["limit"]):
         return used

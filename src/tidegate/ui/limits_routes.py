@@ -24,7 +24,6 @@ def limits_routes(
     monotonic: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> RouteTable:
-    """Return the routes of the limits; `runs` returns the live runs."""
     history = LimitHistory(wall)
 
     async def sample() -> None:

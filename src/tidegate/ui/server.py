@@ -29,7 +29,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Hosts to which the page binds."""
 
 TRIED_PORTS = 20
-"""Ports above a busy one that are tried. Raising it ends later where all are busy."""
+"""Ports above a busy one that are tried."""
 
 HTTP_PORT = 80
 """Port of HTTP, which no URL needs to name."""
@@ -38,8 +38,8 @@ SHUTDOWN_SECONDS = 2
 """Seconds that open requests get at the end; the browser asks again after a second at most."""
 
 HEADER_SECONDS = 60
-"""Seconds in which the headers of a request must arrive; else its connection is closed. Raising it lets another user of
-the machine hold more connections open. Source: `client_header_timeout` of nginx, `headersTimeout` of Node's server."""
+"""Seconds in which the headers of a request must arrive; else its connection is closed. Source: `client_header_timeout`
+of nginx, `headersTimeout` of Node's server."""
 
 
 def create_app(
@@ -51,10 +51,10 @@ def create_app(
     monotonic: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> Starlette:
-    """Return the application of the page.
+    """Return the application of the page;
 
-    `hosts` are the values of `Host` that name this server. `runs` returns the live runs.
-    `tables` are the routes of further modules.
+    `hosts` are the values of `Host` that name this server. `runs` returns the live runs. `tables` are the routes of
+    further modules.
     """
     parts = (limits_routes(runs, monotonic, wall), *tables)
 
@@ -139,7 +139,6 @@ class CallbackServer(uvicorn.Server):
         self._waiting: dict[Any, float] = {}
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to listen, and call `started`."""
         await super().startup(sockets)
         if self.started:
             self._told()
