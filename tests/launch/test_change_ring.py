@@ -12,6 +12,7 @@ import pytest
 
 from tests.core.values import KEY, OK, OUTAGE, answer, bucket, refusal
 from tests.launch.test_shared_counters import call, only, opened
+from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission import key_hook
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
@@ -22,7 +23,6 @@ from tidegate.launch.counter_row import CARRIERS, FATES, GROUPS, refusal_counter
 from tidegate.launch.shared_counters import CounterFile
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
-from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import VirtualClock
 
 SHARED = Key("provider", "https://provider.test", "0123456789abcdef", "model")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate import RateLimitRegistry, Settings
 from tidegate.core.events import Event, ShareLost
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.shared_log import host, host_log
 from tidegate.shared_log.host_file import PROTOCOL, LogFile
-from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import VirtualClock
 
 KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")

@@ -10,6 +10,7 @@ import pytest
 
 from bench.shared import ROWS, SHAPES, run
 from tests.laws.world import KEY
+from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import Event, ShareJoined, ShareLost
 from tidegate.core.limiter_state import Permit
@@ -17,7 +18,6 @@ from tidegate.core.values import Kind, Outcome
 from tidegate.settings import Settings
 from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.host_file import PROTOCOL
-from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import VirtualClock
 
 KEEPS = 0.9
