@@ -19,8 +19,8 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.provenance import Source
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome
 from tidegate.launch.change_ring import CELLS, RECORDS, RING_BYTES, ChangeRing, KeyChange, read_changes
+from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.counter_row import CARRIERS, FATES, GROUPS, refusal_counter
-from tidegate.launch.shared_counters import CounterFile
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
@@ -195,18 +195,18 @@ def test_a_refusal_of_an_attempt_without_a_call_is_handed_back(tmp_path: Path, m
 
 def test_a_file_of_an_older_version_is_told_as_unreadable_beside_the_others(tmp_path: Path) -> None:
     call(opened(CounterFile(str(tmp_path))))
-    (path,) = tmp_path.glob("*.sheet")
-    (tmp_path / path.name.replace("-0-", "-1-")).write_bytes(gzip.decompress(V3.read_bytes()))
+    (path,) = tmp_path.iterdir()
+    (tmp_path / f"1-{path.name}").write_bytes(gzip.decompress(V3.read_bytes()))
     seen = Folder(tmp_path, onlooker=True).totals()
     assert seen.calls == 1
-    assert list(seen.unreadable.values()) == ["it has version 3 of the format, and this tidegate reads version 5"]
+    assert list(seen.unreadable.values()) == ["it has version 3 of the format, and this tidegate reads version 6"]
 
 
 @pytest.mark.parametrize("limit", [math.nan, math.inf, 0.0, -1.0])
 def test_a_file_with_impossible_numbers_is_told_as_unreadable(limit: float, tmp_path: Path) -> None:
     slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))
-    (path,) = tmp_path.glob("*.sheet")
+    (path,) = tmp_path.iterdir()
     content = path.read_bytes()
     good = array("d", [60.0, 60.0]).tobytes()
     assert content.count(good) == 1

@@ -6,8 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
@@ -37,8 +36,6 @@ REASONS = 3
 """Most reasons of failed calls, or for ungoverned processes, that the last line names. Raising it lengthens the line.
 Chosen: one run seldom has more."""
 
-
-NONE: Mapping[str, int] = MappingProxyType({})
 
 COLUMNS = 10_000
 """Columns of a line that nothing cuts. Lowering it drops parts of long lines. Chosen: wider than any line."""
@@ -126,12 +123,10 @@ def _joined(parts: list[Part]) -> str:
     return "tidegate  " + " · ".join(part.text for part in parts)
 
 
-def end_line(
-    totals: Totals, ungoverned: Ungoverned | None = None, failures: Mapping[str, int] = NONE, command: str = "CMD…"
-) -> str:
+def end_line(totals: Totals, ungoverned: Ungoverned | None = None, command: str = "CMD…") -> str:
     """Return the line at the end: the governed calls, then the ungoverned processes and calls.
 
-    `failures` are the failed calls by reason, as far as it is known. `command` is what was run, for a remedy.
+    `command` is what was run, for a remedy.
     """
     missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
@@ -145,7 +140,7 @@ def end_line(
         modules = ", ".join(sorted(ungoverned.ways))
         governed = f"no LLM call was seen; {modules} cannot be governed: {remedy(ungoverned.ways, printable(command))}"
     else:
-        governed = _counted(totals, failures)
+        governed = _counted(totals)
     return "; ".join([governed, *missed])
 
 
@@ -185,12 +180,12 @@ def _named(hosts: Counter[str]) -> str:
     return ", ".join([printable(host) for host, _ in hosts.most_common(HOSTS)] + ["more"] * (len(hosts) > HOSTS))
 
 
-def _counted(totals: Totals, failures: Mapping[str, int]) -> str:
+def _counted(totals: Totals) -> str:
     if not totals.calls:
         return "no LLM call was seen; `tidegate doctor` lists what is governed"
     parts = [
         f"{totals.calls} {'call' if totals.calls == 1 else 'calls'}",
-        *_endings(totals, failures),
+        *_endings(totals),
         _refusals(totals),
     ]
     never = (never_answered(key.counts["answered"], key.counts["refused"]) for key in totals.keys.values())
@@ -198,13 +193,13 @@ def _counted(totals: Totals, failures: Mapping[str, int]) -> str:
     return ", ".join(parts)
 
 
-def _endings(totals: Totals, failures: Mapping[str, int]) -> Iterator[str]:
+def _endings(totals: Totals) -> Iterator[str]:
     """Yield what became of the calls; the numbers add up to them."""
     yield f"{totals.sum('answered')} answered"
     yield f"{totals.sum('given_up')} given up"
     if failed := totals.sum("failed_calls"):
         why = next((key.cause for key in totals.keys.values() if key.cause), "")
-        yield f"{failed} failed{_reasons(failures) or (f' ({why})' if why else '')}"
+        yield f"{failed} failed{_reasons(totals.failures) or (f' ({why})' if why else '')}"
     if abandoned := sum(key.abandoned for key in totals.keys.values()):
         yield f"{abandoned} abandoned"
     if flying := sum(key.in_flight for key in totals.keys.values()):
@@ -213,9 +208,9 @@ def _endings(totals: Totals, failures: Mapping[str, int]) -> Iterator[str]:
         yield f"{queued} waiting at the end"
 
 
-def _reasons(failures: Mapping[str, int]) -> str:
+def _reasons(failures: Counter[str]) -> str:
     """Return the most frequent reasons of failed calls in brackets; without their numbers where there is one alone."""
-    most = Counter(failures).most_common()
+    most = failures.most_common()
     if not most:
         return ""
     told = [f"{number} × {text or 'other'}" for text, number in most[:REASONS]]

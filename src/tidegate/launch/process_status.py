@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.admission import fork
+from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.runs import hold, new_folder, remove, write_command
-from tidegate.launch.shared_counters import CounterFile
 from tidegate.redaction import clean_arguments
 
 
@@ -56,7 +56,7 @@ class ProcessStatus:
             if multiprocessing is not None:
                 # A worker of multiprocessing ends without `atexit`.
                 multiprocessing.Finalize(None, self._lock.release, exitpriority=0)
-            write_command(Path(folder), shlex.join(clean_arguments(typed(sys.orig_argv))))
+            write_command(Path(folder), shlex.join(clean_arguments(typed(sys.orig_argv))), forks=True)
         except OSError:
             return
         self._counters = CounterFile(folder)

@@ -7,7 +7,6 @@ the folder, which the kernel releases however the process ends. The next run rem
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -18,10 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.launch.shared_counters import runs, started
-from tidegate.launch.shared_file import UnreadableFile, packed, unpacked
 from tidegate.launch.totals import Folder, Totals, note_others
 from tidegate.redaction import clean
+from tidegate.shared_file import FileKind, UnreadableFile, close_and_find_held, lock, packed, unpacked
 
 YOUNG = 60.0
 """Seconds in which a new folder may still be without a lock; younger folders are never removed. Raising it leaves the
@@ -43,18 +41,20 @@ def new_folder() -> str:
     return tempfile.mkdtemp(prefix=PREFIX)
 
 
-def hold(folder: str, kind: int = fcntl.LOCK_EX) -> int:
+def hold(folder: str) -> int:
     """Take the lock of a folder and return its descriptor, which holds it; raise BlockingIOError where it is held.
 
     A forked child holds it too, until it ends or closes the descriptor.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except OSError:
+    descriptor = _opened(folder)
+    if not lock(descriptor):
         os.close(descriptor)
-        raise
+        raise BlockingIOError
     return descriptor
+
+
+def _opened(folder: str) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
 def _sweep(parent: Path, now: float) -> None:
@@ -73,9 +73,9 @@ def remove(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _held(folder: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
+def _held(folder: str) -> Iterator[None]:
     """Hold the lock of a folder during this block; raise BlockingIOError where another process has it."""
-    descriptor = hold(folder, kind)
+    descriptor = hold(folder)
     try:
         yield
     finally:
@@ -106,16 +106,18 @@ class ProgramRun(NamedTuple):
     unreadable: str = ""
 
 
-def write_command(folder: Path, command: str) -> None:
-    """Name this process and its command line in the run's folder, without the credentials that it may contain."""
-    pid = os.getpid()
+def write_command(folder: Path, command: str, *, forks: bool = False) -> None:
+    """Name this process and its command line in the run's folder, without the credentials that it may contain.
+
+    The run of a process that `forks` lasts until its children have ended, too.
+    """
     known = {
-        "pid": pid,
-        "start": started(pid),
+        "pid": os.getpid(),
+        "forks": forks,
         "command": clean(command, SHOWN_COMMAND),
         "began_at": time.monotonic(),
     }
-    (folder / COMMAND).write_bytes(packed(json.dumps(known).encode()))
+    (folder / COMMAND).write_bytes(packed(FileKind.COMMAND, json.dumps(known).encode()))
 
 
 def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
@@ -135,35 +137,21 @@ def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
 def _live_run(folder: Path) -> ProgramRun | None:
     """Return the run of a folder; None where it has ended or is just beginning.
 
-    It lasts as long as a process holds its lock. The lock tells it from another process that got the same number.
+    It lasts as long as a process holds its lock.
     """
-    try:
-        content = bytes(unpacked((folder / COMMAND).read_bytes()))
-        if not content:
-            return None
-        known = json.loads(content)
-        pid, command, elapsed = int(known["pid"]), str(known["command"]), time.monotonic() - float(known["began_at"])
-        start = int(known.get("start", 0))
-    except (ValueError, KeyError, TypeError) as error:
-        if not _is_held(folder):
-            return None
-        why = str(error) if isinstance(error, UnreadableFile) else "its file has no command"
-        return ProgramRun(0, f"run in {folder}", Totals({}, False), 0.0, why)
-    if not _is_held(folder):
+    data = (folder / COMMAND).read_bytes()
+    if not data or not close_and_find_held(_opened(str(folder))):
         return None
+    try:
+        known = json.loads(bytes(unpacked(FileKind.COMMAND, data)))
+        pid, command, elapsed = int(known["pid"]), str(known["command"]), time.monotonic() - float(known["began_at"])
+    except (ValueError, KeyError, TypeError) as error:
+        why = str(error) if isinstance(error, UnreadableFile) else "its file has no command"
+        return ProgramRun(0, f"run in {folder}", Totals(), 0.0, why)
     totals = Folder(folder, onlooker=True).totals()
-    if not runs(pid, start):
+    if known.get("forks") and pid not in totals.pids:
         # Forked children outlive the program that began the run: one of them stands for it.
         if not totals.pids:
             return None
         pid = min(totals.pids)
     return ProgramRun(pid, command, totals, max(0.0, elapsed))
-
-
-def _is_held(folder: Path) -> bool:
-    try:
-        # Shared: two processes that look at once do not take each other for the run's own.
-        with _held(str(folder), fcntl.LOCK_SH):
-            return False
-    except BlockingIOError:
-        return True

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, 
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.wait_text import never_answered
 from tidegate.launch import counter_row
+from tidegate.launch.counter_file import SUFFIX, FileCounts, pid_of, read
 from tidegate.launch.counter_row import KeyRow, QuotaRow
-from tidegate.launch.shared_counters import SUFFIX, runs
-from tidegate.launch.shared_file import UnreadableFile, unpacked
+from tidegate.shared_file import UnreadableFile
 
 ROOM = 2.0
 """Calls of each process that still fit while a shared quota is used up. Raising it calls a fuller quota used up.
@@ -218,13 +219,25 @@ class Totals:
     """All keys by name; `pythons` states whether any Python process with tidegate has started.
 
     The counts of the processes in `unreadable` are missing; it maps each process to the reason. `pids` are the
-    processes with counts that still run.
+    processes with counts that still run. `failures` are the failed calls by reason, as far as it is known, and `hosts`
+    the ungoverned calls by host.
     """
 
-    keys: dict[str, KeyTotal]
-    pythons: bool
+    keys: dict[str, KeyTotal] = field(default_factory=dict)
+    pythons: bool = False
     unreadable: dict[int, str] = field(default_factory=dict)
-    pids: frozenset[int] = frozenset()
+    pids: set[int] = field(default_factory=set)
+    failures: Counter[str] = field(default_factory=Counter)
+    hosts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, pid: int, found: FileCounts) -> None:
+        """Add the counts of a file of process `pid`."""
+        for row in found.rows:
+            self.keys.setdefault(row.key, KeyTotal(row.key)).add(row, found.is_live)
+        self.failures += found.failures
+        self.hosts += found.hosts
+        if found.is_live:
+            self.pids.add(pid)
 
     def sum(self, name: str) -> int:
         """Return one of the counts, summed over all keys."""
@@ -267,53 +280,25 @@ class Folder:
     def __init__(self, path: Path, onlooker: bool = False) -> None:
         self._path = path
         self._onlooker = onlooker
-        self._ended: dict[str, KeyTotal] = {}
+        self._ended = Totals()
 
     def totals(self) -> Totals:
         """Return the current counts."""
-        files = sorted(self._path.glob(f"*{SUFFIX}"))
-        newest: dict[int, int] = {}
-        for path in files:
-            pid, born, _ = _origin(path)
-            newest[pid] = max(born, newest.get(pid, 0))
-        here: list[KeyRow] = []
-        pids: set[int] = set()
-        # A file may have been read while it was being made: each look judges again.
+        live: list[tuple[int, FileCounts]] = []
         unreadable: dict[int, str] = {}
-        for path in files:
-            pid, born, start = _origin(path)
-            # A process may have become another program (exec): the live values of its old counter file are outdated.
-            is_live = newest[pid] == born and runs(pid, start)
+        for path in sorted(self._path.glob(f"*{SUFFIX}")):
+            pid = pid_of(path)
             try:
-                said = list(_read(path))
+                found = read(path)
             except UnreadableFile as error:
                 unreadable[pid] = str(error)
                 continue
-            if is_live:
-                here += said
-                pids.add(pid)
+            if found.is_live:
+                live.append((pid, found))
             elif not self._onlooker:
-                _add(self._ended, said, False)
+                self._ended.add(pid, found)
                 path.unlink(missing_ok=True)
-        keys = copy.deepcopy(self._ended)
-        _add(keys, here, True)
-        return Totals(keys, (self._path / "started").exists(), unreadable, frozenset(pids))
-
-
-def _add(keys: dict[str, KeyTotal], said: list[KeyRow], running: bool) -> None:
-    for row in said:
-        keys.setdefault(row.key, KeyTotal(row.key)).add(row, running)
-
-
-def _origin(path: Path) -> tuple[int, int, int]:
-    """Return the process of a counter file, the instant of its first file, and the process's start (0: unknown)."""
-    pid, born, _, *start = path.stem.split("-")
-    return int(pid), int(born), int(start[0]) if start else 0
-
-
-def _read(path: Path) -> Iterator[KeyRow]:
-    content = unpacked(path.read_bytes())
-    for start in range(0, len(content) - counter_row.ROW_BYTES + 1, counter_row.ROW_BYTES):
-        row = counter_row.read(content[start : start + counter_row.ROW_BYTES])
-        if row is not None:
-            yield row
+        totals = replace(copy.deepcopy(self._ended), pythons=(self._path / "started").exists(), unreadable=unreadable)
+        for pid, found in live:
+            totals.add(pid, found)
+        return totals

@@ -15,12 +15,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from tidegate.shared_file import CAN_LOCK, lock
 from tidegate.shared_log.errors import Unshared, Unsupported
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 SECRET_BYTES = 32
 """Bytes of the digest key. Raising it changes nothing: BLAKE2b takes keys of up to 64. Chosen: 256 bits."""
@@ -42,7 +38,7 @@ OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | 
 
 def unsupported() -> str:
     """Return the reason why this platform has no shared folder, empty where it has one."""
-    if fcntl is None or not hasattr(os, "O_NOFOLLOW") or not hasattr(os, "geteuid"):
+    if not CAN_LOCK or not hasattr(os, "O_NOFOLLOW") or not hasattr(os, "geteuid"):
         return f"{sys.platform} has no flock"
     return ""
 
@@ -62,20 +58,6 @@ def candidates(environ: Mapping[str, str]) -> Iterator[Path]:
 def _below_home(folder: Path, environ: Mapping[str, str]) -> bool:
     home = Path(environ.get("HOME", "")).resolve()
     return home != Path("/") and folder.resolve().is_relative_to(home)
-
-
-def lock(descriptor: int, exclusive: bool = True) -> bool:
-    """Lock an open file without waiting; return whether that succeeded. The kernel unlocks it when its holder ends."""
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def unlock(descriptor: int) -> None:
-    """Release the lock of `lock`."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 class PrivateFolder:

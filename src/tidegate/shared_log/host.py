@@ -10,10 +10,11 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
+from tidegate.shared_file import VERSION, lock
 from tidegate.shared_log.clock_identity import clock_replaced
 from tidegate.shared_log.errors import Unshared, Unsupported
-from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder, lock, unsupported
-from tidegate.shared_log.host_file import PROTOCOL, LogFile
+from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder, unsupported
+from tidegate.shared_log.host_file import LogFile
 from tidegate.shared_log.host_log import HostLog
 from tidegate.shared_log.lives import Lives
 
@@ -90,7 +91,7 @@ class HostCarrier:
         if len(self._logs) >= self._most:
             self.reason = f"{len(self._logs)} logs are shared already, and each takes file descriptors"
             return None
-        log = HostLog(self.folder, self._lives, f"{name.hex()[:64]}.{PROTOCOL}", self)
+        log = HostLog(self.folder, self._lives, f"{name.hex()[:64]}.{VERSION}", self)
         try:
             log.attach(now)
         except (OSError, Unshared, ValueError) as error:
@@ -156,7 +157,7 @@ class HostCarrier:
         """Remove the files without members that were not written after the wall-clock time `since`."""
         for entry in self.folder.files():
             with contextlib.suppress(OSError, Unshared):
-                if entry.name.endswith(f".{PROTOCOL}") and entry.stat().st_mtime < since:
+                if entry.name.endswith(f".{VERSION}") and entry.stat().st_mtime < since:
                     self._remove_unused(entry.name)
 
     def _remove_unused(self, name: str) -> None:
