@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tidegate.shared_file import CAN_LOCK, lock
+from tidegate.shared_file import CAN_LOCK
 from tidegate.shared_log.errors import Unshared, Unsupported
 
 SECRET_BYTES = 32
@@ -24,9 +24,6 @@ SECRET_BYTES = 32
 SCANNED = 4096
 """Files of the folder that one look goes through. Raising it makes the first call of a process later. Measured: 2 us a
 file."""
-
-CLEANED_EVERY = 3600.0
-"""Seconds between clean-ups of a folder. Raising it keeps idle files longer. Derived: small against `IDLE`."""
 
 IDLE = 86_400.0
 """Seconds after which a file that no process uses is removed. Raising it keeps more files. Chosen: a day, after which
@@ -161,22 +158,6 @@ class PrivateFolder:
         trash = f"removed.{secrets.token_hex(8)}"
         os.rename(name, trash, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
         os.unlink(trash, dir_fd=self.descriptor)
-
-    @contextlib.contextmanager
-    def cleaning(self, now: float) -> Iterator[bool]:
-        """Hold the folder's lock, and yield whether a clean-up is due at the wall-clock time `now`."""
-        descriptor = self.open_file("lock", os.O_CREAT)
-        try:
-            if not lock(descriptor):
-                yield False
-                return
-            due = os.fstat(descriptor).st_size == 0 or not 0 <= now - os.fstat(descriptor).st_mtime < CLEANED_EVERY
-            if due:
-                os.pwrite(descriptor, b"1", 0)
-                os.utime(descriptor, (now, now))
-            yield due
-        finally:
-            os.close(descriptor)
 
     def close(self) -> None:
         """Close the descriptor."""

@@ -63,7 +63,8 @@ class HostCarrier:
         self._used, self._counted_at, self._cleared_at = 0, -math.inf, -math.inf
         _carriers.add(self)
         with contextlib.suppress(OSError, Unshared):
-            self._clean()
+            self._lives.clean()
+            self._remove_all_unused(time.time() - IDLE)
 
     @property
     def place(self) -> str:
@@ -143,15 +144,6 @@ class HostCarrier:
             log.close()
         self._lives.close()
         self.folder.close()
-
-    def _clean(self) -> None:
-        """Remove the files that no process has used for a day."""
-        now = time.time()
-        with self.folder.cleaning(now) as due:
-            if not due:
-                return
-            self._lives.clean()
-            self._remove_all_unused(now - IDLE)
 
     def _remove_all_unused(self, since: float) -> None:
         """Remove the files without members that were not written after the wall-clock time `since`."""
