@@ -9,10 +9,10 @@ from types import MappingProxyType
 import pytest
 
 from tidegate.admission.key_hook import NO_HOST
-from tidegate.cli.status_text import StatusText, end_line, facts, state_lines
+from tidegate.cli.status_text import StatusText, end_line, state_lines
 from tidegate.core.wait_text import amount, clock
 from tidegate.launch.counter_row import KeyRow, QuotaRow
-from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
+from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals, facts_of
 from tidegate.launch.ungoverned import Ungoverned
 
 
@@ -145,11 +145,11 @@ def test_the_lines_say_by_what_and_by_how_many_a_key_is_shared(carrier: str) -> 
     assert end_line(totals(a, b)).endswith(f"0 refusals retried, shared by 7 processes ({carrier})")
     assert f" · shared by 4 processes ({carrier}) · a" in StatusText().line(totals(before(a)), 0.0)
     assert list(state_lines(a, 0.0))[-1].endswith(f" · shared by 4 processes ({carrier})")
-    assert facts(a, 0.0)["shared_through"] == carrier
+    assert facts_of(a, 0.0)["shared_through"] == carrier
     # The others have left it.
     a.members = 1
     assert "shared" not in StatusText().line(totals(before(a)), 0.0)
-    assert facts(a, 0.0)["shared_through"] == ""
+    assert facts_of(a, 0.0)["shared_through"] == ""
 
 
 def test_end_line_calls_cut_off_by_a_signal_is_each_in_one_number() -> None:

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from rich.cells import set_cell_size
 
-from tidegate.cli.status_text import by_waiting, heading, outcomes, quota_left, state_lines, unreadable
+from tidegate.cli.status_text import by_waiting, heading, outcomes, state_lines, unreadable
 from tidegate.core.display import printable
+from tidegate.core.wait_text import quota_left
 from tidegate.launch.totals import KeyTotal
 
 if TYPE_CHECKING:
@@ -169,7 +170,8 @@ def _bars(key: KeyTotal, now: float) -> Table:
     table.add_column()
     table.add_row("", _bar(key.in_flight, key.slots), Text("in flight"))
     for quota in key.outlook(now).quotas:
-        table.add_row("", _bar(quota.limit - quota.usable, quota.limit), Text(quota_left(quota)))
+        left = quota_left(quota.usable, quota.name, quota.limit, quota.window)
+        table.add_row("", _bar(quota.limit - quota.usable, quota.limit), Text(left))
     return table
 
 

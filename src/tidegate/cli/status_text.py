@@ -7,19 +7,33 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
 from tidegate.admission.key_hook import NO_HOST
 from tidegate.core.display import printable
-from tidegate.core.token_totals import token_facts, tokens_text
-from tidegate.core.wait_text import CLOSED, amount, awaited, clock, duration, never_answered, sized, wait_text
+from tidegate.core.token_totals import tokens_text
+from tidegate.core.wait_text import (
+    CLOSED,
+    amount,
+    awaited,
+    clock,
+    counted,
+    duration,
+    eta_text,
+    never_answered,
+    queue_text,
+    quota_left,
+    refusals_text,
+    shared_by,
+    sized,
+    wait_text,
+)
 from tidegate.launch.totals import KeyTotal, Totals
 from tidegate.transports.other_stacks import remedy
 
 if TYPE_CHECKING:
-    from tidegate.core.snapshot import QuotaForecast
     from tidegate.launch.runs import ProgramRun
     from tidegate.launch.ungoverned import Ungoverned
 
@@ -68,7 +82,7 @@ class StatusText:
         others = sum(1 for each in totals.keys.values() if each is not key and each.in_flight + each.waiting)
         parts = list(self._parts(key, now))
         if others:
-            parts.append(Part(6, f"{others} more {'key' if others == 1 else 'keys'}"))
+            parts.append(Part(6, counted(others, "more key")))
         return _fitting(parts, key.key, columns)
 
     def _parts(self, key: KeyTotal, now: float) -> Iterator[Part]:
@@ -152,10 +166,7 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
         yield f"some processes ran ungoverned: {' | '.join(reasons[:REASONS])}{further}"
     hosts = ungoverned.hosts.copy()
     if lost := hosts.pop(NO_HOST, 0):
-        yield (
-            f"{lost} {'call' if lost == 1 else 'calls'} had a URL without a host "
-            "(does the base URL begin with https://?)"
-        )
+        yield f"{counted(lost, 'call')} had a URL without a host (does the base URL begin with https://?)"
     if calls := ungoverned.calls - lost:
         named = [printable(host) for host, _ in hosts.most_common(HOSTS)]
         more = len(hosts) > HOSTS or ungoverned.others
@@ -170,10 +181,9 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
     if ungoverned.sockets:
         sessions, hosts = ungoverned.sockets.total(), ungoverned.sockets
         which = _named(hosts)
-        what = f"websocket {'session' if sessions == 1 else 'sessions'}"
-        where = f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}"
         why = "Realtime and the Responses API over a websocket; only calls over HTTP can be governed"
-        yield f"{sessions} {what} with {where} {'was' if sessions == 1 else 'were'} not governed: {which} ({why})"
+        what = f"{counted(sessions, 'websocket session')} with {counted(len(hosts), 'host')}"
+        yield f"{what} {'was' if sessions == 1 else 'were'} not governed: {which} ({why})"
 
 
 def _named(hosts: Counter[str]) -> str:
@@ -184,9 +194,9 @@ def _counted(totals: Totals) -> str:
     if not totals.calls:
         return "no LLM call was seen; `tidegate doctor` lists what is governed"
     parts = [
-        f"{totals.calls} {'call' if totals.calls == 1 else 'calls'}",
+        counted(totals.calls, "call"),
         *_endings(totals),
-        _refusals(totals),
+        refusals_text(totals.sum("refused"), totals.sum("absorbed")),
     ]
     never = (never_answered(key.counts["answered"], key.counts["refused"]) for key in totals.keys.values())
     parts += filter(None, (_share(totals), tokens_text(totals.tokens), _shared(totals), next(filter(None, never), "")))
@@ -218,13 +228,6 @@ def _reasons(failures: Counter[str]) -> str:
     return f" ({printable(most[0][0] if len(most) == 1 else ', '.join(told))})"
 
 
-def _refusals(totals: Totals) -> str:
-    refused, retried = totals.sum("refused"), totals.sum("absorbed")
-    if refused <= retried:
-        return f"{retried} {'refusal' if retried == 1 else 'refusals'} retried"
-    return f"{refused} {'refusal' if refused == 1 else 'refusals'}, {retried} of them retried"
-
-
 def _shared(totals: Totals) -> str:
     """Return the largest number of processes that shared a key, empty where none did."""
     most, carrier = max(((key.most_members, key.carrier) for key in totals.keys.values()), default=(1, ""))
@@ -246,12 +249,7 @@ def _share(totals: Totals) -> str:
 def without_others(key: KeyTotal) -> str:
     """Return how many processes that share a key an ETA leaves out, since their waiting calls are not known."""
     unseen = key.unseen_members
-    return f" without {unseen} other {'process' if unseen == 1 else 'processes'}" if unseen else ""
-
-
-def shared_by(members: int, carrier: str) -> str:
-    """Return that this number of processes share the limits of a key, and by what, where that is known."""
-    return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
+    return f" without {counted(unseen, 'other process')}" if unseen else ""
 
 
 def heading(run: ProgramRun) -> str:
@@ -261,52 +259,11 @@ def heading(run: ProgramRun) -> str:
     return printable(f"{run.command} (pid {run.pid}, running for {duration(run.elapsed)})")
 
 
-def facts(key: KeyTotal, now: float) -> dict[str, Any]:
-    """Return one key as plain values. Durations are in seconds, None where they cannot be estimated.
-
-    The limits are those of `members` processes, whichever program they belong to, which are `shared_through` a file, a
-    server or Ray.
-
-    `calls` are answered, given up, failed, abandoned, in flight or waiting. `retried` of the `refused` attempts were
-    followed by another.
-    """
-    seen = key.outlook(now)
-    head, ahead = key.head_wait(seen), key.eta(seen)
-    return {
-        "key": key.key,
-        "in_flight": key.in_flight,
-        "limit": key.slots,
-        "waiting": key.waiting,
-        "calls": key.calls,
-        "answered": key.counts["answered"],
-        "given_up": key.counts["given_up"],
-        "failed": key.counts["failed_calls"],
-        "abandoned": key.abandoned,
-        "refused": key.counts["refused"],
-        "retried": key.counts["absorbed"],
-        "members": key.members,
-        "shared_through": key.carrier if key.members > 1 else "",
-        "gate": head.gate,
-        "next_in": head.seconds,
-        "stated_wait": head.stated,
-        "eta": ahead.seconds,
-        "eta_gate": ahead.gate,
-        "eta_without": key.unseen_members,
-        "tokens": token_facts(key.tokens),
-        "quotas": [{"name": q.name, "level": q.level, "limit": q.limit, "window": q.window} for q in seen.quotas],
-    }
-
-
 def lines(key: KeyTotal, now: float) -> Iterator[str]:
     """Yield one key as lines of text, with its quotas; the reason of a wait goes first."""
     yield from state_lines(key, now)
     for quota in key.outlook(now).quotas:
-        yield f"    {quota_left(quota)}"
-
-
-def quota_left(quota: QuotaForecast) -> str:
-    """Return the unused amount of a quota with its limit."""
-    return f"{amount(quota.usable)} of {sized(quota.name, quota.limit, quota.window)} left"
+        yield f"    {quota_left(quota.usable, quota.name, quota.limit, quota.window)}"
 
 
 def by_waiting(run: ProgramRun) -> list[KeyTotal]:
@@ -327,12 +284,9 @@ def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
     yield f"  {key.key}"
     if key.waiting or head.gate in CLOSED:
         yield f"    {wait_text(*head)}"
-    parts = [f"{key.in_flight} of at most {key.slots} in flight", f"{key.waiting} waiting"]
-    if key.waiting:
-        parts.append("ETA unknown" if ahead.seconds is None else f"ETA {clock(ahead.seconds)}{without_others(key)}")
-    if key.members > 1:
-        parts.append(shared_by(key.members, key.carrier))
-    yield f"    {' · '.join(parts)}"
+    eta = eta_text(ahead.seconds) + ("" if ahead.seconds is None else without_others(key))
+    shared = shared_by(key.members, key.carrier) if key.members > 1 else ""
+    yield f"    {queue_text(key.in_flight, key.slots, key.waiting, eta, shared)}"
     if text := tokens_text(key.tokens):
         yield f"    {text}"
 
@@ -340,7 +294,7 @@ def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
 def outcomes(key: KeyTotal) -> str:
     """Return the calls by outcome; those that did not occur are left out, except the answered ones."""
     counts = key.counts
-    parts = [f"{counts['answered']} of {key.calls} call{'' if key.calls == 1 else 's'} answered"]
+    parts = [f"{counts['answered']} of {counted(key.calls, 'call')} answered"]
     if counts["refused"]:
         parts.append(f"{counts['refused']} refused, {counts['absorbed']} tried again")
     for number, text in (

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.launch.totals import Folder, Totals, note_others
+from tidegate.launch.totals import Folder, KeyTotal, Totals, note_others
 from tidegate.redaction import clean
 from tidegate.shared_file import FileKind, UnreadableFile, close_and_find_held, lock, packed, unpacked
 
@@ -132,6 +132,12 @@ def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
                 found.append(run)
     note_others(run.totals for run in found)
     return iter(found)
+
+
+def keys_of(tag: str) -> list[KeyTotal]:
+    """Return the present counts of this user's live run whose command ends with `tag`, by key."""
+    run = next((run for run in live_runs() if run.command.endswith(tag)), None)
+    return [] if run is None else sorted(run.totals.keys.values(), key=lambda each: each.key)
 
 
 def _live_run(folder: Path) -> ProgramRun | None:

@@ -85,7 +85,9 @@ _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARR
     LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
     PACED_UNTIL,
 ) = DOUBLE_PLACES.values()  # fmt: skip
-_METERED, _INPUT, _OUTPUT, _CACHED, _CACHE_WRITE, _REASONING, _PRICED, _NANODOLLARS = (PLACES[name] for name in TOKENS)
+_TOKENS_AT = PLACES[TOKENS[0]]
+"""Index of the first total of the tokens, which are the last integers of a row."""
+
 _LEVEL, _ORIGIN, _MARGIN = (QUOTA_PLACES[name] for name in ("level", "origin", "margin"))
 
 
@@ -410,18 +412,7 @@ class SharedTokenCounter(TokenCounter):
     def add(self, usage: Usage, nanodollars: int | None) -> None:
         """Count one answer, whose end has written the row before."""
         super().add(usage, nanodollars)
-        numbers = self._counts.integers
-        numbers[_METERED] = self.metered
-        numbers[_INPUT] = self.input_tokens
-        numbers[_OUTPUT] = self.output_tokens
-        # What the answer did not change is in the row already.
-        if usage.cached_tokens or usage.cache_write_tokens or usage.reasoning_tokens:
-            numbers[_CACHED] = self.cached_tokens
-            numbers[_CACHE_WRITE] = self.cache_write_tokens
-            numbers[_REASONING] = self.reasoning_tokens
-        if nanodollars is not None:
-            numbers[_PRICED] = self.priced
-            numbers[_NANODOLLARS] = self.nanodollars
+        self._counts.integers[_TOKENS_AT:] = array("q", self.totals)
 
 
 def _known(provenance: Provenance) -> tuple[float, float]:

@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 from tidegate.core.rejection import DAY
 from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
-from tidegate.core.token_totals import TokenTotals
+from tidegate.core.token_totals import TokenTotals, token_facts
 from tidegate.core.wait_text import never_answered
 from tidegate.launch import counter_row
 from tidegate.launch.counter_file import SUFFIX, FileCounts, pid_of, read
@@ -269,6 +270,42 @@ def note_others(runs: Iterable[Totals]) -> None:
     for shared in sharing.values():
         for total in shared:
             total.others = [row for other in shared if other is not total for row in other.here]
+
+
+def facts_of(total: KeyTotal, now: float) -> dict[str, Any]:
+    """Return one key as plain values. Durations are in seconds, None where they cannot be estimated.
+
+    The limits are those of `members` processes, whichever program they belong to, which are `shared_through` a file, a
+    server or Ray.
+
+    `calls` are answered, given up, failed, abandoned, in flight or waiting. `retried` of the `refused` attempts were
+    followed by another.
+    """
+    seen = total.outlook(now)
+    head, ahead = total.head_wait(seen), total.eta(seen)
+    return {
+        "key": total.key,
+        "in_flight": total.in_flight,
+        "limit": total.slots,
+        "waiting": total.waiting,
+        "calls": total.calls,
+        "answered": total.counts["answered"],
+        "given_up": total.counts["given_up"],
+        "failed": total.counts["failed_calls"],
+        "abandoned": total.abandoned,
+        "refused": total.counts["refused"],
+        "retried": total.counts["absorbed"],
+        "members": total.members,
+        "shared_through": total.carrier if total.members > 1 else "",
+        "gate": head.gate,
+        "next_in": head.seconds,
+        "stated_wait": head.stated,
+        "eta": ahead.seconds,
+        "eta_gate": ahead.gate,
+        "eta_without": total.unseen_members,
+        "tokens": token_facts(total.tokens),
+        "quotas": [{"name": q.name, "level": q.level, "limit": q.limit, "window": q.window} for q in seen.quotas],
+    }
 
 
 class Folder:
