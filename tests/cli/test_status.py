@@ -10,7 +10,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,9 +26,9 @@ from tidegate.cli.main import app
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.values import Cost
 from tidegate.launch.counter_file import SUFFIX, CounterFile
-from tidegate.launch.runs import COMMAND, PREFIX, _held, hold, run_folder, write_command
+from tidegate.launch.runs import COMMAND, PREFIX, run_folder, write_command
 from tidegate.settings import Settings
-from tidegate.shared_file import HEADER, MAGIC, VERSION, FileKind, packed
+from tidegate.shared_file import HEADER, MAGIC, VERSION, FileKind, lock, packed
 from tidegate.testing import Limit, Scenario, Simulator
 
 PATIENCE = 300.0
@@ -48,6 +48,15 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, as the process of its run does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    assert lock(descriptor)
+    yield
+    os.close(descriptor)
+
+
 OfARun = Callable[..., Path]
 
 
@@ -62,7 +71,7 @@ def of_a_run(temporary: Path) -> Iterator[OfARun]:
             known = {"pid": pid, "command": command, "began_at": time.monotonic() - 192.0}
             (folder / COMMAND).write_bytes(packed(FileKind.COMMAND, json.dumps(known).encode()))
             if under_way:
-                stack.callback(os.close, hold(str(folder)))
+                stack.enter_context(held(folder))
             return folder
 
         yield made
@@ -198,7 +207,7 @@ def test_file_of_another_version_is_unreadable_and_others_are_shown(temporary: P
     gone = temporary / f"{PREFIX}gone"
     gone.mkdir()
     (gone / COMMAND).write_text(f"{os.getpid()} python\n")
-    with _held(str(old)):
+    with held(old):
         said = status()
     assert f"run in {old} unreadable: it was written by another version of tidegate; " in said
     assert "python new.py (pid" in said

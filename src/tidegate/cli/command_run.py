@@ -85,7 +85,7 @@ def run_command(command: Sequence[str], options: RunOptions) -> int:
         say = _say
         if shown and drawable(STDERR, os.environ):
             row = StatusLine(STDERR, os.environ)
-            say = row.say_ours
+            say = row.say
             ended = _drawn(child, folder, row)
         else:
             ended = child.wait(_nothing, _nothing, LOOK_EVERY)

@@ -80,14 +80,10 @@ class StatusLine:
             self._rows = 0
 
     def say(self, text: str) -> None:
-        """Print a line after the program's output, on a separate row even if the output ends inside a row."""
+        """Print a line of tidegate on a separate row, even if the program's output ends inside a row."""
         size = self._size()
         columns = size[0] if size is not None else 0
-        self._write(" " * columns + "\r\x1b[K" * bool(columns) + text + "\n")
-
-    def say_ours(self, text: str) -> None:
-        """Print a line of tidegate after the program's output."""
-        self.say(f"tidegate: {printable(text)}")
+        self._write(" " * columns + "\r\x1b[K" * bool(columns) + f"tidegate: {printable(text)}\n")
 
     def _release(self) -> str:
         return f"\x1b7\x1b[r\x1b[{self._rows};1H\x1b[2K\x1b8" if self._rows else ""

@@ -14,7 +14,7 @@ from enum import Enum
 from types import ModuleType
 from typing import Any
 
-from tidegate.core import (
+from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     backoff,
     charge_steps,
     charging,
@@ -47,37 +47,8 @@ from tidegate.core import (
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.state_codec import AT, BEFORE, EITHER, EITHER_BEFORE, Shape, StateTable, UnknownState, slots_of
 
-MODULES: tuple[ModuleType, ...] = (
-    backoff,
-    charge_steps,
-    charging,
-    circuit_breaker,
-    concurrency_limit,
-    cost_estimator,
-    fixed_window,
-    growth_limit,
-    hidden_window,
-    input_charging,
-    limiter_state,
-    pacer,
-    pacer_phases,
-    provenance,
-    quota,
-    quota_base,
-    ramp_phase,
-    rate_meter,
-    refill_check,
-    refusal_cause,
-    rejection,
-    retry_hint,
-    rolling_window,
-    server_clock,
-    token_bucket,
-    unavailability,
-    values,
-    window_inference,
-)
-"""Modules whose classes may be in the state of a key."""
+MODULES = [each for each in [*vars().values()] if isinstance(each, ModuleType) and each.__package__ == __package__]
+"""Modules above, whose classes may be in the state of a key."""
 
 INSTANTS: dict[str, dict[str, Shape]] = {
     "CautiousRamp": {"began": AT},

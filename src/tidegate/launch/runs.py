@@ -26,58 +26,57 @@ YOUNG = 60.0
 folder of a killed run for longer. Chosen: far above the time between creating and locking a folder."""
 
 
+class RunFolder:
+    """Folder of one run, and the lock on it, which this process shares with its forked children.
+
+    The kernel gives the lock back when the last of them has ended, however it ends.
+    """
+
+    def __init__(self) -> None:
+        _sweep(Path(tempfile.gettempdir()), time.time())
+        self.path = tempfile.mkdtemp(prefix=PREFIX)
+        self._descriptor = _opened(self.path)
+        lock(self._descriptor)
+
+    def release(self) -> None:
+        """Give the lock up, and remove the folder where no other process has it; a second call has no effect."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
+                _remove_free(self.path)
+
+
 @contextlib.contextmanager
 def run_folder() -> Iterator[str]:
     """Create a folder for one run, and remove it at the end; raise OSError where none can be created."""
-    _sweep(Path(tempfile.gettempdir()), time.time())
-    # A process that outlives the command may still write there.
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, _held(folder):
-        yield folder
+    folder = RunFolder()
+    try:
+        yield folder.path
+    finally:
+        folder.release()
 
 
-def new_folder() -> str:
-    """Create a folder for this process, which the caller holds and removes; raise OSError where none can be created."""
-    _sweep(Path(tempfile.gettempdir()), time.time())
-    return tempfile.mkdtemp(prefix=PREFIX)
-
-
-def hold(folder: str) -> int:
-    """Take the lock of a folder and return its descriptor, which holds it; raise BlockingIOError where it is held.
-
-    A forked child holds it too, until it ends or closes the descriptor.
-    """
-    descriptor = _opened(folder)
-    if not lock(descriptor):
-        os.close(descriptor)
-        raise BlockingIOError
-    return descriptor
+def _sweep(parent: Path, now: float) -> None:
+    """Remove the folders of this user's killed runs."""
+    for folder in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            facts = folder.lstat()
+            if facts.st_uid == os.getuid() and facts.st_mtime < now - YOUNG:
+                _remove_free(str(folder))
 
 
 def _opened(folder: str) -> int:
     return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
-def _sweep(parent: Path, now: float) -> None:
-    """Remove the folders of this user's killed runs."""
-    for folder in parent.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
-            facts = folder.lstat()
-            if facts.st_uid == os.getuid() and facts.st_mtime < now - YOUNG:
-                remove(str(folder))
-
-
-def remove(folder: str) -> None:
-    """Remove a folder that no process holds; raise BlockingIOError for another."""
-    with _held(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _held(folder: str) -> Iterator[None]:
-    """Hold the lock of a folder during this block; raise BlockingIOError where another process has it."""
-    descriptor = hold(folder)
+def _remove_free(folder: str) -> None:
+    """Remove a folder that no process holds."""
+    descriptor = _opened(folder)
     try:
-        yield
+        if lock(descriptor):
+            # A process that outlives the run may still write there.
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)
 
