@@ -94,6 +94,7 @@ above the time between the reading of the clock and the lock."""
 
 COSTS = 10
 """Amounts of a head. Derived from the first fields of `core.values.Cost`; the last one is left out."""
+
 PENDING, BEGUN, FULL = 0, 1, 2
 """Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""
 
