@@ -179,7 +179,8 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         True,
         set(),
     ),
-    "shared_log": ({"errors", "shared_log"}, True, {"redis", "psycopg"}),
+    "shared_file": (set(), True, set()),
+    "shared_log": ({"errors", "shared_file", "shared_log"}, True, {"redis", "psycopg"}),
     "classification": ({*CORE, "providers"}, False, set()),
     "admission.call": (ADMISSION, True, set()),
     "scheduling": (
@@ -239,7 +240,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "testing": ({*SURFACE, "testing"}, True, set()),
     "pytest_plugin": ({*SURFACE, "testing"}, True, {"pytest"}),
     "demo": ({*SURFACE, "testing", "demo"}, True, {"openai", "anthropic"}),
-    "launch": ({*SURFACE, "shared_log", "launch"}, True, {"pydantic"}),
+    "launch": ({*SURFACE, "shared_file", "shared_log", "launch"}, True, {"pydantic"}),
     "pool": (
         {
             *CORE,

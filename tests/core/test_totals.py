@@ -13,7 +13,7 @@ from tests.effort import effort
 from tidegate.admission import key_hook
 from tidegate.core.exchange import Ending
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
-from tidegate.launch.shared_counters import CounterFile
+from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.totals import Folder
 
 OVERLOADED = Outcome(Kind.OVERLOADED, Cause.OVERLOAD, status=529)

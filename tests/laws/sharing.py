@@ -7,11 +7,11 @@ from typing import Any
 from bench.world import VirtualCall
 from tests.laws.strategies import Caller
 from tests.laws.world import KEY, WeightedCall, World
+from tests.memory_log import MemoryCarrier, MemoryLog, MemoryStore
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.exchange import CallPolicy
 from tidegate.core.limiter_state import Permit
 from tidegate.core.replicated_controller import ReplicatedController
-from tidegate.shared_log.memory import MemoryCarrier, MemoryLog, MemoryStore
 from tidegate.testing import Limit, Scenario
 
 REAPED = 0.5

@@ -17,7 +17,7 @@ from tests.runner.scene import QUICK, TOO_LONG
 from tests.transports.answering import Server
 from tidegate.admission import key_hook
 from tidegate.cli.experiment.export import exported
-from tidegate.launch.shared_counters import CounterFile
+from tidegate.launch.counter_file import CounterFile
 from tidegate.runner import Experiment, ExperimentRunner
 from tidegate.telemetry.attributes import described
 

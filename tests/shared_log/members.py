@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tidegate.shared_file import VERSION
 from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record, Step
 from tidegate.shared_log.host import HostCarrier
-from tidegate.shared_log.host_file import PROTOCOL
 from tidegate.shared_log.host_log import HostLog
 
 NAME = b"some key"
@@ -71,7 +71,8 @@ def peers(folder: Path, count: int) -> Iterator[list[Peer]]:
 
 
 def log_file(folder: Path, name: bytes = NAME) -> Path:
-    return folder / "log" / f"{name.hex()}.{PROTOCOL}"
+    """The file of a log."""
+    return folder / "log" / f"{name.hex()}.{VERSION}"
 
 
 def shared(step: Step | None) -> Step:

@@ -339,7 +339,7 @@ def test_what_the_rows_of_a_run_wait_for_is_told(
     total = KeyTotal("k")
     total.add(row, running=True)
     run = ProgramRun(7, f"tidegate experiment run {replica_tag(replica)}", Totals({"k": total}, True), 1.0)
-    monkeypatch.setattr("tidegate.ui.experiment_answers.live_runs", lambda: [run])
+    monkeypatch.setattr("tidegate.launch.runs.live_runs", lambda: [run])
     (key,) = got(client, f"/{CAPITALS}")["keys"]
     assert key["waiting"] == 0
     assert key["blocked"].startswith("quota requests used up: next call in 16:")

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from rich.cells import set_cell_size
 
-from tidegate.cli.status_text import by_waiting, heading, outcomes, quota_left, state_lines, unreadable
+from tidegate.cli.status_text import by_waiting, heading, outcomes, state_lines, unreadable
 from tidegate.core.display import printable
+from tidegate.core.wait_text import quota_left
 from tidegate.launch.totals import KeyTotal
 
 if TYPE_CHECKING:
@@ -76,13 +77,10 @@ class StatusLine:
             self._rows = 0
 
     def say(self, text: str) -> None:
-        """Print a line after the program's output, on a separate row even if the output ends inside a row."""
+        """Print a line of tidegate on a separate row, even if the program's output ends inside a row."""
         size = self._size()
         columns = size[0] if size is not None else 0
-        self._write(" " * columns + "\r\x1b[K" * bool(columns) + text + "\n")
-
-    def say_ours(self, text: str) -> None:
-        self.say(f"tidegate: {printable(text)}")
+        self._write(" " * columns + "\r\x1b[K" * bool(columns) + f"tidegate: {printable(text)}\n")
 
     def _release(self) -> str:
         return f"\x1b7\x1b[r\x1b[{self._rows};1H\x1b[2K\x1b8" if self._rows else ""
@@ -164,7 +162,8 @@ def _bars(key: KeyTotal, now: float) -> Table:
     table.add_column()
     table.add_row("", _bar(key.in_flight, key.slots), Text("in flight"))
     for quota in key.outlook(now).quotas:
-        table.add_row("", _bar(quota.limit - quota.usable, quota.limit), Text(quota_left(quota)))
+        left = quota_left(quota.usable, quota.name, quota.limit, quota.window)
+        table.add_row("", _bar(quota.limit - quota.usable, quota.limit), Text(left))
     return table
 
 

@@ -116,7 +116,6 @@ class Pacer:
         "_lone_at",
         "_next",
         "_next_count",
-        "_no_window_until",
         "_patience",
         "_probe_up",
         "_ramp",
@@ -128,6 +127,7 @@ class Pacer:
         "_window_begun_at",
         "_window_let_in",
         "_window_size",
+        "_windowless_calls",
         "active",
         "chance_odds",
         "gauge",
@@ -166,7 +166,7 @@ class Pacer:
         # The same where the rate may change: a refusal counts as random by these odds alone.
         self.chance_odds = -INFINITY
         self._lone_at = self._refused_at = 0.0
-        self._no_window_until = self._window_size = 0
+        self._windowless_calls = self._window_size = 0
         self._window_begun_at, self._window_let_in = 0.0, 0
         self._next, self._next_count = 0.0, 0
         self._broken = self._again = 0
@@ -353,7 +353,7 @@ class Pacer:
         """The first call after a silence was admitted: where a window began, as many follow as before the silence."""
         first, self.spacing.waits = self.gauge.first, 0
         self.spacing.sent(self.gauge.burst, now)
-        if first is None or first.calls < WINDOW_CALLS or self.gauge.let_in < self._no_window_until:
+        if first is None or first.calls < WINDOW_CALLS or self.gauge.let_in < self._windowless_calls:
             return
         self.phase, self._floor.trying = PacerPhase.WINDOWED, False
         size, begun_at = self._window_size, self._window_begun_at
@@ -373,7 +373,7 @@ class Pacer:
 
         An empty bucket admits a call after the inverse of its rate, and one may have come back before.
         """
-        if self.stated is None or count < WINDOW_CALLS or self.gauge.let_in < self._no_window_until:
+        if self.stated is None or count < WINDOW_CALLS or self.gauge.let_in < self._windowless_calls:
             return False
         return (count - 1) * (self.stated[0] - sent_at) > seconds
 
@@ -451,14 +451,14 @@ class Pacer:
             begun_at = window.begun_at
             self._leave_window(now)
             if size > WINDOW_CALLS:
-                self._window_size, self._window_begun_at, self._no_window_until = size, begun_at, 0
+                self._window_size, self._window_begun_at, self._windowless_calls = size, begun_at, 0
                 return True
             return False
         self._leave_window(now)
         return False
 
     def _leave_window(self, now: float) -> None:
-        self._no_window_until = self.gauge.let_in + WINDOW_AGAIN
+        self._windowless_calls = self.gauge.let_in + WINDOW_AGAIN
         self.spacing.reset_backoff()
         self._window_size = 0
         window = self._window

@@ -57,10 +57,10 @@ class KeyRejection:
     __slots__ = (
         "_fruitless",
         "_grace",
+        "_last_order",
         "_probe_order",
         "_probed_at",
         "_rejected_at",
-        "_sent_until",
         "count",
         "in_force",
         "order",
@@ -82,7 +82,7 @@ class KeyRejection:
         self._grace = GRACE_FIRST
         self._fruitless = 0
         # Number of the last attempt that was sent before the first such answer.
-        self._sent_until = 0
+        self._last_order = 0
 
     @property
     def has_false_reset(self) -> bool:
@@ -100,8 +100,8 @@ class KeyRejection:
         self._grace = min(GRACE_BOUNDS[1], max(GRACE_FIRST, GRACE_ROUND_TRIPS * (now - sent_at)))
         same = (self.outcome.kind, self.outcome.cause) == (outcome.kind, outcome.cause) and self.order > 0
         if not same:
-            self._sent_until, self.count = last_order, 0
-        repeats = same and order > self._sent_until
+            self._last_order, self.count = last_order, 0
+        repeats = same and order > self._last_order
         self.outcome, self.order, self._rejected_at = outcome, order, now
         self.count += 1
         self._probed_at = float("-inf")

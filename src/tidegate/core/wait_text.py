@@ -96,6 +96,39 @@ def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str 
     return f"{gate} used up: next call {when}" if gate else f"behind earlier calls: next call {when}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 call`, `2 calls`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def refusals_text(refused: int, retried: int) -> str:
+    """Return the refusals, and those that were retried where not all were."""
+    if refused <= retried:
+        return f"{counted(retried, 'refusal')} retried"
+    return f"{counted(refused, 'refusal')}, {retried} of them retried"
+
+
+def shared_by(members: int, carrier: str) -> str:
+    """Return that this number of processes share the limits of a key, and by what, where that is known."""
+    return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
+
+
+def queue_text(in_flight: int, slots: int, waiting: int, eta: str, shared: str) -> str:
+    """Return the calls of a key in one line; `eta` is shown while calls wait, `shared` where it is not empty."""
+    parts = [f"{in_flight} of at most {slots} in flight", f"{waiting} waiting"]
+    return " · ".join([*parts, *([f"ETA {eta}"] if waiting else []), *filter(None, [shared])])
+
+
+def eta_text(seconds: float | None) -> str:
+    """Return the time until the last waiting call is admitted (None: unknown)."""
+    return "unknown" if seconds is None else clock(seconds)
+
+
+def quota_left(level: float, name: str, limit: float, window: float) -> str:
+    """Return the unused amount of a quota with its limit."""
+    return f"{amount(max(0.0, level))} of {sized(name, limit, window)} left"
+
+
 def sized(name: str, limit: float, window: float) -> str:
     """Return a quota in short form: `120 requests/min`."""
     per = WINDOWS.get(window, f"{window:.0f} s" if window >= 1000.0 else f"{window:.3g} s")

@@ -298,8 +298,7 @@ class KeyRecorder:
     def __init__(self, run_dir: str | None, state_dir: str | None = None) -> None:
         self._run_dir = run_dir
         self._state_dir = state_dir
-        self._counters: Any = None
-        self._hosts: Any = None
+        self._made: dict[str, Any] = {}
         # Register before the registries do. At a fork this callback then runs first in the child, and detaches counts
         # that belong to the parent before a registry clears them.
         os.register_at_fork(after_in_child=self._forked)
@@ -312,23 +311,19 @@ class KeyRecorder:
 
             atexit.register(save_learned_limits, self._state_dir)
             self._state_dir = None
-        if not self._run_dir:
-            return
-        if self._counters is None:
-            from tidegate.launch.shared_counters import CounterFile
-
-            self._counters = CounterFile(self._run_dir)
-        self._counters.track(queue)
+        if self._run_dir:
+            self._counters().track(queue)
 
     def on_ungoverned(self, host: str) -> None:
-        if self._hosts is None:
-            from tidegate.launch.ungoverned import host_counts
+        """Count an ungoverned call to `host`."""
+        self._counters().count_host(host)
 
-            # Two threads may both create an object: both files count.
-            self._hosts = host_counts(self._run_dir or "")
-        self._hosts.count(host)
+    def _counters(self) -> Any:
+        from tidegate.launch.counter_file import CounterFile
+
+        # Of two threads, both get the object of the first one.
+        return self._made.setdefault("counters", CounterFile(self._run_dir or ""))
 
     def _forked(self) -> None:
-        for counts in (self._counters, self._hosts):
-            if counts is not None:
-                counts.forked()
+        for counts in self._made.values():
+            counts.forked()

@@ -3,9 +3,8 @@
 A row holds integers, the doubles of the key, and those of its quotas. The names of the key and of its quotas follow.
 Behind the names are the text of the last answer and the ring of changes.
 
-To add a number: append its name to `INTEGERS`, or to `DOUBLES` and the fields of `KeyRow`, and write it in
-`shared_counters`. While spare cells are left, the layout stays the same: a spare cell is 0, which must mean unknown.
-Any other change of the layout raises `shared_file.VERSION`.
+To add a number: append its name to `INTEGERS`, or a field to `KeyRow` or `QuotaRow`, write it in `shared_counters`, and
+raise `shared_file.VERSION`. The value 0 means unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tidegate.core.provenance import Source
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import CAPACITY, ELSEWHERE, INFINITY, Kind, Outcome
 from tidegate.launch.change_ring import RING_BYTES, SOURCES, KeyChange, read_changes
-from tidegate.launch.shared_file import UnreadableFile
+from tidegate.shared_file import UnreadableFile
 
 COUNTS = (
     "attempts",
@@ -60,56 +59,6 @@ INTEGERS = (
 BREAKER_STATES = ("closed", "open", "half_open")
 CARRIERS = ("", "file", "redis", "postgresql", "memory", "other", "ray")
 
-DOUBLES = (
-    "changed_at",
-    "looked_at",
-    "paused_until",
-    "broken_until",
-    "latency",
-    "pace",
-    "stated",
-    "stated_until",
-    "day_until",
-    "latency_p50",
-    "latency_p99",
-    "slots_origin",
-    "slots_known_at",
-    "pace_origin",
-    "pace_known_at",
-    "paced_until",
-)
-"""Doubles of a key in a row, as `KeyRow` names them."""
-
-QUOTA_DOUBLES = (
-    "limit",
-    "window",
-    "used",
-    "since",
-    "stood",
-    "level",
-    "back_at",
-    "amount",
-    "origin",
-    "known_at",
-    "window_origin",
-    "margin",
-)
-"""Doubles of a quota in a row, as `QuotaRow` names them."""
-
-PLACES = {name: place for place, name in enumerate(INTEGERS)}
-DOUBLE_PLACES = {name: place for place, name in enumerate(DOUBLES)}
-QUOTA_PLACES = {name: place for place, name in enumerate(QUOTA_DOUBLES)}
-"""Indexes of the numbers of a row, and of a quota's within its part."""
-
-INTEGER_CELLS = 56
-"""Integers of 8 bytes in a row. Chosen: thirteen are spare."""
-
-KEY_CELLS = 24
-"""Doubles of 8 bytes for a key. Raising it makes every file larger. Chosen: eight are spare, for costs and rates."""
-
-QUOTA_CELLS = 12
-"""Doubles of 8 bytes for each quota. Chosen: none is spare."""
-
 QUOTAS = 4
 """Quotas of one key that are kept: requests, tokens, input tokens and output tokens."""
 
@@ -128,13 +77,6 @@ words of the system fit."""
 
 MOST_IN_FLIGHT = 1_000_000
 """Attempts in flight of one process from which on a row is damaged. Chosen: far above what a machine can have open."""
-
-DOUBLES_AT = 8 * INTEGER_CELLS
-KEY_AT = DOUBLES_AT + 8 * (KEY_CELLS + QUOTA_CELLS * QUOTAS)
-NAMES_AT = KEY_AT + KEY_BYTES
-CAUSE_AT = NAMES_AT + QUOTAS * NAME_BYTES
-RING_AT = CAUSE_AT + CAUSE_BYTES
-ROW_BYTES = RING_AT + RING_BYTES
 
 
 class QuotaRow(NamedTuple):
@@ -216,6 +158,25 @@ class KeyRow(NamedTuple):
         return read_changes(self.ring)
 
 
+DOUBLES = tuple(name for name in KeyRow._fields if name not in ("key", "counts", "quotas", "cause", "ring"))
+"""Doubles of a key in a row."""
+
+QUOTA_DOUBLES = QuotaRow._fields[1:]
+"""Doubles of a quota in a row."""
+
+PLACES = {name: place for place, name in enumerate(INTEGERS)}
+DOUBLE_PLACES = {name: place for place, name in enumerate(DOUBLES)}
+QUOTA_PLACES = {name: place for place, name in enumerate(QUOTA_DOUBLES)}
+"""Indexes of the numbers of a row, and of a quota's within its part."""
+
+DOUBLES_AT = 8 * len(INTEGERS)
+KEY_AT = DOUBLES_AT + 8 * (len(DOUBLES) + len(QUOTA_DOUBLES) * QUOTAS)
+NAMES_AT = KEY_AT + KEY_BYTES
+CAUSE_AT = NAMES_AT + QUOTAS * NAME_BYTES
+RING_AT = CAUSE_AT + CAUSE_BYTES
+ROW_BYTES = RING_AT + RING_BYTES
+
+
 def refusal_counter(fate: str, outcome: Outcome) -> str:
     """Return the counter of a refusal whose call ended as `fate`, one of `FATES`."""
     if outcome.kind in CAPACITY:
@@ -241,7 +202,8 @@ def ring(row: memoryview) -> memoryview[float]:
 
 
 def quota_at(number: int) -> int:
-    return KEY_CELLS + QUOTA_CELLS * number
+    """Return the index of the first double of a quota."""
+    return len(DOUBLES) + len(QUOTA_DOUBLES) * number
 
 
 def name_key(row: memoryview, key: str) -> None:

@@ -1,25 +1,15 @@
-"""Counter files of the processes of one run: one mapped file each, which the parent may read at any time.
+"""Counters of one key in its row of a counter file, and the other values of the row.
 
-Theory of operation. Every key that a registry opens gets a row in its process's counter file, and counts there from
-then on: a store into mapped memory replaces an attribute. No thread, socket or final message is needed, and the counts
-survive a death by a signal or `os._exit` (a worker of `multiprocessing.Pool` always ends so). A row has one writer,
-under its registry's lock. The parent may read it between two stores, and reads it again later.
-
-A file begins with the header of `shared_file`; `counter_row` has the layout of a row. A change of a key is found by
-comparing its state with the last one that was noted, where the row is written anyway. So it costs a call nothing more
-than a few comparisons, and no event has to be made.
+Theory of operation. Every key that a registry opens gets a row, and counts there from then on. A change of a key is
+found by comparing its state with the last one that was noted, where the row is written anyway. So it costs a call
+nothing more than a few comparisons, and no event has to be made.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import time
-import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tidegate.admission.key_queue import KeyQueue
@@ -53,16 +43,6 @@ from tidegate.launch.counter_row import (
     ring,
     write_cause,
 )
-from tidegate.launch.shared_file import HEADER, packed
-from tidegate.launch.text_counts import TextCounts
-
-ROWS = 16
-"""Keys of one file; a process with more of them creates another file. Chosen: most processes have fewer keys."""
-
-SUFFIX = ".sheet"
-
-FAILURES = ".failures"
-"""Suffix of the files with the failed calls of a process by reason."""
 
 QUOTAS_EVERY = 0.1
 """Seconds after which a key's ample quotas are written again. Chosen: less than between two status lines."""
@@ -88,73 +68,6 @@ EXPLAINS_FOR = 2.0
 """Seconds for which a refusal explains a cut. Chosen: the cut is found with the next ended attempt."""
 
 
-class CounterFile:
-    """Counter files of this process: another file when one is full, and separate files after a fork."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._counts: weakref.WeakSet[SharedKeyCounts] = weakref.WeakSet()
-        self._failures = TextCounts(folder, FAILURES)
-        self.forked()
-
-    def forked(self) -> None:
-        """Start new rows: the earlier ones are the parent's."""
-        self._born = time.time_ns()
-        self._files = 0
-        self._next = ROWS
-        self._failures.forked()
-        for counts in self._counts:
-            counts.detach()
-
-    def track(self, queue: KeyQueue) -> None:
-        counts = SharedKeyCounts(queue, self.row, self._failures.count)
-        queue.admission.counts = counts
-        queue.waiting = SharedLineLength(counts)
-        queue.tokens = SharedTokenCounter(counts)
-        self._counts.add(counts)
-
-    def row(self) -> memoryview:
-        """Return a free row; in private memory where no file can be created."""
-        if self._next == ROWS:
-            self._sheet, self._next = self._make(), 0
-        start = HEADER.size + self._next * ROW_BYTES
-        self._next += 1
-        return self._sheet[start : start + ROW_BYTES]
-
-    def _make(self) -> memoryview:
-        blank = packed(bytes(ROWS * ROW_BYTES))
-        pid = os.getpid()
-        path = Path(self._folder) / f"{pid}-{self._born}-{self._files}-{started(pid)}{SUFFIX}"
-        self._files += 1
-        try:
-            with path.open("x+b", buffering=0) as file:
-                # Write the zeros instead of extending the file: a store into a page without disk space ends the
-                # program.
-                file.write(blank)
-                return memoryview(mmap.mmap(file.fileno(), len(blank)))
-        except OSError:
-            return memoryview(bytearray(blank))
-
-
-def started(pid: int) -> int:
-    """Return the start of a process in clock ticks since the boot (proc(5), field 22); 0 where no /proc tells it."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def runs(pid: int, start: int) -> bool:
-    """Return whether the process that began at `start` (0: unknown) still runs: its number may be another's by now."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return not start or started(pid) in (0, start)
-
-
 _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARRIER, _REJECTED = (
     PLACES[name]
     for name in (
@@ -166,7 +79,9 @@ _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARR
     LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
     PACED_UNTIL,
 ) = DOUBLE_PLACES.values()  # fmt: skip
-_METERED, _INPUT, _OUTPUT, _CACHED, _CACHE_WRITE, _REASONING, _PRICED, _NANODOLLARS = (PLACES[name] for name in TOKENS)
+_TOKENS_AT = PLACES[TOKENS[0]]
+"""Index of the first total of the tokens, which are the last integers of a row."""
+
 _LEVEL, _ORIGIN, _MARGIN = (QUOTA_PLACES[name] for name in ("level", "origin", "margin"))
 
 
@@ -473,18 +388,7 @@ class SharedTokenCounter(TokenCounter):
     def add(self, usage: Usage, nanodollars: int | None) -> None:
         """Count one answer, whose end has written the row before."""
         super().add(usage, nanodollars)
-        numbers = self._counts.integers
-        numbers[_METERED] = self.metered
-        numbers[_INPUT] = self.input_tokens
-        numbers[_OUTPUT] = self.output_tokens
-        # What the answer did not change is in the row already.
-        if usage.cached_tokens or usage.cache_write_tokens or usage.reasoning_tokens:
-            numbers[_CACHED] = self.cached_tokens
-            numbers[_CACHE_WRITE] = self.cache_write_tokens
-            numbers[_REASONING] = self.reasoning_tokens
-        if nanodollars is not None:
-            numbers[_PRICED] = self.priced
-            numbers[_NANODOLLARS] = self.nanodollars
+        self._counts.integers[_TOKENS_AT:] = array("q", self.totals)
 
 
 def _known(provenance: Provenance) -> tuple[float, float]:

@@ -15,21 +15,14 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from tidegate.shared_file import CAN_LOCK
 from tidegate.shared_log.errors import Unshared, Unsupported
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 SECRET_BYTES = 32
 """Bytes of the digest key. Chosen: 256 bits."""
 
 SCANNED = 4096
 """Files of the folder that one look goes through. Measured: 2 us a file."""
-
-CLEANED_EVERY = 3600.0
-"""Seconds between clean-ups of a folder. Derived: small against `IDLE`."""
 
 IDLE = 86_400.0
 """Seconds after which an unused file is removed: after a day, a checkpoint of the limits is of no use."""
@@ -40,7 +33,7 @@ OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | 
 
 def unsupported() -> str:
     """Return the reason why this platform has no shared folder, empty where it has one."""
-    if fcntl is None or not hasattr(os, "O_NOFOLLOW") or not hasattr(os, "geteuid"):
+    if not CAN_LOCK or not hasattr(os, "O_NOFOLLOW") or not hasattr(os, "geteuid"):
         return f"{sys.platform} has no flock"
     return ""
 
@@ -60,19 +53,6 @@ def candidates(environ: Mapping[str, str]) -> Iterator[Path]:
 def _below_home(folder: Path, environ: Mapping[str, str]) -> bool:
     home = Path(environ.get("HOME", "")).resolve()
     return home != Path("/") and folder.resolve().is_relative_to(home)
-
-
-def lock(descriptor: int, exclusive: bool = True) -> bool:
-    """Lock an open file without waiting; return whether that succeeded. The kernel unlocks it when its holder ends."""
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def unlock(descriptor: int) -> None:
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 class PrivateFolder:
@@ -171,22 +151,6 @@ class PrivateFolder:
         trash = f"removed.{secrets.token_hex(8)}"
         os.rename(name, trash, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
         os.unlink(trash, dir_fd=self.descriptor)
-
-    @contextlib.contextmanager
-    def cleaning(self, now: float) -> Iterator[bool]:
-        """Hold the folder's lock, and yield whether a clean-up is due at the wall-clock time `now`."""
-        descriptor = self.open_file("lock", os.O_CREAT)
-        try:
-            if not lock(descriptor):
-                yield False
-                return
-            due = os.fstat(descriptor).st_size == 0 or not 0 <= now - os.fstat(descriptor).st_mtime < CLEANED_EVERY
-            if due:
-                os.pwrite(descriptor, b"1", 0)
-                os.utime(descriptor, (now, now))
-            yield due
-        finally:
-            os.close(descriptor)
 
     def close(self) -> None:
         if self.descriptor >= 0:

@@ -10,10 +10,11 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
+from tidegate.shared_file import VERSION, lock
 from tidegate.shared_log.clock_identity import clock_replaced
 from tidegate.shared_log.errors import Unshared, Unsupported
-from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder, lock, unsupported
-from tidegate.shared_log.host_file import PROTOCOL, LogFile
+from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder, unsupported
+from tidegate.shared_log.host_file import LogFile
 from tidegate.shared_log.host_log import HostLog
 from tidegate.shared_log.lives import Lives
 
@@ -59,7 +60,8 @@ class HostCarrier:
         self._used, self._counted_at, self._cleared_at = 0, -math.inf, -math.inf
         _carriers.add(self)
         with contextlib.suppress(OSError, Unshared):
-            self._clean()
+            self._lives.clean()
+            self._remove_all_unused(time.time() - IDLE)
 
     @property
     def place(self) -> str:
@@ -85,7 +87,7 @@ class HostCarrier:
         if len(self._logs) >= self._most:
             self.reason = f"{len(self._logs)} logs are shared already, and each takes file descriptors"
             return None
-        log = HostLog(self.folder, self._lives, f"{name.hex()[:64]}.{PROTOCOL}", self)
+        log = HostLog(self.folder, self._lives, f"{name.hex()[:64]}.{VERSION}", self)
         try:
             log.attach(now)
         except (OSError, Unshared, ValueError) as error:
@@ -135,19 +137,11 @@ class HostCarrier:
         self._lives.close()
         self.folder.close()
 
-    def _clean(self) -> None:
-        now = time.time()
-        with self.folder.cleaning(now) as due:
-            if not due:
-                return
-            self._lives.clean()
-            self._remove_all_unused(now - IDLE)
-
     def _remove_all_unused(self, since: float) -> None:
         """Remove the files without members that were not written after the wall-clock time `since`."""
         for entry in self.folder.files():
             with contextlib.suppress(OSError, Unshared):
-                if entry.name.endswith(f".{PROTOCOL}") and entry.stat().st_mtime < since:
+                if entry.name.endswith(f".{VERSION}") and entry.stat().st_mtime < since:
                     self._remove_unused(entry.name)
 
     def _remove_unused(self, name: str) -> None:

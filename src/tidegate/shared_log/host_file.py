@@ -1,9 +1,10 @@
 """Layout of a host's log, and each read and write of it. The caller holds the file's lock, except where stated.
 
-The first page has 8-byte words, then a row for each member. Then follow the heads, a ring of entries, and two
-checkpoints that are written in turn. Everything is read and written by offset, and nothing is mapped: a file that is
-cut off gives an error and not a signal. A step reads the words once, and stores them with its end in one write. Content
-is written before the words that make it visible, so a process that is killed at any instant leaves the content before.
+The first page has the header of `shared_file`, 8-byte words, and a row for each member. Then follow the heads, a ring
+of entries, and two checkpoints that are written in turn. Everything is read and written by offset, and nothing is
+mapped: a file that is cut off gives an error and not a signal. A step reads the words once, and stores them with its
+end in one write. Content is written before the words that make it visible, so a process that is killed at any instant
+leaves the content before.
 """
 
 from __future__ import annotations
@@ -17,13 +18,9 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tidegate.shared_file import HEADER, FileKind, header
 from tidegate.shared_log.carrier import Checkpoint, Entry, Head
 from tidegate.shared_log.errors import CorruptLog
-
-MAGIC = int.from_bytes(b"tidelog\n", "little")
-
-PROTOCOL = 5
-"""Version of this layout and of the payloads; any change of either raises it. It is part of the file's name."""
 
 PAGE = 4096
 """Bytes of the first page, all that a lone member has. Derived from the size of a memory page."""
@@ -32,8 +29,6 @@ MEMBERS = 64
 """Members of one log. Chosen: four workers for each core of a large machine's socket."""
 
 (
-    MAGIC_WORD,
-    PROTOCOL_WORD,
     GENERATION,
     POPULATION,
     TAIL,
@@ -50,7 +45,7 @@ MEMBERS = 64
     STEPS,
     CHECKPOINT_AT,
     CHECKPOINT_RANK,
-) = range(18)
+) = range(HEADER.size // 8, 18)
 """Indexes of the words. `POPULATION` changes at each join and leave. `TAIL` counts the bytes ever appended, `LIMIT`
 those that may be overwritten already. `WAITING` has a bit for each member with a head."""
 
@@ -86,6 +81,8 @@ AREA_HEAD = struct.Struct("<QQdIHHI")
 AREAS_AT = RING_AT + RING
 SIZE = AREAS_AT + 2 * AREA
 """Bytes of a file that is shared."""
+
+LOG_HEADER = header(FileKind.LOG, SIZE - HEADER.size)
 
 SLACK = 60.0
 """Seconds by which an entry may be ahead of this clock: far above the wait for the lock."""
@@ -129,6 +126,11 @@ class LogFile:
     def size(self) -> int:
         return os.fstat(self.descriptor).st_size
 
+    @property
+    def is_log(self) -> bool:
+        """Return whether the first bytes are those of a log."""
+        return bool(self._header[: HEADER.size] == LOG_HEADER)
+
     def attach(self) -> bool:
         """Read the words and the rows; return False where the file has no whole page yet."""
         if self.size < PAGE:
@@ -153,9 +155,8 @@ class LogFile:
     def reset(self) -> None:
         os.ftruncate(self.descriptor, min(self.size, PAGE))
         self._header[:] = bytes(HEADER_SIZE)
-        self.words[PROTOCOL_WORD] = PROTOCOL
+        self._header[: HEADER.size] = LOG_HEADER
         self.words[GENERATION] = secrets.randbits(63) | 1
-        self.words[MAGIC_WORD] = MAGIC
         self._write(bytes(self._header) + bytes(PAGE - HEADER_SIZE), 0)
         self._stored = bytes(self._header[:WORDS_SIZE])
         self._members = (-1, [])

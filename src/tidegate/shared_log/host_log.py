@@ -14,10 +14,11 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidegate.shared_file import lock, unlock
 from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Entry, Head, Record, Step
 from tidegate.shared_log.clock_identity import boot_seconds, clock_identity
 from tidegate.shared_log.errors import CorruptLog, Unshared
-from tidegate.shared_log.folder import PrivateFolder, lock, unlock
+from tidegate.shared_log.folder import PrivateFolder
 from tidegate.shared_log.host_file import (
     BEGUN,
     BOOT_SECONDS,
@@ -28,14 +29,10 @@ from tidegate.shared_log.host_file import (
     FULL,
     GENERATION,
     LAST_AT,
-    MAGIC,
-    MAGIC_WORD,
     PAGE,
     PENDING,
     POPULATION,
     PROBED_AT,
-    PROTOCOL,
-    PROTOCOL_WORD,
     RING,
     SIZE,
     STEPS,
@@ -293,7 +290,7 @@ class HostLog:
 
     def _is_member(self, file: LogFile, me: Member) -> bool:
         file.load()
-        if file.words[MAGIC_WORD] != MAGIC:
+        if not file.is_log:
             raise CorruptLog("its first bytes are not those of a log")
         return file.words[GENERATION] == self._generation and file.life(me.row) == me.life
 
@@ -356,15 +353,13 @@ class HostLog:
             return file.members()
         except CorruptLog:
             # Nothing in it can be believed; a log that other members still use is left to them.
-            if file.words[MAGIC_WORD] == MAGIC:
+            if file.is_log:
                 raise
             return []
 
     def _check_header(self, file: LogFile) -> None:
-        if file.words[MAGIC_WORD] != MAGIC:
+        if not file.is_log:
             raise CorruptLog("its first bytes are not those of a log")
-        if file.words[PROTOCOL_WORD] != PROTOCOL:
-            raise Unshared("another version of tidegate uses it")
         identity, seconds = clock_identity(), file.second(WALL_SECONDS) - file.second(BOOT_SECONDS)
         if file.words[CLOCK] != identity or abs(time.time() - boot_seconds() - seconds) > CLOCK_SLACK:
             raise Unshared("its members have another clock")

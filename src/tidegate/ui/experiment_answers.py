@@ -13,7 +13,7 @@ from typing import Any
 from tidegate.core.display import printable
 from tidegate.core.token_totals import TokenTotals, added, token_facts
 from tidegate.core.wait_text import wait_text
-from tidegate.launch.runs import live_runs
+from tidegate.launch.runs import keys_of
 from tidegate.runner.replica import is_dead, owner, replica_tag, state_text, stopper
 from tidegate.runner.stats import added_up
 from tidegate.storage import (
@@ -33,7 +33,7 @@ from tidegate.storage.row_pages import CELL, RowPage, ShownResult
 from tidegate.storage.tally import OutputTally, StageTally
 from tidegate.storage.tally_table import TASKS
 from tidegate.ui.experiment_source import ExperimentSource
-from tidegate.ui.key_facts import facts_of
+from tidegate.ui.key_facts import shown_facts
 
 LINES = 50
 """Log lines that are shown of an experiment."""
@@ -296,12 +296,8 @@ def _keys(row: ExperimentRow) -> list[dict[str, Any]]:
     """Return the keys of the process that runs the experiment, where that is one of this user on this machine."""
     if row.claimed_by is None or row.status is not Status.RUNNING or os.name != "posix":
         return []
-    now, tag = time.monotonic(), replica_tag(row.claimed_by)
-    for run in live_runs():
-        if run.command.endswith(tag):
-            keys = sorted(run.totals.keys.values(), key=lambda each: each.key)
-            return [_held(facts_of(key, now)) for key in keys]
-    return []
+    now = time.monotonic()
+    return [_held(shown_facts(key, now)) for key in keys_of(replica_tag(row.claimed_by))]
 
 
 def _held(facts: dict[str, Any]) -> dict[str, Any]:

@@ -9,15 +9,18 @@ from math import isfinite
 from typing import Any
 
 from tidegate.core.provenance import STATED, Source
-from tidegate.core.token_totals import token_facts
 from tidegate.core.values import INFINITY
 from tidegate.core.wait_text import CLOSED, wait_text
 from tidegate.launch.change_ring import CAUSES
-from tidegate.launch.counter_row import BREAKER_STATES, CARRIERS, FATES, GROUPS, KeyRow, source_of
-from tidegate.launch.totals import KeyTotal
+from tidegate.launch.counter_row import BREAKER_STATES, FATES, GROUPS, KeyRow, source_of
+from tidegate.launch.totals import KeyTotal, facts_of
 
 DIGITS = 3
 """Decimals of a number that is sent. Chosen: milliseconds."""
+
+PLAIN = ("key", "gate", "eta_without", "in_flight", "waiting", "members", "tokens")
+COUNTED = ("calls", "answered", "refused", "retried", "given_up", "failed", "abandoned")
+"""Names of the facts of `tidegate status` that the page shows as they are."""
 
 
 def finite(value: float | None) -> float | None:
@@ -42,42 +45,27 @@ def known_from(origin: float, known_at: float, now: float, holds_for: float = IN
     return {"badge": badge, "origin": source.value, "age": finite(age), "old": age > holds_for}
 
 
-def facts_of(total: KeyTotal, now: float) -> dict[str, Any]:
-    seen = total.outlook(now)
-    head, ahead = total.head_wait(seen), total.eta(seen)
+def shown_facts(total: KeyTotal, now: float) -> dict[str, Any]:
+    """Return the present state of a key; `now` is in monotonic seconds."""
+    seen, known = total.outlook(now), facts_of(total, now)
+    head = total.head_wait(seen)
     rows = sorted(total.here, key=lambda row: row.looked_at)
     newest = rows[-1] if rows else None
     rejected = _rejected(rows)
     return {
-        "key": total.key,
+        **{name: known[name] for name in PLAIN},
+        **{name: finite(known[name]) for name in ("next_in", "stated_wait", "eta")},
         "blocked": wait_text(*head) if total.waiting or head.gate in CLOSED else "",
-        "gate": head.gate,
-        "next_in": finite(head.seconds),
-        "stated_wait": finite(head.stated),
-        "eta": finite(ahead.seconds),
-        "eta_without": total.unseen_members,
-        "in_flight": total.in_flight,
-        "waiting": total.waiting,
         "slots": total.slots,
         "slots_from": known_from(newest.slots_origin, newest.slots_known_at, now) if newest else None,
-        "members": total.members,
-        "carrier": _carrier(rows),
+        "carrier": total.carrier,
         "idle_for": finite(max(0.0, now - max(row.changed_at for row in rows))) if rows else None,
         "latency": _latency(rows),
         "pace": finite(seen.pace) or None,
         "pace_from": known_from(newest.pace_origin, newest.pace_known_at, now) if newest and seen.pace else None,
         "breaker": _breaker(rows, now),
         "rejected": rejected,
-        "counts": {
-            "calls": total.calls,
-            "answered": total.counts["answered"],
-            "refused": total.counts["refused"],
-            "retried": total.counts["absorbed"],
-            "given_up": total.counts["given_up"],
-            "failed": total.counts["failed_calls"],
-            "abandoned": total.abandoned,
-        },
-        "tokens": token_facts(total.tokens),
+        "counts": {name: known[name] for name in COUNTED},
         "refusals": {fate: {group: total.counts[f"{fate}_{group}"] for group in GROUPS} for fate in FATES},
         "quotas": [
             {
@@ -113,11 +101,6 @@ def _breaker(rows: list[KeyRow], now: float) -> dict[str, Any]:
     opens_at = max((row.broken_until for row in rows), default=0.0)
     probe_in = finite(max(0.0, opens_at - now)) if state == 1 else None
     return {"state": BREAKER_STATES[state], "probe_in": probe_in}
-
-
-def _carrier(rows: list[KeyRow]) -> str:
-    code = max((row.counts["carrier"] for row in rows), default=0)
-    return CARRIERS[code] if 0 <= code < len(CARRIERS) else ""
 
 
 def _rejected(rows: list[KeyRow]) -> str:

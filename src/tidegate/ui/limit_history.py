@@ -18,7 +18,7 @@ from tidegate.launch.change_ring import KeyChange
 from tidegate.launch.counter_row import KeyRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal
-from tidegate.ui.key_facts import facts_of, finite
+from tidegate.ui.key_facts import finite, shown_facts
 
 PERIOD = 1.0
 """Seconds between two samples. Chosen: an eye follows it, and a sample of 20 runs takes some milliseconds."""
@@ -159,7 +159,7 @@ class LimitHistory:
         }
 
     def _note(self, run: RunHistory, total: KeyTotal, now: float) -> None:
-        facts = facts_of(total, now)
+        facts = shown_facts(total, now)
         key = run.keys.get(total.key)
         if key is None:
             self._keys += 1

@@ -15,7 +15,6 @@ from typing import TypeVar
 from tidegate.admission import key_hook
 from tidegate.cli.experiment.options import DATABASE, VARIABLE
 from tidegate.errors import CoolingDown, StoreError, UnknownExperiment
-from tidegate.launch.totals import KeyTotal
 from tidegate.runner.progress import Summary
 from tidegate.runner.replica import replica_tag
 from tidegate.runner.run_state import limit_reached
@@ -173,16 +172,6 @@ def published(name: str, replica: str) -> Iterator[None]:
                 stack.callback(setattr, key_hook, "on_new_queue", before)
                 key_hook.on_new_queue = KeyRecorder(folder).on_new_queue
         yield
-
-
-def key_totals(replica: str) -> list[KeyTotal]:
-    """Return the present counts of a replica's keys, if its process is one of this user on this machine."""
-    from tidegate.launch.runs import live_runs
-
-    for run in live_runs():
-        if run.command.endswith(replica_tag(replica)):
-            return sorted(run.totals.keys.values(), key=lambda each: each.key)
-    return []
 
 
 def _command(name: str, replica: str) -> str:

@@ -17,17 +17,16 @@ from rich.table import Table
 
 from tidegate.cli.console import UNBOUNDED
 from tidegate.cli.experiment import display
-from tidegate.cli.experiment.common import Code, after_cooldown, command, existing, found, key_totals
+from tidegate.cli.experiment.common import Code, after_cooldown, command, existing, found
 from tidegate.cli.experiment.display import cut, printer, table
-from tidegate.cli.status_text import facts as key_facts
 from tidegate.core.display import json_line
 from tidegate.core.token_totals import TokenTotals, added, cost_text, token_facts
 from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown
-from tidegate.launch.totals import KeyTotal
+from tidegate.launch.totals import KeyTotal, facts_of
 from tidegate.runner import RunnerSettings
 from tidegate.runner.progress import Summary
-from tidegate.runner.replica import actor, is_dead, owner, state_text, stopper
+from tidegate.runner.replica import actor, is_dead, owner, replica_tag, state_text, stopper
 from tidegate.storage import (
     BatchState,
     ExperimentRow,
@@ -69,7 +68,7 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
     keys = _keys(summary)
     if as_json:
         now = time.monotonic()
-        waits = [key_facts(key, now) for key in keys]
+        waits = [facts_of(key, now) for key in keys]
         whose = {"run_by": by or None, "stopped_by": stopped or None, "replicas": replicas}
         told = {**display.facts(summary, failures), **whose, "keys": waits, "log": [_logged(each) for each in log]}
         typer.echo(json_line(told))
@@ -134,7 +133,9 @@ def _keys(summary: Summary) -> list[KeyTotal]:
     replica = summary.experiment.claimed_by
     if replica is None or os.name != "posix":
         return []
-    return key_totals(replica)
+    from tidegate.launch.runs import keys_of
+
+    return keys_of(replica_tag(replica))
 
 
 def _waits(keys: list[KeyTotal], now: float) -> Iterator[str]:
