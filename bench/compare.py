@@ -21,8 +21,8 @@ import numpy
 import numpy.typing
 
 from bench.common import Check, conclude, table
-from tidegate.comparison import compare, intervals_of_means
-from tidegate.storage import Store
+from tidegate.experiments.comparison import compare, intervals_of_means
+from tidegate.experiments.storage import Store
 
 LEAST, MOST = 0.93, 0.97
 MOST_SECONDS = 10.0

@@ -23,9 +23,9 @@ from sqlalchemy import Connection, text
 
 from bench.common import Check, conclude, spread, table
 from bench.runner.places import PLACES
-from tidegate.storage import NewRow, Status, Store
-from tidegate.ui.experiment_routes import experiment_routes
-from tidegate.ui.server import create_app
+from tidegate.experiments.screens.routes import experiment_routes
+from tidegate.experiments.storage import NewRow, Status, Store
+from tidegate.server.app import create_app
 
 HOST, TOKEN = "127.0.0.1:4780", "token"
 HEADERS = {"host": HOST, "authorization": f"Bearer {TOKEN}"}

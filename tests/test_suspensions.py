@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 import tidegate
 from tidegate.admission.suspensions import BRIEF, MAX_REASON, covers, normalised
-from tidegate.classification import Evidence
 from tidegate.cli.main import app
 from tidegate.core.values import INFINITY, Cause, Kind
+from tidegate.providers.classification import Evidence
 from tidegate.requeue import Action
 
 SECRET = "sk-proj-" + "abcdefghijklmnopqrstuvwxyz0123456789"

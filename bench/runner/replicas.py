@@ -25,7 +25,7 @@ import aiohttp
 import tidegate
 from bench.runner.places import Fresh
 from bench.runner.reach import RATE, free, quota
-from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.testing import Scenario, SimulatorProcess
 
 SLOTS = 50

@@ -26,13 +26,13 @@ from tidegate.admission.drive import ThreadWaker, async_waker
 from tidegate.admission.handoff import PermitHandoff, current_handoff, hand_off
 from tidegate.admission.registry import NotReady, RateLimitRegistry, registry
 from tidegate.admission.wait_queue import Waker
-from tidegate.classification import classify_error
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.backoff import full_jitter
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import DAY, REJECTED
 from tidegate.core.values import INFINITY, Cause, Cost, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, add_note, require
+from tidegate.providers.classification import classify_error
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.suspensions import Suspension
-from tidegate.classification import Classification, classify
 from tidegate.core.values import CAPACITY, Key, Kind
 from tidegate.errors import require
+from tidegate.providers.classification import Classification, classify
 
 
 class Action(StrEnum):

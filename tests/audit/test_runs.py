@@ -17,9 +17,9 @@ import tidegate
 from tests.runner.scene import Refused, in_loop, make, rows, runner_at
 from tests.runner.test_deleting import until
 from tidegate.errors import ConfigurationError
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner, RunnerSettings
-from tidegate.runner.stats import CLASSES, STEP, BusyTime, RunStats, added_up
-from tidegate.storage import Status, Store
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments.engine.stats import CLASSES, STEP, BusyTime, RunStats, added_up
+from tidegate.experiments.storage import Status, Store
 
 KEY = tidegate.Key("p", "https://p.test", "0123456789abcdef", "m")
 SECRET = "sk-secret-of-the-runner"

@@ -59,7 +59,7 @@ async def orders() -> asyncio.StreamReader:
 async def main(url: str) -> None:
     """Is a replica until its orders end."""
     import tidegate
-    from tidegate.runner import ExperimentRunner, RunnerSettings, load
+    from tidegate.experiments import ExperimentRunner, RunnerSettings, load
 
     tidegate.install()
     source = Path(__file__).with_name("experiments.py")

@@ -12,7 +12,7 @@ from collections import Counter
 import pytest
 
 from tests.chaos.processes import SOURCE, Note, Scene, durable, everything, kept, known, status, until
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 SLOTS = 20
 """Functions that may run at once; without it, as many as the key admits."""

@@ -16,8 +16,8 @@ import openai
 import pytest
 
 from tests.runner.scene import TOO_LONG, runner_at, stored
-from tidegate.runner import BatchTask, Experiment, Summary
-from tidegate.storage import BatchRecord, StoredRun
+from tidegate.experiments import BatchTask, Experiment, Summary
+from tidegate.experiments.storage import BatchRecord, StoredRun
 from tidegate.testing import Simulator
 from tidegate.testing.batches import BatchAnswer, BatchApi
 from tidegate.testing.wire import Request

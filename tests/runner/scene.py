@@ -13,8 +13,8 @@ from typing import Any
 
 import tidegate
 from tests.storage.places import empty_store
-from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
-from tidegate.storage import ResultStatus, Store, StoredRun
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments.storage import ResultStatus, Store, StoredRun
 
 TOO_LONG = 300.0
 """Seconds after which a test that waits for what never comes is ended: no test is near it."""

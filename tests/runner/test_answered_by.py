@@ -12,8 +12,8 @@ import pytest
 import tidegate
 from tests.runner.scene import Refused, in_loop, rows, runner_at, stored
 from tidegate.core.answered_by import AnsweredBy
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, Summary, UnusableAnswer
 from tidegate.fallbacks import Choice, Fallback, fallback
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, UnusableAnswer
 
 NO_MONEY = {"code": "insufficient_quota", "message": "You exceeded your current quota"}
 LARGE, SMALL = tidegate.Key("p", "https://p.test", "", "large"), tidegate.Key("p", "https://p.test", "", "small")

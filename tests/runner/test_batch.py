@@ -41,17 +41,17 @@ from tests.runner.batch_scene import (
     said,
 )
 from tests.runner.scene import TOO_LONG, runner_at, stored
-from tidegate.cli.experiment.display import Display
 from tidegate.cli.main import app
 from tidegate.core.token_totals import added
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError
-from tidegate.runner import BatchTask, Budget, Experiment, Summary
-from tidegate.runner.batch.results import AccountKeys
-from tidegate.runner.batch.task import ItemSet
-from tidegate.runner.declared.build import from_file
-from tidegate.runner.item import Place
-from tidegate.storage import ResultStatus, Status, StoredRun, claims
+from tidegate.experiments import BatchTask, Budget, Experiment, Summary
+from tidegate.experiments.commands.display import Display
+from tidegate.experiments.declared.build import from_file
+from tidegate.experiments.engine.batch.results import AccountKeys
+from tidegate.experiments.engine.batch.task import ItemSet
+from tidegate.experiments.engine.item import Place
+from tidegate.experiments.storage import ResultStatus, Status, StoredRun, claims
 from tidegate.testing import Scenario, Simulator
 from tidegate.testing.batches import BatchAnswer
 from tidegate.testing.wire import Request

@@ -33,12 +33,12 @@ from tests.runner.batch_scene import (
 )
 from tests.runner.scene import runner_at
 from tidegate.core.values import Usage
+from tidegate.experiments import BatchTask, Experiment, RunnerSettings
+from tidegate.experiments.engine.batch.anthropic_api import AnthropicBatchApi
+from tidegate.experiments.engine.batch.api import is_refusal, seconds_of, was_sent
+from tidegate.experiments.engine.batch.openai_api import OpenAIBatchApi
+from tidegate.experiments.storage import ResultStatus, Status, claims
 from tidegate.providers import ModelPrice, price_of
-from tidegate.runner import BatchTask, Experiment, RunnerSettings
-from tidegate.runner.batch.anthropic_api import AnthropicBatchApi
-from tidegate.runner.batch.api import is_refusal, seconds_of, was_sent
-from tidegate.runner.batch.openai_api import OpenAIBatchApi
-from tidegate.storage import ResultStatus, Status, claims
 from tidegate.testing import Scenario, Simulator
 from tidegate.testing.batches import BatchAnswer
 from tidegate.testing.wire import Request
@@ -156,7 +156,7 @@ def test_next_look_waits_for_the_retry_after_of_a_status(tmp_path: Path, provide
         return await sleep(seconds, *more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidegate.runner.batch.feeder.asyncio.sleep", noted)
+        patch.setattr("tidegate.experiments.engine.batch.feeder.asyncio.sleep", noted)
         assert ran(tmp_path, openai_of(provider)).counts == {"ok": 5}
     assert 0.25 in waits
 
@@ -673,8 +673,8 @@ def test_provider_that_stays_away_ends_the_run_and_a_resume_pays_for_nothing_aga
 def test_file_without_a_word_of_the_provider_is_used_after_a_time(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.runner.batch.submission.FILE_SECONDS", 0.01)
-    monkeypatch.setattr("tidegate.runner.batch.submission.FILE_PATIENCE", 0.05)
+    monkeypatch.setattr("tidegate.experiments.engine.batch.submission.FILE_SECONDS", 0.01)
+    monkeypatch.setattr("tidegate.experiments.engine.batch.submission.FILE_PATIENCE", 0.05)
 
     def silent(request: Request, answer: BatchAnswer) -> BatchAnswer:
         is_file = request.path.startswith("/v1/files") and not request.path.endswith("/content")
@@ -722,7 +722,7 @@ def test_refused_creation_is_repeated_without_another_upload(
 def test_batch_waits_until_the_provider_has_read_its_file(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.runner.batch.submission.FILE_SECONDS", 0.01)
+    monkeypatch.setattr("tidegate.experiments.engine.batch.submission.FILE_SECONDS", 0.01)
     looks: list[str] = []
 
     def slow(request: Request, answer: BatchAnswer) -> BatchAnswer:

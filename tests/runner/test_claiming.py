@@ -11,8 +11,8 @@ import pytest
 
 from tests.runner.scene import HeldTask, held, in_loop, make, rows, runner_at, stored
 from tidegate.errors import CannotLoad, ClaimedElsewhere, StoppedElsewhere, StoreError
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner
-from tidegate.storage import ResultStatus, Status, Toggle
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner
+from tidegate.experiments.storage import ResultStatus, Status, Toggle
 
 OK = ResultStatus.OK
 

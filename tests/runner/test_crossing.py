@@ -12,8 +12,8 @@ import pytest
 
 from tests.runner.scene import HeldTask, held, in_loop, make, rows, runner_at
 from tidegate.errors import StoreError
-from tidegate.runner import Experiment, ExperimentRunner, claims
-from tidegate.storage import Status
+from tidegate.experiments import Experiment, ExperimentRunner, claims
+from tidegate.experiments.storage import Status
 
 
 def gated(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, gate: asyncio.Event) -> asyncio.Event:

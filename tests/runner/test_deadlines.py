@@ -13,9 +13,9 @@ from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at, statuses
 from tidegate.admission.registry import NotReady
-from tidegate.runner import Evaluator, Experiment
-from tidegate.runner.retry_timers import RetryTimers
-from tidegate.storage import ResultStatus
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.engine.retry_timers import RetryTimers
+from tidegate.experiments.storage import ResultStatus
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
 KEY = tidegate.Key("p", "https://p.test")

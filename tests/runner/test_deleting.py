@@ -10,8 +10,8 @@ import pytest
 
 from tests.runner.scene import HeldTask, held, in_loop, rows, runner_at, statuses
 from tidegate.errors import ClaimedElsewhere, CoolingDown, UnknownExperiment
-from tidegate.runner import Experiment, ExperimentRunner, ResultStatus, deletion
-from tidegate.storage import Status, Store
+from tidegate.experiments import Experiment, ExperimentRunner, ResultStatus, deletion
+from tidegate.experiments.storage import Status, Store
 
 
 @pytest.fixture(autouse=True)

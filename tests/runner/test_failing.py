@@ -11,8 +11,8 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses, stored
-from tidegate.runner import Evaluator, Experiment, UnusableAnswer
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment, UnusableAnswer
+from tidegate.experiments.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.runner.scene import in_loop, rows, runner_at
-from tidegate.runner import Experiment, load
-from tidegate.runner.fingerprint import fingerprint
+from tidegate.experiments import Experiment, load
+from tidegate.experiments.engine.fingerprint import fingerprint
 
 PROGRAM = """
 import json
@@ -58,7 +58,7 @@ def unrelated(row):
     return unused
 
 
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 experiment = Experiment("e", [{"n": 1}], task)
 """

@@ -12,9 +12,9 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner
-from tidegate.scheduling import function_limit
-from tidegate.scheduling.function_limit import FLOOR
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner
+from tidegate.pool import function_limit
+from tidegate.pool.function_limit import FLOOR
 
 KEY = tidegate.Key("p", "https://p.test")
 OTHER = tidegate.Key("q", "https://q.test")

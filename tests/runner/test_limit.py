@@ -10,8 +10,8 @@ import pytest
 
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
 from tidegate.errors import ConfigurationError
-from tidegate.runner import Experiment
-from tidegate.storage import Status
+from tidegate.experiments import Experiment
+from tidegate.experiments.storage import Status
 
 
 def same(row: Any, output: Any) -> bool:

@@ -8,9 +8,9 @@ import pytest
 
 from tests.runner.scene import HeldTask, held, in_loop, make, rows, runner_at, stored
 from tidegate.errors import DatabaseFileLost
-from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.progress import Summary
-from tidegate.storage import ResultStatus, Status, Store
+from tidegate.experiments import Experiment, ExperimentRunner
+from tidegate.experiments.engine.progress import Summary
+from tidegate.experiments.storage import ResultStatus, Status, Store
 
 
 def delete(path: Path) -> None:

@@ -15,8 +15,8 @@ from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.raw_server import RawServer, Reply
 from tests.runner.scene import Refused, in_loop, refusal, rows, runner_at, statuses, stored
 from tests.sdk.asking import make, request
-from tidegate.runner import Evaluator, Experiment
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.storage import ResultStatus, Status
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
 KEY = tidegate.Key("p", "https://p.test")

@@ -11,14 +11,14 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, in_loop, make, rows, runner_at, stored
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, background, writer
-from tidegate.runner.background import BackgroundTask
-from tidegate.runner.events import SubscriberHub
-from tidegate.runner.result_handler import ResultHandler
-from tidegate.runner.run import ExperimentRun
-from tidegate.runner.supervisor import RunSupervisor
-from tidegate.runner.writer import ResultWriter
-from tidegate.storage import Status, Store
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, Summary, background, writer
+from tidegate.experiments.engine.background import BackgroundTask
+from tidegate.experiments.engine.events import SubscriberHub
+from tidegate.experiments.engine.result_handler import ResultHandler
+from tidegate.experiments.engine.run import ExperimentRun
+from tidegate.experiments.engine.supervisor import RunSupervisor
+from tidegate.experiments.engine.writer import ResultWriter
+from tidegate.experiments.storage import Status, Store
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ import pytest
 
 from tests.runner.scene import QUICK, HeldTask, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.errors import CannotRead
-from tidegate.runner import Evaluator, Experiment, emit
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment, emit
+from tidegate.experiments.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
 

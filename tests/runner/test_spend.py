@@ -13,7 +13,7 @@ import tidegate
 from tests.cli.experiment.commands import Place
 from tests.runner.scene import in_loop, rows, runner_at
 from tidegate.core.token_totals import TokenTotals, dollars, tokens_text
-from tidegate.runner import Budget, Experiment
+from tidegate.experiments import Budget, Experiment
 
 
 def answering(registry: tidegate.RateLimitRegistry, refused: int = 0) -> httpx.AsyncClient:
@@ -122,7 +122,7 @@ async def test_failed_attempts_of_an_item_are_counted_with_its_answer(tmp_path: 
 CALLING = """
 import httpx, json
 import tidegate
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 def answer(request):
     usage = {"prompt_tokens": 100, "completion_tokens": 10}

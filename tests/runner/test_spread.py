@@ -16,10 +16,10 @@ from tests.runner.scene import in_loop, rows, runner_at, settings
 from tests.storage.places import PATIENCE, PostgreSQL
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
-from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.chunk_feeder import ChunkFeeder
-from tidegate.storage import ItemAttempts, NewRow, ResultStatus, RunResult, Status, Store, chunk_budget
-from tidegate.storage.records import ItemUsage, RowChunk
+from tidegate.experiments import Experiment, ExperimentRunner
+from tidegate.experiments.engine.chunk_feeder import ChunkFeeder
+from tidegate.experiments.storage import ItemAttempts, NewRow, ResultStatus, RunResult, Status, Store, chunk_budget
+from tidegate.experiments.storage.records import ItemUsage, RowChunk
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pytest
 
 from tests.runner.scene import HeldTask, held, in_loop, rows, runner_at, statuses
 from tidegate.errors import CoolingDown, UnknownExperiment
-from tidegate.runner import Evaluator, Experiment
-from tidegate.storage import ResultStatus, Status, Toggle
-from tidegate.storage.schema import execution_configs
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.storage import ResultStatus, Status, Toggle
+from tidegate.experiments.storage.schema import execution_configs
 
 OK = ResultStatus.OK
 

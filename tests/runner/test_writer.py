@@ -11,9 +11,9 @@ import pytest
 
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
 from tidegate.errors import StoreError
-from tidegate.runner import Evaluator, Experiment, background
-from tidegate.runner.writer import Result, ResultWriter
-from tidegate.storage import ResultStatus, RunResult, Status, Store
+from tidegate.experiments import Evaluator, Experiment, background
+from tidegate.experiments.engine.writer import Result, ResultWriter
+from tidegate.experiments.storage import ResultStatus, RunResult, Status, Store
 
 
 @pytest.fixture(autouse=True)

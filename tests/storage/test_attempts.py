@@ -12,8 +12,8 @@ import pytest
 from tests.storage.places import Place
 from tests.storage.values import STALE, claimed, experiment, run
 from tidegate.errors import SchemaMismatch
-from tidegate.storage import AttemptRecord, Claim, ClaimStats, ItemAttempts, Store
-from tidegate.storage.migrate import HEAD, VERSION_TABLE
+from tidegate.experiments.storage import AttemptRecord, Claim, ClaimStats, ItemAttempts, Store
+from tidegate.experiments.storage.migrate import HEAD, VERSION_TABLE
 
 pytestmark = pytest.mark.anyio
 

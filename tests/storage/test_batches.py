@@ -8,8 +8,8 @@ import pytest
 
 from tests.storage.places import Place
 from tidegate.errors import ClaimLost, SchemaMismatch
-from tidegate.storage import BatchRecord, BatchState, Claim, Status, Store
-from tidegate.storage.migrate import HEAD, VERSION_TABLE
+from tidegate.experiments.storage import BatchRecord, BatchState, Claim, Status, Store
+from tidegate.experiments.storage.migrate import HEAD, VERSION_TABLE
 
 pytestmark = pytest.mark.anyio
 

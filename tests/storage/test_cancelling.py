@@ -15,8 +15,8 @@ from sqlalchemy import make_url, text
 
 from tests.storage.places import Place
 from tidegate.errors import StoreError
-from tidegate.storage import Store
-from tidegate.storage.database import Database
+from tidegate.experiments.storage import Store
+from tidegate.experiments.storage.database import Database
 
 TURNS = 40
 """Turns of the loop after which a call is cancelled, one more each time: a call has fewer than these."""

@@ -7,7 +7,7 @@ import pytest
 from tests.storage.places import CONFIGS, Place
 from tests.storage.values import STALE, claimed, experiment
 from tidegate.errors import ConfigurationError
-from tidegate.storage import Claim, Status, Store, Toggle, claims
+from tidegate.experiments.storage import Claim, Status, Store, Toggle, claims
 
 pytestmark = pytest.mark.anyio
 

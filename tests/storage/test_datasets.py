@@ -11,7 +11,7 @@ import pytest
 from tests.storage.places import PATIENCE, Place
 from tests.storage.values import claimed, experiment, rows, run
 from tidegate.errors import DatasetChanged, DuplicateRow
-from tidegate.storage import NewRow, PendingTask, ResultStatus, Status, Store
+from tidegate.experiments.storage import NewRow, PendingTask, ResultStatus, Status, Store
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ from sqlalchemy.util import await_only
 from tests.storage.places import Place, PostgreSQL
 from tests.storage.values import STALE, claimed, experiment, judged, rows, run
 from tidegate.errors import StoreError
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     AttemptRecord,
     BatchRecord,
     BatchState,
@@ -28,7 +28,7 @@ from tidegate.storage import (
     Toggle,
     datasets,
 )
-from tidegate.storage.schema import metadata
+from tidegate.experiments.storage.schema import metadata
 
 pytestmark = pytest.mark.anyio
 

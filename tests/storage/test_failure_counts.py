@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     AnnotationResult,
     Category,

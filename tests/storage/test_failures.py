@@ -19,9 +19,9 @@ from tests.postgres import Server, served
 from tests.storage.places import PostgreSQL, SQLite
 from tests.storage.values import claimed, experiment, run
 from tidegate.errors import ConfigurationError, StoreError
-from tidegate.storage import RunResult, Store, database, engines
-from tidegate.storage.database import passes
-from tidegate.storage.engines import parsed, shown
+from tidegate.experiments.storage import RunResult, Store, database, engines
+from tidegate.experiments.storage.database import passes
+from tidegate.experiments.storage.engines import parsed, shown
 
 pytestmark = pytest.mark.anyio
 
@@ -233,11 +233,11 @@ async def test_without_psycopg_it_is_said_what_to_install(monkeypatch: pytest.Mo
 
 
 def test_without_sqlalchemy_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("tidegate.storage")]:
+    for name in [name for name in sys.modules if name.startswith("tidegate.experiments.storage")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     with pytest.raises(ImportError, match=r"tidegate\[runner\]"):
-        importlib.import_module("tidegate.storage")
+        importlib.import_module("tidegate.experiments.storage")
 
 
 @pytest.mark.parametrize("url", ["", ":memory:", "sqlite://", "sqlite:///:memory:"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.storage.values import experiment
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 pytestmark = pytest.mark.anyio
 

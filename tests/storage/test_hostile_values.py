@@ -16,7 +16,7 @@ from sqlalchemy import event
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.storage.values import ERROR, OK, claimed, experiment, failure, judged, rows, run
 from tidegate.errors import NotStorable
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     Category,
     Claim,
@@ -29,7 +29,7 @@ from tidegate.storage import (
     bulk,
     encoded,
 )
-from tidegate.storage.json_codec import MAX_DEPTH, MAX_NAME_BYTES, canonical, shortened
+from tidegate.experiments.storage.json_codec import MAX_DEPTH, MAX_NAME_BYTES, canonical, shortened
 
 pytestmark = pytest.mark.anyio
 
@@ -271,7 +271,7 @@ async def test_a_row_may_be_called_by_a_text_of_any_length(store: Store, place: 
 
 
 async def test_a_log_keeps_its_last_lines_and_those_of_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.storage.results.KEPT_LINES", 7)
+    monkeypatch.setattr("tidegate.experiments.storage.results.KEPT_LINES", 7)
     one = await claimed(store, (await experiment(store, name="one")).id)
     other = await claimed(store, (await experiment(store, name="other")).id)
 

@@ -15,8 +15,8 @@ import pytest
 from tests.storage.places import SQLite
 from tests.storage.values import claimed, experiment, run
 from tidegate.errors import DatabaseFileLost
-from tidegate.storage import Store
-from tidegate.storage.sqlite_file import SQLiteFile
+from tidegate.experiments.storage import Store
+from tidegate.experiments.storage.sqlite_file import SQLiteFile
 
 pytestmark = pytest.mark.anyio
 
@@ -133,7 +133,7 @@ async def test_save_that_fails_says_why_and_leaves_no_file(
     delete(sqlite.path)
     before = files(tmp_path)
     monkeypatch.setattr(SQLiteFile, "_vacuum_into", fail)
-    monkeypatch.setattr("tidegate.storage.sqlite_file._folders", lambda path: [tmp_path])
+    monkeypatch.setattr("tidegate.experiments.storage.sqlite_file._folders", lambda path: [tmp_path])
     lost = await store.save_lost()
     await store.close()
     assert lost.saved is None
@@ -184,7 +184,7 @@ async def test_lost_without_inode_numbers_is_never_claimed(sqlite: SQLite, monke
         found = real(path, *args, **named)  # type: ignore[arg-type, call-overload]
         return os.stat_result((found[0], 0, *found[2:]))
 
-    monkeypatch.setattr("tidegate.storage.sqlite_file.os.stat", without)
+    monkeypatch.setattr("tidegate.experiments.storage.sqlite_file.os.stat", without)
     store = await Store.open(sqlite.url)
     monkeypatch.undo()
     replace(sqlite.path)

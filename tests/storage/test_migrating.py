@@ -16,16 +16,16 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-import tidegate.storage
+import tidegate.experiments.storage
 from tests.postgres import Server
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.warm import WarmProcess
 from tidegate.errors import SchemaMismatch, StoreError
-from tidegate.storage import Store
-from tidegate.storage.database import Database
-from tidegate.storage.engines import parsed
-from tidegate.storage.migrate import ADVISORY_LOCK, HEAD, VERSION_TABLE
-from tidegate.storage.schema import PREFIX, metadata
+from tidegate.experiments.storage import Store
+from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.engines import parsed
+from tidegate.experiments.storage.migrate import ADVISORY_LOCK, HEAD, VERSION_TABLE
+from tidegate.experiments.storage.schema import PREFIX, metadata
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ POSTGRESQL_INDEX = f"{PREFIX}dataset_rows_digest"
 
 OPEN = """
 import asyncio, sys
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 async def main():
     store = await Store.open(sys.argv[1])
@@ -50,7 +50,7 @@ READ_ONLY = """
 import asyncio, os, sys
 from pathlib import Path
 from tidegate.errors import StoreError
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 async def main():
     try:
@@ -73,7 +73,7 @@ async def opened(url: str) -> None:
 
 def scripts() -> ScriptDirectory:
     config = Config()
-    config.set_main_option("script_location", str(Path(tidegate.storage.__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(Path(tidegate.experiments.storage.__file__).parent / "migrations"))
     return ScriptDirectory.from_config(config)
 
 

@@ -18,12 +18,12 @@ import pytest
 import tidegate
 from tests.storage.places import Place
 from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.saved_state import LearnedState
 from tidegate.errors import StoreError
-from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.saved_state import LearnedState
+from tidegate.experiments import Experiment, ExperimentRunner
+from tidegate.experiments.storage import Status, Store, claims
+from tidegate.experiments.storage.migrate import HEAD, LIVE_SECONDS, VERSION_TABLE
 from tidegate.settings import Settings
-from tidegate.storage import Status, Store, claims
-from tidegate.storage.migrate import HEAD, LIVE_SECONDS, VERSION_TABLE
 
 pytestmark = pytest.mark.anyio
 

@@ -17,8 +17,8 @@ from sqlalchemy import Connection
 
 from tests.storage.places import PATIENCE, SQLite
 from tests.storage.values import STALE, claimed, experiment, rows, run
-from tidegate.storage import Claim, ExperimentRow, Status, Store
-from tidegate.storage.database import WritingThread
+from tidegate.experiments.storage import Claim, ExperimentRow, Status, Store
+from tidegate.experiments.storage.database import WritingThread
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.values import claimed, judged, run
-from tidegate.storage import NewRow, Store, paging
-from tidegate.storage.paging import Page, PageSizer
+from tidegate.experiments.storage import NewRow, Store, paging
+from tidegate.experiments.storage.paging import Page, PageSizer
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.values import ERROR, INVALID, OK, PARKED, claimed, experiment, failure, judged, rows, run
-from tidegate.storage import Annotation, Claim, PendingEval, PendingTask, Store
+from tidegate.experiments.storage import Annotation, Claim, PendingEval, PendingTask, Store
 
 pytestmark = pytest.mark.anyio
 

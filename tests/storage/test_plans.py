@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event
 
 from tests.storage.places import Place
 from tests.storage.values import ERROR, PARKED, STALE, claimed, experiment, failure, judged, rows, run
-from tidegate.storage import Annotation, Category, Claim, LogLevel, LogLine, Status, Store
+from tidegate.experiments.storage import Annotation, Category, Claim, LogLevel, LogLine, Status, Store
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.storage.places import CONFIGS, Place
 from tests.storage.values import STALE, claimed, experiment
-from tidegate.storage import Claim, Status, Store, Toggle
+from tidegate.experiments.storage import Claim, Status, Store, Toggle
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from tests.storage.places import CONFIGS, Place, PostgreSQL
 from tests.storage.values import OK, STALE, claimed, experiment, run
 from tidegate.errors import ClaimLost, StoreError
-from tidegate.storage import Claim, Status, Store, Toggle, engines
+from tidegate.experiments.storage import Claim, Status, Store, Toggle, engines
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ import pytest
 from tests.storage.places import Place
 from tests.storage.values import ERROR, OK, PARKED, claimed, experiment, failure, judged, run
 from tidegate.errors import StoreError
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     AnnotationResult,
     Category,

@@ -9,8 +9,8 @@ from fractions import Fraction
 import pytest
 
 from tests.storage.values import claimed, experiment, judged, run
-from tidegate.storage import Annotation, Store
-from tidegate.storage.score_sums import CompensatedSum
+from tidegate.experiments.storage import Annotation, Store
+from tidegate.experiments.storage.score_sums import CompensatedSum
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.storage.values import ERROR, INVALID, OK, PARKED, STALE, failure, judged, rows, run
-from tidegate.storage import Annotation, Claim, ExperimentRow, Status, Store, Toggle, claims
+from tidegate.experiments.storage import Annotation, Claim, ExperimentRow, Status, Store, Toggle, claims
 
 ROWS, REPETITIONS = 4, 2
 REPLICAS = ("a", "b")

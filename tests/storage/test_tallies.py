@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 from tests.storage.places import Place
 from tests.storage.values import ERROR, INVALID, OK, PARKED, STALE, claimed, experiment, failure, judged, run
 from tidegate.errors import StoreError
-from tidegate.storage import Annotation, Claim, Failure, ResultCounts, ResultStatus, Store
-from tidegate.storage.tally import BINS, MAX_KINDS, MAX_LABELS, MAX_OUTPUTS, OutputTally, ResultFacts, StageTally
+from tidegate.experiments.storage import Annotation, Claim, Failure, ResultCounts, ResultStatus, Store
+from tidegate.experiments.storage.tally import (
+    BINS,
+    MAX_KINDS,
+    MAX_LABELS,
+    MAX_OUTPUTS,
+    OutputTally,
+    ResultFacts,
+    StageTally,
+)
 
 pytestmark = pytest.mark.anyio
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.storage.places import Place
 from tidegate.core.token_totals import TokenTotals
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     AnnotationResult,
     Claim,

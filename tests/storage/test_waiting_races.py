@@ -16,7 +16,7 @@ import pytest
 from tests.storage.places import CONFIGS, OpenTransaction, Place
 from tests.storage.values import STALE, claimed, experiment, rows, run
 from tidegate.errors import ClaimLost, StoreError
-from tidegate.storage import Claim, Status, Store, Toggle
+from tidegate.experiments.storage import Claim, Status, Store, Toggle
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     AnnotationResult,
     Claim,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.core.token_totals import TokenTotals
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     AnnotationResult,
     BatchRecord,
@@ -22,7 +22,7 @@ from tidegate.storage import (
     Store,
     encoded,
 )
-from tidegate.storage.records import ItemUsage
+from tidegate.experiments.storage.records import ItemUsage
 
 ROWS = 350
 """Rows of `capitals`: three full pages of the table and a part of one."""
@@ -50,7 +50,7 @@ BATCHES = (
 
 CODE = """
 import os, time
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 def answer(row):
     while not os.path.exists("go"):

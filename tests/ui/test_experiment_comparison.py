@@ -16,8 +16,8 @@ from tests.ui import experiments
 from tests.ui.experiments import AGAIN, FAILED, INVALID, PARKED
 from tests.ui.test_experiments import CAPITALS, HOSTILES, got, opened
 from tests.ui.test_serve import PATIENCE
-from tidegate.storage import Annotation, AnnotationResult, Claim, Status, Store
-from tidegate.ui import experiment_comparison
+from tidegate.experiments.screens import comparison as experiment_comparison
+from tidegate.experiments.storage import Annotation, AnnotationResult, Claim, Status, Store
 
 AFTER = 3
 """Number of `capitals-2`."""

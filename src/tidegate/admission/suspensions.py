@@ -16,10 +16,10 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidegate.admission.redaction import clean
 from tidegate.core.display import printable
 from tidegate.core.values import CUSTOM, Key, Kind, Outcome
 from tidegate.errors import ConfigurationError, require
-from tidegate.redaction import clean
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PERIOD = 1.0
 """Seconds between two pictures. Raising it saves work and shows changes later. Chosen: that of the live page
-(`ui.limit_history.PERIOD`)."""
+(`server.limit_history.PERIOD`)."""
 
 BAR = 24
 """Columns of a bar. Raising it shows smaller shares and needs a wider terminal. Chosen: with the longest usual text

@@ -15,13 +15,13 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
-from tidegate._install import install, uninstall
 from tidegate.admission.blocked_loops import expect_blocked_loops
 from tidegate.core.snapshot import KeySnapshot, QuotaSnapshot
 from tidegate.core.values import Key
 from tidegate.core.wait_text import CLOSED, amount, awaited, clock, duration, sized, wait_text
 from tidegate.integrations.call_totals import CallTotals, read_keys, totals_since
 from tidegate.transports.governance import Installation
+from tidegate.transports.install import install, uninstall
 
 UPDATE_EVERY = 0.5
 """Seconds between two updates of a cell's line. Raising it sends fewer messages and shows changes later. Chosen: the

@@ -12,9 +12,9 @@ import os
 import sys
 
 from tidegate.admission import key_hook
-from tidegate.imports import own_loading, when_loaded
+from tidegate.admission.thread_states import frame_of
 from tidegate.launch import IMPORTED, UNGOVERNED
-from tidegate.thread_states import frame_of
+from tidegate.transports.imports import own_loading, when_loaded
 from tidegate.transports.other_stacks import UNGOVERNABLE
 
 TYPE_CHECKING = False
@@ -73,8 +73,8 @@ CLOCKS = frozenset(
         "workflows.workflow",
     }
 )
-"""Modules with timeouts in `tidegate.framework_timeouts.table`, repeated here: a process without calls never imports
-the table."""
+"""Modules with timeouts in `tidegate.transports.framework_timeouts.table`, repeated here: a process without calls never
+imports the table."""
 
 WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 """Every module whose import starts an installation."""
@@ -197,7 +197,7 @@ class InstallHook:
                 if self._postponed():
                     return
                 import tidegate.settings  # noqa: F401
-                from tidegate._install import install
+                from tidegate.transports.install import install
             finally:
                 restore()
             install()

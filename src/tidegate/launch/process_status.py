@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.admission import fork
+from tidegate.admission.redaction import clean_arguments
 from tidegate.launch.runs import hold, new_folder, remove, write_command
 from tidegate.launch.shared_counters import CounterFile
-from tidegate.redaction import clean_arguments
 
 
 def typed(arguments: Sequence[str]) -> Sequence[str]:

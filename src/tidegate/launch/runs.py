@@ -18,10 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.admission.redaction import clean
 from tidegate.launch.shared_counters import runs, started
 from tidegate.launch.shared_file import UnreadableFile, packed, unpacked
 from tidegate.launch.totals import Folder, Totals, note_others
-from tidegate.redaction import clean
 
 YOUNG = 60.0
 """Seconds in which a new folder may still be without a lock; younger folders are never removed. Raising it leaves the

@@ -10,14 +10,14 @@ from functools import partial
 from typing import Any
 
 from tidegate.admission.handoff import current_handoff
-from tidegate.classification import classify_error
 from tidegate.core.backoff import full_jitter, half_jitter
 from tidegate.core.values import Kind, Outcome
 from tidegate.errors import ConfigurationError
+from tidegate.pool.failure_class import TIMEOUT, FailureClass, NextStep
 from tidegate.pool.options import PoolOptions, is_coroutine_function
 from tidegate.pool.rows import PoolRow
-from tidegate.scheduling.failure_class import TIMEOUT, FailureClass, NextStep
-from tidegate.scheduling.threads import in_thread
+from tidegate.pool.threads import in_thread
+from tidegate.providers.classification import classify_error
 
 BARE_CLIENTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "requests", "aiohttp", "urllib3"})
 """Packages whose exceptions come from a client that repeats nothing; every other governed client is an SDK."""

@@ -5,7 +5,7 @@ Theory of operation. All state belongs to the thread of one event loop: the cons
 polled: a submitted, ended or delayed row, an opened key or a freed slot calls `wake`, and the scheduler then checks
 once.
 
-A fresh row asks for a permit of the key that earlier rows asked (`tidegate.scheduling.key_gates`). That key is a guess.
+A fresh row asks for a permit of the key that earlier rows asked (`tidegate.pool.key_gates`). That key is a guess.
 If it is closed, a row may still belong to another key, so some rows go ahead without a permit. Such a *scout* waits
 inside its call, and lends its slot, if its key is the closed one. Where all rows had one key, one scout goes at a time.
 """
@@ -20,15 +20,15 @@ from typing import Any
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.errors import CapacityTimeout, PoolDeadlineExceeded
+from tidegate.pool.capacity_deadline import CapacityDeadline
+from tidegate.pool.execution import CancelReason, Execution
+from tidegate.pool.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureClass, NextStep, classify
 from tidegate.pool.flow import UNKNOWN_KEY, RowFlow
+from tidegate.pool.key_gates import KeyGates
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RetryPolicy, RowFunction, raisable
 from tidegate.pool.rows import PoolRow
 from tidegate.pool.sources import close_source
-from tidegate.scheduling.capacity_deadline import CapacityDeadline
-from tidegate.scheduling.execution import CancelReason, Execution
-from tidegate.scheduling.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureClass, NextStep, classify
-from tidegate.scheduling.key_gates import KeyGates
 
 FIRST_CALL_SECONDS = 0.1
 """Seconds for which the first row goes alone, unless it makes a call or ends before. Raising it starts the other rows
