@@ -74,8 +74,8 @@ async def timed(rows: int, folder: Path) -> tuple[float, float]:
     path = str(folder / "compared.db")
     store = await Store.open(path)
     try:
-        a = await store.create("a", {}, 1, "rows")
-        b = await store.create("b", {}, 1, "rows")
+        a = await store.experiments.create("a", {}, 1, "rows")
+        b = await store.experiments.create("b", {}, 1, "rows")
         await asyncio.to_thread(_fill, path, rows, ((a.id, a.dataset_id), (b.id, b.dataset_id)))
         began = time.perf_counter()
         found = await compare(store, a, store, b)

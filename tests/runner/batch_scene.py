@@ -161,8 +161,8 @@ def ran(path: Path, client: Any, *args: Any, resume: bool = False, during: Any =
                 await beside
             number = summary.experiment.id
             ended = Ended(
-                summary, await runner.store.batches(number), await stored(runner.store, number),
-                await runner.store.spend(number),
+                summary, await runner.store.batches.of(number), await stored(runner.store, number),
+                await runner.store.usages.spend(number),
             )  # fmt: skip
         closed = client.close()
         if inspect.isawaitable(closed):

@@ -56,7 +56,7 @@ def registry_of() -> tidegate.RateLimitRegistry:
 
 async def ended(runner: ExperimentRunner, summary: Summary) -> dict[str, Any]:
     """The line of the log that ends the run."""
-    lines = await runner.store.last_logs(summary.experiment.id, 1000)
+    lines = await runner.store.reports.last_logs(summary.experiment.id, 1000)
     return next(dict(each.detail) for each in lines if each.detail["type"] == "ended")
 
 

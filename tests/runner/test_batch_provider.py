@@ -201,7 +201,7 @@ def test_queue_that_batches_of_others_fill_is_waited_for(
     async def run() -> tuple[Any, list[Any]]:
         async with client, runner_at(tmp_path, max_outage=outage, **given) as runner:
             summary = await runner.run(made)
-            return summary, await runner.store.batches(1)
+            return summary, await runner.store.batches.of(1)
 
     summary, batches = asyncio.run(asyncio.wait_for(run(), 300))
     assert [each.count for each in batches[:5]] == [16, 8, 4, 2, 1]
@@ -274,7 +274,7 @@ def test_nothing_is_submitted_while_a_batch_that_may_be_the_orphan_runs(tmp_path
             assert faults.asked.count(created) == 1
             # The results of a batch of someone else are read once.
             assert faults.asked.count(("GET", f"{POSTS['anthropic']}/{others[0]}/results")) == 1
-            assert [str(each.state) for each in await runner.store.batches(1)] == ["intent"]
+            assert [str(each.state) for each in await runner.store.batches.of(1)] == ["intent"]
             provider.configure(batch_seconds=0.05)
             async with anthropic_of(provider) as client:
                 await client.messages.batches.cancel(lost[0])
@@ -322,11 +322,11 @@ def test_search_does_not_wait_for_other_batches_of_the_run(tmp_path: Path, fault
             return refusal(500, "later") if is_list and created not in faults.asked else None
 
         async def end(runner: Any) -> None:
-            while sum(each.provider_id is not None for each in await runner.store.batches(1)) < 2:  # noqa: ASYNC110
+            while sum(each.provider_id is not None for each in await runner.store.batches.of(1)) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             provider.configure(batch_seconds=0.05)
             async with anthropic_of(provider) as client:
-                for each in await runner.store.batches(1):
+                for each in await runner.store.batches.of(1):
                     await client.messages.batches.cancel(each.provider_id)
 
         faults.before = late

@@ -259,7 +259,7 @@ async def test_a_run_stops_at_a_row_boundary_and_goes_on_with_a_larger_budget(tm
             summary = await runner.run(Experiment("e", rows, provider.ask, [judge], budget=Budget(usd=usd)))
             assert summary.status is Status.COMPLETED
             # Displays read the budget of the last run there.
-            stored = await runner.store.find("e")
+            stored = await runner.store.experiments.find("e")
             assert stored is not None
             assert stored.spec["budget"] == {"usd": 10.0}
             assert (summary.answered, summary.scores[0].scored) == (300, 300)

@@ -122,7 +122,7 @@ class TestDeadlines:
         async with runner_at(tmp_path, registry=registry, row_deadline=5.0) as runner:
             number = await runner.start(experiment)
             await asyncio.sleep(26.0)
-            assert (await runner.store.counts(number)).annotations == {"judge": {OK: 1, PARKED: 1}}
+            assert (await runner.store.reports.counts(number)).annotations == {"judge": {OK: 1, PARKED: 1}}
             assert await statuses(runner.store, number) == {OK: 2}
             runner.leave(number)
             await runner.wait(number)

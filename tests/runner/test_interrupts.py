@@ -76,7 +76,7 @@ async def awaiting(row):
 async def main():
     async with ExperimentRunner(sys.argv[1], recover=False) as runner:
         summary = await runner.run(Experiment("e", [{{"id": 1}}], {kind}))
-        print("PARENT", [run.output for run in await runner.store.results(1, after=None, limit=9)])
+        print("PARENT", [run.output for run in await runner.store.reports.results(1, after=None, limit=9)])
 
 asyncio.run(main())
 print("OUT", os.getpid())

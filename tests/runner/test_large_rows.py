@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.runner.scene import HeldTask, in_loop, runner_at
-from tidegate.experiments import Experiment, dataset, work_queue, writer
+from tidegate.experiments import Experiment
+from tidegate.experiments.engine import dataset, work_queue, writer
 from tidegate.experiments.engine.item import Item, Place
 from tidegate.experiments.engine.work_queue import WorkQueue
 from tidegate.experiments.engine.writer import ResultWriter

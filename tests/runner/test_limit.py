@@ -83,7 +83,7 @@ async def test_replica_that_takes_a_run_over_keeps_to_its_limit(tmp_path: Path) 
         number = await here.start(experiment, limit=2)
         await task.until(lambda: task.inside == 1)
         await here.shutdown(0.0)
-        claim = await there.store.find(number)
+        claim = await there.store.experiments.find(number)
         assert claim is not None
         assert claim.status is Status.RUNNING
         task.go.set()

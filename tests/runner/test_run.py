@@ -171,7 +171,7 @@ class TestRows:
         async with runner_at(tmp_path) as runner:
             with pytest.raises(CannotRead, match="no such file"):
                 await runner.start(Experiment("e", tmp_path / "rows.jsonl", HeldTask()))
-            assert await runner.store.list() == []
+            assert await runner.store.experiments.every() == []
 
     @in_loop
     async def test_a_source_that_breaks_ends_the_run_and_what_was_read_stays(self, tmp_path: Path) -> None:

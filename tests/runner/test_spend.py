@@ -55,8 +55,8 @@ async def test_summary_has_tokens_and_costs_by_stage(tmp_path: Path) -> None:
 
     async with client, runner_at(tmp_path, registry=registry, audit="all") as runner:
         summary = await runner.run(Experiment("e", rows(3), task, [judge]))
-        (first, *_) = await runner.store.results(summary.experiment.id, after=None, limit=10)
-        attempts = await runner.store.attempts(summary.experiment.id, after=None, limit=10)
+        (first, *_) = await runner.store.reports.results(summary.experiment.id, after=None, limit=10)
+        attempts = await runner.store.reports.attempts(summary.experiment.id, after=None, limit=10)
     told = {(each["status"], each["cached_tokens"], each["reasoning_tokens"]) for each in attempts}
     assert told == {("capacity_retry", None, None), ("success", 0, 3)}
     # 300 of input and 10 + 20 + 30 of output, at .15 and .6, then at 1.25 and 10 for a million.

@@ -75,7 +75,7 @@ async def test_store_whose_file_is_lost_saves_all_it_holds(sqlite: SQLite, lose:
     assert saved == sqlite.path.with_name("store.saved.db")
     assert outputs(saved) == [('"42"',)] * 2
     again = await Store.open(str(saved))
-    assert await again.find("capitals") is not None
+    assert await again.experiments.find("capitals") is not None
     await again.close()
 
 
@@ -169,9 +169,9 @@ async def test_connection_made_after_the_loss_never_makes_a_new_file(sqlite: SQL
     """A new connection would read an empty file, or another run's."""
     store = await Store.open(sqlite.url)
     delete(sqlite.path)
-    await store._database._engine.dispose()
+    await store.database._engine.dispose()
     with pytest.raises(DatabaseFileLost):
-        await store.find("capitals")
+        await store.experiments.find("capitals")
     await store.close()
     assert not sqlite.path.exists()
 
@@ -197,9 +197,9 @@ async def test_reader_of_a_lost_file_waits_for_a_connection_that_is_open(sqlite:
     store = await Store.open(sqlite.url)
     try:
         made = await experiment(store, 1)
-        async with store._database.reading():
+        async with store.database.reading():
             delete(sqlite.path)
-            second = asyncio.ensure_future(store.find(made.id))
+            second = asyncio.ensure_future(store.experiments.find(made.id))
             await asyncio.wait({second}, timeout=0.05)
         assert await second is not None
     finally:

@@ -38,7 +38,7 @@ from tidegate.experiments.storage import Store
 
 async def main():
     store = await Store.open(sys.argv[1])
-    print((await store.create("capitals", {}, 1, "")).id)
+    print((await store.experiments.create("capitals", {}, 1, "")).id)
     await store.close()
 
 sys.stdin.read()
@@ -81,10 +81,10 @@ async def test_the_first_use_makes_the_schema_and_the_next_finds_it(bare_place: 
     await opened(bare_place.url)
     assert bare_place.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [(HEAD,)]
     store = await Store.open(bare_place.url)
-    made = await store.create("capitals", {}, 1, "")
+    made = await store.experiments.create("capitals", {}, 1, "")
     await store.close()
     store = await Store.open(bare_place.url)
-    assert await store.find("capitals") == made
+    assert await store.experiments.find("capitals") == made
     await store.close()
 
 

@@ -78,10 +78,10 @@ async def judged_once_more(database: Path) -> None:
     """Add a result of a further evaluator to `capitals-2`."""
     store = await Store.open(str(database))
     try:
-        claim = await store.resume(AFTER, "elsewhere")
+        claim = await store.claims.resume(AFTER, "elsewhere")
         assert isinstance(claim, Claim)
         await store.write([AnnotationResult(AFTER, claim.epoch, 0, 1, "later", (Annotation("later", score=1.0),))])
-        await store.release(claim, Status.COMPLETED)
+        await store.claims.release(claim, Status.COMPLETED)
     finally:
         await store.close()
 

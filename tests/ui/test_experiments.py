@@ -392,12 +392,12 @@ async def stopped_run(database: Path) -> int:
     from tidegate.experiments.storage import NewRow, Status
 
     spec: dict[str, Any] = {"name": "counted", "source": "counted.py:experiment", "task": "answer", "evaluators": {}}
-    made = await store.create("counted", spec, 1, "rows")
-    await store.add_rows(made.dataset_id, [NewRow(n, str(n), {"n": n}) for n in range(30)])
-    await store.complete_dataset(made.dataset_id)
-    claim = await store.claim(made.id, "a", 60.0)
+    made = await store.experiments.create("counted", spec, 1, "rows")
+    await store.datasets.add_rows(made.dataset_id, [NewRow(n, str(n), {"n": n}) for n in range(30)])
+    await store.datasets.complete(made.dataset_id)
+    claim = await store.claims.claim(made.id, "a", 60.0)
     assert claim is not None
-    await store.release(claim, Status.STOPPED)
+    await store.claims.release(claim, Status.STOPPED)
     await store.close()
     return made.id
 

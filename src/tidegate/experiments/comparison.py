@@ -22,6 +22,7 @@ from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, ExperimentError
 from tidegate.experiments.storage import ExperimentRow, ResultStatus, Score, Store
 from tidegate.experiments.storage.records import score_title
+from tidegate.experiments.storage.row_scores import score_pages
 
 if TYPE_CHECKING:
     import numpy
@@ -191,14 +192,14 @@ async def compare(
     if not 0.0 < confidence < 1.0:
         raise ConfigurationError("confidence", confidence, "a number between 0 and 1")
     rows = _Read()
-    async for page in store_a.score_pages(a.id):
+    async for page in score_pages(store_a.database, a.id):
         for row in page.rows:
             rows.places[row.name] = len(rows.names)
             rows.names.append(row.name)
             rows.digests.append(row.digest)
     matched = bytearray(len(rows.names))
     changed = 0
-    async for page in store_b.score_pages(b.id):
+    async for page in score_pages(store_b.database, b.id):
         for row in page.rows:
             place = rows.places.get(row.name)
             if place is not None:
@@ -211,13 +212,13 @@ async def compare(
         )
     side_a = await _columns(store_a, a.id, rows, matched)
     side_b = await _columns(store_b, b.id, rows, matched)
-    labels_a = {(each.evaluator, each.output): each for each in await store_a.scores(a.id)}
-    labels_b = {(each.evaluator, each.output): each for each in await store_b.scores(b.id)}
+    labels_a = {(each.evaluator, each.output): each for each in await store_a.reports.scores(a.id)}
+    labels_b = {(each.evaluator, each.output): each for each in await store_b.reports.scores(b.id)}
     both = [each for each in labels_a if each in labels_b]
     total = sum(matched)
     return Comparison(
-        a=_side(a, side_a, total, added((await store_a.spend(a.id)).values())),
-        b=_side(b, side_b, total, added((await store_b.spend(b.id)).values())),
+        a=_side(a, side_a, total, added((await store_a.usages.spend(a.id)).values())),
+        b=_side(b, side_b, total, added((await store_b.usages.spend(b.id)).values())),
         matched=total,
         changed=changed,
         confidence=confidence,
@@ -229,7 +230,7 @@ async def compare(
 
 async def _columns(store: Store, experiment_id: int, rows: _Read, matched: bytearray) -> _Columns:
     found = _Columns(len(rows.names))
-    async for page in store.score_pages(experiment_id):
+    async for page in score_pages(store.database, experiment_id):
         places = {row.ordinal: place for row in page.rows if (place := rows.places.get(row.name)) is not None}
         places = {ordinal: place for ordinal, place in places.items() if matched[place]}
         for ordinal, place in places.items():

@@ -107,7 +107,7 @@ def must_be_there(url: str) -> None:
 
 async def found(store: Store, name: str) -> ExperimentRow:
     """Return the experiment with that name or number. Raise `UnknownExperiment`."""
-    row = await store.find(name)
+    row = await store.experiments.find(name)
     if row is None:
         raise UnknownExperiment(name)
     return row

@@ -21,7 +21,7 @@ async def delete_named(name: str, url: str, *, yes: bool, force: bool) -> int:
     say = partial(typer.echo, err=True)
     async with existing(url) as store:
         row = await found(store, name)
-        counts = await store.counts(row.id)
+        counts = await store.reports.counts(row.id)
         answers = counts.runs.get(ResultStatus.OK, 0)
         held = f"{counts.rows} {'row' if counts.rows == 1 else 'rows'}, {answers} answered"
         if not yes:

@@ -45,9 +45,9 @@ def exported(name: str, url: str, form: str | None, output: Path | None, attempt
 async def _write(name: str, url: str, make: type[ExportWriter], output: Path | None) -> None:
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
-        scores, read = await store.scores(row.id), pages(store, row.id)
-        chosen = any(each.evaluator is None for each in await store.choices(row.id))
-        spent = TASKS in await store.spend(row.id)
+        scores, read = await store.reports.scores(row.id), pages(store, row.id)
+        chosen = any(each.evaluator is None for each in await store.reports.choices(row.id))
+        spent = TASKS in await store.usages.spend(row.id)
         first: list[StoredRun] = await anext(read, [])
         with _opened(output) as file:
             writer = make(file, Layout.of(scores, first[0].row if first else None, chosen, spent))
@@ -92,7 +92,7 @@ async def _write_attempts(name: str, url: str, form: str, output: Path | None) -
 
 async def _attempts(store: Store, number: int) -> AsyncIterator[Mapping[str, Any]]:
     after: AttemptCursor | None = None
-    while page := await store.attempts(number, after=after, limit=ROWS):
+    while page := await store.reports.attempts(number, after=after, limit=ROWS):
         for each in page:
             yield each
         after = tuple(page[-1][column] for column in ATTEMPT[:5])

@@ -51,9 +51,9 @@ async def block(url: str, row: ExperimentRow, error: CannotLoad) -> typer.Exit:
     if row.status in (Status.READY, Status.RUNNING):
         stale_after = 0.0 if is_dead(row.claimed_by) else RunnerSettings.from_environment().stale_after
         async with existing(url) as store:
-            claim = await store.claim(row.id, replica_name(), stale_after)
+            claim = await store.claims.claim(row.id, replica_name(), stale_after)
             if claim is not None:
-                await store.release(claim, Status.BLOCKED, error.reason)
+                await store.claims.release(claim, Status.BLOCKED, error.reason)
     return stop(str(error), Code.BLOCKED)
 
 
@@ -61,7 +61,9 @@ async def block_new(url: str, experiment: Experiment, error: CannotLoad) -> type
     """Block as `block` does, for an experiment that the database may not have yet."""
     store = await Store.open(url)
     try:
-        row = await store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
+        row = await store.experiments.create(
+            experiment.name, experiment.spec(), experiment.repetitions, experiment.described
+        )
     finally:
         await store.close()
     return await block(url, row, error)
@@ -97,14 +99,14 @@ async def notices(runner: ExperimentRunner, experiment: Experiment, *, resumed: 
 
     With `resumed` the user named a stored experiment, so the number of its earlier answers is not reported.
     """
-    row = await runner.store.find(experiment.name)
+    row = await runner.store.experiments.find(experiment.name)
     if row is None:
         return []
     lines: list[str] = []
     if row.status is Status.RUNNING and not is_dead(row.claimed_by):
-        by = owner(row, await runner.store.last_logs(row.id, KEPT_LINES))
+        by = owner(row, await runner.store.reports.last_logs(row.id, KEPT_LINES))
         lines += _owner_notice(row, by, runner.settings.stale_after, command("show", row.name, runner.url))
-    counts = await runner.store.counts(row.id)
+    counts = await runner.store.reports.counts(row.id)
     if answered := counts.runs.get(ResultStatus.OK, 0):
         are = "answer is" if answered == 1 else "answers are"
         lines += [] if resumed else [f"{row.name}: {answered} {are} kept; --fresh, or a new name, asks all again"]
@@ -347,12 +349,12 @@ class ExperimentCommand:
         except StoppedElsewhere as error:
             self._display.say(f"{experiment.name} not started: it was stopped by {error.by or 'a user'}")
             summary = await runner.summary(experiment.name)
-            self._report(summary, await runner.store.failures(summary.experiment.id))
+            self._report(summary, await runner.store.reports.failures(summary.experiment.id))
             return Code.STOPPED
         ended = await self._watched()
         if ended is None:
             return Code.TERMINATED
-        failures = await runner.store.failures(number)
+        failures = await runner.store.reports.failures(number)
         self._report(ended, failures)
         return code_of(ended, failures, self._limit)
 
@@ -461,11 +463,11 @@ class ContributorCommand(ExperimentCommand):
     async def joined(self) -> int:
         """Answer chunks until none is left, report the result, and return the exit code."""
         runner, name = self._runner, self._experiment.name
-        row = await runner.store.find(name)
+        row = await runner.store.experiments.find(name)
         if row is None:
             raise UnknownExperiment(name)
         self._number = row.id
-        by = owner(row, await runner.store.last_logs(row.id, KEPT_LINES))
+        by = owner(row, await runner.store.reports.last_logs(row.id, KEPT_LINES))
         # Before the start, so that no result is missed.
         events = runner.subscribe(name)
         if not await runner.join(row.id):

@@ -61,9 +61,9 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
         summary = await Summary.read(store, row)
-        failures = await store.failures(row.id)
+        failures = await store.reports.failures(row.id)
         replicas = await _replicas(store, row)
-        log = await store.last_logs(row.id, max(lines, KEPT_LINES))
+        log = await store.reports.last_logs(row.id, max(lines, KEPT_LINES))
     by, stopped = owner(row, log) if row.status is Status.RUNNING else "", stopper(row, log)
     log = log[len(log) - lines :] if lines < len(log) else log
     keys = _keys(summary)
@@ -122,7 +122,7 @@ async def _replicas(store: Store, row: ExperimentRow) -> int:
     if not row.spec.get("spread"):
         return 1
     # The owner may hold no chunk while it judges the last answers.
-    return max(1, await store.workers(row.id, RunnerSettings.from_environment().stale_after))
+    return max(1, await store.chunks.workers(row.id, RunnerSettings.from_environment().stale_after))
 
 
 def _others(replicas: int) -> str:
@@ -168,10 +168,10 @@ def _logged(line: LoggedLine) -> dict[str, Any]:
 async def listed(url: str, as_json: bool) -> None:
     """Print the experiments, newest first."""
     async with existing(url, to_read=True) as store:
-        summaries = await store.list()
+        summaries = await store.experiments.every()
         replicas = {each.experiment.id: await _replicas(store, each.experiment) for each in summaries}
-        spends = await store.spends([each.experiment.id for each in summaries])
-        batches = await store.batch_counts()
+        spends = await store.usages.spends([each.experiment.id for each in summaries])
+        batches = await store.batches.counts()
     spent = {number: added(stages.values()) for number, stages in spends.items()}
     if as_json:
         for each in summaries:
@@ -281,8 +281,8 @@ async def recounted(name: str, url: str) -> int:
                 err=True,
             )
             return Code.FAILED
-        await store.build_tally(row.id, anew=True)
-        counts = (await store.tallies([row.id]))[row.id]
+        await store.tallies.build(row.id, anew=True)
+        counts = (await store.tallies.read([row.id]))[row.id]
     judged = sum(tally.items for stage, tally in counts.items() if stage != TASKS)
     typer.echo(f"{row.name} recounted: {counts[TASKS].items} results of tasks, {judged} of evaluations")
     return Code.DONE
@@ -306,7 +306,7 @@ async def stop_named(name: str, url: str) -> int:
 
 
 async def _stopped(store: Store, row: ExperimentRow) -> Toggle:
-    toggled = await store.stop(row.id, actor())
+    toggled = await store.claims.stop(row.id, actor())
     if toggled is Toggle.COOLING:
         raise CoolingDown(row.name)
     return toggled

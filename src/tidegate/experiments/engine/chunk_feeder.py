@@ -74,7 +74,7 @@ class ChunkFeeder(Feeder):
             held = next((each for each in self._held.values() if not each.read), None)
             if held is None:
                 chunk = await self._try(
-                    partial(self._store.claim_chunk, run.id, run.claim.replica, run.shared.settings.stale_after)
+                    partial(self._store.chunks.claim, run.id, run.claim.replica, run.shared.settings.stale_after)
                 )
                 if isinstance(chunk, BudgetEnd):
                     self._end_of_budget(chunk)
@@ -105,7 +105,7 @@ class ChunkFeeder(Feeder):
             self._run.limited = self._run.limited or rows > limit
             rows = limit
         if rows > self._added:
-            await self._try(partial(self._store.add_chunks, self._run.id, rows))
+            await self._try(partial(self._store.chunks.add, self._run.id, rows))
             self._added = rows
         self._all_added = complete
 
@@ -116,7 +116,7 @@ class ChunkFeeder(Feeder):
         limit = self._sizers[TASK].limit(max(1, run.work_queue.room(TASK)))
         page = await self._try(
             partial(
-                self._store.pending_tasks,
+                self._store.pending.tasks,
                 run.id,
                 after=held.cursor,
                 limit=limit,
@@ -139,7 +139,7 @@ class ChunkFeeder(Feeder):
             while held.settled < held.chunk.end and not run.tracker.tasks.is_open(held.settled):
                 held.settled += 1
             if held.read and held.settled == held.chunk.end:
-                if not await self._try(partial(self._store.finish_chunk, run.id, run.claim.replica, first)):
+                if not await self._try(partial(self._store.chunks.finish, run.id, run.claim.replica, first)):
                     run.on_chunk_lost(first)
                 self._held.pop(first, None)
 
@@ -155,7 +155,7 @@ class ChunkFeeder(Feeder):
         self._looked_at = now
         # Rows that are stored after this read have chunks of their own.
         complete, added = self._complete and self._all_added, self._added
-        chunks = await self._try(partial(self._store.chunks, run.id))
+        chunks = await self._try(partial(self._store.chunks.of, run.id))
         await self._count_all(chunks)
         if run.phase is not RunPhase.LIVE:
             return
@@ -185,7 +185,7 @@ class ChunkFeeder(Feeder):
         if run.contributes or alone or (now < self._count_at and not final):
             return
         try:
-            counts = await self._store.counts(run.id)
+            counts = await self._store.reports.counts(run.id)
         except StoreError:
             return  # The next look counts again; the results are safe without it.
         ended = run.shared.loop.time()

@@ -94,7 +94,9 @@ class ClaimService:
         possible = self._store.spreads or not experiment.spread
         require(possible, "spread", experiment.spread, "False: SQLite is a file of one machine; PostgreSQL is needed")
         require_no_budget(experiment, self._settings)
-        row = await self._store.create(experiment.name, experiment.spec(), experiment.repetitions, experiment.described)
+        row = await self._store.experiments.create(
+            experiment.name, experiment.spec(), experiment.repetitions, experiment.described
+        )
         before: tuple[ExperimentRow, float] | None = None
         while not await self._start_if_free(experiment, row, limit):
             row = await self._row(row.id)
@@ -126,11 +128,11 @@ class ClaimService:
         async with self._one_at_a_time(number):
             # A replica that contributes to an experiment first ends that run.
             await self._supervisor.wait_if_draining(number)
-            row = await self._store.find(number)
+            row = await self._store.experiments.find(number)
             if row is None or number in self._supervisor.runs:
                 return
             experiment = await self._load_orphan(row)
-            claim = await self._store.claim(number, self._replica, self._stale_after)
+            claim = await self._store.claims.claim(number, self._replica, self._stale_after)
             if claim is None:
                 return
             what = f"experiment {row.name}: read of its state"
@@ -212,7 +214,7 @@ class ClaimService:
             raise RuntimeError(SHUT_DOWN)
 
     async def _log(self, row: ExperimentRow) -> list[LoggedLine]:
-        return await self._store.last_logs(row.id, KEPT_LINES)
+        return await self._store.reports.last_logs(row.id, KEPT_LINES)
 
     async def _start_once(
         self, experiment: Experiment, row: ExperimentRow, limit: int | None, caller_gone: asyncio.Event
@@ -223,7 +225,7 @@ class ClaimService:
         return claim is not None
 
     async def _resume_claimed(self, experiment: Experiment, row: ExperimentRow, caller_gone: asyncio.Event) -> Toggle:
-        answer = await self._store.resume(row.id, self._replica)
+        answer = await self._store.claims.resume(row.id, self._replica)
         if isinstance(answer, Toggle):
             return answer
         await self._run(experiment, answer, row, caller_gone, retry_failed=True)
@@ -253,22 +255,22 @@ class ClaimService:
             changed = dict(row.spec) != spec or row.repetitions != experiment.repetitions
             amended = retry_failed and changed and not caller_gone.is_set()
             if amended:
-                amend = partial(self._store.amend, claim, spec, experiment.repetitions)
+                amend = partial(self._store.experiments.amend, claim, spec, experiment.repetitions)
                 await retry_while_unavailable(amend, f"{name}: write of its changes")
                 claim = Claim(claim.experiment_id, claim.replica, claim.epoch)
             if retry_failed and self._store.spreads:
-                await retry_while_unavailable(partial(self._store.reset_chunks, claim), f"{name}: reset of its chunks")
+                await retry_while_unavailable(partial(self._store.chunks.reset, claim), f"{name}: reset of its chunks")
             if self.closed:
                 # At a shutdown the claim is kept, as for running experiments.
                 raise RuntimeError(SHUT_DOWN)
             if caller_gone.is_set():
                 if amended:
-                    back = partial(self._store.amend, claim, dict(row.spec), row.repetitions)
+                    back = partial(self._store.experiments.amend, claim, dict(row.spec), row.repetitions)
                     await retry_while_unavailable(back, f"{name}: undo of its changes")
                 # A run of a dead replica has no owner now, so its experiment becomes STOPPED.
                 was = before.status if before.status is not Status.RUNNING else Status.STOPPED
                 await retry_while_unavailable(
-                    partial(self._store.release, claim, was, before.last_error), f"{name}: release of its claim"
+                    partial(self._store.claims.release, claim, was, before.last_error), f"{name}: release of its claim"
                 )
                 return
             self._known[experiment.name] = experiment
@@ -290,20 +292,20 @@ class ClaimService:
 
     async def _give_back(self, claim: Claim, status: Status, reason: str) -> None:
         what = f"experiment {claim.experiment_id}: release of its claim"
-        await retry_while_unavailable(partial(self._store.release, claim, status, reason), what)
+        await retry_while_unavailable(partial(self._store.claims.release, claim, status, reason), what)
 
     async def _try_claim(self, row: ExperimentRow) -> Claim | None:
         """Return a claim for a user's request; None if another replica has it."""
         if row.status in (Status.READY, Status.RUNNING):
             stale_after = 0.0 if is_dead(row.claimed_by) else self._stale_after
-            return await self._store.claim(row.id, self._replica, stale_after)
-        answer = await self._store.resume(row.id, self._replica)
+            return await self._store.claims.claim(row.id, self._replica, stale_after)
+        answer = await self._store.claims.resume(row.id, self._replica)
         if answer is Toggle.COOLING:
             raise CoolingDown(row.name)
         return answer if isinstance(answer, Claim) else None
 
     async def _row(self, number: int) -> ExperimentRow:
-        row = await self._store.find(number)
+        row = await self._store.experiments.find(number)
         if row is None:
             raise UnknownExperiment(number)
         return row

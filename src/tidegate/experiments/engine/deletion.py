@@ -21,14 +21,14 @@ async def stop_and_delete(store: Store, row: ExperimentRow, *, force: bool, pati
     that come later are refused. Raise `CoolingDown` shortly after a user's resume, and `ClaimedElsewhere` where
     somebody has resumed the experiment meanwhile.
     """
-    if row.status is Status.RUNNING and await store.stop(row.id, actor()) is Toggle.COOLING:
+    if row.status is Status.RUNNING and await store.claims.stop(row.id, actor()) is Toggle.COOLING:
         raise CoolingDown(row.name)
     if not force and not is_dead(row.claimed_by):
         while True:
-            if not await store.is_ending(row.id, patience):
+            if not await store.deletion.is_ending(row.id, patience):
                 break
             await asyncio.sleep(LOOK_SECONDS)
-    if not await store.delete(row.id):
-        now = await store.find(row.id)
+    if not await store.deletion.remove(row.id):
+        now = await store.experiments.find(row.id)
         if now is not None:
             raise ClaimedElsewhere(now.name, now.claimed_by, now.quiet)

@@ -105,7 +105,7 @@ class ExperimentRunner:
         whole = limit is None or (isinstance(limit, int) and not isinstance(limit, bool) and limit >= 1)
         require(whole, "limit", limit, "1 or more")
         await self.open()
-        known = await self.store.find(experiment.name)
+        known = await self.store.experiments.find(experiment.name)
         if known is None or not known.complete:
             missing(experiment.dataset)
         return await self._claim_service.start(experiment, follow=follow, limit=limit)
@@ -131,7 +131,9 @@ class ExperimentRunner:
         def spec_of(name: str) -> dict[str, Any]:
             return experiment.renamed(name).spec()
 
-        row = await self.store.create_fresh(experiment.name, spec_of, experiment.repetitions, experiment.described)
+        row = await self.store.experiments.create_fresh(
+            experiment.name, spec_of, experiment.repetitions, experiment.described
+        )
         return experiment.renamed(row.name)
 
     async def run(self, experiment: Experiment, *, limit: int | None = None) -> Summary:
@@ -163,7 +165,7 @@ class ExperimentRunner:
         Nothing new starts, and jobs in flight may finish.
         """
         row = await self._row(name_or_id)
-        toggled = await self.store.stop(row.id, actor())
+        toggled = await self.store.claims.stop(row.id, actor())
         run = self._dispatcher.runs.get(row.id)
         if toggled is Toggle.DONE and run is not None:
             run.stopped_elsewhere()
@@ -321,7 +323,7 @@ class ExperimentRunner:
 
     async def _row(self, name_or_id: str | int) -> ExperimentRow:
         await self.open()
-        row = await self.store.find(name_or_id)
+        row = await self.store.experiments.find(name_or_id)
         if row is None:
             raise UnknownExperiment(name_or_id)
         return row

@@ -45,7 +45,7 @@ async def ingest(run: ExperimentRun, feeder: Feeder, dataset: Dataset, dataset_i
                 return
             rows = batch if limit is None else batch[: limit - count]
             if rows:
-                await retry_while_unavailable(partial(store.add_rows, dataset_id, rows), what)
+                await retry_while_unavailable(partial(store.datasets.add_rows, dataset_id, rows), what)
                 count += len(rows)
                 run.tally.rows += len(rows)
                 feeder.on_rows_stored()
@@ -56,7 +56,7 @@ async def ingest(run: ExperimentRun, feeder: Feeder, dataset: Dataset, dataset_i
         if not run.live:
             # A cancelled source may end as if it were complete.
             return
-        await retry_while_unavailable(partial(store.complete_dataset, dataset_id, count), what)
+        await retry_while_unavailable(partial(store.datasets.complete, dataset_id, count), what)
         run.tally.all_rows = True
         feeder.on_rows_stored(complete=True)
     except Exception as error:
@@ -120,7 +120,7 @@ class Feeder:
         limit = self._sizers[TASK].limit(max(1, run.work_queue.room(TASK)))
         self._stage_read = True
         page = await retry_while_unavailable(
-            partial(self._store.pending_tasks, run.id, after=self._cursor, limit=limit, retry_failed=run.retry_failed),
+            partial(self._store.pending.tasks, run.id, after=self._cursor, limit=limit, retry_failed=run.retry_failed),
             f"experiment {run.experiment.name}: read of its rows",
         )
         if not run.live:
@@ -175,7 +175,7 @@ class Feeder:
         after, retry_failed = tracker.scan(index)
         page = await retry_while_unavailable(
             partial(
-                self._store.pending_evals,
+                self._store.pending.evals,
                 run.id,
                 {stage.name: stage.outputs},
                 after=(*after, stage.name) if after is not None else None,

@@ -112,7 +112,7 @@ class Heartbeat:
         await self._lost_file.check(held.values())
         await self._renew_chunks({number: run for number, run in held.items() if run.experiment.spread})
         claims = {number: run.claim.epoch for number, run in held.items() if not run.contributes}
-        renewed = await self._store.renew(self._replica, claims)
+        renewed = await self._store.claims.renew(self._replica, claims)
         for number in renewed:
             if held[number].live:
                 held[number].put_stats()
@@ -125,7 +125,7 @@ class Heartbeat:
         """Renew the chunks of this replica; end each contribution to an experiment that no longer runs."""
         if not spread:
             return
-        running = await self._store.renew_chunks(self._replica, list(spread))
+        running = await self._store.chunks.renew(self._replica, list(spread))
         for number, run in spread.items():
             if run.contributes and run.live and number not in running:
                 logger.info("experiment %s left: it was stopped or has ended elsewhere", run.experiment.name)
@@ -135,10 +135,10 @@ class Heartbeat:
         """Join each experiment that has chunks to give, once for each claim of its owner."""
         if self._join is None or not self._store.spreads:
             return
-        for number in await self._store.to_join(self._settings.stale_after):
+        for number in await self._store.chunks.to_join(self._settings.stale_after):
             if number in self._runs:
                 continue
-            row = await self._store.find(number)
+            row = await self._store.experiments.find(number)
             if row is None or self._joined.get(number) == row.epoch:
                 continue
             try:
@@ -149,7 +149,7 @@ class Heartbeat:
                 logger.warning("experiment %s not joined: %s; other replicas run its rows", row.name, error)
 
     async def _ended_elsewhere(self, run: ExperimentRun) -> None:
-        row = await self._store.find(run.id)
+        row = await self._store.experiments.find(run.id)
         if row is not None and row.status is Status.STOPPED and row.epoch == run.claim.epoch:
             logger.warning("experiment %s stops: a user stopped it; jobs in flight may finish", row.name)
             run.stopped_elsewhere()
@@ -166,7 +166,7 @@ class Heartbeat:
         if self._recover is None:
             return
         self._scans += 1
-        orphans = await self._store.orphans(self._settings.stale_after, MAX_ORPHANS_PER_SCAN)
+        orphans = await self._store.claims.orphans(self._settings.stale_after, MAX_ORPHANS_PER_SCAN)
         self._deferred = {number: deferred for number, deferred in self._deferred.items() if number in orphans}
         # Orphans that could not be loaded before go last, because they may delay the others.
         for number in sorted(orphans, key=self._deferred.__contains__):

@@ -50,10 +50,10 @@ class Summary:
     @classmethod
     async def read(cls, store: Store, row: ExperimentRow) -> Summary:
         """Return the present summary of an experiment."""
-        counts, scores = await store.counts(row.id), tuple(await store.scores(row.id))
-        stats = added_up(await store.claim_stats(row.id))
-        attempts, choices = await store.attempt_counts(row.id), tuple(await store.choices(row.id))
-        spend, batches = await store.spend(row.id), tuple(await store.batches(row.id))
+        counts, scores = await store.reports.counts(row.id), tuple(await store.reports.scores(row.id))
+        stats = added_up(await store.reports.claim_stats(row.id))
+        attempts, choices = await store.reports.attempt_counts(row.id), tuple(await store.reports.choices(row.id))
+        spend, batches = await store.usages.spend(row.id), tuple(await store.batches.of(row.id))
         return cls(row, counts, scores, stats, attempts, choices, spend, batches)
 
     @property

@@ -135,7 +135,7 @@ class RunSupervisor:
             return
         await self._require_no_batches(run)
         if run.claim.epoch > 1:
-            run.earlier_tokens = added((await self._shared.store.spend(row.id)).values())
+            run.earlier_tokens = added((await self._shared.store.usages.spend(row.id)).values())
         await self._set_budget(run, row)
         run.start()
         run.end_if_spent()
@@ -159,18 +159,18 @@ class RunSupervisor:
         given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
         if not run.contributes and row.spec.get("budget") != given:
             spec = {**row.spec, "budget": given} if given else {k: v for k, v in row.spec.items() if k != "budget"}
-            await self._shared.store.amend(run.claim, spec, row.repetitions)
+            await self._shared.store.experiments.amend(run.claim, spec, row.repetitions)
         if run.experiment.spread:
             run.kept_budget = Budget(**given) if isinstance(given, dict) else None
         elif budget is not None:
-            spent = await self._shared.store.spend(row.id)
-            items = await self._shared.store.items_with_usage(row.id) if spent else {}
+            spent = await self._shared.store.usages.spend(row.id)
+            items = await self._shared.store.usages.count_items(row.id) if spent else {}
             # A killed process leaves usages of items without a result; results without a call have no usage.
             earlier = [
                 EarlierSpend(
                     spent.pop(stage.name, TokenTotals()),
                     max(sum(done.values()), items.get(stage.name, 0)),
-                    await self._shared.store.last_spent(row.id, stage.name, RECENT),
+                    await self._shared.store.usages.last_spent(row.id, stage.name, RECENT),
                 )
                 for stage, done in zip(run.stages, run.tally.done, strict=True)
             ]
@@ -189,7 +189,7 @@ class RunSupervisor:
         """Raise `ConfigurationError` if rows are in batches of a provider: calls would pay for them a second time."""
         if run.experiment.batch or run.claim.epoch == 1 or run.contributes:
             return
-        records = await self._shared.store.batches(run.id)
+        records = await self._shared.store.batches.of(run.id)
         count = sum(each.state is not BatchState.FETCHED for each in records)
         require(not count, "batch", False, f"True: {count} of its batches are not fetched, and their rows are paid for")
 
@@ -206,8 +206,11 @@ class RunSupervisor:
         """Add the results of earlier runs to the progress, and build the tallies that an older version did not keep."""
         try:
             if not run.contributes:
-                await self._shared.store.build_tally(row.id)
-            counts, choices = await self._shared.store.counts(row.id), await self._shared.store.choices(row.id)
+                await self._shared.store.tallies.build(row.id)
+            counts, choices = (
+                await self._shared.store.reports.counts(row.id),
+                await self._shared.store.reports.choices(row.id),
+            )
         except StoreError as error:
             text = "experiment %s: earlier results not counted: %s; its progress shows only the results of this run"
             logger.warning(text, row.name, error)
@@ -231,7 +234,7 @@ class RunSupervisor:
                 await self._lost_file.save()
 
     async def _release_chunks(self, run: ExperimentRun) -> None:
-        release = self._shared.store.release_chunks
+        release = self._shared.store.chunks.release
         name = f"experiment {run.experiment.name}"
         try:
             await retry_while_unavailable(lambda: release(run.id, run.claim.replica), f"{name}: release of its chunks")
@@ -242,7 +245,7 @@ class RunSupervisor:
         final = run.final
         if final is None:
             return None
-        release = self._shared.store.release
+        release = self._shared.store.claims.release
         try:
             released = await retry_while_unavailable(
                 lambda: release(run.claim, final, run.reason),
@@ -260,7 +263,7 @@ class RunSupervisor:
     async def _announce_end(self, run: ExperimentRun, status: Status | None) -> None:
         if status is None:
             try:
-                row = await self._shared.store.find(run.id)
+                row = await self._shared.store.experiments.find(run.id)
                 status = row.status if row is not None else None
             except Exception as error:
                 logger.exception(

@@ -275,7 +275,7 @@ class WatermarkWriter:
             return
         try:
             what = f"experiment {self._name}: write of its watermarks"
-            await retry_while_unavailable(lambda: self._store.advance(self._claim, low, tasks), what)
+            await retry_while_unavailable(lambda: self._store.claims.advance(self._claim, low, tasks), what)
         except Exception as error:
             logger.exception(
                 "experiment %s: watermarks not written: %s was raised; a resume reads finished rows again",

@@ -81,9 +81,9 @@ def summary(row: ExperimentRow, stages: Stages | None, spend: Spend, source: Exp
 
 async def details(store: Store, row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
     """Return all that the screen of one experiment shows."""
-    spend = await store.spend(row.id)
-    log = await store.last_logs(row.id, READ_LINES)
-    stats = added_up(await store.claim_stats(row.id))
+    spend = await store.usages.spend(row.id)
+    log = await store.reports.last_logs(row.id, READ_LINES)
+    stats = added_up(await store.reports.claim_stats(row.id))
     started = source.started.get(row.id)
     return {
         **summary(row, stages, spend, source),
@@ -93,7 +93,7 @@ async def details(store: Store, row: ExperimentRow, stages: Stages | None, sourc
         "stopped_by": stopper(row, log),
         "keys": _keys(row),
         "stages": [] if stages is None else [_stage(name, stages, spend, row) for name in _names(row, stages)],
-        "batches": _batches(await store.batches(row.id)),
+        "batches": _batches(await store.batches.of(row.id)),
         "log": [_line(each) for each in reversed(log[-LINES:])],
         "calls": stats.to_json() if stats.calls else None,
         "commands": {verb: command(verb, row.name, source.url) for verb in ("resume", "stop", "show", "export")},
@@ -136,7 +136,7 @@ async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
     after = (run.ordinal, run.repetition, "", -1, -1)
     kept = [
         each
-        for each in await store.attempts(number, after=after, limit=ATTEMPTS)
+        for each in await store.reports.attempts(number, after=after, limit=ATTEMPTS)
         if (each["ordinal"], each["repetition"]) == run.cursor
     ]
     return {

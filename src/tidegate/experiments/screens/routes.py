@@ -78,13 +78,13 @@ class ExperimentView:
         store = await self.source.store()
         from tidegate.experiments.screens import answers
 
-        rows = await store.page(before, PAGE + 1)
+        rows = await store.experiments.page(before, PAGE + 1)
         numbers = [row.id for row in rows[:PAGE]]
-        tallies, spends = await store.tallies(numbers), await store.spends(numbers)
+        tallies, spends = await store.tallies.read(numbers), await store.usages.spends(numbers)
         for row in rows[:PAGE]:
             if row.id not in tallies:
                 self.source.build(store, row.id)
-        active = await store.last_activities(numbers)
+        active = await store.experiments.last_activities(numbers)
         found = [
             {
                 **answers.summary(row, tallies.get(row.id), spends[row.id], self.source),
@@ -110,7 +110,7 @@ class ExperimentView:
         sides = [await self._numbered(store, number) for number in (a, b)]
         from tidegate.experiments.screens import answers
 
-        tallies, spends = await store.tallies([a, b]), await store.spends([a, b])
+        tallies, spends = await store.tallies.read([a, b]), await store.usages.spends([a, b])
         told = {
             name: answers.summary(row, tallies.get(row.id), spends[row.id], self.source)
             for name, row in zip("ab", sides, strict=True)
@@ -132,20 +132,22 @@ class ExperimentView:
         after, before = _cursor(request, "after"), _cursor(request, "before")
         store, row = await self._found(request)
         from tidegate.experiments.screens import answers
-        from tidegate.experiments.storage.row_pages import RowPage
+        from tidegate.experiments.storage.row_pages import RowPage, row_page
 
         stages = await self._stages(store, row)
         status = wanted.status.value if wanted.status is not None else None
         # No search in the index of other failures for one that the tally does not have.
         if stages is not None and status and not any(stage.failed.get(status) for stage in stages.values()):
             return _json(answers.page(RowPage()))
-        return _json(answers.page(await store.row_page(row.id, wanted, after=after, before=before, limit=PAGE)))
+        return _json(
+            answers.page(await row_page(store.database, row.id, wanted, after=after, before=before, limit=PAGE))
+        )
 
     async def row(self, request: Request) -> Response:
         """Return one row with its whole texts."""
         store, row = await self._found(request)
         place = request.path_params
-        run = await store.result(row.id, place["ordinal"], place["repetition"]) if _is_place(place) else None
+        run = await store.reports.result(row.id, place["ordinal"], place["repetition"]) if _is_place(place) else None
         if run is None:
             return _json({"problem": "row not found: it has no result"}, 404)
         from tidegate.experiments.screens import answers
@@ -164,9 +166,9 @@ class ExperimentView:
         from tidegate.experiments.storage.tally_table import TASKS
 
         stages = await self._stages(store, row)
-        scores = answers.scores_of(stages) if stages is not None else await store.scores(row.id)
-        chosen = any(each.evaluator is None for each in await store.choices(row.id))
-        spent = TASKS in await store.spend(row.id)
+        scores = answers.scores_of(stages) if stages is not None else await store.reports.scores(row.id)
+        chosen = any(each.evaluator is None for each in await store.reports.choices(row.id))
+        spent = TASKS in await store.usages.spend(row.id)
         read = pages(store, row.id)
         first: list[Any] = await anext(read, [])
         buffer = io.BytesIO()
@@ -192,7 +194,7 @@ class ExperimentView:
         store, row = await self._found(request)
         from tidegate.experiments.engine.replica import actor
 
-        toggled = await store.stop(row.id, actor())
+        toggled = await store.claims.stop(row.id, actor())
         return _json({"result": toggled.value, "cooling": await _cooling(store, row)})
 
     async def resume(self, request: Request) -> Response:
@@ -219,13 +221,13 @@ class ExperimentView:
         return store, await self._numbered(store, number)
 
     async def _numbered(self, store: Store, number: int) -> ExperimentRow:
-        row = await store.find(number) if number < 2**63 else None
+        row = await store.experiments.find(number) if number < 2**63 else None
         if row is None:
             raise SourceProblem(f"experiment {number} not found: it may have been deleted")
         return row
 
     async def _stages(self, store: Store, row: ExperimentRow) -> dict[str, StageTally] | None:
-        tallies = await store.tallies([row.id])
+        tallies = await store.tallies.read([row.id])
         if row.id not in tallies:
             self.source.build(store, row.id)
             return None
@@ -260,7 +262,7 @@ def _counted(stages: Mapping[str, StageTally]) -> Hashable:
 
 
 async def _cooling(store: Store, row: ExperimentRow) -> float:
-    now = await store.find(row.id)
+    now = await store.experiments.find(row.id)
     return now.cooling if now is not None else 0.0
 
 

@@ -144,7 +144,7 @@ class ExperimentSource:
     async def _built(self, store: Store, number: int) -> None:
         # A failure shows in the next answer: the experiment still has no tally.
         with contextlib.suppress(StoreError):
-            await store.build_tally(number)
+            await store.tallies.build(number)
 
     def resume(self, number: int, name: str) -> StartedRun:
         """Start a process that resumes an experiment; it goes on when this server ends."""

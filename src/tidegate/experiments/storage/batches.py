@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, select
 
 from tidegate.errors import ClaimLost
 from tidegate.experiments.storage.bulk import insert_into
-from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.json_codec import cleaned
 from tidegate.experiments.storage.records import BatchRecord, BatchState, Claim
 from tidegate.experiments.storage.results import write_state
@@ -26,57 +26,60 @@ COLUMNS = (batch.number, batch.provider, batch.state, batch.tag, batch["items"],
            batch.provider_id, batch.detail, batch.epoch, batch.created_at)  # fmt: skip
 
 
-async def save(database: Database, held: Claim, record: BatchRecord) -> BatchRecord:
-    """Write a batch, over the one with its number; return it as it is stored."""
-    values = {
-        "provider": record.provider,
-        "state": record.state,
-        "tag": record.tag,
-        "items": json.dumps(record.items, separators=(",", ":")),
-        "count": record.count,
-        "epoch": held.epoch,
-        "file_id": record.file_id,
-        "provider_id": record.provider_id,
-        "detail": None if record.detail is None else cleaned(record.detail),
-    }
+class Batches(StorePart):
+    """Batches at the providers."""
 
-    def work(connection: Connection) -> BatchRecord:
-        if write_state(connection, [held.experiment_id]).epochs.get(held.experiment_id) != held.epoch:
-            raise ClaimLost(held.experiment_id)
-        number = record.number
-        if not number:
-            last = select(func.coalesce(func.max(batch.number), 0)).where(batch.experiment_id == held.experiment_id)
-            number = connection.execute(last).scalar_one() + 1
-        identity = {"experiment_id": held.experiment_id, "number": number}
-        put = insert_into(database.sqlite, batches).values(**identity, **values, created_at=now())
-        put = put.on_conflict_do_update(index_elements=list(batches.primary_key), set_=values)
-        return _record(connection.execute(put.returning(*COLUMNS)).one())
+    async def save(self, held: Claim, record: BatchRecord) -> BatchRecord:
+        """Write a batch over the one with its number, or as a new one where that is 0; return it as it is stored.
 
-    return await database.transacted(work)
+        Raise `ClaimLost` where the claim is not the newest.
+        """
+        values = {
+            "provider": record.provider,
+            "state": record.state,
+            "tag": record.tag,
+            "items": json.dumps(record.items, separators=(",", ":")),
+            "count": record.count,
+            "epoch": held.epoch,
+            "file_id": record.file_id,
+            "provider_id": record.provider_id,
+            "detail": None if record.detail is None else cleaned(record.detail),
+        }
 
+        def work(connection: Connection) -> BatchRecord:
+            if write_state(connection, [held.experiment_id]).epochs.get(held.experiment_id) != held.epoch:
+                raise ClaimLost(held.experiment_id)
+            number = record.number
+            if not number:
+                last = select(func.coalesce(func.max(batch.number), 0)).where(batch.experiment_id == held.experiment_id)
+                number = connection.execute(last).scalar_one() + 1
+            identity = {"experiment_id": held.experiment_id, "number": number}
+            put = insert_into(self._database.sqlite, batches).values(**identity, **values, created_at=now())
+            put = put.on_conflict_do_update(index_elements=list(batches.primary_key), set_=values)
+            return _record(connection.execute(put.returning(*COLUMNS)).one())
 
-async def of(database: Database, experiment_id: int) -> list[BatchRecord]:
-    """Return the batches of an experiment, by their number."""
-    query = select(*COLUMNS).where(batch.experiment_id == experiment_id).order_by(batch.number)
-    async with database.reading() as connection:
-        return [_record(row) for row in await connection.execute(query)]
+        return await self._database.transacted(work)
 
+    async def of(self, experiment_id: int) -> list[BatchRecord]:
+        """Return the batches of an experiment, by their number."""
+        query = select(*COLUMNS).where(batch.experiment_id == experiment_id).order_by(batch.number)
+        async with self._database.reading() as connection:
+            return [_record(row) for row in await connection.execute(query)]
 
-async def counts(database: Database) -> dict[int, dict[str, int]]:
-    """Return the number of batches by experiment and state; experiments without any are left out."""
-    query = select(batch.experiment_id, batch.state, func.count()).group_by(batch.experiment_id, batch.state)
-    found: dict[int, dict[str, int]] = {}
-    async with database.reading() as connection:
-        for number, state, count in await connection.execute(query.order_by(batch.experiment_id, batch.state)):
-            found.setdefault(number, {})[state] = count
-    return found
+    async def counts(self) -> dict[int, dict[str, int]]:
+        """Return the number of batches by experiment and state; experiments without any are left out."""
+        query = select(batch.experiment_id, batch.state, func.count()).group_by(batch.experiment_id, batch.state)
+        found: dict[int, dict[str, int]] = {}
+        async with self._database.reading() as connection:
+            for number, state, count in await connection.execute(query.order_by(batch.experiment_id, batch.state)):
+                found.setdefault(number, {})[state] = count
+        return found
 
-
-async def provider_ids(database: Database, provider: str) -> frozenset[str]:
-    """Return the provider's names of all batches that are known here."""
-    query = select(batch.provider_id).where(batch.provider == provider, batch.provider_id.is_not(None))
-    async with database.reading() as connection:
-        return frozenset((await connection.execute(query)).scalars())
+    async def provider_ids(self, provider: str) -> frozenset[str]:
+        """Return the provider's names of all batches that are known in this database."""
+        query = select(batch.provider_id).where(batch.provider == provider, batch.provider_id.is_not(None))
+        async with self._database.reading() as connection:
+            return frozenset((await connection.execute(query)).scalars())
 
 
 def _record(row: Any) -> BatchRecord:

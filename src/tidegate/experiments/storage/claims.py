@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Update, and_, func, insert, or_, select, tuple_, update
 
 from tidegate.errors import ConfigurationError
-from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.database import Database, StorePart
 from tidegate.experiments.storage.json_codec import cleaned, encoded
 from tidegate.experiments.storage.records import JSON, Category, Claim, LogLevel, Status, Toggle
 from tidegate.experiments.storage.schema import RUNNING, execution_configs, logs
@@ -31,98 +31,117 @@ Phoenix's runner."""
 config = execution_configs.c
 
 
-async def claim(database: Database, experiment_id: int, replica: str, stale_after: float) -> Claim | None:
-    """Return a claim with a new epoch, where the experiment is READY, is this replica's, or is stale; else None."""
-    free = config.status == Status.READY
-    own = and_(RUNNING, config.claimed_by == replica)
-    return await _taken(database, replica, config.experiment_id == experiment_id, or_(free, own, _stale(stale_after)))
+class Claims(StorePart):
+    """Claims on experiments."""
 
+    async def claim(self, experiment_id: int, replica: str, stale_after: float) -> Claim | None:
+        """Return a claim with a new epoch, or None where the experiment is not free.
 
-async def renew(database: Database, replica: str, claims: Mapping[int, int]) -> frozenset[int]:
-    """Renew claims, given as experiment to epoch; return the experiments that are still this replica's."""
-    if not claims:
-        return frozenset()
-    mine = and_(
-        tuple_(config.experiment_id, config.epoch).in_(sorted(claims.items())), config.claimed_by == replica, RUNNING
-    )
-    if not database.sqlite:
-        # Lock the rows in the order of result batches, so that the two cannot deadlock.
-        ordered = select(config.experiment_id).where(mine).order_by(config.experiment_id)
-        mine = and_(config.experiment_id.in_(ordered.with_for_update(key_share=True)), mine)
-    renewed = update(execution_configs).where(mine).values(claimed_at=now()).returning(config.experiment_id)
-    return await database.acted(lambda connection: frozenset(connection.execute(renewed).scalars()))
-
-
-async def release(database: Database, held: Claim, status: Status, last_error: str | None) -> bool:
-    """End a claim; return False and write nothing where it is not the newest or was stopped."""
-    if status is Status.RUNNING:
-        raise ConfigurationError("status", str(status), "any status but RUNNING: a released experiment does not run")
-    ended = _freed(status).where(_held(held)).values(last_error=None if last_error is None else cleaned(last_error))
-    return await _changed(database, ended)
-
-
-async def stop(database: Database, experiment_id: int, by: Mapping[str, JSON]) -> Toggle:
-    """Stop an experiment for a user, whichever replica runs it; `by` goes into its log.
-
-    Return DONE, ALREADY, COOLING or MISSING.
-    """
-    live = config.status.in_((Status.READY, Status.RUNNING))
-    stopped = (
-        _freed(Status.STOPPED)
-        .where(config.experiment_id == experiment_id, live, _cooled())
-        .values(last_error=None, cooldown_until=ago(-COOL_DOWN))
-        .returning(config.epoch)
-    )
-
-    def work(connection: Connection) -> bool:
-        epoch = connection.execute(stopped).scalar_one_or_none()
-        if epoch is not None:
-            detail = {"type": "stopped_by_user", "epoch": epoch, **by}
-            line = {"level": LogLevel.INFO, "category": Category.EXPERIMENT, "detail": encoded(detail)}
-            connection.execute(insert(logs).values(experiment_id=experiment_id, at=now(), **line))
-        return epoch is not None
-
-    while True:
-        if await database.transacted(work):
-            return Toggle.DONE
-        why = await _why_not(database, experiment_id, live)
-        if why is not None:
-            return why
-
-
-async def resume(database: Database, experiment_id: int, replica: str) -> Claim | Toggle:
-    """Resume an experiment for a user: return a claim where none runs it, or ALREADY, COOLING, MISSING."""
-    free = config.status != Status.RUNNING
-    while True:
-        taken = await _taken(
-            database, replica, config.experiment_id == experiment_id, free, _cooled(), cooldown_until=ago(-COOL_DOWN)
+        It is free where it is READY, is this replica's, or runs without a renewal for `stale_after` seconds. Only
+        `resume` claims a stopped, completed, failed or blocked one.
+        """
+        free = config.status == Status.READY
+        own = and_(RUNNING, config.claimed_by == replica)
+        return await _taken(
+            self._database, replica, config.experiment_id == experiment_id, or_(free, own, _stale(stale_after))
         )
-        if taken is not None:
-            return taken
-        why = await _why_not(database, experiment_id, free)
-        if why is not None:
-            return why
 
-
-async def orphans(database: Database, stale_after: float, limit: int) -> list[int]:
-    """Return the experiments whose claim is stale, the longest first."""
-    query = select(config.experiment_id).where(_stale(stale_after)).order_by(config.claimed_at).limit(limit)
-    async with database.reading() as connection:
-        return list((await connection.execute(query)).scalars())
-
-
-async def advance(database: Database, held: Claim, low_water: int, task_water: int) -> None:
-    """Raise the watermarks, where the claim is the newest."""
-    greatest = func.max if database.sqlite else func.greatest
-    raised = (
-        update(execution_configs)
-        .where(config.experiment_id == held.experiment_id, config.epoch == held.epoch)
-        .values(
-            low_water=greatest(config.low_water, low_water),
-            task_water=greatest(config.task_water, task_water, low_water),
+    async def renew(self, replica: str, held: Mapping[int, int]) -> frozenset[int]:
+        """Renew claims, given as experiment to epoch; return the experiments that are still this replica's."""
+        if not held:
+            return frozenset()
+        mine = and_(
+            tuple_(config.experiment_id, config.epoch).in_(sorted(held.items())),
+            config.claimed_by == replica,
+            RUNNING,
         )
-    )
-    await _changed(database, raised)
+        if not self._database.sqlite:
+            # Lock the rows in the order of result batches, so that the two cannot deadlock.
+            ordered = select(config.experiment_id).where(mine).order_by(config.experiment_id)
+            mine = and_(config.experiment_id.in_(ordered.with_for_update(key_share=True)), mine)
+        renewed = update(execution_configs).where(mine).values(claimed_at=now()).returning(config.experiment_id)
+        return await self._database.acted(lambda connection: frozenset(connection.execute(renewed).scalars()))
+
+    async def release(self, held: Claim, status: Status, last_error: str | None = None) -> bool:
+        """End a claim with a status that is not RUNNING.
+
+        Return False and write nothing where it is no longer the newest or was stopped.
+        """
+        if status is Status.RUNNING:
+            raise ConfigurationError(
+                "status", str(status), "any status but RUNNING: a released experiment does not run"
+            )
+        ended = _freed(status).where(_held(held)).values(last_error=None if last_error is None else cleaned(last_error))
+        return await _changed(self._database, ended)
+
+    async def stop(self, experiment_id: int, by: Mapping[str, JSON] | None = None) -> Toggle:
+        """Stop an experiment for a user, whether it is RUNNING on any replica or READY; `by` goes into its log.
+
+        The epoch stays, so that results in flight still count until the next claim. Return ALREADY where it is neither
+        RUNNING nor READY, COOLING within five seconds of the last stop or resume, and MISSING where it does not exist.
+        """
+        live = config.status.in_((Status.READY, Status.RUNNING))
+        stopped = (
+            _freed(Status.STOPPED)
+            .where(config.experiment_id == experiment_id, live, _cooled())
+            .values(last_error=None, cooldown_until=ago(-COOL_DOWN))
+            .returning(config.epoch)
+        )
+
+        def work(connection: Connection) -> bool:
+            epoch = connection.execute(stopped).scalar_one_or_none()
+            if epoch is not None:
+                detail = {"type": "stopped_by_user", "epoch": epoch, **(by or {})}
+                line = {"level": LogLevel.INFO, "category": Category.EXPERIMENT, "detail": encoded(detail)}
+                connection.execute(insert(logs).values(experiment_id=experiment_id, at=now(), **line))
+            return epoch is not None
+
+        while True:
+            if await self._database.transacted(work):
+                return Toggle.DONE
+            why = await _why_not(self._database, experiment_id, live)
+            if why is not None:
+                return why
+
+    async def resume(self, experiment_id: int, replica: str) -> Claim | Toggle:
+        """Resume an experiment for a user: return a claim where none runs it, or ALREADY, COOLING, MISSING."""
+        free = config.status != Status.RUNNING
+        while True:
+            taken = await _taken(
+                self._database,
+                replica,
+                config.experiment_id == experiment_id,
+                free,
+                _cooled(),
+                cooldown_until=ago(-COOL_DOWN),
+            )
+            if taken is not None:
+                return taken
+            why = await _why_not(self._database, experiment_id, free)
+            if why is not None:
+                return why
+
+    async def orphans(self, stale_after: float, limit: int) -> list[int]:
+        """Return the experiments that run without a renewal for `stale_after` seconds, the longest first."""
+        query = select(config.experiment_id).where(_stale(stale_after)).order_by(config.claimed_at).limit(limit)
+        async with self._database.reading() as connection:
+            return list((await connection.execute(query)).scalars())
+
+    async def advance(self, held: Claim, low_water: int, task_water: int | None = None) -> None:
+        """Note that every row below `low_water` is complete, and that every row below `task_water` has all its runs.
+
+        Do nothing where the claim is not the newest; this method never lowers a watermark.
+        """
+        greatest = func.max if self._database.sqlite else func.greatest
+        raised = (
+            update(execution_configs)
+            .where(config.experiment_id == held.experiment_id, config.epoch == held.epoch)
+            .values(
+                low_water=greatest(config.low_water, low_water),
+                task_water=greatest(config.task_water, task_water or 0, low_water),
+            )
+        )
+        await _changed(self._database, raised)
 
 
 def _stale(stale_after: float) -> ColumnElement[bool]:

@@ -287,6 +287,13 @@ class Database:
             engine.dispose()
 
 
+class StorePart:
+    """Data of one kind, read and written through the connections of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
 class WritingThread:
     """Thread with its own connection to an SQLite file, which runs each transaction as one job."""
 

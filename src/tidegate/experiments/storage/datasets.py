@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Select, Table, and_, false, select, update
 
 from tidegate.errors import DatasetChanged, DuplicateRow, NotStorable
 from tidegate.experiments.storage.bulk import execute, listed, put
-from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.database import Database, StorePart
 from tidegate.experiments.storage.json_codec import canonical, cleaned, digest, shortened
 from tidegate.experiments.storage.records import NewRow
 from tidegate.experiments.storage.schema import contents, dataset_rows, datasets
@@ -29,27 +29,36 @@ COMPARED = ("ordinal", "name", "digest", "invalid")
 """Columns by which two rows are equal; the line in the source is not one of them."""
 
 
-async def add_rows(database: Database, dataset_id: int, rows: Sequence[NewRow]) -> None:
-    """Store rows in one transaction, or none of them."""
-    if not rows:
-        return
-    bodies: dict[bytes, str] = {}
-    values = [_values(dataset_id, row, bodies) for row in rows]
-    _unlike(values)
-    if await _there_already(database, dataset_id, values):
-        return
-    # Sort by digest, so that two writers of the same contents cannot deadlock.
-    stored = [{"digest": key, "body": bodies[key]} for key in sorted(bodies)]
-    await database.transacted(partial(_add, database.sqlite, dataset_id, stored, values))
+class Datasets(StorePart):
+    """Rows of datasets."""
 
+    async def add_rows(self, dataset_id: int, rows: Sequence[NewRow]) -> None:
+        """Store rows in one transaction; skip those that exist already with equal content.
 
-async def complete_dataset(database: Database, dataset_id: int, rows: int | None) -> None:
-    """Mark the dataset as complete; raise `DatasetChanged` where it does not have the given number of `rows`."""
-    one = datasets.c
-    whole = one.id == dataset_id if rows is None else and_(one.id == dataset_id, one.rows == rows)
-    completed = update(datasets).where(whole).values(complete=True)
-    if not await database.acted(lambda connection: connection.execute(completed).rowcount) and rows is not None:
-        raise DatasetChanged(ordinal=rows, gone=True)
+        A body that JSON cannot express makes an invalid row. Raise `DuplicateRow` where another row has the same name.
+        Raise `DatasetChanged` where an ordinal exists with another content. In both cases nothing of `rows` is stored.
+        """
+        if not rows:
+            return
+        bodies: dict[bytes, str] = {}
+        values = [_values(dataset_id, row, bodies) for row in rows]
+        _unlike(values)
+        if await _there_already(self._database, dataset_id, values):
+            return
+        # Sort by digest, so that two writers of the same contents cannot deadlock.
+        stored = [{"digest": key, "body": bodies[key]} for key in sorted(bodies)]
+        await self._database.transacted(partial(_add, self._database.sqlite, dataset_id, stored, values))
+
+    async def complete(self, dataset_id: int, rows: int | None = None) -> None:
+        """Mark the dataset as complete; raise `DatasetChanged` where its number of rows is not `rows`."""
+        one = datasets.c
+        whole = one.id == dataset_id if rows is None else and_(one.id == dataset_id, one.rows == rows)
+        completed = update(datasets).where(whole).values(complete=True)
+        if (
+            not await self._database.acted(lambda connection: connection.execute(completed).rowcount)
+            and rows is not None
+        ):
+            raise DatasetChanged(ordinal=rows, gone=True)
 
 
 async def _there_already(database: Database, dataset_id: int, values: Sequence[Values]) -> bool:

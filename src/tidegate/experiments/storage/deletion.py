@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, select, text
 
 from tidegate.experiments.storage import claims, tally_table
-from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.records import Status
 from tidegate.experiments.storage.schema import (
     NOT_ENDED,
@@ -55,27 +55,32 @@ UNUSED, LOCKED, SHARED = (f"{PREFIX}{name}" for name in ("unused", "locked", "sh
 """Temporary tables of digests: those of the deleted rows, those of them that no import uses, and those still in use."""
 
 
-async def remove(database: Database, experiment_id: int) -> bool:
-    """Delete an experiment; return False and change nothing where it runs or does not exist."""
-    return await database.transacted_unchecked(partial(_remove, database.sqlite, experiment_id))
+class Deletion(StorePart):
+    """Deletion of experiments."""
 
+    async def remove(self, experiment_id: int) -> bool:
+        """Delete an experiment with its rows, results, attempts and log; contents that others have stay.
 
-async def is_ending(database: Database, experiment_id: int, patience: float) -> bool:
-    """Return whether the run that a user has stopped in the last `patience` seconds has not written its end yet."""
-    config = execution_configs.c
-    stats = run_stats.c
-    ended = exists().where(
-        stats.experiment_id == config.experiment_id, stats.epoch == config.epoch, stats.ended_at > NOT_ENDED
-    )
-    query = select(config.experiment_id).where(
-        config.experiment_id == experiment_id,
-        config.status == Status.STOPPED,
-        config.epoch > 0,
-        config.cooldown_until > ago(patience - claims.COOL_DOWN),
-        ~ended,
-    )
-    async with database.reading() as connection:
-        return (await connection.execute(query)).first() is not None
+        Return False and change nothing where it is RUNNING or does not exist. Its number is not used again.
+        """
+        return await self._database.transacted_unchecked(partial(_remove, self._database.sqlite, experiment_id))
+
+    async def is_ending(self, experiment_id: int, patience: float) -> bool:
+        """Return whether the run that a user has stopped in the last `patience` seconds has not written its end yet."""
+        config = execution_configs.c
+        stats = run_stats.c
+        ended = exists().where(
+            stats.experiment_id == config.experiment_id, stats.epoch == config.epoch, stats.ended_at > NOT_ENDED
+        )
+        query = select(config.experiment_id).where(
+            config.experiment_id == experiment_id,
+            config.status == Status.STOPPED,
+            config.epoch > 0,
+            config.cooldown_until > ago(patience - claims.COOL_DOWN),
+            ~ended,
+        )
+        async with self._database.reading() as connection:
+            return (await connection.execute(query)).first() is not None
 
 
 def next_number(table: Any, freed: ColumnElement[int]) -> ColumnElement[int]:

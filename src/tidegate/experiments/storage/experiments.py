@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from tidegate.errors import ClaimLost
 from tidegate.experiments.storage import tally_table
 from tidegate.experiments.storage.bulk import insert_into
-from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.deletion import next_number
 from tidegate.experiments.storage.json_codec import cleaned, decoded, encoded, shortened
 from tidegate.experiments.storage.records import JSON, Claim, ExperimentRow, ExperimentSummary, ResultStatus, Status
@@ -30,91 +30,115 @@ from tidegate.experiments.storage.schema import (
 from tidegate.experiments.storage.sql_clock import since
 
 
-async def create(
-    database: Database, name: str, spec: Mapping[str, JSON], repetitions: int, source: str
-) -> ExperimentRow:
-    """Return the experiment of that name: a new one with an empty dataset, or the existing one, unchanged."""
-    named = EXPERIMENTS.where(experiments.c.name == shortened(name))
-    values = {"name": shortened(name), "spec": encoded(spec), "repetitions": repetitions}
+class Experiments(StorePart):
+    """Experiments by name and number."""
 
-    def work(connection: Connection) -> ExperimentRow:
-        made = _one(connection, named)
-        if made is None:
-            _make(database.sqlite, connection, values, source)
+    async def create(self, name: str, spec: Mapping[str, JSON], repetitions: int, source: str) -> ExperimentRow:
+        """Return the experiment of that name: a new one with an empty dataset, or the existing one, unchanged."""
+        named = EXPERIMENTS.where(experiments.c.name == shortened(name))
+        values = {"name": shortened(name), "spec": encoded(spec), "repetitions": repetitions}
+
+        def work(connection: Connection) -> ExperimentRow:
             made = _one(connection, named)
-        assert made is not None
-        return made
+            if made is None:
+                _make(self._database.sqlite, connection, values, source)
+                made = _one(connection, named)
+            assert made is not None
+            return made
 
-    return await database.transacted(work)
+        return await self._database.transacted(work)
 
+    async def create_fresh(
+        self, name: str, spec_of: Callable[[str], Mapping[str, JSON]], repetitions: int, source: str
+    ) -> ExperimentRow:
+        """Return a new experiment with an empty dataset, under the first free one of NAME, NAME-2, NAME-3, …."""
 
-async def create_fresh(
-    database: Database, name: str, spec_of: Callable[[str], Mapping[str, JSON]], repetitions: int, source: str
-) -> ExperimentRow:
-    """Return a new experiment with an empty dataset, under the first free one of NAME, NAME-2, NAME-3, …."""
+        def work(connection: Connection) -> ExperimentRow:
+            for number in itertools.count(1):
+                free = name if number == 1 else f"{name}-{number}"
+                named = EXPERIMENTS.where(experiments.c.name == shortened(free))
+                if _one(connection, named) is None:
+                    values = {"name": shortened(free), "spec": encoded(spec_of(free)), "repetitions": repetitions}
+                    # Another process may take the name between the two.
+                    if _make(self._database.sqlite, connection, values, source):
+                        break
+            made = _one(connection, named)
+            assert made is not None
+            return made
 
-    def work(connection: Connection) -> ExperimentRow:
-        for number in itertools.count(1):
-            free = name if number == 1 else f"{name}-{number}"
-            named = EXPERIMENTS.where(experiments.c.name == shortened(free))
-            if _one(connection, named) is None:
-                values = {"name": shortened(free), "spec": encoded(spec_of(free)), "repetitions": repetitions}
-                # Another process may take the name between the two.
-                if _make(database.sqlite, connection, values, source):
-                    break
-        made = _one(connection, named)
-        assert made is not None
-        return made
+        return await self._database.transacted(work)
 
-    return await database.transacted(work)
+    async def find(self, name_or_id: str | int) -> ExperimentRow | None:
+        """Return the experiment of that name or number; a text that is no name may be a number."""
+        async with self._database.reading() as connection:
+            if isinstance(name_or_id, str):
+                named = await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.name == shortened(name_or_id)))
+                if named is not None or not (name_or_id.isascii() and name_or_id.isdecimal() and len(name_or_id) < 19):
+                    return named
+            elif not 0 < name_or_id < 2**63:
+                return None
+            return await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.id == int(name_or_id)))
 
+    async def page(self, before: int | None, limit: int) -> list[ExperimentRow]:
+        """Return the next experiments with a number below `before`, the newest first, without a look at results."""
+        query = EXPERIMENTS.order_by(experiments.c.id.desc()).limit(limit)
+        if before is not None:
+            query = query.where(experiments.c.id < before)
+        async with self._database.reading() as connection:
+            return [_experiment(row) for row in (await connection.execute(query)).all()]
 
-async def find(database: Database, name_or_id: str | int) -> ExperimentRow | None:
-    """Return the experiment of that name or number; a text that is no name may be a number."""
-    async with database.reading() as connection:
-        if isinstance(name_or_id, str):
-            named = await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.name == shortened(name_or_id)))
-            if named is not None or not (name_or_id.isascii() and name_or_id.isdecimal() and len(name_or_id) < 19):
-                return named
-        elif not 0 < name_or_id < 2**63:
-            return None
-        return await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.id == int(name_or_id)))
+    async def last_activities(self, experiment_ids: Sequence[int]) -> dict[int, datetime]:
+        """Return the instant of the last log line of each experiment that has one, by its number."""
+        newest = (
+            select(logs.c.at)
+            .where(logs.c.experiment_id == experiments.c.id)
+            .order_by(logs.c.id.desc())
+            .limit(1)
+            .scalar_subquery()
+        )
+        query = select(experiments.c.id, newest).where(experiments.c.id.in_(experiment_ids))
+        async with self._database.reading() as connection:
+            return {number: at for number, at in (await connection.execute(query)).all() if at is not None}
 
+    async def every(self) -> list[ExperimentSummary]:
+        """Return every experiment, the newest first."""
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(EXPERIMENTS.order_by(experiments.c.id.desc()))).all()
+            totals: dict[int, int] = dict((await connection.execute(TOTALS)).all())
+            failed = await _by_experiment(connection, FAILED)
+            unjudged = await _by_experiment(connection, UNJUDGED)
+        return [
+            ExperimentSummary(row, by_status(totals.get(row.id, 0), failed.get(row.id, {})), unjudged.get(row.id, {}))
+            for row in map(_experiment, rows)
+        ]
 
-async def page(database: Database, before: int | None, limit: int) -> list[ExperimentRow]:
-    """Return the next experiments with a number below `before`, the newest first."""
-    query = EXPERIMENTS.order_by(experiments.c.id.desc()).limit(limit)
-    if before is not None:
-        query = query.where(experiments.c.id < before)
-    async with database.reading() as connection:
-        return [_experiment(row) for row in (await connection.execute(query)).all()]
+    async def amend(self, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:
+        """Replace the spec of a claimed experiment; the search for pending work then restarts at the first row.
 
+        Raise `ClaimLost` where the claim is not the newest.
+        """
+        config = execution_configs
+        back = (
+            update(config)
+            .where(
+                config.c.experiment_id == claim.experiment_id,
+                config.c.epoch == claim.epoch,
+                config.c.claimed_by == claim.replica,
+            )
+            .values(low_water=0, task_water=0)
+        )
+        amended = (
+            update(experiments)
+            .where(experiments.c.id == claim.experiment_id)
+            .values(spec=encoded(spec), repetitions=repetitions)
+        )
 
-async def last_activities(database: Database, experiment_ids: Sequence[int]) -> dict[int, datetime]:
-    """Return the instant of the last log line of each experiment that has one."""
-    newest = (
-        select(logs.c.at)
-        .where(logs.c.experiment_id == experiments.c.id)
-        .order_by(logs.c.id.desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    query = select(experiments.c.id, newest).where(experiments.c.id.in_(experiment_ids))
-    async with database.reading() as connection:
-        return {number: at for number, at in (await connection.execute(query)).all() if at is not None}
+        def work(connection: Connection) -> None:
+            if not connection.execute(back).rowcount:
+                raise ClaimLost(claim.experiment_id)
+            connection.execute(amended)
 
-
-async def every(database: Database) -> list[ExperimentSummary]:
-    """Return every experiment, the newest first."""
-    async with database.reading() as connection:
-        rows = (await connection.execute(EXPERIMENTS.order_by(experiments.c.id.desc()))).all()
-        totals: dict[int, int] = dict((await connection.execute(TOTALS)).all())
-        failed = await _by_experiment(connection, FAILED)
-        unjudged = await _by_experiment(connection, UNJUDGED)
-    return [
-        ExperimentSummary(row, by_status(totals.get(row.id, 0), failed.get(row.id, {})), unjudged.get(row.id, {}))
-        for row in map(_experiment, rows)
-    ]
+        await self._database.transacted(work)
 
 
 async def _by_experiment(connection: AsyncConnection, query: Select[Any]) -> dict[int, dict[ResultStatus, int]]:
@@ -122,32 +146,6 @@ async def _by_experiment(connection: AsyncConnection, query: Select[Any]) -> dic
     for experiment_id, status, count in await connection.execute(query):
         counts.setdefault(experiment_id, {})[ResultStatus(status)] = count
     return counts
-
-
-async def amend(database: Database, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:
-    """Replace the spec of a claimed experiment, and reset its watermarks to the first row."""
-    config = execution_configs
-    back = (
-        update(config)
-        .where(
-            config.c.experiment_id == claim.experiment_id,
-            config.c.epoch == claim.epoch,
-            config.c.claimed_by == claim.replica,
-        )
-        .values(low_water=0, task_water=0)
-    )
-    amended = (
-        update(experiments)
-        .where(experiments.c.id == claim.experiment_id)
-        .values(spec=encoded(spec), repetitions=repetitions)
-    )
-
-    def work(connection: Connection) -> None:
-        if not connection.execute(back).rowcount:
-            raise ClaimLost(claim.experiment_id)
-        connection.execute(amended)
-
-    await database.transacted(work)
 
 
 def by_status(total: int, failed: Mapping[ResultStatus, int]) -> dict[ResultStatus, int]:

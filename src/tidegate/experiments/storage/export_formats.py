@@ -329,7 +329,7 @@ it anyway (`experiments.storage.paging`)."""
 async def pages(store: Store, number: int) -> AsyncIterator[list[StoredRun]]:
     """Yield the runs of an experiment, page by page."""
     after, sizer = None, PageSizer()
-    while page := await store.results(number, after=after, limit=sizer.limit(PAGE)):
+    while page := await store.reports.results(number, after=after, limit=sizer.limit(PAGE)):
         yield page
         after = page[-1].cursor
         sizer.saw([run.size for run in page])

@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.json_codec import decoded, shortened
 from tidegate.experiments.storage.paging import (
     Page,
@@ -87,57 +87,114 @@ class Extent:
     end: int
 
 
-async def pending_tasks(
-    database: Database,
-    experiment_id: int,
-    after: TaskCursor | None,
-    limit: int,
-    retry_failed: bool,
-    below: int | None = None,
-) -> Page[PendingTask]:
-    """Return the next task items to run, by ordinal and repetition; `retry_failed` includes failed and parked ones.
+class Pending(StorePart):
+    """Items that have no result yet."""
 
-    With `below`, only rows with a lower ordinal count.
-    """
-    async with database.reading() as connection:
-        extent = await extent_of(connection, experiment_id)
-        if extent is None or limit < 1:
+    async def tasks(
+        self,
+        experiment_id: int,
+        *,
+        after: TaskCursor | None,
+        limit: int,
+        retry_failed: bool,
+        below: int | None = None,
+    ) -> Page[PendingTask]:
+        """Return the next task items without a result, by ordinal and repetition.
+
+        `retry_failed` includes failed and parked ones. With `below`, only rows with a lower ordinal count.
+
+        Fewer than `limit` are the last ones, unless the page has `more`: then the others exceeded its size.
+        """
+        async with self._database.reading() as connection:
+            extent = await extent_of(connection, experiment_id)
+            if extent is None or limit < 1:
+                return Page()
+            if below is not None:
+                extent = replace(extent, task_water=min(extent.task_water, below), end=min(extent.end, below))
+            start = 0 if after is None else after[0]
+            rows: list[Row[Any]] = []
+            if retry_failed and start < extent.task_water:
+                query = _failed(experiment_id, after, start, extent.task_water, limit)
+                bound = {"small": small(limit)}
+                rows += (await connection.execute(_with_rows(query, literal(extent.dataset_id)), bound)).all()
+            given = {
+                "experiment": experiment_id,
+                "dataset": extent.dataset_id,
+                "repetitions": extent.repetitions,
+                "small": small(limit),
+                **dict(zip(("after_ordinal", "after_repetition"), after or BEFORE_ALL, strict=True)),
+            }
+
+            def missing(low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
+                return _missing(retry_failed), {**given, "low": low, "high": high, "most": most}
+
+            rows += await walk(connection, missing, max(start, extent.task_water), extent, limit - len(rows))
+            kept = within_bytes(rows, [row.body_size for row in rows])
+            return Page(
+                [
+                    PendingTask(
+                        row.ordinal,
+                        row.repetition,
+                        decoded(await body_of(connection, row)),
+                        row.invalid,
+                        row.line,
+                        row.body_size,
+                    )
+                    for row in kept
+                ],
+                more=kept.more,
+            )
+
+    async def evals(
+        self,
+        experiment_id: int,
+        evaluators: Mapping[str, tuple[str, ...]],
+        *,
+        after: EvalCursor | None,
+        limit: int,
+        retry_failed: bool,
+    ) -> Page[PendingEval]:
+        """Return the next eval items of ok runs without a result, by ordinal, repetition and evaluator.
+
+        `evaluators` maps names to declared outputs. An item is done when all of these exist, or any output where none
+        is declared. `retry_failed` includes failed and parked items. A page ends as in `pending_tasks`.
+        """
+        judges = sorted((shortened(name), tuple(map(shortened, outputs))) for name, outputs in evaluators.items())
+        if not judges or limit < 1:
             return Page()
-        if below is not None:
-            extent = replace(extent, task_water=min(extent.task_water, below), end=min(extent.end, below))
-        start = 0 if after is None else after[0]
-        rows: list[Row[Any]] = []
-        if retry_failed and start < extent.task_water:
-            query = _failed(experiment_id, after, start, extent.task_water, limit)
-            bound = {"small": small(limit)}
-            rows += (await connection.execute(_with_rows(query, literal(extent.dataset_id)), bound)).all()
-        given = {
-            "experiment": experiment_id,
-            "dataset": extent.dataset_id,
-            "repetitions": extent.repetitions,
-            "small": small(limit),
-            **dict(zip(("after_ordinal", "after_repetition"), after or BEFORE_ALL, strict=True)),
-        }
+        names = sorted(evaluators, key=shortened)
+        async with self._database.reading() as connection:
+            extent = await extent_of(connection, experiment_id)
+            if extent is None:
+                return Page()
 
-        def missing(low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
-            return _missing(retry_failed), {**given, "low": low, "high": high, "most": most}
+            bound = {"small": small(2 * limit)}
 
-        rows += await walk(connection, missing, max(start, extent.task_water), extent, limit - len(rows))
-        kept = within_bytes(rows, [row.body_size for row in rows])
-        return Page(
-            [
-                PendingTask(
-                    row.ordinal,
-                    row.repetition,
-                    decoded(await body_of(connection, row)),
-                    row.invalid,
-                    row.line,
-                    row.body_size,
-                )
-                for row in kept
-            ],
-            more=kept.more,
-        )
+            def page(branch: Branch, low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
+                branches = [branch(experiment_id, judge, low, high, retry_failed) for judge in judges]
+                return _with_runs(experiment_id, extent, _merged(branches, judges, after, most)), bound
+
+            start = 0 if after is None else after[0]
+            rows: list[Row[Any]] = []
+            if retry_failed and start < extent.low_water:
+                rows += (await connection.execute(*page(_failed_evaluations, start, extent.low_water, limit))).all()
+            start = max(start, extent.low_water)
+            rows += await walk(connection, partial(page, _missing_evaluations), start, extent, limit - len(rows))
+            kept = within_bytes(rows, [row.body_size + row.output_size for row in rows])
+            return Page(
+                [
+                    PendingEval(
+                        row.ordinal,
+                        row.repetition,
+                        names[row.place],
+                        decoded(await body_of(connection, row)),
+                        decoded(await output_of(connection, experiment_id, row)),
+                        row.body_size + row.output_size,
+                    )
+                    for row in kept
+                ],
+                more=kept.more,
+            )
 
 
 async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent | None:
@@ -253,53 +310,6 @@ Judge = tuple[str, tuple[str, ...]]
 
 Branch = Callable[[int, Judge, int, int, bool], Select[Any]]
 """Function that returns the query for the eval items that one evaluator lacks, from one ordinal to below another."""
-
-
-async def pending_evals(
-    database: Database,
-    experiment_id: int,
-    evaluators: Mapping[str, tuple[str, ...]],
-    after: EvalCursor | None,
-    limit: int,
-    retry_failed: bool,
-) -> Page[PendingEval]:
-    """Return the next eval items to run, by ordinal, repetition and evaluator."""
-    judges = sorted((shortened(name), tuple(map(shortened, outputs))) for name, outputs in evaluators.items())
-    if not judges or limit < 1:
-        return Page()
-    names = sorted(evaluators, key=shortened)
-    async with database.reading() as connection:
-        extent = await extent_of(connection, experiment_id)
-        if extent is None:
-            return Page()
-
-        bound = {"small": small(2 * limit)}
-
-        def page(branch: Branch, low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
-            branches = [branch(experiment_id, judge, low, high, retry_failed) for judge in judges]
-            return _with_runs(experiment_id, extent, _merged(branches, judges, after, most)), bound
-
-        start = 0 if after is None else after[0]
-        rows: list[Row[Any]] = []
-        if retry_failed and start < extent.low_water:
-            rows += (await connection.execute(*page(_failed_evaluations, start, extent.low_water, limit))).all()
-        start = max(start, extent.low_water)
-        rows += await walk(connection, partial(page, _missing_evaluations), start, extent, limit - len(rows))
-        kept = within_bytes(rows, [row.body_size + row.output_size for row in rows])
-        return Page(
-            [
-                PendingEval(
-                    row.ordinal,
-                    row.repetition,
-                    names[row.place],
-                    decoded(await body_of(connection, row)),
-                    decoded(await output_of(connection, experiment_id, row)),
-                    row.body_size + row.output_size,
-                )
-                for row in kept
-            ],
-            more=kept.more,
-        )
 
 
 def _failed_evaluations(experiment_id: int, judge: Judge, low: int, high: int, retry_failed: bool) -> Select[Any]:

@@ -53,7 +53,7 @@ the sum of 2^64 of the largest doubles is one, and scores above 1e-304 keep all 
 
 
 class ResultFacts(NamedTuple):
-    """Part of a stored result that a tally counts; `output` is None for a task."""
+    """StorePart of a stored result that a tally counts; `output` is None for a task."""
 
     status: str
     output: str | None = None

@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, and_, bindparam, delete, insert, select
 
 from tidegate.experiments.storage.bulk import insert_into, item_values, of_items
-from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.schema import annotation_rows, execution_configs, experiments, runs, tallies
 from tidegate.experiments.storage.tally import ResultFacts, StageTally
 
@@ -30,7 +30,7 @@ Item = tuple[int, int, int]
 """(experiment, ordinal, repetition)."""
 
 Values = Mapping[str, Any]
-Tallies = dict[int, dict[str, StageTally]]
+ByStage = dict[int, dict[str, StageTally]]
 
 
 class TallyUpdate:
@@ -127,47 +127,51 @@ def begin(connection: Connection, experiment_id: int) -> None:
     connection.execute(insert(tallies).values(experiment_id=experiment_id, stage=TASKS, tally=first))
 
 
-async def read(database: Database, experiment_ids: Sequence[int]) -> Tallies:
-    """Return the tallies of these experiments by stage; those without any are left out."""
-    found: Tallies = {}
-    query = select(tallies).where(tallies.c.experiment_id.in_(experiment_ids))
-    async with database.reading() as connection:
-        for row in await connection.execute(query):
-            found.setdefault(row.experiment_id, {})[row.stage] = StageTally.from_json(json.loads(row.tally))
-    return found
+class Tallies(StorePart):
+    """Tallies of experiments, by stage."""
+
+    async def read(self, experiment_ids: Sequence[int]) -> Mapping[int, Mapping[str, StageTally]]:
+        """Return the tallies of experiments by stage (`task`, then the evaluators); no result is read for it.
+
+        One that an older version has made has none until `build_tally`, and is left out.
+        """
+        found: ByStage = {}
+        query = select(tallies).where(tallies.c.experiment_id.in_(experiment_ids))
+        async with self._database.reading() as connection:
+            for row in await connection.execute(query):
+                found.setdefault(row.experiment_id, {})[row.stage] = StageTally.from_json(json.loads(row.tally))
+        return found
+
+    async def unbuilt(self) -> list[int]:
+        """Return the experiments without a tally, the newest first."""
+        has = tallies.c.experiment_id == experiments.c.id
+        query = select(experiments.c.id).outerjoin(tallies, and_(has, tallies.c.stage == TASKS))
+        async with self._database.reading() as connection:
+            found = await connection.execute(query.where(tallies.c.stage.is_(None)).order_by(experiments.c.id.desc()))
+            return list(found.scalars())
+
+    async def build(self, experiment_id: int, *, anew: bool = False) -> bool:
+        """Build the tallies of an experiment from its results where it has none, or `anew`.
+
+        Return whether this was done. It reads all results, and none is written meanwhile.
+        """
+
+        def work(connection: Connection) -> bool:
+            lock(connection, [experiment_id])
+            held = select(execution_configs.c.experiment_id).where(execution_configs.c.experiment_id == experiment_id)
+            if connection.execute(held.with_for_update()).first() is None:
+                return False
+            if not anew and _read(connection, {experiment_id}):
+                return False
+            _build(connection, self._database.sqlite, experiment_id)
+            return True
+
+        return await self._database.transacted(work)
 
 
 def tallies_of(connection: Connection, experiment_id: int) -> Mapping[str, StageTally]:
     """Return the tallies of one experiment by stage, inside a transaction; nothing for one that has none yet."""
     return _read(connection, {experiment_id}).get(experiment_id, {})
-
-
-async def build(database: Database, experiment_id: int, *, anew: bool = False) -> bool:
-    """Build the tally of an experiment from its results where it has none, or `anew`; return whether this was done.
-
-    It reads all results. No batch of the experiment is written meanwhile.
-    """
-
-    def work(connection: Connection) -> bool:
-        lock(connection, [experiment_id])
-        held = select(execution_configs.c.experiment_id).where(execution_configs.c.experiment_id == experiment_id)
-        if connection.execute(held.with_for_update()).first() is None:
-            return False
-        if not anew and _read(connection, {experiment_id}):
-            return False
-        _build(connection, database.sqlite, experiment_id)
-        return True
-
-    return await database.transacted(work)
-
-
-async def unbuilt(database: Database) -> list[int]:
-    """Return the experiments without a tally, the newest first."""
-    has = tallies.c.experiment_id == experiments.c.id
-    query = select(experiments.c.id).outerjoin(tallies, and_(has, tallies.c.stage == TASKS))
-    async with database.reading() as connection:
-        found = await connection.execute(query.where(tallies.c.stage.is_(None)).order_by(experiments.c.id.desc()))
-        return list(found.scalars())
 
 
 def _build(connection: Connection, sqlite: bool, experiment_id: int) -> None:
@@ -196,8 +200,8 @@ def _streamed(connection: Connection, query: Select[Any]) -> Iterator[Any]:
         yield from result
 
 
-def _read(connection: Connection, experiment_ids: set[int]) -> Tallies:
-    found: Tallies = {}
+def _read(connection: Connection, experiment_ids: set[int]) -> ByStage:
+    found: ByStage = {}
     # One by one: for a list, SQLite may scan a table that it knows to be small.
     for number in experiment_ids:
         for row in connection.execute(_reading(), {"experiment": number}):

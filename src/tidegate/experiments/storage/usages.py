@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Executable, Select, bindparam, func, literal,
 
 from tidegate.core.token_totals import TokenTotals
 from tidegate.experiments.storage.bulk import execute, insert_into, item_values, of_items, put
-from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.database import Database, StorePart
 from tidegate.experiments.storage.json_codec import cleaned, shortened
 from tidegate.experiments.storage.records import (
     AnnotationResult,
@@ -78,25 +78,36 @@ def keep_those_of_earlier_claim(connection: Connection, experiment_id: int, clai
     )
 
 
-async def read_spends(database: Database, experiment_ids: Sequence[int]) -> dict[int, dict[str, TokenTotals]]:
-    """Return the sums of experiments by stage; stages without a governed call are left out."""
-    one = spend.c
-    columns = (one.experiment_id, one.stage, *(one[name] for name in COUNTS))
-    query = select(*columns).where(one.experiment_id.in_(experiment_ids)).order_by(one.experiment_id, one.stage)
-    found: dict[int, dict[str, TokenTotals]] = {number: {} for number in experiment_ids}
-    async with database.reading() as connection:
-        for row in await connection.execute(query):
-            found[row[0]][row[1]] = TokenTotals(*row[2:])
-    return found
+class Usages(StorePart):
+    """Tokens and costs of experiments."""
 
+    async def spend(self, experiment_id: int) -> dict[str, TokenTotals]:
+        """Return the tokens and costs of an experiment by stage: `task`, or an evaluator."""
+        return (await self.spends([experiment_id]))[experiment_id]
 
-async def count_items(database: Database, experiment_id: int) -> dict[str, int]:
-    """Return the number of items by stage that have used tokens, once for each claim; it reads all usages."""
-    one = usages.c
-    used = one.input_tokens + one.output_tokens > 0
-    query = select(one.stage, func.count()).where(one.experiment_id == experiment_id, used).group_by(one.stage)
-    async with database.reading() as connection:
-        return {row[0]: row[1] for row in await connection.execute(query)}
+    async def spends(self, experiment_ids: Sequence[int]) -> dict[int, dict[str, TokenTotals]]:
+        """Return the same for several experiments, by their numbers; no item is read for it."""
+        one = spend.c
+        columns = (one.experiment_id, one.stage, *(one[name] for name in COUNTS))
+        query = select(*columns).where(one.experiment_id.in_(experiment_ids)).order_by(one.experiment_id, one.stage)
+        found: dict[int, dict[str, TokenTotals]] = {number: {} for number in experiment_ids}
+        async with self._database.reading() as connection:
+            for row in await connection.execute(query):
+                found[row[0]][row[1]] = TokenTotals(*row[2:])
+        return found
+
+    async def count_items(self, experiment_id: int) -> dict[str, int]:
+        """Return the number of items of each stage that have a usage, once for each claim."""
+        one = usages.c
+        used = one.input_tokens + one.output_tokens > 0
+        query = select(one.stage, func.count()).where(one.experiment_id == experiment_id, used).group_by(one.stage)
+        async with self._database.reading() as connection:
+            return {row[0]: row[1] for row in await connection.execute(query)}
+
+    async def last_spent(self, experiment_id: int, stage: str, limit: int) -> Sequence[TokenTotals]:
+        """Return what the items of the last rows of a stage have spent, the last row at the end."""
+        async with self._database.reading() as connection:
+            return await connection.run_sync(last_spent, experiment_id, stage, limit)
 
 
 def last_spent(connection: Connection, experiment_id: int, stage: str, limit: int) -> list[TokenTotals]:

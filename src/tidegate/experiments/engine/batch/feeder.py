@@ -112,7 +112,7 @@ class BatchFeeder(Feeder):
         """Plan and follow batches until the run is no longer live; an error ends the run."""
         run = self._run
         try:
-            for record in await self._try(partial(self._store.batches, run.id)):
+            for record in await self._try(partial(self._store.batches.of, run.id)):
                 if record.state is not BatchState.FETCHED:
                     self._follow(record)
             while run.live:
@@ -181,7 +181,7 @@ class BatchFeeder(Feeder):
         run, limit = self._run, self._run.shared.settings.page
         self._scanned = True
         page = await self._try(
-            partial(self._store.pending_tasks, run.id, after=self._cursor, limit=limit, retry_failed=run.retry_failed)
+            partial(self._store.pending.tasks, run.id, after=self._cursor, limit=limit, retry_failed=run.retry_failed)
         )
         below = self._below_limit(page)
         if len(below) == len(page) and (len(page) == limit or page.more):
@@ -204,7 +204,7 @@ class BatchFeeder(Feeder):
         after, end, limit = (items.first, 0), items.end, self._run.shared.settings.page
         while True:
             page = await self._try(
-                partial(self._store.pending_tasks, self._run.id, after=after, limit=limit, retry_failed=True, below=end)
+                partial(self._store.pending.tasks, self._run.id, after=after, limit=limit, retry_failed=True, below=end)
             )
             for task in page:
                 if Place(task.ordinal, task.repetition) in items:
@@ -248,7 +248,7 @@ class BatchFeeder(Feeder):
         self._follow(await self._save(record))
 
     async def _save(self, record: BatchRecord) -> BatchRecord:
-        saved = await self._try(partial(self._store.save_batch, self._run.claim, record))
+        saved = await self._try(partial(self._store.batches.save, self._run.claim, record))
         if saved.number in self._open:
             self._open[saved.number] = saved, self._open[saved.number][1]
         return saved

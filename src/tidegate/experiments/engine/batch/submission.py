@@ -176,7 +176,9 @@ class BatchSubmission:
         since = record.created_at or datetime.now(UTC)
         while True:
             # Read each time: this run goes on to create batches, and waits for none of them here.
-            known = await retry_while_unavailable(partial(self._shared.store.batch_ids, record.provider), self._what)
+            known = await retry_while_unavailable(
+                partial(self._shared.store.batches.provider_ids, record.provider), self._what
+            )
             search = Search(record, self._name, since, known, expected.__contains__)
             found = await self._requests.asked(record, partial(self._api.find, search))
             if found != UNDECIDED:
