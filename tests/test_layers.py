@@ -296,14 +296,6 @@ LAZY_UPWARDS = {
     ): "every registry is shown in `tidegate status`; its counters are loaded with the first key",
 }
 
-
-LAZY_CYCLES = {
-    (
-        "tidegate.experiments.engine.experiment",
-        "tidegate.experiments.engine.experiment_runner",
-    ): "`Experiment.run()` is public surface",
-}
-
 COMING = {"audit"}
 """Public functions that are planned."""
 
@@ -374,7 +366,7 @@ def dependencies() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, path in known.items():
         targets = (target if target in known else target.rpartition(".")[0] for target in imports(path))
-        found[name] = {target for target in targets if target in known and (name, target) not in LAZY_CYCLES} - {name}
+        found[name] = {target for target in targets if target in known} - {name}
     return found
 
 
@@ -382,12 +374,6 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
     TopologicalSorter(dependencies()).prepare()
-
-
-def test_every_lazy_cycle_is_still_there() -> None:
-    known = dict(modules())
-    for name, target in LAZY_CYCLES:
-        assert target in {each.rpartition(".")[0] for each in imports(known[name])}
 
 
 def test_no_module_is_named_like_a_public_function() -> None:

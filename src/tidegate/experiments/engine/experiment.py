@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from tidegate.errors import ConfigurationError, require
 from tidegate.experiments.engine.batch.task import BatchTask
@@ -77,6 +77,9 @@ class Experiment:
     `module:attribute`; `load` sets it. `declared` is the declaration of a YAML experiment. An invalid argument raises
     `ConfigurationError`.
     """
+
+    # `experiment_runner` sets it: that module imports this one, and is loaded with every public name.
+    _execute: ClassVar[Callable[[Experiment, str, int | None], Coroutine[Any, Any, Summary]]]
 
     def __init__(
         self,
@@ -222,10 +225,7 @@ class Experiment:
 
     async def arun(self, db: str = "tidegate.db", *, limit: int | None = None) -> Summary:
         """Run the experiment as `run` does, in the running event loop."""
-        from tidegate.experiments.engine.experiment_runner import ExperimentRunner
-
-        async with ExperimentRunner(db, recover=False) as runner:
-            return await runner.run(self, limit=limit)
+        return await self._execute(db, limit)
 
 
 def name_of(function: Callable[..., Any]) -> str:

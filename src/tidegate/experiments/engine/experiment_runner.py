@@ -327,3 +327,11 @@ class ExperimentRunner:
         if row is None:
             raise UnknownExperiment(name_or_id)
         return row
+
+
+async def _execute(experiment: Experiment, url: str, limit: int | None) -> Summary:
+    async with ExperimentRunner(url, recover=False) as runner:
+        return await runner.run(experiment, limit=limit)
+
+
+Experiment._execute = _execute
