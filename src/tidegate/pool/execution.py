@@ -21,6 +21,7 @@ from tidegate.admission.key_table import KeyTable
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key, Silence
 from tidegate.pool import forked
+from tidegate.pool.failure_class import TIMEOUT, UNHEARD, FailureClass, classify
 
 
 class KeyUsage:
@@ -261,6 +262,12 @@ class Execution(Generic[WorkT, FunctionT]):
         if not self.recalled:
             self.recalled = True
             self.handoff.recall()
+
+    def failure_class(self) -> FailureClass:
+        """Return the class of its end."""
+        if self.cancel_reason is not None:
+            return UNHEARD if self.in_outage else TIMEOUT
+        return classify(self.error, self.handoff.outcome, self.handoff.refused, self.probe)
 
     def forget(self) -> None:
         """Drop the answer and the error.

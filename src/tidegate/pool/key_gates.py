@@ -19,7 +19,8 @@ from tidegate.core.backoff import half_jitter
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import REJECTED
 from tidegate.core.unavailability import AVAILABLE, KeyOutage
-from tidegate.core.values import INFINITY, Cost, Key
+from tidegate.core.values import INFINITY, Cost, Key, Outcome
+from tidegate.pool.failure_class import OUTAGE, UNHEARD, FailureClass
 
 MIN_RETRY_SECONDS = 0.001
 """Minimum seconds before a gate is asked again without a wake call from the registry. Raising it delays calls; lowering
@@ -173,6 +174,16 @@ class KeyGates:
         until = self._loop.time() + wait
         if gate.closed is None or gate.closed.until < until:
             self._shut(name, gate, GateClosing("refused", until), named)
+
+    def holds_refused(self, name: Hashable, failure: FailureClass, refused: Outcome | None) -> bool:
+        """Record a refusal for lack of capacity at the gate of its work; return whether that gate knows of it.
+
+        A key knows of `refused`, which it handed back for the given permit, and of a call that nothing answered.
+        """
+        if isinstance(name, StageGate):
+            self.refused(name, failure.retry_after, failure.kind == OUTAGE)
+            return True
+        return refused is not None or failure is UNHEARD
 
     def close_for_day(self, name: Key, reset_in: float | None) -> None:
         """Close a key with a spent daily quota for `reset_in` seconds, or `DAY_RECHECK_SECONDS` if that is unknown."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.core.answered_by import AnsweredBy
-from tidegate.core.backoff import full_jitter, half_jitter
-from tidegate.core.values import Key
 from tidegate.errors import NotStorable
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.events import Retrying
@@ -17,7 +15,7 @@ from tidegate.experiments.engine.results import NoJudgement
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.storage import ResultStatus, RunResult, Status
 from tidegate.pool.execution import CancelReason
-from tidegate.pool.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureClass, NextStep, classify
+from tidegate.pool.failure_class import UNHEARD, FailureClass, NextStep, classify
 from tidegate.pool.key_gates import StageGate
 
 
@@ -38,13 +36,7 @@ class ResultHandler:
             if isinstance(job.error, KeyboardInterrupt):
                 run.on_interrupt(job)
             return
-        failure_class = (
-            classify(job.error, job.handoff.outcome, job.handoff.refused, job.probe)
-            if job.cancel_reason is None
-            else UNHEARD
-            if job.in_outage
-            else TIMEOUT
-        )
+        failure_class = job.failure_class()
         run.audit.note_done(job, failure_class, len(run.in_flight))
         if failure_class.next_step in (NextStep.CAPACITY, NextStep.TRANSIENT) and (
             job.error is not None or failure_class is UNHEARD
@@ -117,15 +109,18 @@ class ResultHandler:
         if not run.live:
             return
         gate = run.work_queue.gate(item.stage)
-        if isinstance(gate, StageGate):
-            run.shared.gates.refused(gate, failure_class.retry_after, failure_class.kind == OUTAGE)
+        held = run.shared.gates.holds_refused(gate, failure_class, job.handoff.refused)
         run.audit.waits.begin(item, run.shared.loop.time())
         if not run.timers.refused(item):
             run.park(item)
-        elif isinstance(gate, Key) and job.handoff.refused is None and failure_class is not UNHEARD:
-            self._delay_elsewhere(item, failure_class)
-        else:
+        elif held:
             run.work_queue.put_back(item)
+        else:
+            settings = run.shared.settings
+            base, cap, longest = settings.backoff_base, settings.backoff_cap, settings.row_deadline
+            item.elsewhere += 1
+            delay = failure_class.delay_elsewhere(item.elsewhere, base, cap, run.shared.draw(), longest)
+            run.work_queue.delay(item, run.shared.loop.time() + delay)
 
     def _close_for_day(self, job: Job, failure_class: FailureClass) -> None:
         run, item, at = self._run, job.item, job.handoff.outcome_at
@@ -139,15 +134,6 @@ class ResultHandler:
         else:
             self._run.write_failure(item, ResultStatus.PARKED, failure_class.kind, _text(job))
 
-    def _delay_elsewhere(self, item: Item, failure_class: FailureClass) -> None:
-        # The item's gate (the key that it waits for) is open and has no record of the refusal. At the head of its queue
-        # it would be dispatched again at once.
-        run, settings = self._run, self._run.shared.settings
-        item.elsewhere += 1
-        delay = half_jitter(item.elsewhere, settings.backoff_base, settings.backoff_cap, run.shared.draw())
-        named = min(failure_class.retry_after or 0.0, settings.row_deadline)
-        run.work_queue.delay(item, run.shared.loop.time() + max(delay, named))
-
     def _retry_or_fail(self, item: Item, failure_class: FailureClass, text: str | None) -> None:
         run = self._run
         settings = run.shared.settings
@@ -158,9 +144,8 @@ class ResultHandler:
             else:
                 self._run.write_failure(item, ResultStatus.ERROR, failure_class.kind, text)
         elif run.live:
-            delay = full_jitter(item.attempts, settings.backoff_base, settings.backoff_cap, run.shared.draw())
-            if failure_class.retry_after is not None:
-                delay = max(delay, min(failure_class.retry_after, settings.backoff_cap))
+            draw = run.shared.draw()
+            delay = failure_class.delay(item.attempts, settings.backoff_base, settings.backoff_cap, draw)
             run.work_queue.delay(item, run.shared.loop.time() + delay)
             run.audit.transient_retries += 1
             run.publish(Retrying(*item.place, run.stages[item.stage].name, item.attempts, failure_class.kind))
