@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, and_, bindparam, delete, insert, select
+from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, select
 
 from tidegate.experiments.storage.bulk import insert_into, item_values, of_items
 from tidegate.experiments.storage.database import StorePart
-from tidegate.experiments.storage.schema import annotation_rows, execution_configs, experiments, runs, tallies
+from tidegate.experiments.storage.schema import annotation_rows, execution_configs, runs, tallies
 from tidegate.experiments.storage.tally import ResultFacts, StageTally
 
 TASKS = "task"
@@ -141,14 +141,6 @@ class Tallies(StorePart):
             for row in await connection.execute(query):
                 found.setdefault(row.experiment_id, {})[row.stage] = StageTally.from_json(json.loads(row.tally))
         return found
-
-    async def unbuilt(self) -> list[int]:
-        """Return the experiments without a tally, the newest first."""
-        has = tallies.c.experiment_id == experiments.c.id
-        query = select(experiments.c.id).outerjoin(tallies, and_(has, tallies.c.stage == TASKS))
-        async with self._database.reading() as connection:
-            found = await connection.execute(query.where(tallies.c.stage.is_(None)).order_by(experiments.c.id.desc()))
-            return list(found.scalars())
 
     async def build(self, experiment_id: int, *, anew: bool = False) -> bool:
         """Build the tallies of an experiment from its results where it has none, or `anew`.
