@@ -101,7 +101,6 @@ def _opened(dataset: Any) -> Iterator[NewRow]:
 
 
 def _source(dataset: Any) -> str:
-    """Return the path of a dataset, or the type of any other one, for an error."""
     return str(dataset) if isinstance(dataset, str | Path) else type(dataset).__name__
 
 

@@ -205,7 +205,6 @@ class WorkQueue:
         return len(self._fresh[stage].items) + len(self._ready[stage].items)
 
     def _size(self, stage: int) -> int:
-        """Return the total size of a stage's items that are not in flight."""
         return self._fresh[stage].size + self._ready[stage].size + self._later_size[stage]
 
     def _next(self, gate: Hashable) -> StageQueue | None:

@@ -257,7 +257,6 @@ def _json(values: dict[str, Any], status: int = 200) -> Response:
 
 
 def _counted(stages: Mapping[str, StageTally]) -> Hashable:
-    """Return the counts of results by stage, to compare them with later ones."""
     return tuple((name, *sorted(tally.counts.items())) for name, tally in sorted(stages.items()))
 
 

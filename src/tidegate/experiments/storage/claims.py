@@ -167,7 +167,6 @@ def _freed(status: Status) -> Update:
 
 
 async def _changed(database: Database, act: Update) -> bool:
-    """Return whether an action changed anything."""
     return await database.acted(lambda connection: bool(connection.execute(act).rowcount))
 
 

@@ -87,5 +87,4 @@ def _dumped(value: object, sort_keys: bool) -> str:
 
 
 def _levels(text: str) -> int:
-    """Return how many levels of lists and objects a JSON text has."""
     return max(accumulate(STEPS.get(sign, 0) for sign in STRINGS.sub("", text)), default=0)

@@ -219,7 +219,6 @@ class GatewayProxy:
 
 
 def _passed(headers: Pairs) -> list[bytes]:
-    """Return the numbers of the gateways that a request has passed."""
     return [number.strip() for name, value in headers if name == HOP for number in value.split(b",")]
 
 

@@ -54,7 +54,6 @@ class Upstreams:
 
     @staticmethod
     def _by_tls(server: RealServer) -> bool:
-        """Return whether a server is reached by TLS at its usual port."""
         return server.scheme == "https" and server.address == server.host
 
     @staticmethod
