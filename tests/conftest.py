@@ -15,12 +15,11 @@ from hypothesis import HealthCheck, settings
 
 import tidegate
 from tests.effort import effort
-from tidegate import redaction
-from tidegate.admission import key_hook
-from tidegate.framework_timeouts import patch
-from tidegate.sdks.table import SDKS
+from tidegate.admission import key_hook, redaction
 from tidegate.telemetry import activation
+from tidegate.transports.framework_timeouts import patch
 from tidegate.transports.governance import Installation
+from tidegate.transports.sdks.table import SDKS
 from tidegate.transports.table import TRANSPORTS
 
 # A drawn example may take as long as a slow machine needs, and is the same each time.

@@ -17,7 +17,7 @@ from tidegate import Cost, Key, RateLimitRegistry, Settings
 from tidegate.admission.wait_queue import ReadyCallback
 from tidegate.core.values import Kind, Outcome, QuotaReading
 from tidegate.errors import ConfigurationError
-from tidegate.runner import Evaluator, Experiment, RunnerSettings
+from tidegate.experiments import Evaluator, Experiment, RunnerSettings
 
 KEY = Key("custom", "k")
 NAN, INFINITY = float("nan"), float("inf")

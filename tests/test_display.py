@@ -13,11 +13,11 @@ import tidegate
 from tests.core.values import answer, bucket
 from tests.transports.answering import Server
 from tidegate.cli import errors
-from tidegate.cli.experiment.display import Printer, table, waits
 from tidegate.cli.status_text import StatusText, lines
 from tidegate.core.display import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
+from tidegate.experiments.commands.display import Printer, table, waits
 from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.totals import Folder
 

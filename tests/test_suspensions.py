@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tidegate
-from tidegate.classification import Evidence
 from tidegate.core.values import INFINITY, Cause, Kind
+from tidegate.providers.classification import Evidence
 from tidegate.suspensions import MAX_REASON_CHARACTERS, Action
 
 SECRET = "sk-proj-" + "abcdefghijklmnopqrstuvwxyz0123456789"

@@ -21,7 +21,7 @@ import griffe
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tools" / "public_api.txt"
-MODULES = ("tidegate", "tidegate.providers", "tidegate.runner", "tidegate.telemetry", "tidegate.testing")
+MODULES = ("tidegate", "tidegate.providers", "tidegate.experiments", "tidegate.telemetry", "tidegate.testing")
 
 UNLISTED = {"tidegate": ("amap", "map")}
 """Public names that `__all__` leaves out, because a star import must not hide a builtin."""

@@ -17,16 +17,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tidegate._install import install as install
-    from tidegate._install import register_provider as register_provider
-    from tidegate._install import uninstall as uninstall
-    from tidegate._install import wrap as wrap
     from tidegate.admission.audit import audit as audit
     from tidegate.admission.context import disabled as disabled
     from tidegate.admission.registry import NotReady as NotReady
     from tidegate.admission.registry import RateLimitRegistry as RateLimitRegistry
     from tidegate.admission.registry import registry as registry
-    from tidegate.classification import classify as classify
     from tidegate.core.limiter_state import Permit as Permit
     from tidegate.core.values import Cost as Cost
     from tidegate.core.values import Key as Key
@@ -45,9 +40,14 @@ if TYPE_CHECKING:
     from tidegate.pool import map as map
     from tidegate.providers import ModelPrice as ModelPrice
     from tidegate.providers import register_price as register_price
+    from tidegate.providers.classification import classify as classify
     from tidegate.settings import Settings as Settings
     from tidegate.suspensions import Suspensions as Suspensions
     from tidegate.suspensions import after_failure as after_failure
+    from tidegate.transports.install import install as install
+    from tidegate.transports.install import register_provider as register_provider
+    from tidegate.transports.install import uninstall as uninstall
+    from tidegate.transports.install import wrap as wrap
 
 
 _HOMES = {
@@ -71,15 +71,15 @@ _HOMES = {
     "Suspensions": "tidegate.suspensions",
     "after_failure": "tidegate.suspensions",
     "audit": "tidegate.admission.audit",
-    "classify": "tidegate.classification",
+    "classify": "tidegate.providers.classification",
     "disabled": "tidegate.admission.context",
     "fallback": "tidegate.fallbacks",
-    "install": "tidegate._install",
+    "install": "tidegate.transports.install",
     "register_price": "tidegate.providers",
-    "register_provider": "tidegate._install",
+    "register_provider": "tidegate.transports.install",
     "registry": "tidegate.admission.registry",
-    "uninstall": "tidegate._install",
-    "wrap": "tidegate._install",
+    "uninstall": "tidegate.transports.install",
+    "wrap": "tidegate.transports.install",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -28,7 +28,6 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.admission.handoff import PermitHandoff, current_handoff, hand_off
 from tidegate.admission.registry import NotReady, RateLimitRegistry, registry
 from tidegate.admission.wait_queue import Waker
-from tidegate.classification import classify_error
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.backoff import full_jitter
 from tidegate.core.exchange import (
@@ -46,6 +45,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import DAY, REJECTED
 from tidegate.core.values import INFINITY, Cause, Cost, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, add_note, require
+from tidegate.providers.classification import classify_error
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

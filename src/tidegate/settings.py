@@ -20,8 +20,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from tidegate.admission.saved_state import LearnedState
 from tidegate.errors import ConfigurationError
-from tidegate.saved_state import LearnedState
 
 PREFIX = "TIDEGATE_"
 

@@ -18,11 +18,11 @@ from enum import StrEnum
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
-from tidegate.classification import Classification, classify
+from tidegate.admission.redaction import clean
 from tidegate.core.display import printable
 from tidegate.core.values import CAPACITY, Kind
 from tidegate.errors import require
-from tidegate.redaction import clean
+from tidegate.providers.classification import Classification, classify
 
 MAGIC = 0x74676174
 """`application_id` of the file: "tgat"."""

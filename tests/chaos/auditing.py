@@ -6,7 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from tests.storage.places import Place
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 TABLE = "CREATE TABLE audit (experiment text, stage text, ordinal bigint, repetition int, epoch bigint, newest bigint)"
 NOTED = """

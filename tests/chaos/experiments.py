@@ -14,7 +14,7 @@ from typing import Any
 
 import openai
 
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 ledger = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 gate = Path(os.environ["GATE"]) if "GATE" in os.environ else None

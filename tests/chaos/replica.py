@@ -56,7 +56,7 @@ async def orders() -> asyncio.StreamReader:
 
 async def main(url: str) -> None:
     import tidegate
-    from tidegate.runner import ExperimentRunner, RunnerSettings, load
+    from tidegate.experiments import ExperimentRunner, RunnerSettings, load
 
     tidegate.install()
     source = Path(__file__).with_name("experiments.py")

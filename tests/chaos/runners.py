@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tidegate
-from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.testing import Distribution
 
 SLOTS = 10

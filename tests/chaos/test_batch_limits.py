@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tests.storage.places import SQLite
-from tidegate.runner import BatchTask, Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments import BatchTask, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.testing import Scenario, Simulator
 
 ROWS = 50_500

@@ -19,7 +19,7 @@ import aiosqlite.core
 import pytest
 
 from tidegate.admission import drive
-from tidegate.scheduling import threads
+from tidegate.pool import threads
 
 PATIENCE = 300.0
 """Real seconds for which an answer of a thread is waited for: none takes as long."""

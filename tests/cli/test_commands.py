@@ -120,7 +120,7 @@ def test_a_value_of_the_wrong_kind_is_refused_by_its_flag(words: tuple[str, ...]
     ("command", "others"),
     [
         ("demo", ("openai", "anthropic", "httpx", "httpx2")),
-        ("run", ("tidegate.doctor", "tidegate.testing", "tidegate.demo", "sqlalchemy")),
+        ("run", ("tidegate.cli.doctor", "tidegate.testing", "tidegate.testing.demo", "sqlalchemy")),
     ],
 )
 def test_the_help_of_a_command_loads_no_sdk_and_no_other_command(command: str, others: tuple[str, ...]) -> None:

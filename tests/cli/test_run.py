@@ -118,12 +118,12 @@ def test_a_python_that_never_calls_loads_nothing_of_weight() -> None:
     light = {
         "tidegate",
         "tidegate._version",
-        "tidegate.imports",
+        "tidegate.transports.imports",
         "tidegate.admission",
         "tidegate.admission.key_hook",
         "tidegate.launch",
         "tidegate.launch.bootstrap",
-        "tidegate.thread_states",
+        "tidegate.admission.thread_states",
         "tidegate.transports",
         "tidegate.transports.other_stacks",
     }

@@ -36,8 +36,8 @@ from typer.main import get_command
 
 from tests.warm import warm_python
 from tidegate.cli.main import app
-from tidegate.runner import RunnerSettings
-from tidegate.runner.declared import from_file
+from tidegate.experiments import RunnerSettings
+from tidegate.experiments.declared import from_file
 from tidegate.settings import Settings
 from tidegate.testing import SimulatorProcess
 

@@ -67,9 +67,9 @@ def test_run_program_that_touches_tidegate_below_a_plugin_is_governed(tmp_path: 
 def test_run_program_that_ends_ungoverned_says_so_at_the_end(tmp_path: Path) -> None:
     """Also where the program is killed, and where the text at the start has long scrolled away."""
     (tmp_path / "tidegate_sick.py").write_text(
-        "import sys, tidegate._install\n"
+        "import sys, tidegate.transports.install\n"
         "def install(): raise RuntimeError('no room')\n"
-        "tidegate._install.install = install\n"
+        "tidegate.transports.install.install = install\n"
     )
     done = run(PYTHON, "-c", "import tidegate_sick, httpx2, requests, os; os.kill(os.getpid(), 9)", cwd=tmp_path)
     said = [line for line in done.lines if "no room" in line]

@@ -14,7 +14,7 @@ import pytest
 import tidegate
 from tests.chaos.virtual_time import in_virtual_time
 from tests.pool.scene import Answered429, VirtualProvider, per_minute, registry_of
-from tidegate.runner import UnusableAnswer
+from tidegate.experiments import UnusableAnswer
 from tidegate.testing import Distribution, Scenario
 
 

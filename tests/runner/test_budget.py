@@ -24,9 +24,9 @@ from tests.storage.places import PostgreSQL, SQLite
 from tests.warm import WarmProcess
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
-from tidegate.runner import Budget, Experiment, ExperimentRunner, RunnerSettings
-from tidegate.runner.budget import BudgetLedger, EarlierSpend, budget_options
-from tidegate.storage import Status, claims
+from tidegate.experiments import Budget, Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments.engine.budget import BudgetLedger, EarlierSpend, budget_options
+from tidegate.experiments.storage import Status, claims
 from tidegate.testing import Distribution, Scenario, Simulator
 
 
@@ -259,7 +259,7 @@ async def test_a_run_stops_at_a_row_boundary_and_goes_on_with_a_larger_budget(tm
             summary = await runner.run(Experiment("e", rows, provider.ask, [judge], budget=Budget(usd=usd)))
             assert summary.status is Status.COMPLETED
             # Displays read the budget of the last run there.
-            stored = await runner.store.find("e")
+            stored = await runner.store.experiments.find("e")
             assert stored is not None
             assert stored.spec["budget"] == {"usd": 10.0}
             assert (summary.answered, summary.scores[0].scored) == (300, 300)
@@ -361,7 +361,7 @@ async def test_a_spent_budget_starts_nothing(tmp_path: Path) -> None:
 BUDGETED = """
 import httpx, json
 import tidegate
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 tidegate.register_price("priced", tidegate.ModelPrice(1.0, 1.0))
 
@@ -451,7 +451,7 @@ async def test_a_call_is_counted_before_it_is_sent(kind: str, tmp_path: Path, re
 KILLED = """
 import os
 import openai
-from tidegate.runner import Budget, Experiment
+from tidegate.experiments import Budget, Experiment
 import tidegate
 
 tidegate.register_price("gpt-4o-mini", tidegate.ModelPrice(10.0, 10.0), provider="compatible")

@@ -11,8 +11,8 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, Refused, in_loop, make, rows, runner_at, statuses, stored
-from tidegate.runner import Evaluator, Experiment
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.storage import ResultStatus, Status
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
 KEY = tidegate.Key("p", "https://p.test")

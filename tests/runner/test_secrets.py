@@ -16,9 +16,9 @@ from tests.credentials import left_of
 from tests.runner.scene import QUICK, TOO_LONG
 from tests.transports.answering import Server
 from tidegate.admission import key_hook
-from tidegate.cli.experiment.export import exported
+from tidegate.experiments import Experiment, ExperimentRunner
+from tidegate.experiments.commands.export import exported
 from tidegate.launch.counter_file import CounterFile
-from tidegate.runner import Experiment, ExperimentRunner
 from tidegate.telemetry.attributes import described
 
 PLANTED = {

@@ -13,11 +13,11 @@ from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses
 from tidegate.admission.registry import NotReady
 from tidegate.core.values import Cause, Kind, Outcome
-from tidegate.runner import Experiment
-from tidegate.runner.fair_queue import FairQueue
-from tidegate.runner.job import Job
-from tidegate.scheduling.key_gates import KeyGates
-from tidegate.storage import ResultStatus
+from tidegate.experiments import Experiment
+from tidegate.experiments.engine.fair_queue import FairQueue
+from tidegate.experiments.engine.job import Job
+from tidegate.experiments.storage import ResultStatus
+from tidegate.pool.key_gates import KeyGates
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
 KEY = tidegate.Key("p", "https://p.test")

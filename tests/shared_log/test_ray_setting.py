@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 import tidegate
-from tidegate.doctor.environment import sharing
+from tidegate.cli.doctor.environment import sharing
 from tidegate.errors import ConfigurationError
 from tidegate.shared_log.carriers import carrier_of, has_secret, place_of
 

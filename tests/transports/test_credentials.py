@@ -15,7 +15,7 @@ import requests
 import tidegate
 from tests import bedrock as aws
 from tests.transports.answering import BODY, Server
-from tidegate import redaction
+from tidegate.admission import redaction
 from tidegate.settings import Settings
 
 BASIC = base64.b64encode(b"joe:harbour-of-basic").decode()

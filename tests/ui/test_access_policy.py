@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.testclient import TestClient
 
-from tidegate.ui.access_policy import ANSWER_HEADERS
-from tidegate.ui.experiment_routes import experiment_routes
-from tidegate.ui.route_table import RouteTable
-from tidegate.ui.server import create_app
+from tidegate.experiments.screens.routes import experiment_routes
+from tidegate.server.access_policy import ANSWER_HEADERS
+from tidegate.server.app import create_app
+from tidegate.server.route_table import RouteTable
 
 HOST = "127.0.0.1:4780"
 TOKEN = "the-token"

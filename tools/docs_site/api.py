@@ -8,7 +8,7 @@ from typing import Any
 
 PUBLIC = {
     "tidegate": "Names that are imported from `tidegate` itself.",
-    "tidegate.runner": "Experiments that survive crashes and outages. Guide: [Experiments](../runner.md).",
+    "tidegate.experiments": "Experiments that survive crashes and outages. Guide: [Experiments](../runner.md).",
     "tidegate.testing": "A simulated provider. Guide: [The simulator](../simulator.md).",
     "tidegate.providers": "Tables of providers, and the functions that read by them. Guide: "
     "[Providers](../providers.md).",

@@ -20,8 +20,7 @@ from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
-from tidegate import redaction
-from tidegate.admission import fork, key_hook, token_costs
+from tidegate.admission import fork, key_hook, redaction, token_costs
 from tidegate.admission.account_queue import ModelQueue
 from tidegate.admission.accounts import AccountTable, SharingModels
 from tidegate.admission.blocked_loops import warn_of_blocking
@@ -29,6 +28,7 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.listeners import Listener
 from tidegate.admission.rejection_log import log_begin, log_end
 from tidegate.admission.resources import measure
+from tidegate.admission.saved_state import Seeds
 from tidegate.admission.shared_keys import SharedKeys
 from tidegate.admission.steps import CallTable, nothing
 from tidegate.admission.wait_log import WaitLog
@@ -43,7 +43,6 @@ from tidegate.core.snapshot import QueueForecast, RegistrySnapshot, queue_foreca
 from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, OK, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
-from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import Carrier
 from tidegate.shared_log.carriers import text_of

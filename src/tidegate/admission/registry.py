@@ -20,6 +20,7 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.key_table import KeyTable, today
 from tidegate.admission.listeners import next_call_number
+from tidegate.admission.saved_state import MAX_KEYS, LearnedKey, LearnedState
 from tidegate.admission.wait_queue import UNTAKEN_SECONDS, ReadyCallback, Waiter
 from tidegate.core import events
 from tidegate.core.limiter_state import Out, Permit
@@ -29,7 +30,6 @@ from tidegate.core.values import INFINITY, Cost, Key, Outcome
 from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError
 from tidegate.providers import load_prices
-from tidegate.saved_state import MAX_KEYS, LearnedKey, LearnedState
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import Carrier
 from tidegate.shared_log.carriers import AUTO, carrier_of
@@ -162,7 +162,7 @@ class RateLimitRegistry(KeyTable):
 
     def wrap(self, client: T, *, max_wait: float | None = None, priority: int = 0) -> T:
         """Return the same client, governed by this registry; see `tidegate.wrap`."""
-        from tidegate.sdks.attach import attach
+        from tidegate.transports.sdks.attach import attach
 
         return attach(client, self, max_wait, priority)
 

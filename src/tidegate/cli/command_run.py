@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import typer
 
+from tidegate.admission.redaction import clean_arguments
 from tidegate.cli.live_view import StatusLine, drawable
 from tidegate.cli.run_report import EndedRun, RunReport
 from tidegate.cli.status_text import StatusText, end_line
@@ -23,7 +24,6 @@ from tidegate.launch.environment import StateFile, environment
 from tidegate.launch.gateway_process import GatewayProcess
 from tidegate.launch.runs import run_folder, write_command
 from tidegate.launch.totals import Folder
-from tidegate.redaction import clean_arguments
 
 STDERR = 2
 

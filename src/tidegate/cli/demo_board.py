@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.core.snapshot import QuotaSnapshot
-from tidegate.demo.run import DemoRun, Phase
 from tidegate.testing import Limit
+from tidegate.testing.demo.run import DemoRun, Phase
 
 NAMES = {"openai": "OpenAI", "anthropic": "Anthropic"}
 HEADLINES: dict[Phase, str] = {

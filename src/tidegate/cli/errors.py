@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
+from tidegate.admission.redaction import clean
 from tidegate.errors import ConfigurationError
-from tidegate.redaction import clean
 
 UNUSABLE = 2
 """Exit code for an unusable value, the same as for an unknown option (click: UsageError.exit_code)."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tidegate.launch.runs import ProgramRun
 
 PERIOD = 1.0
-"""Seconds between two pictures. Chosen: that of the live page (`ui.limit_history.PERIOD`)."""
+"""Seconds between two pictures. Chosen: that of the live page (`server.limit_history.PERIOD`)."""
 
 BAR = 24
 """Columns of a bar. Chosen: with the longest usual text beside it, a line fits into 80 columns."""

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tidegate.admission.redaction import clean, clean_arguments
 from tidegate.errors import ConfigurationError
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
 from tidegate.launch.ungoverned import Ungoverned
-from tidegate.redaction import clean, clean_arguments
 
 VERSION = 1
 """Version of the report; a field that changes its meaning or goes raises it."""

@@ -1,7 +1,7 @@
 """Patterns of credentials in a text, and their removal.
 
-This is the second line of defence. `tidegate.redaction` knows the credentials of this process by value, and the
-patterns here find those that it cannot know. Every pattern is linear in the length of the text: a repetition is
+This is the second line of defence. `tidegate.admission.redaction` knows the credentials of this process by value, and
+the patterns here find those that it cannot know. Every pattern is linear in the length of the text: a repetition is
 bounded, or nothing that can fail follows it.
 """
 

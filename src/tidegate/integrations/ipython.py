@@ -15,7 +15,6 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
-from tidegate._install import install, uninstall
 from tidegate.admission.blocked_loops import expect_blocked_loops
 from tidegate.core.snapshot import KeySnapshot, QuotaSnapshot
 from tidegate.core.values import Key
@@ -33,6 +32,7 @@ from tidegate.core.wait_text import (
 )
 from tidegate.integrations.call_totals import CallTotals, read_keys, totals_since
 from tidegate.transports.governance import Installation
+from tidegate.transports.install import install, uninstall
 
 UPDATE_EVERY = 0.5
 """Seconds between two updates of a cell's line. Chosen: the period of the line of `tidegate run`."""

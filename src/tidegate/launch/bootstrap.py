@@ -12,9 +12,9 @@ import os
 import sys
 
 from tidegate.admission import key_hook
-from tidegate.imports import own_loading, when_loaded
+from tidegate.admission.thread_states import frame_of
 from tidegate.launch import IMPORTED, UNGOVERNED
-from tidegate.thread_states import frame_of
+from tidegate.transports.imports import own_loading, when_loaded
 from tidegate.transports.other_stacks import UNGOVERNABLE
 
 TYPE_CHECKING = False
@@ -194,7 +194,7 @@ class InstallHook:
                 if self._postponed():
                     return
                 import tidegate.settings  # noqa: F401
-                from tidegate._install import install
+                from tidegate.transports.install import install
             finally:
                 restore()
             install()

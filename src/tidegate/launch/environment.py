@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.admission.fork import registered
+from tidegate.admission.saved_state import VERSION, LearnedState
 from tidegate.errors import ConfigurationError
-from tidegate.saved_state import VERSION, LearnedState
 from tidegate.shared_log.carriers import AUTO, has_secret
 
 SITE = str(Path(__file__).with_name("site"))

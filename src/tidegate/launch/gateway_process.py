@@ -160,7 +160,7 @@ class GatewayProcess:
             root = f"http://127.0.0.1:{listener.getsockname()[1]}/{token}"
             self.redirection = redirection(environ, root, folder)
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tidegate.gateway", str(listener.fileno())],
+                [sys.executable, "-P", "-m", "tidegate.server.gateway", str(listener.fileno())],
                 env={name: value for name, value in environ.items() if name != VARIABLE},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

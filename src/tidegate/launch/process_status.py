@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.admission import fork
+from tidegate.admission.redaction import clean_arguments
 from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.runs import RunFolder, write_command
-from tidegate.redaction import clean_arguments
 
 
 def typed(arguments: Sequence[str]) -> Sequence[str]:

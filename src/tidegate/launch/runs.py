@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate.admission.redaction import clean
 from tidegate.launch.totals import Folder, KeyTotal, Totals, note_others
-from tidegate.redaction import clean
 from tidegate.shared_file import FileKind, UnreadableFile, close_and_find_held, lock, packed, unpacked
 
 YOUNG = 60.0

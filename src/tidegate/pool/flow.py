@@ -12,13 +12,13 @@ from typing import Any
 
 from tidegate.core.reorder import ReorderBuffer
 from tidegate.core.values import Cost, Key
+from tidegate.pool.failure_class import NextStep
+from tidegate.pool.function_limit import FunctionLimit
+from tidegate.pool.key_gates import StageGate
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.rows import PoolRow, RowQueue
 from tidegate.pool.sources import SourceReader, aclose_source
 from tidegate.pool.stats import PoolMeter, PoolStats
-from tidegate.scheduling.failure_class import NextStep
-from tidegate.scheduling.function_limit import FunctionLimit
-from tidegate.scheduling.key_gates import StageGate
 
 UNKNOWN_KEY = StageGate(0, 0)
 """Gate of the rows whose key is unknown, or that ask none."""

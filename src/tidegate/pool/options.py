@@ -12,7 +12,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.core.values import CUSTOM, INFINITY, Key
 from tidegate.errors import ConfigurationError
-from tidegate.scheduling.execution import implementation
+from tidegate.pool.execution import implementation
 
 Errors = Literal["raise", "return"]
 

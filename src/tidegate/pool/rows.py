@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
 from tidegate.core.values import Cost, Key
-from tidegate.scheduling.failure_class import NextStep
+from tidegate.pool.failure_class import NextStep
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ Theory of operation. All state belongs to the thread of one event loop: the cons
 polled: a submitted, ended or delayed row, an opened key or a freed slot calls `wake`, and the scheduler then checks
 once.
 
-A fresh row asks for a permit of the key that earlier rows asked (`tidegate.scheduling.key_gates`). That key is a guess.
+A fresh row asks for a permit of the key that earlier rows asked (`tidegate.pool.key_gates`). That key is a guess.
 If it is closed, a row may still belong to another key, so some rows go ahead without a permit. Such a *scout* waits
 inside its call, and lends its slot, if its key is the closed one. Where all rows had one key, one scout goes at a time.
 """
@@ -20,15 +20,15 @@ from typing import Any
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.errors import CapacityTimeout, PoolDeadlineExceeded
+from tidegate.pool.capacity_deadline import CapacityDeadline
+from tidegate.pool.execution import CancelReason, Execution
+from tidegate.pool.failure_class import FailureClass, NextStep
 from tidegate.pool.flow import UNKNOWN_KEY, RowFlow
+from tidegate.pool.key_gates import KeyGates
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RetryPolicy, RowFunction, raisable
 from tidegate.pool.rows import PoolRow
 from tidegate.pool.sources import close_source
-from tidegate.scheduling.capacity_deadline import CapacityDeadline
-from tidegate.scheduling.execution import CancelReason, Execution
-from tidegate.scheduling.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureClass, NextStep, classify
-from tidegate.scheduling.key_gates import KeyGates
 
 FIRST_CALL_SECONDS = 0.1
 """Seconds for which the first row goes alone without a call. Chosen: a first call takes milliseconds."""
@@ -281,13 +281,7 @@ class RowScheduler(RowFlow):
             # Others cancel its task, as the end of `asyncio.run` does: a further row would start in a loop that ends.
             self._fail(raisable(job.error, f"row {row.index}"))
             return
-        failure = (
-            classify(job.error, handoff.outcome, handoff.refused, job.probe)
-            if job.cancel_reason is None
-            else UNHEARD
-            if job.in_outage
-            else TIMEOUT
-        )
+        failure = job.failure_class()
         if failure.next_step is NextStep.ANSWERED:
             row.attempts += 1
             row.value, row.error = job.value, None
@@ -329,14 +323,12 @@ class RowScheduler(RowFlow):
         gate = self._gate_of(row)
         row.capacity_retries += 1
         self.meter.capacity_retries += 1
-        if gate is UNKNOWN_KEY:
-            self._gates.refused(UNKNOWN_KEY, failure.retry_after, failure.kind == OUTAGE)
+        held = self._gates.holds_refused(gate, failure, job.handoff.refused)
         now = self.loop.time()
         self._deadlines.refused(row, gate, now)
         if self._deadlines.remaining(row, gate, now, self._gates.unavailable(gate)) <= 0:
             self._give_up(row)
-        elif gate is not UNKNOWN_KEY and job.handoff.refused is None and failure is not UNHEARD:
-            # Its gate is open, and has no record of the refusal: at the head of its queue it would go again at once.
+        elif not held:
             self._delay(row, self._policy.delay_elsewhere(row, failure), for_capacity=True)
         else:
             self._queue.put_back(row, gate)

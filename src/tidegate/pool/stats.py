@@ -8,8 +8,8 @@ from typing import Any
 
 from tidegate.core.snapshot import KeySnapshot
 from tidegate.core.values import Key
+from tidegate.pool.failure_class import NextStep
 from tidegate.pool.rows import PoolRow
-from tidegate.scheduling.failure_class import NextStep
 
 KEY_FACTS = (
     "limit", "attempts", "refused", "calls", "completed_calls", "failed_calls", "retried_calls", "given_up",

@@ -20,7 +20,8 @@ from http import HTTPStatus
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from tidegate import providers, redaction
+from tidegate import providers
+from tidegate.admission import redaction
 from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import adrive
 from tidegate.core.exchange import AttemptResult
@@ -296,7 +297,7 @@ class AiohttpCall(HttpCall):
         self.kwargs = {**self.kwargs, "headers": headers}
 
     def stop_retries(self, response: Any) -> None:
-        """Mark the response; `sdks.sdk.is_given_up` reads the mark."""
+        """Mark the response; `transports.sdks.sdk.is_given_up` reads the mark."""
         if response.status in RETRYABLE:
             self.add_headers(response, {NO_RETRY: "false"})
 

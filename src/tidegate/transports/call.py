@@ -21,13 +21,12 @@ from math import ceil
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from tidegate import providers, redaction
-from tidegate.admission import audit, token_costs
+from tidegate import providers
+from tidegate.admission import audit, redaction, token_costs
 from tidegate.admission.call import GovernedCall
 from tidegate.admission.handoff import current_handoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.wait_queue import Waker
-from tidegate.classification import UNREADABLE, connection_failure, error_text
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.credentials import is_secret_segment, masked
 from tidegate.core.display import printable
@@ -47,6 +46,7 @@ from tidegate.core.values import (
     Usage,
 )
 from tidegate.errors import add_note
+from tidegate.providers.classification import UNREADABLE, connection_failure, error_text
 from tidegate.transports import bearer, stub_servers
 from tidegate.transports.governance import Binding
 from tidegate.transports.principals import EXPIRES_SOON, TOKEN_START, expiry, lasting_claims

@@ -15,7 +15,8 @@ from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
-from tidegate import providers, redaction
+from tidegate import providers
+from tidegate.admission import redaction
 from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult

@@ -17,7 +17,7 @@ from typing import Any
 
 import wrapt
 
-from tidegate.imports import is_loading, when_loaded
+from tidegate.transports.imports import is_loading, when_loaded
 
 MAX_DEPTH = 64
 """Wrappers around one function that are followed. Chosen: no program wraps a function that often."""

@@ -35,7 +35,7 @@ def test_the_database_is_where_the_option_or_the_variable_says(place: Place) -> 
 
 FAILING = """
 from tests.warm import warm_python
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 def answer(row):
@@ -110,7 +110,7 @@ def test_an_output_that_was_not_declared_is_an_error_with_its_name(place: Place)
     place.rows(2)
     place.write(
         "my_eval.py",
-        "from tidegate.runner import Evaluator, Experiment\n"
+        "from tidegate.experiments import Evaluator, Experiment\n"
         "experiment = Experiment('odd', 'rows.jsonl', lambda row: 1,\n"
         "    [Evaluator(lambda row, output: {'wright': 1}, name='judge', outputs=['right'])])\n",
     )
@@ -137,7 +137,7 @@ def test_five_failures_of_one_kind_in_a_row_break_the_run_off_with_the_reason(pl
     place.rows(50)
     place.write(
         "my_eval.py",
-        "from tidegate.runner import Experiment\n"
+        "from tidegate.experiments import Experiment\n"
         "def answer(row):\n    raise PermissionError('no')\n"
         "experiment = Experiment('barred', 'rows.jsonl', answer, max_concurrency=1)\n",
     )
@@ -256,7 +256,7 @@ def test_a_failure_of_an_evaluator_that_is_asked_no_more_is_nobodys(place: Place
 
 
 def test_a_huge_mean_and_a_long_label_are_shown_shortened(place: Place) -> None:
-    place.write("my_eval.py", "from tidegate.runner import Experiment\n"
+    place.write("my_eval.py", "from tidegate.experiments import Experiment\n"
         "def judge(row, output):\n    return {'big': 1e308, 'long': 'y' * 200_000, 'short': 'yes'}\n"
         "experiment = Experiment('odd', [{'n': 1}], lambda row: 1, [judge])\n")  # fmt: skip
     ran = place.run("run", "my_eval.py")
