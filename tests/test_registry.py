@@ -66,7 +66,7 @@ class TestPermits:
         """The head alone has a timer; where it is a task of the loop that this very thread blocks, it never looks."""
         registry = make(start_concurrency=1, max_concurrency=1)
         assert registry.try_admit(KEY)
-        stuck = Waiter(MagicMock, 0)
+        stuck = Waiter(lambda: MagicMock(blocks=False), 0)
         stuck.deadline = float("inf")
         assert registry.enqueue(stuck, KEY, 60.0) is None
         with pytest.raises(tidegate.DeadlineExceeded):

@@ -248,7 +248,7 @@ def test_a_loop_that_is_closed_with_waiters_does_not_hold_up_the_others() -> Non
     answered: list[int] = []
     behind = threading.Thread(target=lambda: registry.execute("k", lambda: answered.append(1)))
     behind.start()
-    wait_until(lambda: registry.snapshot().waiting == 2)
+    # The call of the closed loop leaves the queue as soon as another one looks.
     release.set()
     blocker.join(300)
     behind.join(300)
