@@ -25,7 +25,7 @@ PATIENT = 60.0
 
 
 def make(slots: int = 1, **settings: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=slots, max_concurrency=slots, **settings))
+    return tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=slots, **settings))
 
 
 def taken(registry: tidegate.RateLimitRegistry, key: Key = KEY) -> Permit:
@@ -178,9 +178,10 @@ def test_sync_call_on_loop_takes_back_a_permit_its_task_has_not_taken(run: Calla
     assert (registry.snapshot().in_flight, registry.snapshot().attempts) == (0, 3)
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 def test_sync_calls_on_loop_in_a_row_leave_every_task_answered(run: Callable[..., Any]) -> None:
     """An evaluator per row, as langfuse and semantic-kernel call it: on the loop, beside the other rows' tasks."""
-    registry = make(2, pause_base=0.001)
+    registry = make(2)
 
     async def main() -> list[object]:
         async with Tasks() as tasks:

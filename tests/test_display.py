@@ -51,9 +51,7 @@ def test_messages_about_a_key_are_printable() -> None:
 def test_refusal_of_a_call_is_printable() -> None:
     import httpx
 
-    registry = tidegate.RateLimitRegistry(
-        tidegate.Settings(max_wait=0.05, telemetry=False, start_concurrency=1, max_concurrency=1)
-    )
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.05, telemetry=False, max_concurrency=1))
     good = b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}'
     with Server(lambda number, path: (200, {}, good)) as server, registry.wrap(httpx.Client()) as client:
         client.post(server.chat, json={"model": EVIL[:-1], "messages": []})

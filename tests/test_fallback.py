@@ -17,6 +17,8 @@ from tidegate.admission.handoff import hand_off
 from tidegate.fallbacks import Answered, Choice, Fallback, fallback
 from tidegate.testing import Limit, Scenario, Simulator
 
+pytestmark = pytest.mark.constants(TRANSIENT_ATTEMPTS=1)
+
 
 class ProviderError(Exception):
     def __init__(self, status: int, body: Any = None, headers: dict[str, str] | None = None) -> None:
@@ -55,8 +57,7 @@ class VirtualWaits:
         self.now = 1000.0
         self.woken = False
         self.runs = True
-        settings = tidegate.Settings(transient_attempts=1)
-        self.registry = tidegate.RateLimitRegistry(settings, clock=lambda: self.now, draw=lambda: 1.0)
+        self.registry = tidegate.RateLimitRegistry(tidegate.Settings(), clock=lambda: self.now, draw=lambda: 1.0)
 
     def wake(self) -> bool:
         self.woken = True
@@ -292,7 +293,7 @@ def test_bad_input_is_refused_at_once(field: str, choices: Any, options: dict[st
 
 
 def test_key_that_direct_calls_queue_for_serves_the_fallback_in_turn() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     order: list[str] = []
     waiting, free = threading.Event(), threading.Event()
     key = tidegate.Key("custom", "a")

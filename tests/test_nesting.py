@@ -123,7 +123,7 @@ def test_a_task_spawned_inside_an_attempt_can_be_disabled_for_itself() -> None:
 
 
 def registry_of(slots: int) -> tidegate.RateLimitRegistry:
-    settings = tidegate.Settings(start_concurrency=slots, max_concurrency=slots, share="off", max_wait=30.0)
+    settings = tidegate.Settings(max_concurrency=slots, share="off", max_wait=30.0)
     return tidegate.RateLimitRegistry(settings)
 
 

@@ -403,7 +403,7 @@ def test_advice_is_what_is_left_of_what_is_wanted() -> None:
 
 
 def test_advice_leaves_room_for_the_calls_that_the_key_has_been_found_to_admit() -> None:
-    process = Process(start_concurrency=4)
+    process = Process()
     registry = process.registry
     permits = [registry.try_admit(KEY) for _ in range(4)]
     assert registry.advise(TARGET, wanted=8).workers == 8

@@ -475,14 +475,14 @@ class _FallbackCall:
 
     def _opens_after(self, reason: str, outcome: Outcome) -> float:
         """Return when to ask a choice again after its refusal; infinity for one that has used up its attempts."""
-        now, given = self._governor.clock(), self._governor.settings
+        now = self._governor.clock()
         if reason in ("money", "outage"):
             return INFINITY
         if reason == "day":
             return now + (outcome.retry_after or INFINITY)
         # The state of the key holds the wait that the provider has named.
         self._refusals += 1
-        return now + full_jitter(self._refusals, given.backoff_base, given.backoff_cap, self._governor.draw())
+        return now + full_jitter(self._refusals, self._governor.draw())
 
     def _passed_over(self) -> tuple[PassedOver, ...]:
         fallback, now, today = self._fallback, self._governor.clock(), datetime.now(UTC)

@@ -21,6 +21,8 @@ from tidegate.runner import Evaluator, Experiment, ExperimentRunner, RunnerSetti
 from tidegate.runner.stats import CLASSES, STEP, BusyTime, RunStats, added_up
 from tidegate.storage import Status, Store
 
+pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
+
 KEY = tidegate.Key("p", "https://p.test", "0123456789abcdef", "m")
 SECRET = "sk-secret-of-the-runner"
 PROMPT = "the prompt that no attempt has"
@@ -28,7 +30,7 @@ ANSWER = "the answer that no attempt has"
 
 
 def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001, max_wait=20.0, **changes))
+    return tidegate.RateLimitRegistry(tidegate.Settings(max_wait=20.0, **changes))
 
 
 def refusing(times: int, registry: tidegate.RateLimitRegistry) -> Any:

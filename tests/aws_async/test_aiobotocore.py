@@ -193,7 +193,7 @@ def test_other_failures_are_aiobotocores_to_repeat(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_without_an_answer_before_the_deadline_its_own_exception_is_raised(mode: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
 
     async def test() -> None:
         async with client_of(mode=mode) as client:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.values import KEY
+from tidegate.core import concurrency_limit
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.events import Event
 from tidegate.settings import Settings
@@ -16,9 +17,10 @@ def unpatched() -> None:
 
 
 @pytest.fixture
-def admission() -> AdmissionController:
-    """One key with the default settings, at instant 0."""
-    return AdmissionController(KEY, Settings(start_concurrency=20), 60.0, 0.0)
+def admission(monkeypatch: pytest.MonkeyPatch) -> AdmissionController:
+    """One key that admits 20 calls at first, at instant 0."""
+    monkeypatch.setattr(concurrency_limit, "START_CONCURRENCY", 20)
+    return AdmissionController(KEY, Settings(), 60.0, 0.0)
 
 
 @pytest.fixture

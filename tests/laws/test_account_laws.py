@@ -12,6 +12,8 @@ from tidegate.core.two_levels import ModelController
 from tidegate.settings import Settings
 from tidegate.testing import Limit
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=1000)
+
 MODELS = 4
 TAUGHT = 200.0
 """Instant at which every model has been answered once, and every bucket is full again."""
@@ -26,7 +28,7 @@ def built(
 ) -> TwoLevelWorld:
     """A world in which each model has been answered once; the callers come from `TAUGHT` on."""
     slowest = given["slowest"]
-    settings = Settings(scopes=SCOPES, start_concurrency=1000)
+    settings = Settings(scopes=SCOPES)
     played = TwoLevelWorld(
         shared,
         own,

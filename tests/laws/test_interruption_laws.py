@@ -106,9 +106,7 @@ class Clock:
 
 
 def make(slots: int = 2) -> tidegate.RateLimitRegistry:
-    settings = tidegate.Settings(
-        start_concurrency=slots, max_concurrency=slots, share="off", telemetry=False, status=False
-    )
+    settings = tidegate.Settings(max_concurrency=slots, share="off", telemetry=False, status=False)
     return tidegate.RateLimitRegistry(settings, clock=Clock(), draw=lambda: 0.5)
 
 

@@ -13,9 +13,6 @@ from typing import Any
 import tidegate
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 
-HURRY = tidegate.Settings(pause_base=0.02, max_pause=0.2)
-"""Waits of a blink, for limits that are gone in a blink."""
-
 TIGHT = Scenario(faults=(Fault(kind="status", nth=(1, 2, 3), status=429),), headers=False)
 """Refuses the first three requests, however fast they come, and tells nothing of the time."""
 
@@ -25,12 +22,12 @@ ONCE = Scenario(limiters=(Limit(limit=1, window=3600.0),), retry_after="none", h
 
 def hurried() -> tidegate.RateLimitRegistry:
     """A registry of its own that waits briefly."""
-    return tidegate.RateLimitRegistry(HURRY)
+    return tidegate.RateLimitRegistry(tidegate.Settings())
 
 
 def giving_up() -> tidegate.RateLimitRegistry:
     """A registry of its own that gives up on the first refusal."""
-    return tidegate.RateLimitRegistry(HURRY.model_copy(update={"max_wait": 0.0}))
+    return tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.0))
 
 
 class RepeatedQuestion:

@@ -31,7 +31,10 @@ EAGER = {"attempts": 5, "initial_delay": 0.001, "max_delay": 0.001, "jitter": 0.
 """Retry options that ask for five attempts at once."""
 
 # Of google-genai's own session class.
-pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning"),
+    pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.2),
+]
 
 WAYS = ("sync", "per loop", "aiohttp")
 
@@ -122,7 +125,7 @@ def test_without_tidegate_the_same_call_is_five_requests(way: str) -> None:
 
 
 def test_a_call_that_was_never_sent_is_googles_own_error_too(way: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     with Simulator(Scenario(token_pace=0.1)) as provider:
         client = registry.wrap(make(provider, retry_options=EAGER), max_wait=0.05)
         results = together(asking(way, client), 2)

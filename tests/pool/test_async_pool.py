@@ -317,6 +317,7 @@ class TestFailures:
         assert [end.attempts for end in ends] == [1, 2, 3, 4, 4]
         assert [end.verdict.value for end in ends] == ["answered"] * 4 + ["unusable"]
 
+    @pytest.mark.constants(TRANSIENT_ATTEMPTS=2)
     @pytest.mark.parametrize(
         ("package", "attempts", "expected"), [("an_sdk", None, 2), ("an_sdk", 2, 4), ("httpx", None, 4)]
     )
@@ -327,7 +328,7 @@ class TestFailures:
 
         @in_virtual_time
         async def run() -> None:
-            registry, asked = registry_of(transient_attempts=2), 0
+            registry, asked = registry_of(), 0
 
             async def attempt() -> None:
                 nonlocal asked

@@ -18,13 +18,15 @@ import tidegate
 from tests.pool.scene import Answered429
 from tidegate.errors import UnusableAnswer
 
+pytestmark = pytest.mark.constants(FIRST_BACKOFF_SECONDS=0.001, FIRST_PAUSE_SECONDS=0.001)
+
 TOO_LONG = 60.0
 """Real seconds after which a wait for another thread fails; no test is near it."""
 
 
 @pytest.fixture
 def registry() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False, backoff_base=0.001, pause_base=0.001))
+    return tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False))
 
 
 def pools() -> list[threading.Thread]:
@@ -118,9 +120,10 @@ def test_a_pool_of_one_runs_in_the_callers_thread_and_pulls_nothing_ahead(regist
     assert threading.active_count() == threads
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 @pytest.mark.parametrize("pool_size", [1, 2])
 def test_max_wait_ends_a_wait_inside_a_call(pool_size: int) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False, pause_base=0.001, max_wait=TOO_LONG))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False, max_wait=TOO_LONG))
 
     def refused() -> None:
         raise Answered429({})

@@ -14,13 +14,15 @@ from tests.runner.scene import HeldTask, Refused, in_loop, make, rows, runner_at
 from tidegate.runner import Evaluator, Experiment
 from tidegate.storage import ResultStatus, Status
 
+pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
+
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
 KEY = tidegate.Key("p", "https://p.test")
 OTHER = tidegate.Key("q", "https://q.test")
 
 
 def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001, max_wait=20.0, **changes))
+    return tidegate.RateLimitRegistry(tidegate.Settings(max_wait=20.0, **changes))
 
 
 def governed(
@@ -138,7 +140,7 @@ class TestKeys:
     @pytest.mark.parametrize("limit", [1, 2])
     @in_loop
     async def test_experiments_on_one_key_get_equal_shares(self, tmp_path: Path, limit: int) -> None:
-        registry = registry_of(max_concurrency=limit, start_concurrency=limit)
+        registry = registry_of(max_concurrency=limit)
         order: list[str] = []
         there: set[str] = set()
         both_are_there = asyncio.Event()
@@ -176,7 +178,7 @@ class TestKeys:
 
     @in_loop
     async def test_what_waits_inside_its_call_is_not_timed_out_for_that(self, tmp_path: Path) -> None:
-        registry = registry_of(max_concurrency=1, start_concurrency=1)
+        registry = registry_of(max_concurrency=1)
         permit = registry.try_admit(KEY)
         assert permit
         waiting = asyncio.Event()
@@ -195,13 +197,12 @@ class TestKeys:
 
 
 class TestOutage:
+    @pytest.mark.constants(
+        FIRST_PAUSE_SECONDS=0.001, FIRST_COOLDOWN_SECONDS=0.01, MAX_COOLDOWN_SECONDS=0.02, TRANSIENT_ATTEMPTS=1
+    )
     @in_loop
     async def test_an_outage_closes_one_key_and_all_resumes_by_itself(self, tmp_path: Path) -> None:
-        registry = tidegate.RateLimitRegistry(
-            tidegate.Settings(
-                pause_base=0.001, breaker_cooldown=0.01, max_breaker_cooldown=0.02, transient_attempts=1, max_wait=20.0
-            )
-        )
+        registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=20.0))
         down, fine, failed = [True], HeldTask(), []
 
         async def broken(row: Any) -> Any:

@@ -173,6 +173,7 @@ class TestFailures:
             assert await statuses(runner.store, summary.experiment.id) == {ERROR: 12}
         assert summary.status is Status.COMPLETED
 
+    @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
     @pytest.mark.parametrize(
         ("name", "text"),
         [
@@ -190,7 +191,7 @@ class TestFailures:
         made = {"Exception": Exception, "ValueError": ValueError}
         refused = made.get(name) or type(name, (Exception,), {})
         calls: Counter[int] = Counter()
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001))
+        registry = tidegate.RateLimitRegistry(tidegate.Settings())
 
         async def call(number: int) -> int:
             calls[number] += 1

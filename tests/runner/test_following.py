@@ -16,12 +16,14 @@ from tidegate.runner import Evaluator, Experiment, ExperimentRunner
 from tidegate.scheduling import function_limit
 from tidegate.scheduling.function_limit import FLOOR
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=1000)
+
 KEY = tidegate.Key("p", "https://p.test")
 OTHER = tidegate.Key("q", "https://q.test")
 
 
 def open_registry(slots: int) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=slots, max_concurrency=slots))
+    return tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=slots))
 
 
 def asking(registry: tidegate.RateLimitRegistry, key: tidegate.Key, task: HeldTask) -> Any:

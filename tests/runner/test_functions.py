@@ -33,7 +33,7 @@ class TestContexts:
     async def test_what_a_function_sets_reaches_no_other_call_nor_experiment(
         self, tmp_path: Path, synchronous: bool
     ) -> None:
-        registry, seen = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=2, max_concurrency=2)), []
+        registry, seen = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=2)), []
 
         async def answer(row: Any, output: Any = None) -> Any:
             seen.append(tenant.get())
@@ -59,7 +59,7 @@ class TestContexts:
     async def test_a_nested_call_that_frees_a_key_does_not_hide_the_next_rows_calls_from_it(
         self, tmp_path: Path
     ) -> None:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+        registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
         other = tidegate.Key("q", "https://q.test")
 
         async def answer(row: Any) -> Any:
@@ -220,7 +220,7 @@ class TestTime:
     async def test_a_hung_call_is_cut_off_though_an_earlier_one_of_the_same_row_had_to_wait(
         self, tmp_path: Path
     ) -> None:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+        registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
         permit = registry.try_admit(KEY)
         assert isinstance(permit, tidegate.Permit)
         waiting, hung = asyncio.Event(), []

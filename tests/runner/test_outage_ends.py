@@ -251,12 +251,13 @@ TROUBLE = {
 }
 
 
+@pytest.mark.constants(FIRST_COOLDOWN_SECONDS=0.05, MAX_COOLDOWN_SECONDS=0.1)
 @pytest.mark.parametrize("kind", ["async_openai", "async_anthropic", "openai"])
 @pytest.mark.parametrize("trouble", TROUBLE)
 @in_loop
 async def test_run_over_http_ends_with_its_rows_parked(tmp_path: Path, trouble: str, kind: str) -> None:
     with RawServer(lambda _: TROUBLE[trouble]) as server:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(breaker_cooldown=0.05, max_breaker_cooldown=0.1))
+        registry = tidegate.RateLimitRegistry(tidegate.Settings())
         client = registry.wrap(make(kind, server.url, max_retries=0))
 
         async def judge(row: Any, output: Any) -> float:

@@ -41,9 +41,10 @@ async def ask(client: httpx.AsyncClient, row: Any, model: str) -> str:
     return str(response.json()["choices"][0]["message"]["content"])
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 @in_loop
 async def test_summary_has_tokens_and_costs_by_stage(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
     client = answering(registry, refused=1)
 
     async def task(row: Any) -> str:

@@ -19,13 +19,15 @@ from tidegate.runner.job import Job
 from tidegate.scheduling.key_gates import KeyGates
 from tidegate.storage import ResultStatus
 
+pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
+
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
 KEY = tidegate.Key("p", "https://p.test")
 SHUT = tidegate.Key("shut", "https://shut.test")
 
 
 def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001, **changes))
+    return tidegate.RateLimitRegistry(tidegate.Settings(**changes))
 
 
 def held_up(registry: tidegate.RateLimitRegistry, seconds: float) -> None:
@@ -42,7 +44,7 @@ def taken(registry: tidegate.RateLimitRegistry) -> tidegate.Permit:
     return permit
 
 
-ONE_SLOT = {"start_concurrency": 1, "max_concurrency": 1}
+ONE_SLOT = {"max_concurrency": 1}
 
 
 async def nothing() -> int:
@@ -148,7 +150,7 @@ async def test_a_gate_behind_somebody_who_is_about_to_go_is_not_asked_again_at_o
 class TestOtherKeys:
     @in_loop
     async def test_a_permit_of_a_key_that_a_row_does_not_ask_is_given_back_at_once(self, tmp_path: Path) -> None:
-        registry = registry_of(start_concurrency=1, max_concurrency=1)
+        registry = registry_of(max_concurrency=1)
         free: list[int] = []
 
         async def answer(row: Any) -> Any:
@@ -168,7 +170,7 @@ class TestOtherKeys:
     async def test_a_permit_comes_back_from_a_function_that_is_cancelled_before_its_first_call(
         self, tmp_path: Path
     ) -> None:
-        registry = registry_of(start_concurrency=1, max_concurrency=1)
+        registry = registry_of(max_concurrency=1)
         began = asyncio.Event()
 
         async def answer(row: Any) -> Any:
@@ -188,7 +190,7 @@ class TestOtherKeys:
 
     @in_loop
     async def test_a_permit_comes_back_from_a_function_that_is_left_behind(self, tmp_path: Path) -> None:
-        registry, stubborn = registry_of(start_concurrency=1, max_concurrency=1), asyncio.Event()
+        registry, stubborn = registry_of(max_concurrency=1), asyncio.Event()
 
         async def answer(row: Any) -> Any:
             while row["n"] == 1 and not stubborn.is_set():
@@ -206,6 +208,7 @@ class TestOtherKeys:
             assert await statuses(runner.store, summary.experiment.id) == {OK: 3, ResultStatus.ERROR: 1}
             assert in_flight == 0
 
+    @pytest.mark.constants(FIRST_BACKOFF_SECONDS=0.05, MAX_BACKOFF_SECONDS=10.0)
     @in_loop
     async def test_a_refusal_at_a_key_that_is_not_asked_is_waited_for_longer_each_time(self, tmp_path: Path) -> None:
         registry, paid = registry_of(), [0]
@@ -219,7 +222,9 @@ class TestOtherKeys:
             raise Refused(429)
 
         async with runner_at(
-            tmp_path, registry=registry, row_deadline=1.0, backoff_base=0.05, backoff_cap=10.0
+            tmp_path,
+            registry=registry,
+            row_deadline=1.0,
         ) as runner:
             summary = await runner.run(Experiment("e", rows(1), answer))
             assert await statuses(runner.store, summary.experiment.id) == {PARKED: 1}

@@ -168,7 +168,7 @@ CALLING = """
 import openai, tidegate
 
 # One call is refused, two are never sent.
-registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1))
+registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
 client = registry.wrap(openai.OpenAI(base_url=os.environ["SERVER"], api_key="x"))
 
 def work(row):

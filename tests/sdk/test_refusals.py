@@ -25,9 +25,9 @@ from tests.sdk.asking import (
     only,
     refusal,
 )
+from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
-QUICK = tidegate.Settings(pause_base=0.02, max_pause=0.2)
 RATE_LIMIT_ERRORS = (openai.RateLimitError, anthropic.RateLimitError)
 
 
@@ -50,6 +50,7 @@ def relieved_after(refusals: int, provider: Simulator, *limiters: Limit) -> Iter
         watching.join()
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.2)
 @pytest.mark.parametrize("retry_after", ["exact", "late", "absurd", "none"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_storm_of_429s_loses_no_call_whatever_the_provider_says_of_the_time(kind: str, retry_after: Any) -> None:
@@ -60,7 +61,7 @@ def test_a_storm_of_429s_loses_no_call_whatever_the_provider_says_of_the_time(ki
         retry_after=retry_after,
         latency=Distribution.constant(0.01),
     )
-    registry = tidegate.RateLimitRegistry(QUICK)
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
     with Simulator(scenario) as provider, relieved_after(3, provider, Limit(limit=30, window=0.3)):
         results = ask(kind, registry.wrap(make(kind, provider.url)), count=60)
         truth = provider.truth()
@@ -105,7 +106,7 @@ def test_what_no_waiting_can_mend_costs_one_request_and_is_the_native_error(
     assert len(script.requests) == 1
     assert type(error) is openai.RateLimitError
     assert error.body["message"] == answer[2]["error"]["message"]
-    assert only(registry).limit == tidegate.Settings().start_concurrency, "it taught something"
+    assert only(registry).limit == START_CONCURRENCY, "it taught something"
 
 
 @pytest.mark.parametrize("kind", OPENAI_KINDS)
@@ -153,9 +154,10 @@ def test_a_refused_call_goes_on_and_the_caller_never_sees_it(kind: str, registry
     assert only(registry).refused == 2
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.05)
 @pytest.mark.parametrize("kind", KINDS)
 def test_at_the_deadline_the_providers_own_last_refusal_is_handed_back_once(kind: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.15, pause_base=0.02, max_pause=0.05))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.15))
     script = Script(kind, refusal(kind, message="Rate limit reached for this test"))
     (error,) = ask(kind, registry.wrap(mocked(kind, script)))
     assert isinstance(error, RATE_LIMIT_ERRORS)
@@ -167,7 +169,7 @@ def test_at_the_deadline_the_providers_own_last_refusal_is_handed_back_once(kind
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_call_that_was_never_sent_gets_a_429_of_its_own_http_library(kind: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     scenario = Scenario(latency=Distribution.constant(0.5))
     with Simulator(scenario) as provider:
         client = registry.wrap(make(kind, provider.url), max_wait=0.05)

@@ -203,11 +203,12 @@ def test_the_usage_at_the_end_of_a_stream_teaches_the_estimate(kind: str, regist
     assert only(registry).mean_output < 256
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.1)
 @pytest.mark.parametrize("kind", OPENAI_KINDS)
 def test_a_refused_stream_is_retried_before_its_first_byte(kind: str) -> None:
     from tidegate.testing import Limit
 
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.02, max_pause=0.1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
     scenario = Scenario(limiters=(Limit(limit=2, window=0.4),), headers=False)
 
     async def on_loop(client: Any) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 
 import tidegate
 from tests.sdk.asking import KINDS, Script, ask, at_rest, failures, http_of, make, mocked, ok, only
+from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.testing import Distribution, OutageSpan, Scenario, Simulator
 
 ERROR_500 = (500, {}, {"error": {"message": "The server had an error", "type": "server_error", "code": None}})
@@ -43,13 +44,13 @@ def test_a_connection_error_stays_native_and_teaches_only_the_breaker(
 
     (error,) = ask(kind, registry.wrap(mocked(kind, refuse, max_retries=0)))
     assert type(error).__name__ == "APIConnectionError"
-    assert only(registry).limit == tidegate.Settings().start_concurrency
+    assert only(registry).limit == START_CONCURRENCY
     assert at_rest(registry)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_wait_in_the_queue_does_not_eat_the_timeout(kind: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     with Simulator(Scenario(latency=Distribution.constant(0.5))) as provider:
         results = ask(kind, registry.wrap(make(kind, provider.url, timeout=1.2, max_retries=0)), count=4)
     assert failures(results) == []
@@ -77,8 +78,9 @@ def test_a_five_second_outage_under_sdk_defaults_loses_no_call(kind: str, regist
     assert only(registry).breaker == "closed"
 
 
+@pytest.mark.constants(OUTAGE_FAILURES=2, FIRST_COOLDOWN_SECONDS=0.01)
 def test_a_failed_probe_is_not_handed_back() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(breaker_threshold=2, breaker_cooldown=0.01))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
     script = Script("async_openai", *[ERROR_500] * 6, ok("async_openai"))
 
     async def main() -> list[str]:

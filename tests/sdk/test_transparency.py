@@ -200,6 +200,7 @@ GARBAGE = {
 }
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01, MAX_PAUSE_SECONDS=0.05)
 @pytest.mark.parametrize("value", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize("kind", KINDS)
 def test_garbage_in_headers_never_reaches_the_caller_and_never_stops_the_queue(
@@ -212,7 +213,7 @@ def test_garbage_in_headers_never_reaches_the_caller_and_never_stops_the_queue(
         "retry-after-ms",
     ]
     headers = dict.fromkeys(names, value)
-    quick = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.01, max_pause=0.05))
+    quick = tidegate.RateLimitRegistry(tidegate.Settings())
     refused = (429, headers, {"error": {"message": "Rate limit", "type": "x"}})
     script = Script(kind, (200, headers, ok(kind)[2]), refused, refused, ok(kind))
     client = quick.wrap(mocked(kind, script, max_retries=0), max_wait=20)
@@ -240,10 +241,11 @@ BODIES = [
 ]
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01)
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_refusal_with_any_body_is_waited_out(kind: str, body: bytes) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.01))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
     script = Script(kind, (429, {}, body), ok(kind))
     assert failures(ask(kind, registry.wrap(mocked(kind, script, max_retries=0)))) == []
 

@@ -15,7 +15,7 @@ import tidegate
 from tests.sdk.asking import Script, at_rest, http, make, mocked, ok, only, request
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
-ONE_SLOT = tidegate.Settings(start_concurrency=1, max_concurrency=1)
+ONE_SLOT = tidegate.Settings(max_concurrency=1)
 
 
 def in_threads(*works: Any) -> list[BaseException]:
@@ -153,14 +153,13 @@ class Steps:
             value = yield waited_for
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_cancelled_at_any_of_its_suspensions_leaves_nothing_behind(stream: bool) -> None:
     """The call waits in the queue, is refused once, goes back to the head, is answered: cancelled at every step."""
     finished = 0
     for cancel_at in range(200):
-        registry = tidegate.RateLimitRegistry(
-            tidegate.Settings(start_concurrency=1, max_concurrency=1, pause_base=0.001)
-        )
+        registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
 
         async def main(cancel_at: int = cancel_at, registry: tidegate.RateLimitRegistry = registry) -> bool:
             calls = iter([429, 200, 200, 200])

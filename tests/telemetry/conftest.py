@@ -3,6 +3,13 @@ from __future__ import annotations
 import pytest
 
 from tests.telemetry.scene import Providers, Scene
+from tidegate.core import concurrency_limit
+
+
+@pytest.fixture(autouse=True)
+def twenty_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key admits twenty calls at first."""
+    monkeypatch.setattr(concurrency_limit, "START_CONCURRENCY", 20)
 
 
 @pytest.fixture
@@ -12,10 +19,10 @@ def providers() -> Providers:
 
 @pytest.fixture
 def scene() -> Scene:
-    return Scene(start_concurrency=20)
+    return Scene()
 
 
 @pytest.fixture
 def narrow() -> Scene:
     """With one slot."""
-    return Scene(start_concurrency=1, max_concurrency=1)
+    return Scene(max_concurrency=1)

@@ -16,7 +16,7 @@ from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 SECRET = "sk-a-secret-of-the-tests"
 SHORT = Limit(limit=5, window=0.5)
-ONE_SLOT = tidegate.Settings(start_concurrency=1, max_concurrency=1)
+ONE_SLOT = tidegate.Settings(max_concurrency=1)
 
 
 @pytest.fixture
@@ -131,10 +131,11 @@ def test_the_slots_of_streams_are_measured_to_their_end(
     assert "tidegate.request.completed" in providers.noted("user")
 
 
+@pytest.mark.constants(START_CONCURRENCY=20)
 def test_no_credential_no_prompt_and_no_answer_is_told(
     providers: Providers, tracer: Tracer, provider: Simulator
 ) -> None:
-    told = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=20))
+    told = tidegate.RateLimitRegistry(tidegate.Settings())
     providers.instrument(told)
     answers = []
 

@@ -105,7 +105,7 @@ class OwnResponse(aiohttp.ClientResponse):
 
 @pytest.mark.parametrize("response_class", [aiohttp.ClientResponse, OwnResponse])
 def test_without_an_answer_before_the_deadline_there_is_a_429_of_its_own_kind(response_class: type) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1, max_wait=0))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1, max_wait=0))
     with Server(fine) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:
@@ -150,7 +150,7 @@ def test_exceptions_come_through_unchanged_and_only_outages_count(
 
 
 def test_a_timeout_is_the_callers_own_and_waiting_in_the_queue_is_no_part_of_it() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     asked, hold, timeout = threading.Event(), threading.Event(), aiohttp.ClientTimeout(total=0.05)
 
     def slow(number: int, path: str) -> Reply:

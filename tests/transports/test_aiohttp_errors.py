@@ -161,7 +161,7 @@ def test_the_responses_of_a_mock_pass_as_they_are(registry: tidegate.RateLimitRe
 def test_the_429_of_our_own_is_raised_where_the_caller_wants_refusals_raised(
     check: Any, error: type[Exception]
 ) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1, max_wait=0))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1, max_wait=0))
     with Server(fine) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:

@@ -36,7 +36,7 @@ def test_a_stream_is_read_in_every_way_and_its_slot_comes_back_when_the_provider
 
 
 def test_responses_that_are_fetched_before_the_first_is_read_do_not_wait_for_each_other() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     opened = Gate()
     opened.open()
     with Server(opened.reply) as server:

@@ -152,7 +152,7 @@ def test_the_two_owners_of_retries_do_not_multiply(mode: str, registry: tidegate
 
 @pytest.mark.parametrize("mode", MODES)
 def test_without_an_answer_before_the_deadline_botocore_raises_its_own_throttling_exception(mode: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     with client_of(mode=mode) as client:
         script = Script(registry.wrap(client, max_wait=0), FINE)
         client.converse(**ASK)
@@ -182,7 +182,7 @@ def test_a_request_is_made_and_signed_anew_before_it_is_sent_again(
 
 
 def test_a_request_that_stood_in_the_queue_is_signed_when_it_leaves_it(client: Any) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     registry.wrap(client)
     made: list[Any] = []
     client.meta.events.register("request-created", lambda request, **facts: made.append(request))

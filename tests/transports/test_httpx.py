@@ -54,7 +54,7 @@ def test_both_modules_are_governed_in_one_process(registry: Any) -> None:
 
 
 def test_the_synthetic_answer_is_of_the_clients_own_module(module: ModuleType) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})), max_wait=0)
     with client.stream("POST", CHAT, json=BODY):
         pass
@@ -316,8 +316,9 @@ def test_a_wrapped_clients_address_governs_no_other_client(module: ModuleType, r
     assert only(registry).attempts == 1
 
 
+@pytest.mark.constants(MAX_KEYS=4)
 def test_no_more_addresses_are_kept_than_keys(module: ModuleType) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_keys=4))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
     client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})))
     for number in range(12):
         client.post(f"https://host{number}.test/v1/chat/completions", json=BODY)

@@ -48,9 +48,10 @@ def by_aiohttp(registry: tidegate.RateLimitRegistry, url: str) -> Any:
     return asyncio.run(ask())
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01)
 @pytest.mark.parametrize("ask", [by_httpx, by_requests, by_aiohttp])
 def test_refusal_in_a_good_answer_is_waited_out(ask: Callable[[tidegate.RateLimitRegistry, str], Any]) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.01))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings())
     with Server(refused_at_first) as server:
         assert ask(registry, server.chat) == json.loads(ANSWER)
         assert len(server.seen) == 2

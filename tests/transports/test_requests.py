@@ -161,7 +161,7 @@ def test_redirects_are_followed_under_one_slot(registry: tidegate.RateLimitRegis
 
 
 def test_without_an_answer_before_the_deadline_there_is_a_429_of_its_own_kind() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     with Server(fine) as server, registry.wrap(requests.Session(), max_wait=0) as session:
         session.post(server.chat, json=BODY)
         assert registry.try_admit(only(registry).key)

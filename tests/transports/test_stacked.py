@@ -23,7 +23,7 @@ MESSAGES: list[Any] = BODY["messages"]  # type: ignore[assignment]
 @pytest.fixture
 def narrow() -> tidegate.RateLimitRegistry:
     """One slot: whoever takes two waits for himself."""
-    return tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1, max_wait=5))
+    return tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1, max_wait=5))
 
 
 async def whole(client: openai.AsyncOpenAI) -> None:

@@ -80,7 +80,7 @@ Chosen: slow start, which raises the limit with each answer, fills some lines of
 
 NOTED_CUT = 0.9
 """Factor below it from which on a cut is noted. Raising it notes smaller cuts. Chosen: below the smallest cut that a
-refusal makes (`Settings.concurrency_cut`)."""
+refusal makes (`core.concurrency_limit.REFUSED_CUT`)."""
 
 NOTED_LIMIT = 0.01
 """Least relative change of a quota's limit that is noted. Raising it hides small corrections. Chosen: less than a pixel

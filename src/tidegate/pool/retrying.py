@@ -11,6 +11,7 @@ from typing import Any
 
 from tidegate.admission.handoff import current_handoff
 from tidegate.classification import classify_error
+from tidegate.core import backoff
 from tidegate.core.backoff import full_jitter, half_jitter
 from tidegate.core.values import Kind, Outcome
 from tidegate.errors import ConfigurationError
@@ -89,7 +90,6 @@ class RetryPolicy:
 
     def __init__(self, options: PoolOptions) -> None:
         self._options = options
-        self._settings = options.registry.settings
         self._draw = options.registry.draw
 
     def delay(
@@ -103,17 +103,17 @@ class RetryPolicy:
         given = self._options.attempts
         if failure.next_step is NextStep.PERMANENT:
             return None
-        if row.attempts >= (self._settings.transient_attempts if given is None else given):
+        if row.attempts >= (backoff.TRANSIENT_ATTEMPTS if given is None else given):
             return None
         if given is None and failure is not TIMEOUT and _is_of_sdk(outcome, error):
             return None
-        delay = full_jitter(row.attempts, self._settings.backoff_base, self._settings.backoff_cap, self._draw())
-        return max(delay, min(failure.retry_after or 0.0, self._settings.backoff_cap))
+        delay = full_jitter(row.attempts, self._draw())
+        return max(delay, min(failure.retry_after or 0.0, backoff.MAX_BACKOFF_SECONDS))
 
     def delay_elsewhere(self, row: PoolRow, failure: FailureClass) -> float:
         """Return the seconds until a row is tried again whose refusal no gate has recorded."""
         row.elsewhere += 1
-        delay = half_jitter(row.elsewhere, self._settings.backoff_base, self._settings.backoff_cap, self._draw())
+        delay = half_jitter(row.elsewhere, self._draw())
         return max(delay, min(failure.retry_after or 0.0, self._options.max_wait))
 
 

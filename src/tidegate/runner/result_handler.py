@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.core.answered_by import AnsweredBy
-from tidegate.core.backoff import full_jitter, half_jitter
+from tidegate.core.backoff import MAX_BACKOFF_SECONDS, full_jitter, half_jitter
 from tidegate.core.values import Key
 from tidegate.errors import NotStorable
 from tidegate.runner import results
@@ -142,25 +142,24 @@ class ResultHandler:
     def _delay_elsewhere(self, item: Item, failure_class: FailureClass) -> None:
         # The item's gate (the key that it waits for) is open and has no record of the refusal. At the head of its queue
         # it would be dispatched again at once.
-        run, settings = self._run, self._run.shared.settings
+        run = self._run
         item.elsewhere += 1
-        delay = half_jitter(item.elsewhere, settings.backoff_base, settings.backoff_cap, run.shared.draw())
-        named = min(failure_class.retry_after or 0.0, settings.row_deadline)
+        delay = half_jitter(item.elsewhere, run.shared.draw())
+        named = min(failure_class.retry_after or 0.0, run.shared.settings.row_deadline)
         run.work_queue.delay(item, run.shared.loop.time() + max(delay, named))
 
     def _retry_or_fail(self, item: Item, failure_class: FailureClass, text: str | None) -> None:
         run = self._run
-        settings = run.shared.settings
         item.attempts += 1
-        if item.attempts >= settings.attempts:
+        if item.attempts >= run.shared.settings.attempts:
             if failure_class.next_step is NextStep.UNUSABLE:
                 self._failed(item, failure_class.kind, text)
             else:
                 self._run.write_failure(item, ResultStatus.ERROR, failure_class.kind, text)
         elif run.live:
-            delay = full_jitter(item.attempts, settings.backoff_base, settings.backoff_cap, run.shared.draw())
+            delay = full_jitter(item.attempts, run.shared.draw())
             if failure_class.retry_after is not None:
-                delay = max(delay, min(failure_class.retry_after, settings.backoff_cap))
+                delay = max(delay, min(failure_class.retry_after, MAX_BACKOFF_SECONDS))
             run.work_queue.delay(item, run.shared.loop.time() + delay)
             run.audit.transient_retries += 1
             run.publish(Retrying(*item.place, run.stages[item.stage].name, item.attempts, failure_class.kind))

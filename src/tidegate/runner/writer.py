@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from tidegate.core.backoff import half_jitter
+from tidegate.core.backoff import half_jitter_of
 from tidegate.runner.background import BASE, CAP, retry_while_unavailable
 from tidegate.runner.item import Item
 from tidegate.storage import AnnotationResult, ClaimStats, ItemAttempts, LogLine, RunResult, Store
@@ -148,7 +148,7 @@ class ResultWriter:
             except Exception as error:
                 self._failures += 1
                 broken = self._failures >= MAX_FAILURES
-                wait = half_jitter(self._failures, BASE, CAP, random.random())
+                wait = half_jitter_of(self._failures, BASE, CAP, random.random())
                 then = "it stops, and every run ends with ERROR" if broken else f"retrying in {wait:.2f} s"
                 reason = type(error).__name__
                 logger.exception("result writer failed: %s was raised (%d in a row); %s", reason, self._failures, then)

@@ -408,7 +408,7 @@ class BatchFeeder(Feeder):
                 break
             text = "%s: results of batch %d lack %d rows: they are fetched again"
             logger.warning(text, self._what, record.number, len(ids - found.keys()))
-            await asyncio.sleep(half_jitter(attempt, settings.backoff_base, settings.backoff_cap, shared.draw()))
+            await asyncio.sleep(half_jitter(attempt, shared.draw()))
         return found, broken
 
     def _read(self, line: bytes) -> ItemAnswer:

@@ -87,7 +87,7 @@ class ProviderRequests:
             logger.warning(
                 "%s: request for batch %d failed: %s; it is repeated", self._what, record.number, redacted(error)
             )
-        wait = half_jitter(outage.failures, settings.backoff_base, settings.backoff_cap, shared.draw())
+        wait = half_jitter(outage.failures, shared.draw())
         wait = max(wait, found.retry_after or 0.0)
         outage.seconds += wait
         return wait
