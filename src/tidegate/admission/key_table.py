@@ -51,10 +51,9 @@ from tidegate.shared_log.carrier import Carrier
 from tidegate.shared_log.carriers import text_of
 
 MAX_KEYS = 4096
-"""Keys of one registry at most. Raising it takes more memory. Chosen: more than a program has models and credentials."""
-
 IDLE_SECONDS = 3600.0
-"""Seconds after which an idle key is forgotten. Raising it takes more memory. Chosen: the longest window but a day's."""
+"""Keys of one registry at most, and seconds after which an idle one is forgotten. Raising them takes more memory.
+Chosen: more keys than a program has models and credentials, and the longest window but a day's."""
 
 logger = logging.getLogger("tidegate")
 
