@@ -14,29 +14,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import tidegate
+from tests import constants
 from tidegate import redaction
-from tidegate.admission import key_hook, key_table
-from tidegate.core import backoff, circuit_breaker, concurrency_limit
+from tidegate.admission import key_hook
 from tidegate.framework_timeouts import patch
 from tidegate.sdks.table import SDKS
 from tidegate.telemetry import activation
 from tidegate.transports.governance import Installation
 from tidegate.transports.table import TRANSPORTS
-
-CONSTANTS = {
-    "FIRST_BACKOFF_SECONDS": backoff,
-    "FIRST_COOLDOWN_SECONDS": circuit_breaker,
-    "FIRST_PAUSE_SECONDS": backoff,
-    "IDLE_SECONDS": key_table,
-    "MAX_BACKOFF_SECONDS": backoff,
-    "MAX_COOLDOWN_SECONDS": circuit_breaker,
-    "MAX_KEYS": key_table,
-    "MAX_PAUSE_SECONDS": backoff,
-    "OUTAGE_FAILURES": circuit_breaker,
-    "START_CONCURRENCY": concurrency_limit,
-    "TRANSIENT_ATTEMPTS": backoff,
-}
-"""Modules of the constants that the marker `constants` replaces."""
 
 # A drawn example may take as long as a slow machine needs, and is the same each time.
 settings.register_profile(
@@ -81,11 +66,12 @@ def registry() -> tidegate.RateLimitRegistry:
 
 
 @pytest.fixture(autouse=True)
-def constants(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def replaced_constants(request: pytest.FixtureRequest) -> Iterator[None]:
     """Replace the constants that the markers `constants` of a test name; the nearest marker has priority."""
     for mark in reversed(list(request.node.iter_markers("constants"))):
-        for name, value in mark.kwargs.items():
-            monkeypatch.setattr(CONSTANTS[name], name, value)
+        constants.replace(**mark.kwargs)
+    yield
+    constants.restore()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -163,7 +163,7 @@ def test_events_name_the_level_that_has_the_quota() -> None:
     assert [each.key for each in seen if isinstance(each, events.RateLimitLearned)] == [ACCOUNT]
 
 
-@pytest.mark.constants(IDLE_SECONDS=10.0)
+@pytest.mark.constants(KEY_IDLE_SECONDS=10.0)
 def test_forgotten_models_leave_the_account() -> None:
     clock = Clock()
     one = registry(clock)

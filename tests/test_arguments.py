@@ -165,12 +165,6 @@ def test_headers_that_are_no_mapping_lose_no_result() -> None:
     assert registry.snapshot().in_flight == 0
 
 
-CONTRADICTIONS = [
-    (RunnerSettings, {"heartbeat": 60, "stale_after": 1}, "stale_after"),
-    (RunnerSettings, {"heartbeat": 15, "stale_after": 29}, "stale_after"),
-]
-
-
 class Unreadable(Mapping[str, str]):
     """Headers of a response that was closed."""
 
@@ -196,18 +190,6 @@ def test_answer_of_a_getter_that_cannot_be_read_costs_no_result() -> None:
     assert registry.execute(KEY, lambda: 1, get_headers=lambda result: Unreadable()) == 1
     undecided: Any = Undecided()
     assert registry.execute(KEY, lambda: 1, is_rate_limited=lambda result, error: undecided) == 1
-
-
-@pytest.mark.parametrize(("kind", "given", "field"), CONTRADICTIONS)
-def test_settings_that_contradict_each_other_are_refused(kind: Any, given: dict[str, float], field: str) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        kind(**given)
-    assert caught.value.field == field
-
-
-def test_setting_left_at_its_default_follows_the_one_given() -> None:
-    assert RunnerSettings(heartbeat=60).stale_after == 240
-    assert RunnerSettings(stale_after=8).heartbeat == 2
 
 
 @pytest.mark.parametrize("kind", [Settings, RunnerSettings])

@@ -287,7 +287,7 @@ class TestEvents:
 
 
 class TestMemory:
-    @pytest.mark.constants(MAX_KEYS=64)
+    @pytest.mark.constants(MAX_REGISTRY_KEYS=64)
     def test_keys_beyond_the_bound_are_forgotten_with_their_memory(self) -> None:
         """Ten thousand keys of 4 kB each would hold 40 MB; 64 are kept."""
         registry = make()
@@ -307,7 +307,7 @@ class TestMemory:
         assert len(registry.snapshot().keys) <= 64
         assert grown < 500_000
 
-    @pytest.mark.constants(MAX_KEYS=4)
+    @pytest.mark.constants(MAX_REGISTRY_KEYS=4)
     def test_a_key_in_use_is_never_forgotten(self) -> None:
         registry = make()
         permit = registry.try_admit(KEY)
@@ -317,7 +317,7 @@ class TestMemory:
         assert registry.snapshot().keys[KEY].in_flight == 1
         registry.settle(permit, OK)  # type: ignore[arg-type]
 
-    @pytest.mark.constants(IDLE_SECONDS=10)
+    @pytest.mark.constants(KEY_IDLE_SECONDS=10)
     def test_a_key_idle_for_long_is_forgotten_when_another_comes(self) -> None:
         clock = VirtualClock()
         registry = tidegate.RateLimitRegistry(tidegate.Settings(), clock=clock)

@@ -273,7 +273,7 @@ class TestStatistics:
                 await go.wait()
             return 1
 
-        runner = make(tmp_path, cancel_grace=0.001)
+        runner = make(tmp_path, CANCEL_GRACE_SECONDS=0.001)
         number = await runner.start(Experiment("e", rows(2), task))
         await asked.wait()
         await runner.shutdown(grace=0.0)

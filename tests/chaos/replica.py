@@ -59,7 +59,10 @@ async def orders() -> asyncio.StreamReader:
 async def main(url: str) -> None:
     """Is a replica until its orders end."""
     import tidegate
+    from tests.constants import replace_named
     from tidegate.runner import ExperimentRunner, RunnerSettings, load
+
+    replace_named()
 
     tidegate.install()
     source = Path(__file__).with_name("experiments.py")

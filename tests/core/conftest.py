@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests import constants
 from tests.core.values import KEY
-from tidegate.core import concurrency_limit
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.events import Event
 from tidegate.settings import Settings
@@ -17,9 +17,9 @@ def unpatched() -> None:
 
 
 @pytest.fixture
-def admission(monkeypatch: pytest.MonkeyPatch) -> AdmissionController:
+def admission() -> AdmissionController:
     """One key that admits 20 calls at first, at instant 0."""
-    monkeypatch.setattr(concurrency_limit, "START_CONCURRENCY", 20)
+    constants.replace(START_CONCURRENCY=20)
     return AdmissionController(KEY, Settings(), 60.0, 0.0)
 
 

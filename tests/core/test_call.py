@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests import constants
 from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
-from tidegate.admission import key_table
 from tidegate.admission.call import GovernedCall
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waker
@@ -155,9 +155,9 @@ def test_its_deadline_counts_from_when_it_came(
 
 
 @pytest.fixture
-def forgotten(clock: VirtualClock, monkeypatch: pytest.MonkeyPatch) -> tuple[RateLimitRegistry, Flow, Permit]:
+def forgotten(clock: VirtualClock) -> tuple[RateLimitRegistry, Flow, Permit]:
     """A call that waits again: its key was forgotten while it backed off, and made anew by another who has the slot."""
-    monkeypatch.setattr(key_table, "MAX_KEYS", 1)
+    constants.replace(MAX_REGISTRY_KEYS=1)
     settings = Settings(max_concurrency=1)
     registry = RateLimitRegistry(settings, clock=clock, draw=lambda: 0.5)
     governed = PlainCall(registry, KEY, CallPolicy(max_wait=60.0, attempts=2), 60.0, 0)

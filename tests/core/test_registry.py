@@ -81,7 +81,7 @@ def test_permit_of_another_registry_is_refused_and_stays_its_own(registry: RateL
     assert in_flight(other) == 0
 
 
-@pytest.mark.constants(MAX_KEYS=1)
+@pytest.mark.constants(MAX_REGISTRY_KEYS=1)
 def test_permit_of_a_key_that_was_forgotten_after_a_fork_is_settled_silently() -> None:
     registry = RateLimitRegistry(Settings())
     permit = registry.try_admit(KEY)
@@ -280,7 +280,7 @@ def test_after_a_fork_the_childs_slots_are_free_and_its_line_empty(registry: Rat
     assert registry.try_admit(KEY)
 
 
-@pytest.mark.constants(IDLE_SECONDS=10.0)
+@pytest.mark.constants(KEY_IDLE_SECONDS=10.0)
 def test_idle_keys_are_forgotten_and_busy_ones_never(clock: VirtualClock) -> None:
     registry = RateLimitRegistry(Settings(), clock=clock)
     busy = registry.try_admit(Key("busy", "https://x"))
@@ -292,7 +292,7 @@ def test_idle_keys_are_forgotten_and_busy_ones_never(clock: VirtualClock) -> Non
     registry.settle(busy, OK)
 
 
-@pytest.mark.constants(MAX_KEYS=5)
+@pytest.mark.constants(MAX_REGISTRY_KEYS=5)
 def test_no_more_keys_are_kept_than_allowed(clock: VirtualClock) -> None:
     registry = RateLimitRegistry(Settings(), clock=clock)
     for number in range(50):

@@ -21,6 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
+from tests import constants
 from tests.runner.batch_scene import (
     POLL,
     SDKS,
@@ -610,7 +611,7 @@ def test_display_of_a_run_says_how_many_rows_are_in_batches(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    monkeypatch.setenv("TIDEGATE_RUNNER_BATCH_POLL", "0.02")
+    constants.replace(**POLL)
     update, notes = Display.update, []
 
     def seen(self: Display, *given: Any) -> None:

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 import tidegate
+from tests import constants
 from tests.cli.experiment.commands import Place
 from tests.cli.running import TIDEGATE, environ
 from tests.postgres import served
@@ -438,7 +439,7 @@ async def test_a_call_is_counted_before_it_is_sent(kind: str, tmp_path: Path, re
         return 1.0
 
     experiment = Experiment("observed", rows, provider.ask, [judge], budget=Budget(usd=0.080))
-    runner = ExperimentRunner(place.url, registry=registry, settings=settings(batch_seconds=0.5), recover=False)
+    runner = ExperimentRunner(place.url, registry=registry, settings=settings(WRITE_SECONDS=0.5), recover=False)
     async with provider.client, runner:
         summary = await runner.run(experiment)
     assert summary.status is Status.STOPPED
@@ -473,7 +474,7 @@ def test_what_killed_processes_have_spent_counts(kind: str, tmp_path: Path, requ
     (tmp_path / "my_eval.py").write_text(KILLED)
     sent: list[Any] = []
     with Simulator(Scenario(latency=Distribution.constant(0.05)), log=sent.append) as provider:
-        env = environ(PROVIDER=provider.openai_url, TIDEGATE_RUNNER_STALE_AFTER="2", TIDEGATE_RUNNER_HEARTBEAT="0.5")
+        env = environ(PROVIDER=provider.openai_url, **constants.environ(STALE_SECONDS=2.0, HEARTBEAT_SECONDS=0.5))
         for _ in range(kills):
             command = [*TIDEGATE[1:], "experiment", "run", "my_eval.py", "--db", place.url]
             process = WarmProcess(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
@@ -512,7 +513,7 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> No
                           budget=Budget(usd=budget))  # fmt: skip
 
     def replica() -> ExperimentRunner:
-        changes = settings(heartbeat=0.2, stale_after=30.0)
+        changes = settings(HEARTBEAT_SECONDS=0.2, STALE_SECONDS=30.0)
         return ExperimentRunner(place.url, registry=registry, settings=changes, recover=False,
                                 restore=lambda spec: experiment(99.0))  # fmt: skip
 

@@ -128,7 +128,7 @@ class TestKeys:
             return await judge(row)
 
         evaluators = [Evaluator(governed(registry, KEY, judging), name="judge")]
-        async with runner_at(tmp_path, registry=registry, page=20) as runner:
+        async with runner_at(tmp_path, registry=registry, PAGE_ITEMS=20) as runner:
             experiment = Experiment("e", rows(400), governed(registry, OTHER, task), evaluators)
             summary = await runner.run(experiment)
             runs = await stored(runner.store, summary.experiment.id)

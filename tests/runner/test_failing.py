@@ -96,7 +96,7 @@ class TestFailures:
         async def bad(row: Any, output: Any) -> float:
             raise ValueError("no number in the judge's answer")
 
-        async with runner_at(tmp_path, max_concurrency=1, page=20) as runner:
+        async with runner_at(tmp_path, max_concurrency=1, PAGE_ITEMS=20) as runner:
             number = await runner.start(Experiment("e", rows(120), HeldTask(), [Watch_as("good"), bad]))
             async for _ in runner.subscribe(number):
                 progress = runner.progress(number)
@@ -203,7 +203,7 @@ class TestFailures:
             number = row["n"]
             return await (registry.aexecute("k", lambda: call(number)) if executed else call(number))
 
-        async with runner_at(tmp_path, registry=registry, attempts=1, guard=1) as runner:
+        async with runner_at(tmp_path, registry=registry, attempts=1, GUARD_FAILURES=1) as runner:
             summary = await runner.run(Experiment("e", rows(2), answer))
             runs = await stored(runner.store, summary.experiment.id)
         assert [(run.status, run.attempts) for run in runs] == [(OK, 1)] * 2

@@ -179,7 +179,7 @@ class TestThreads:
             "def hang(row):\n"
             "    threading.Event().wait()\n"
             "async def main():\n"
-            "    given = RunnerSettings(task_timeout=0.05, cancel_grace=0.05, attempts=1)\n"
+            "    given = RunnerSettings(task_timeout=0.05, attempts=1)\n"
             f"    async with ExperimentRunner({str(tmp_path / 'h.db')!r}, settings=given, recover=False) as runner:\n"
             "        summary = await runner.run(Experiment('e', [1, 2], hang))\n"
             "        print(summary.status, summary.counts.runs)\n"

@@ -40,7 +40,7 @@ async def test_only_the_first_rows_are_read_and_tried(tmp_path: Path) -> None:
 async def test_later_runs_continue_behind_it(tmp_path: Path) -> None:
     task = HeldTask()
     experiment = Experiment("e", rows(30), task, [same])
-    async with runner_at(tmp_path, page=2) as runner:
+    async with runner_at(tmp_path, PAGE_ITEMS=2) as runner:
         for limit in (5, 3, 12):
             summary = await runner.run(experiment, limit=limit)
             assert summary.status is Status.STOPPED

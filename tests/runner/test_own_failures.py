@@ -154,7 +154,7 @@ async def test_who_feeds_a_run_or_reads_its_dataset_and_dies_ends_it_with_the_re
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: BaseException
 ) -> None:
     task = HeldTask()
-    async with runner_at(tmp_path, page=2) as runner:
+    async with runner_at(tmp_path, PAGE_ITEMS=2) as runner:
         monkeypatch.setattr(runner.store, method, failing(1, error)(getattr(runner.store, method)))
         judge = Evaluator(HeldTask(), name="judge")
         if method == "pending_evals":
@@ -281,7 +281,7 @@ class TestOwnership:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
     ) -> None:
         task = HeldTask(held=True)
-        async with runner_at(tmp_path, heartbeat=0.005) as runner:
+        async with runner_at(tmp_path, HEARTBEAT_SECONDS=0.005) as runner:
             number = await runner.start(Experiment("e", rows(3), task))
             renew, beaten = runner.store.renew, asyncio.Event()
 
@@ -305,7 +305,7 @@ class TestOwnership:
         await abandoned(tmp_path, experiment)
         monkeypatch.setattr(Store, "orphans", failing(2, error)(Store.orphans))
         async with make(
-            tmp_path, recover=True, restore=lambda spec: experiment, stale_after=0.001, orphan_scan=0.005
+            tmp_path, recover=True, restore=lambda spec: experiment, STALE_SECONDS=0.001, ORPHAN_SCAN_SECONDS=0.005
         ) as runner:
             await task.until(lambda: len(task.calls) == 3)
             assert (await runner.wait("e")).complete
@@ -327,7 +327,11 @@ class TestOwnership:
 
         monkeypatch.setattr(Store, "claim", picky)
         async with make(
-            tmp_path, recover=True, restore=lambda spec: experiments["good"], stale_after=0.001, orphan_scan=3000.0
+            tmp_path,
+            recover=True,
+            restore=lambda spec: experiments["good"],
+            STALE_SECONDS=0.001,
+            ORPHAN_SCAN_SECONDS=3000.0,
         ) as runner:
             await task.until(lambda: len(task.calls) == 3)
             assert (await runner.wait("good")).complete

@@ -132,7 +132,7 @@ def test_a_log_that_cannot_be_joined_is_told_with_its_reason(
     assert other.snapshot().keys[KEY].share_lost == ""
 
 
-@pytest.mark.constants(MAX_KEYS=3)
+@pytest.mark.constants(MAX_REGISTRY_KEYS=3)
 def test_keys_that_are_forgotten_leave_nothing_behind() -> None:
     settings = Settings(telemetry=False, status=False)
     registry = RateLimitRegistry(settings, clock=VirtualClock(), carrier=MemoryCarrier(MemoryStore()))

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests import constants
 from tests.telemetry.scene import Providers, Scene
-from tidegate.core import concurrency_limit
 
 
 @pytest.fixture(autouse=True)
-def twenty_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+def twenty_slots() -> None:
     """A key admits twenty calls at first."""
-    monkeypatch.setattr(concurrency_limit, "START_CONCURRENCY", 20)
+    constants.replace(START_CONCURRENCY=20)
 
 
 @pytest.fixture

@@ -243,7 +243,7 @@ def test_a_registry_that_is_gone_is_shown_no_more_and_its_place_is_free(provider
     assert providers.points("tidegate.concurrency.in_flight", "tidegate.key.ordinal") == {(None,): 1}
 
 
-@pytest.mark.constants(MAX_KEYS=2)
+@pytest.mark.constants(MAX_REGISTRY_KEYS=2)
 def test_a_key_that_the_registry_forgot_is_shown_no_more() -> None:
     scene = Scene()
     for scope in ("first", "second", "third"):

@@ -316,7 +316,7 @@ def test_a_wrapped_clients_address_governs_no_other_client(module: ModuleType, r
     assert only(registry).attempts == 1
 
 
-@pytest.mark.constants(MAX_KEYS=4)
+@pytest.mark.constants(MAX_REGISTRY_KEYS=4)
 def test_no_more_addresses_are_kept_than_keys(module: ModuleType) -> None:
     registry = tidegate.RateLimitRegistry(tidegate.Settings())
     client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})))

@@ -17,10 +17,11 @@ from tidegate.core.values import INFINITY
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RowFunction, raisable
 from tidegate.pool.rows import Failed, PoolRow, RowResult
-from tidegate.pool.scheduler import CANCEL_GRACE_SECONDS, RowScheduler
+from tidegate.pool.scheduler import RowScheduler
 from tidegate.pool.serial import SerialRows
 from tidegate.pool.sources import SourceReader, close_source
 from tidegate.pool.stats import PoolStats
+from tidegate.scheduling.execution import CANCEL_GRACE_SECONDS
 
 T = TypeVar("T")
 

@@ -44,10 +44,6 @@ MAX_KEYS = 16
 """Keys that are remembered for the permits of fresh rows. Raising it makes a check longer where all are closed.
 Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
 
-CANCEL_GRACE_SECONDS = 5.0
-"""Seconds that a cancelled coroutine may take to end before its slot is free. Raising it holds the slots of functions
-that ignore it for longer. Precedent: `RunnerSettings.cancel_grace`."""
-
 MIN_CHECK_SECONDS = 0.05
 """Minimum seconds until the next check of the waiting rows. Raising it ends overdue rows later. Lowering it checks more
 often where `max_wait` is near zero. Chosen: it is small beside the latency of a call."""
@@ -227,7 +223,7 @@ class RowScheduler(RowFlow):
         self.wake()
 
     def _start(self, row: PoolRow, permit: Permit | None, *, scout: bool) -> None:
-        job = RowExecution(row, self._function, self, self.options.registry, permit, CANCEL_GRACE_SECONDS)
+        job = RowExecution(row, self._function, self, self.options.registry, permit)
         job.scout = scout
         self._scouts += scout
         if not row.begun:

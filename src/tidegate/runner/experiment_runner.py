@@ -25,17 +25,22 @@ from tidegate.runner.heartbeat import Heartbeat
 from tidegate.runner.loader import restored
 from tidegate.runner.lost_file import LostFile
 from tidegate.runner.progress import Progress, Summary
-from tidegate.runner.replica import actor, replica_name
+from tidegate.runner.replica import STALE_SECONDS, actor, replica_name
 from tidegate.runner.run import ExperimentRun
 from tidegate.runner.settings import RunnerSettings
 from tidegate.runner.supervisor import RunSupervisor
-from tidegate.runner.writer import ResultWriter
+from tidegate.runner.writer import UNWRITTEN_RESULTS, WRITE_SECONDS, ResultWriter
 from tidegate.scheduling import forked
+from tidegate.scheduling.execution import CANCEL_GRACE_SECONDS
 from tidegate.scheduling.function_limit import FunctionLimit
 from tidegate.scheduling.key_gates import KeyGates
 from tidegate.storage import ExperimentRow, Status, Store, Toggle
 
 logger = logging.getLogger("tidegate")
+
+WRITE_GRACE_SECONDS = 10.0
+"""Seconds that a shutdown waits for a database that is away. Raising it delays the end of the process; lowering it
+loses answers that are paid for. Precedent: Phoenix, 5 to 30 s."""
 
 
 class ExperimentRunner:
@@ -64,7 +69,7 @@ class ExperimentRunner:
         self._recovers = recover
         self._restore = restore
         self._reports_changes = report_changes
-        self._hub = SubscriberHub(self.settings.buffer)
+        self._hub = SubscriberHub()
         self._opening = asyncio.Lock()
         self._opened = self._closed = False
         self._ending: asyncio.Task[None] | None = None
@@ -182,7 +187,7 @@ class ExperimentRunner:
                 raise CoolingDown(row.name)
             await self._supervisor.ended(row.id)
             row = await self._row(row.id)
-        await stop_and_delete(self.store, row, force=force, patience=self.settings.stale_after)
+        await stop_and_delete(self.store, row, force=force, patience=STALE_SECONDS)
         self._claim_service.forget(row.name)
 
     def leave(self, number: int) -> None:
@@ -257,7 +262,7 @@ class ExperimentRunner:
             for run in list(self._dispatcher.runs.values()):
                 run.drain(None, "shut down", grace)
             grace = self.settings.grace if grace is None else grace
-            await self._finish(grace + self.settings.cancel_grace + self.settings.write_grace)
+            await self._finish(grace + CANCEL_GRACE_SECONDS + WRITE_GRACE_SECONDS)
             await self._heartbeat.stop()
         finally:
             self._hub.end_all()
@@ -278,11 +283,11 @@ class ExperimentRunner:
                 len(late),
                 self._writer.waiting,
             )
-            await asyncio.wait(late, timeout=self.settings.cancel_grace)
-            await self._writing.stop(self.settings.cancel_grace)
+            await asyncio.wait(late, timeout=CANCEL_GRACE_SECONDS)
+            await self._writing.stop(CANCEL_GRACE_SECONDS)
         else:
             self._writer.close()
-            await stop_within(self.settings.write_grace, self._writing.task, "result writer")
+            await stop_within(WRITE_GRACE_SECONDS, self._writing.task, "result writer")
 
     def _begin(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         settings = self.settings
@@ -294,7 +299,7 @@ class ExperimentRunner:
         registry = self._registry if self._registry is not None else default_registry()
         fair_queue = FairQueue()
         self._writer = ResultWriter(
-            store, batch=settings.batch, batch_seconds=settings.batch_seconds, bound=settings.unwritten,
+            store, batch=settings.batch, batch_seconds=WRITE_SECONDS, bound=UNWRITTEN_RESULTS,
             on_room=self._dispatcher.on_room,
         )  # fmt: skip
         gates = KeyGates(registry, fair_queue, loop, wake, random.random)
@@ -310,7 +315,7 @@ class ExperimentRunner:
         service = self._claim_service
         recover, join = (service.claim_orphan, service.join) if self._recovers else (None, None)
         self._heartbeat = Heartbeat(
-            store, self.replica, settings, self._dispatcher.runs, recover, random.random, self._lost_file, join
+            store, self.replica, self._dispatcher.runs, recover, random.random, self._lost_file, join
         )
         self._heartbeat.start()
 

@@ -141,7 +141,7 @@ class ExperimentRun(RunState):
         """Start an item that was taken from the work queue, in a free slot."""
         self._tell_of_bound()
         stage = self.stages[item.stage]
-        job = Job(item, stage, self, self.shared.registry, permit, self.shared.settings.cancel_grace)
+        job = Job(item, stage, self, self.shared.registry, permit)
         self._discovery.dispatched(stage)
         if self.work_queue.runs_low(stage.index):
             self.page_wanted.set()

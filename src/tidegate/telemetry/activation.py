@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tidegate._version import __version__
-from tidegate.admission.key_table import MAX_KEYS, KeyTable
+from tidegate.admission.key_table import MAX_REGISTRY_KEYS, KeyTable
 from tidegate.core import events
 from tidegate.core.values import Key
 from tidegate.transports.patches import when_imported
@@ -90,7 +90,7 @@ class Telemetry:
         tracer = get_tracer(SCOPE, __version__, tracer_provider, SCHEMA_URL)
         metrics = self._metrics = _metrics_of(meter_provider)
         registry = self._registry()
-        keys = Keys(MAX_KEYS, _operations(registry))
+        keys = Keys(MAX_REGISTRY_KEYS, _operations(registry))
         if registry is not None:
             metrics.show(registry, keys)
 

@@ -7,6 +7,7 @@ import json
 import sqlite3
 from typing import Any
 
+from tests import constants
 from tests.cli.experiment.commands import Place
 from tests.cli.experiment.test_stopping import MANY, ended, underway
 
@@ -28,7 +29,7 @@ def test_results_that_were_changed_by_other_means_are_counted_anew(place: Place)
 
 def test_an_experiment_that_runs_is_left_alone(place: Place) -> None:
     place.doubles(MANY, seconds=0.1)
-    with place.started("run", "my_eval.py", TIDEGATE_RUNNER_HEARTBEAT="0.2") as process:
+    with place.started("run", "my_eval.py", **constants.environ(HEARTBEAT_SECONDS=0.2)) as process:
         underway(place, process)
         done = place.run("recount", "doubles")
         assert (done.code, "`tidegate experiment stop doubles` stops it" in done.err) == (1, True)

@@ -25,9 +25,8 @@ from tidegate.core.token_totals import TokenTotals, added, cost_text, token_fact
 from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown
 from tidegate.launch.totals import KeyTotal
-from tidegate.runner import RunnerSettings
 from tidegate.runner.progress import Summary
-from tidegate.runner.replica import actor, is_dead, owner, state_text, stopper
+from tidegate.runner.replica import STALE_SECONDS, actor, is_dead, owner, state_text, stopper
 from tidegate.storage import (
     BatchState,
     ExperimentRow,
@@ -122,7 +121,7 @@ async def _replicas(store: Store, row: ExperimentRow) -> int:
     if not row.spec.get("spread"):
         return 1
     # The owner may hold no chunk while it judges the last answers.
-    return max(1, await store.workers(row.id, RunnerSettings.from_environment().stale_after))
+    return max(1, await store.workers(row.id, STALE_SECONDS))
 
 
 def _others(replicas: int) -> str:

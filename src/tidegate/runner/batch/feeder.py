@@ -25,7 +25,7 @@ from tidegate.errors import ClaimLost, ConfigurationError
 from tidegate.redaction import clean
 from tidegate.runner.background import retry_while_unavailable
 from tidegate.runner.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
-from tidegate.runner.batch.requests import GONE, BatchError, BatchGone, ProviderRequests
+from tidegate.runner.batch.requests import GONE, POLL_SECONDS, BatchError, BatchGone, ProviderRequests
 from tidegate.runner.batch.results import BatchResults, is_short, missing_answer
 from tidegate.runner.batch.submission import BatchSubmission
 from tidegate.runner.batch.task import BatchTask, ItemSet, custom_id
@@ -34,6 +34,8 @@ from tidegate.runner.item import TASK, Item, Place, copied
 from tidegate.runner.redaction import redacted
 from tidegate.runner.result_handler import ResultHandler
 from tidegate.runner.run import ExperimentRun
+from tidegate.runner.work_queue import PAGE_ITEMS
+from tidegate.runner.writer import WRITE_SECONDS
 from tidegate.storage import BatchRecord, BatchState, Category, LogLevel, PendingTask, Status
 
 logger = logging.getLogger("tidegate")
@@ -45,8 +47,7 @@ AGE_SHARE = 0.1
 within a tenth of the time that the batch took."""
 
 LEAST_POLL = 1.0
-"""Minimum seconds between two looks, where `batch_poll` is not less. Raising it notices the end of a small batch later.
-Chosen: batches take minutes."""
+"""Minimum seconds between two looks. Raising it notices the end of a small batch later. Chosen: they take minutes."""
 
 TURN = 50
 """Results that are processed before other work of the loop gets a turn. Raising it saves turns and blocks the loop for
@@ -177,7 +178,7 @@ class BatchFeeder(Feeder):
 
     async def _scan(self) -> None:
         """Read the next page of pending rows."""
-        run, limit = self._run, self._run.shared.settings.page
+        run, limit = self._run, PAGE_ITEMS
         self._scanned = True
         page = await self._try(
             partial(self._store.pending_tasks, run.id, after=self._cursor, limit=limit, retry_failed=run.retry_failed)
@@ -200,7 +201,7 @@ class BatchFeeder(Feeder):
         """Yield the items of a set that have no good answer yet; failed ones are in a batch only to be tried again."""
         if not len(items):
             return
-        after, end, limit = (items.first, 0), items.end, self._run.shared.settings.page
+        after, end, limit = (items.first, 0), items.end, PAGE_ITEMS
         while True:
             page = await self._try(
                 partial(self._store.pending_tasks, self._run.id, after=after, limit=limit, retry_failed=True, below=end)
@@ -332,9 +333,8 @@ class BatchFeeder(Feeder):
                 return await self._save(replace(record, state=BatchState.ENDED, detail=status.text))
             if status.text != record.detail:
                 record = await self._save(replace(record, detail=status.text))
-            most = self._run.shared.settings.batch_poll
             age = self._run.shared.loop.time() - began
-            await asyncio.sleep(max(min(most, max(LEAST_POLL, AGE_SHARE * age)), status.retry_after))
+            await asyncio.sleep(max(min(POLL_SECONDS, max(LEAST_POLL, AGE_SHARE * age)), status.retry_after))
 
     async def _status(self, record: BatchRecord) -> BatchStatus:
         provider_id = record.provider_id or ""
@@ -425,7 +425,7 @@ class BatchFeeder(Feeder):
             await asyncio.sleep(0)
         while self._run.live and not self._run.shared.writer.room:
             self._run.shared.writer.flush()
-            await asyncio.sleep(self._run.shared.settings.batch_seconds or 0.01)
+            await asyncio.sleep(WRITE_SECONDS)
 
     async def _durable(self, queued: list[Item]) -> None:
         """Wait until the results of these items are in the database."""
@@ -433,7 +433,7 @@ class BatchFeeder(Feeder):
         while queued:
             queued = [item for item in queued if tracker.is_live(item)]
             if queued:
-                await asyncio.sleep(self._run.shared.settings.batch_seconds or 0.01)
+                await asyncio.sleep(WRITE_SECONDS)
 
     async def _finish(self, record: BatchRecord, back: list[Place], text: str) -> BatchRecord:
         """Store a batch as fetched, and give the rows without a result back to the plan."""
@@ -465,7 +465,7 @@ class BatchFeeder(Feeder):
             if settings.max_outage is not None and loop.time() - self._full_since > settings.max_outage:
                 raise BatchError(record.number, f"one row does not fit the provider's queue: {status.text}")
             self._full = True
-            loop.call_later(settings.batch_poll, self._try_again)
+            loop.call_later(POLL_SECONDS, self._try_again)
         return saved
 
     def _try_again(self) -> None:

@@ -27,6 +27,9 @@ class BatchError(Error):
         super().__init__(f"batch {number} failed: {reason}")
 
 
+POLL_SECONDS = 60.0
+"""Longest time between two looks at a batch. Raising it notices an end later. Chosen: batches take minutes to a day."""
+
 GONE = "not at the provider (404)"
 """Words of a stored batch that the provider did not know at the last look."""
 
