@@ -17,6 +17,7 @@ import tidegate
 from tests import constants
 from tidegate import redaction
 from tidegate.admission import key_hook
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.framework_timeouts import patch
 from tidegate.sdks.table import SDKS
 from tidegate.telemetry import activation
@@ -60,9 +61,9 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.fixture
-def registry() -> tidegate.RateLimitRegistry:
+def registry() -> RateLimitRegistry:
     """A registry with the default settings, whatever the environment says."""
-    return tidegate.RateLimitRegistry(tidegate.Settings())
+    return RateLimitRegistry(tidegate.Settings())
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,10 @@ import pytest
 
 import tidegate
 from tests.core.values import PricedWaiter
-from tidegate import Cost, Key, RateLimitRegistry, Settings
+from tidegate import Key, Settings
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import ReadyCallback
-from tidegate.core.values import Kind, Outcome, QuotaReading
+from tidegate.core.values import Cost, Kind, Outcome, QuotaReading
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Evaluator, Experiment, RunnerSettings
 

@@ -16,17 +16,20 @@ import openai
 import pytest
 
 import tidegate
+from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Key, Kind, Outcome
+from tidegate.errors import PermitMisuse
 from tidegate.testing import VirtualClock
 
 KEY = tidegate.Key("p", "https://p.test", "abc", "m")
 OK = Outcome(Kind.OK)
 
 
-def make(**settings: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(**settings))
+def make(**settings: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(**settings))
 
 
 class ProviderError(Exception):
@@ -41,9 +44,9 @@ class TestPermits:
     def test_try_admit_gives_permits_up_to_the_limit_and_then_says_when(self) -> None:
         registry = make(max_concurrency=2)
         permits = [registry.try_admit(KEY), registry.try_admit(KEY)]
-        assert all(isinstance(permit, tidegate.Permit) for permit in permits)
+        assert all(isinstance(permit, Permit) for permit in permits)
         refused = registry.try_admit(KEY)
-        assert isinstance(refused, tidegate.NotReady)
+        assert isinstance(refused, NotReady)
         assert not refused
         assert (refused.ready_at, refused.gate) == (float("inf"), "concurrency")
 
@@ -58,7 +61,7 @@ class TestPermits:
         registry = make()
         permit = registry.try_admit(KEY)
         registry.settle(permit, OK)  # type: ignore[arg-type]
-        with pytest.raises(tidegate.PermitMisuse, match="settled before"):
+        with pytest.raises(PermitMisuse, match="settled before"):
             registry.settle(permit, OK)  # type: ignore[arg-type]
         assert registry.snapshot().in_flight == 0
 
@@ -75,7 +78,7 @@ class TestPermits:
 
     def test_try_admit_does_not_overtake_who_waits(self) -> None:
         clock = VirtualClock()
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=1), clock=clock)
+        registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1), clock=clock)
         release = threading.Event()
         first = threading.Thread(target=lambda: registry.execute(KEY, release.wait))
         first.start()
@@ -320,7 +323,7 @@ class TestMemory:
     @pytest.mark.constants(KEY_IDLE_SECONDS=10)
     def test_a_key_idle_for_long_is_forgotten_when_another_comes(self) -> None:
         clock = VirtualClock()
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(), clock=clock)
+        registry = RateLimitRegistry(tidegate.Settings(), clock=clock)
         registry.settle(registry.try_admit(KEY), OK)  # type: ignore[arg-type]
         clock.advance(11)
         registry.try_admit(tidegate.Key("p", "https://other.test"))
@@ -345,7 +348,7 @@ def test_the_default_registry_is_one_and_the_same() -> None:
 
 @pytest.mark.parametrize("step", ["resent", "gave_up", "seat"])
 def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     key = Key("openai", "https://provider.test", "", "m", "")
     permit = registry.try_admit(key)
     assert permit
@@ -370,7 +373,7 @@ def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str
 
 @pytest.mark.parametrize("stand_in", [None, MagicMock()], ids=["forbidden", "mocked"])
 def test_a_stack_whose_import_is_forbidden_or_mocked_is_nobodys_error(
-    monkeypatch: pytest.MonkeyPatch, registry: tidegate.RateLimitRegistry, stand_in: Any
+    monkeypatch: pytest.MonkeyPatch, registry: RateLimitRegistry, stand_in: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "requests", stand_in)
     with openai.OpenAI(api_key="sk-test") as client:

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import tidegate
+from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.suspensions import BRIEF, MAX_REASON, covers, normalised
 from tidegate.classification import Evidence
 from tidegate.cli.main import app
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cause, Kind
 from tidegate.requeue import Action
 
@@ -36,7 +38,7 @@ class Process:
     def __init__(self, path: Path | None = None, **settings: Any) -> None:
         self.now = datetime(2026, 1, 1, tzinfo=UTC)
         self.begin = self.now
-        self.registry = tidegate.RateLimitRegistry(
+        self.registry = RateLimitRegistry(
             tidegate.Settings(suspensions=path, **settings),
             clock=lambda: (self.now - self.begin).total_seconds(),
             calendar=lambda: self.now,
@@ -105,7 +107,7 @@ def test_model_with_a_slash_is_one_target_under_each_of_its_names(path: Path, su
 def test_refusal_of_a_model_with_a_slash_suspends_it_under_each_of_its_names(allowed: str, asked: Any) -> None:
     process = Process(suspend_models=(allowed, "groq/other"))
     permit = process.registry.try_admit(LONG)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     process.registry.settle(permit, tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.RATE, 30.0))
     found = process.registry.suspended(asked)
     assert found is not None
@@ -137,12 +139,12 @@ def test_suspended_keys_admit_nothing_until_the_end_or_a_resume() -> None:
     registry = process.registry
     registry.suspend(TARGET, seconds=60, reason="weekly maintenance")
     refused = registry.try_admit(KEY)
-    assert isinstance(refused, tidegate.NotReady)
+    assert isinstance(refused, NotReady)
     assert (refused.gate, refused.ready_at) == ("suspended", 60.0)
     assert registry.try_admit(OTHER)
     process.passes(60)
     permit = registry.try_admit(KEY)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     registry.suspend("cerebras/*", seconds=60)
     assert not registry.try_admit(KEY)
     woken: list[int] = []
@@ -241,7 +243,7 @@ def test_only_allowed_targets_are_suspended_by_refusals(path: Path) -> None:
         process = Process(path, **settings)
         for key, kind, hint in ((KEY, Kind.RATE_LIMIT, None), (OTHER, Kind.DAILY_LIMIT, 7200.0)):
             permit = process.registry.try_admit(key)
-            assert isinstance(permit, tidegate.Permit)
+            assert isinstance(permit, Permit)
             process.registry.settle(permit, tidegate.core.values.Outcome(kind, retry_after=hint))
         process.passes(2)
         return [(each.target, (each.until - process.begin).total_seconds()) for each in process.registry.suspensions()]
@@ -254,7 +256,7 @@ def test_only_allowed_targets_are_suspended_by_refusals(path: Path) -> None:
 def test_refusal_that_suspends_for_others_closes_nothing_here() -> None:
     process = Process(suspend_models=("*",), suspend_day=86_400)
     permit = process.registry.try_admit(KEY)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     process.registry.settle(permit, tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.RATE, 1.0))
     assert process.registry.suspended(KEY) is not None
     process.passes(3)
@@ -264,7 +266,7 @@ def test_refusal_that_suspends_for_others_closes_nothing_here() -> None:
 def refuse(process: Process, retry_after: float = 600.0) -> None:
     """End an attempt of the process with a refusal."""
     permit = process.registry.try_admit(KEY)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     process.registry.settle(permit, tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.RATE, retry_after))
 
 
@@ -409,7 +411,7 @@ def test_advice_leaves_room_for_the_calls_that_the_key_has_been_found_to_admit()
     assert registry.advise(TARGET, wanted=8).workers == 8
     refused = tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.CONCURRENCY)
     for permit, outcome in zip(permits, [*[tidegate.core.values.Outcome(Kind.OK)] * 3, refused], strict=True):
-        assert isinstance(permit, tidegate.Permit)
+        assert isinstance(permit, Permit)
         registry.settle(permit, outcome)
     process.passes(60)
     found = int(registry.snapshot([KEY]).keys[KEY].limit)
@@ -422,7 +424,7 @@ def test_advice_leaves_room_for_the_calls_that_the_key_has_been_found_to_admit()
 def test_advice_is_none_while_the_key_is_paused() -> None:
     process = Process()
     permit = process.registry.try_admit(KEY)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     process.registry.settle(permit, tidegate.core.values.Outcome(Kind.RATE_LIMIT, Cause.RATE, 30.0))
     advice = process.registry.advise(TARGET, wanted=8)
     assert (advice.workers, advice.throttled, advice.reason) == (0, True, "the end of a pause")
@@ -461,7 +463,7 @@ def test_command_prints_the_advice_and_ends_with_75_while_throttled(
     run = CliRunner().invoke
     free = run(app, ["advise", TARGET, "--wanted", "8", "--active", "3"])
     assert (free.stdout, free.exit_code) == ("5 further workers for cerebras/zai-glm-4.7\n", 0)
-    tidegate.RateLimitRegistry().suspend(TARGET, seconds=3600, reason="day")
+    RateLimitRegistry().suspend(TARGET, seconds=3600, reason="day")
     held = run(app, ["advise", TARGET, "--wanted", "8"])
     assert held.exit_code == 75
     assert held.stdout.startswith("no worker for cerebras/zai-glm-4.7: suspended: day; ready in ")

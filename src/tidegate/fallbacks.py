@@ -213,7 +213,7 @@ class Fallback(Generic[T_co]):
         number = isinstance(patience, int | float) and not isinstance(patience, bool)
         require(number and 0 <= patience < INFINITY, "patience", patience, "a number of seconds, 0 or more")
         known = governor is None or isinstance(governor, RateLimitRegistry)
-        require(known, "registry", governor, "a tidegate.RateLimitRegistry")
+        require(known, "registry", governor, "a RateLimitRegistry")
         self._patience = patience
         self._registry = governor
         self._has_one_model = order == "first_ready"
@@ -534,7 +534,7 @@ def _checked_choices(choices: Iterable[Choice[T]]) -> Sequence[Choice[T]]:
     named: list[Choice[T]] = []
     for position, choice in enumerate(given):
         where = f"choices[{position}]"
-        require(isinstance(choice, Choice), where, choice, "a tidegate.Choice")
+        require(isinstance(choice, Choice), where, choice, "a Choice")
         require(callable(choice.call), f"{where}.call", choice.call, "a function")
         require(isinstance(choice.name, str), f"{where}.name", choice.name, "a text")
         name = choice.name or (f"choice {position + 1}" if choice.key is None else str(choice.key))

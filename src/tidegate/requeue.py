@@ -60,7 +60,7 @@ def after_failure(
         whole = isinstance(number, int) and not isinstance(number, bool)
         require(whole and number >= least, name, number, f"a whole number, {least} or more")
     known = registry is None or isinstance(registry, RateLimitRegistry)
-    require(known, "registry", registry, "a tidegate.RateLimitRegistry")
+    require(known, "registry", registry, "a RateLimitRegistry")
     found = classify(error, status=status, provider=provider)
     if found.kind in CAPACITY or found.kind is Kind.DAILY_LIMIT:
         suspension = None

@@ -16,6 +16,7 @@ import pytest
 import tidegate
 from tests.runner.scene import Refused, in_loop, make, rows, runner_at
 from tests.runner.test_deleting import until
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.runner.stats import CLASSES, STEP, BusyTime, RunStats, added_up
@@ -29,11 +30,11 @@ PROMPT = "the prompt that no attempt has"
 ANSWER = "the answer that no attempt has"
 
 
-def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(max_wait=20.0, **changes))
+def registry_of(**changes: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(max_wait=20.0, **changes))
 
 
-def refusing(times: int, registry: tidegate.RateLimitRegistry) -> Any:
+def refusing(times: int, registry: RateLimitRegistry) -> Any:
     """A governed function that is refused so often before it answers."""
     left = [times]
 

@@ -19,7 +19,9 @@ import tidegate
 from tests.core.scene import Scene
 from tests.core.values import INVALID, OK, OUTAGE, refusal
 from tidegate.admission import audit
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core import events
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome, Usage
 from tidegate.errors import ConfigurationError
 
@@ -37,8 +39,8 @@ class Refusal(Exception):
     status_code = 429
 
 
-def make(**settings: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False, **settings))
+def make(**settings: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(telemetry=False, **settings))
 
 
 def answering(*answers: Any) -> Any:
@@ -294,7 +296,7 @@ class TestEvents:
         registry.subscribe(heard.append)
         key = tidegate.Key("p", "https://p.test")
         permit = registry.try_admit(key)
-        assert isinstance(permit, tidegate.Permit)
+        assert isinstance(permit, Permit)
         with hand_off(registry, permit):
             registry.execute(key, lambda: 1)
         assert len({each.call for each in heard if isinstance(each, events.CallEvent)}) == 1

@@ -6,8 +6,10 @@ import pytest
 
 import tidegate
 from tidegate.admission import key_table
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.resources import FreeResources
 from tidegate.core.concurrency_limit import FIRST_BOUND, MAX_BOUND, CallBound, ConcurrencyLimit
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import OK, Outcome
 
 KEY = tidegate.Key("p", "https://p.test")
@@ -62,12 +64,12 @@ def test_a_key_that_admits_all_of_its_bound_gets_a_higher_one(
     monkeypatch.setattr(key_table, "measure", measure)
     now = [0.0]
     settings = tidegate.Settings(max_concurrency=configured)
-    registry = tidegate.RateLimitRegistry(settings, clock=lambda: now[0])
+    registry = RateLimitRegistry(settings, clock=lambda: now[0])
     permits = [registry.try_admit(KEY) for _ in range(1000)]
     assert all(permits)
     now[0] = 2.0
     for permit in permits[:5]:
-        assert isinstance(permit, tidegate.Permit)
+        assert isinstance(permit, Permit)
         registry.settle(permit, Outcome(OK))
     (queue,) = registry._queues.values()
     assert queue.admission.concurrency.highest == highest

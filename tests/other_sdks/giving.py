@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 
 TIGHT = Scenario(faults=(Fault(kind="status", nth=(1, 2, 3), status=429),), headers=False)
@@ -20,14 +21,14 @@ ONCE = Scenario(limiters=(Limit(limit=1, window=3600.0),), retry_after="none", h
 """Answers one call of the hour."""
 
 
-def hurried() -> tidegate.RateLimitRegistry:
+def hurried() -> RateLimitRegistry:
     """A registry of its own that waits briefly."""
-    return tidegate.RateLimitRegistry(tidegate.Settings())
+    return RateLimitRegistry(tidegate.Settings())
 
 
-def giving_up() -> tidegate.RateLimitRegistry:
+def giving_up() -> RateLimitRegistry:
     """A registry of its own that gives up on the first refusal."""
-    return tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.0))
+    return RateLimitRegistry(tidegate.Settings(max_wait=0.0))
 
 
 class RepeatedQuestion:
@@ -87,12 +88,12 @@ def refusals(provider: Simulator) -> int:
     return provider.truth().total.refusals
 
 
-def tallied(registry: tidegate.RateLimitRegistry, provider: Simulator) -> tuple[int, int]:
+def tallied(registry: RateLimitRegistry, provider: Simulator) -> tuple[int, int]:
     """Attempts that took a permit, and requests that the provider received."""
     return registry.snapshot().attempts, provider.truth().total.received
 
 
-def at_rest(registry: tidegate.RateLimitRegistry) -> bool:
+def at_rest(registry: RateLimitRegistry) -> bool:
     """Whether nobody waits and nothing is under way."""
     snapshot = registry.snapshot()
     return (snapshot.in_flight, snapshot.waiting) == (0, 0)

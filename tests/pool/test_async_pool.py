@@ -14,6 +14,7 @@ import pytest
 import tidegate
 from tests.chaos.virtual_time import in_virtual_time
 from tests.pool.scene import Answered429, VirtualProvider, per_minute, registry_of
+from tidegate.errors import NotAdmitted
 from tidegate.runner import UnusableAnswer
 from tidegate.testing import Distribution, Scenario
 
@@ -590,7 +591,7 @@ class TestEnds:
 
         began = now()
         results = tidegate.amap(fn, stream(), deadline=50.0, registry=registry)
-        with pytest.raises(tidegate.NotAdmitted):
+        with pytest.raises(NotAdmitted):
             await anext(results)
         assert now() - began < 50.0
 

@@ -11,6 +11,7 @@ import pytest
 import tidegate
 from tests.chaos.virtual_time import in_virtual_time
 from tests.pool.scene import Answered429, VirtualProvider, per_minute, registry_of
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import INFINITY
 from tidegate.errors import UnusableAnswer
 
@@ -200,7 +201,7 @@ def test_learned_pace_is_told_as_the_interval_of_calls() -> None:
 @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001, FIRST_BACKOFF_SECONDS=0.001, TRANSIENT_ATTEMPTS=2)
 @pytest.mark.parametrize("pool_size", [1, 4])
 def test_threads_are_counted_too(pool_size: int) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False))
+    registry = RateLimitRegistry(tidegate.Settings(telemetry=False))
     refusals = iter([True, True])
 
     def call(row: Any) -> Any:
@@ -228,7 +229,7 @@ def test_threads_are_counted_too(pool_size: int) -> None:
 
 @pytest.mark.constants(FIRST_BACKOFF_SECONDS=0.001, FIRST_PAUSE_SECONDS=0.001)
 def test_a_refusal_that_no_key_recorded_is_waited_out_and_counted() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False))
+    registry = RateLimitRegistry(tidegate.Settings(telemetry=False))
     refusals = iter([True])
 
     def fn(row: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 import tidegate
 from tests import constants
 from tests.storage.places import empty_store
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.storage import ResultStatus, Store, StoredRun
 
@@ -61,7 +62,7 @@ def make(path: Path, *, restore: Any = None, recover: bool = False, **changes: A
     file = path / "runs.db"
     if path.is_dir() and not file.exists():
         file.write_bytes(empty_store())
-    registry = changes.pop("registry", None) or tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = changes.pop("registry", None) or RateLimitRegistry(tidegate.Settings())
     given = {} if restore is None else {"restore": restore}
     return ExperimentRunner(str(file), registry=registry, settings=settings(**changes), recover=recover, **given)
 

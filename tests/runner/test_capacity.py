@@ -11,6 +11,7 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, Refused, in_loop, make, rows, runner_at, statuses, stored
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Evaluator, Experiment
 from tidegate.storage import ResultStatus, Status
 
@@ -21,12 +22,12 @@ KEY = tidegate.Key("p", "https://p.test")
 OTHER = tidegate.Key("q", "https://q.test")
 
 
-def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(max_wait=20.0, **changes))
+def registry_of(**changes: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(max_wait=20.0, **changes))
 
 
 def governed(
-    registry: tidegate.RateLimitRegistry, key: tidegate.Key, call: Callable[[Any], Awaitable[Any]]
+    registry: RateLimitRegistry, key: tidegate.Key, call: Callable[[Any], Awaitable[Any]]
 ) -> Callable[..., Awaitable[Any]]:
     """A function whose call is governed at `key`."""
 
@@ -202,7 +203,7 @@ class TestOutage:
     )
     @in_loop
     async def test_an_outage_closes_one_key_and_all_resumes_by_itself(self, tmp_path: Path) -> None:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=20.0))
+        registry = RateLimitRegistry(tidegate.Settings(max_wait=20.0))
         down, fine, failed = [True], HeldTask(), []
 
         async def broken(row: Any) -> Any:

@@ -11,6 +11,7 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses, stored
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Evaluator, Experiment, UnusableAnswer
 from tidegate.storage import ResultStatus, Status
 
@@ -191,7 +192,7 @@ class TestFailures:
         made = {"Exception": Exception, "ValueError": ValueError}
         refused = made.get(name) or type(name, (Exception,), {})
         calls: Counter[int] = Counter()
-        registry = tidegate.RateLimitRegistry(tidegate.Settings())
+        registry = RateLimitRegistry(tidegate.Settings())
 
         async def call(number: int) -> int:
             calls[number] += 1

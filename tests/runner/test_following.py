@@ -12,6 +12,7 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner
 from tidegate.scheduling import function_limit
 from tidegate.scheduling.function_limit import FLOOR
@@ -22,11 +23,11 @@ KEY = tidegate.Key("p", "https://p.test")
 OTHER = tidegate.Key("q", "https://q.test")
 
 
-def open_registry(slots: int) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(max_concurrency=slots))
+def open_registry(slots: int) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(max_concurrency=slots))
 
 
-def asking(registry: tidegate.RateLimitRegistry, key: tidegate.Key, task: HeldTask) -> Any:
+def asking(registry: RateLimitRegistry, key: tidegate.Key, task: HeldTask) -> Any:
     async def ask(row: Any, output: Any = None) -> Any:
         return await registry.aexecute(key, lambda: task(row))
 

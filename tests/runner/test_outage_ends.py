@@ -15,6 +15,7 @@ from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.raw_server import RawServer, Reply
 from tests.runner.scene import Refused, in_loop, refusal, rows, runner_at, statuses, stored
 from tests.sdk.asking import make, request
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Evaluator, Experiment
 from tidegate.storage import ResultStatus, Status
 
@@ -34,7 +35,7 @@ CAPACITY = ("529", "429")
 """Failures that are answers: they open no breaker, so only the deadline of a row ends them."""
 
 
-def asking(registry: tidegate.RateLimitRegistry, key: tidegate.Key, failure: Any = None, seconds: float = 0.1) -> Any:
+def asking(registry: RateLimitRegistry, key: tidegate.Key, failure: Any = None, seconds: float = 0.1) -> Any:
     """A task, or an evaluator, that asks one question at `key`."""
 
     async def call() -> float:
@@ -257,7 +258,7 @@ TROUBLE = {
 @in_loop
 async def test_run_over_http_ends_with_its_rows_parked(tmp_path: Path, trouble: str, kind: str) -> None:
     with RawServer(lambda _: TROUBLE[trouble]) as server:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings())
+        registry = RateLimitRegistry(tidegate.Settings())
         client = registry.wrap(make(kind, server.url, max_retries=0))
 
         async def judge(row: Any, output: Any) -> float:

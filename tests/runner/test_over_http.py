@@ -10,6 +10,7 @@ import pytest
 import tidegate
 from tests.runner.scene import in_loop, rows, runner_at, settings, stored
 from tests.sdk.asking import at_rest, make, request
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Evaluator, Experiment
 from tidegate.testing import Distribution, Limit, OutageSpan, Scenario, Simulator
 
@@ -32,7 +33,7 @@ async def test_a_task_and_its_judge_at_two_providers_at_their_limits_lose_nothin
     slots = Scenario(limiters=(Limit(kind="slots", limit=2),), latency=QUICK)
     few = Scenario(limiters=(Limit(limit=30, window=1.0, burst=5),), latency=QUICK)
     with Simulator(slots) as one, Simulator(few) as other:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings())
+        registry = RateLimitRegistry(tidegate.Settings())
         client = registry.wrap(make("async_openai", one.url))
         judge = registry.wrap(make("async_anthropic", other.url))
         async with runner_at(tmp_path, registry=registry) as runner:
@@ -53,7 +54,7 @@ async def test_a_task_and_its_judge_at_two_providers_at_their_limits_lose_nothin
 async def test_a_synchronous_client_in_threads_is_governed_by_the_same_keys(tmp_path: Path) -> None:
     slots = Scenario(limiters=(Limit(kind="slots", limit=2),), latency=QUICK)
     with Simulator(slots) as provider:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings())
+        registry = RateLimitRegistry(tidegate.Settings())
         client = registry.wrap(make("openai", provider.url))
 
         def answer(row: Any) -> str:
@@ -75,7 +76,7 @@ async def test_a_synchronous_client_in_threads_is_governed_by_the_same_keys(tmp_
 async def test_an_outage_loses_no_row(tmp_path: Path) -> None:
     down = Scenario(outages=(OutageSpan(start=0.0, end=0.4, status=503),), latency=QUICK)
     with Simulator(down) as provider:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings())
+        registry = RateLimitRegistry(tidegate.Settings())
         client = registry.wrap(make("async_openai", provider.url, max_retries=0))
         given = settings(
             attempts=3,

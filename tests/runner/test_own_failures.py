@@ -11,6 +11,7 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, in_loop, make, rows, runner_at, stored
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, background, writer
 from tidegate.runner.background import BackgroundTask
 from tidegate.runner.events import SubscriberHub
@@ -244,7 +245,7 @@ class TestDispatcher:
     async def test_an_error_in_its_turn_ends_an_experiment_and_no_other_and_leaves_no_permit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
     ) -> None:
-        registry, key = tidegate.RateLimitRegistry(tidegate.Settings()), tidegate.Key("p", "https://p.test")
+        registry, key = RateLimitRegistry(tidegate.Settings()), tidegate.Key("p", "https://p.test")
         fine, bad = HeldTask(), HeldTask()
 
         def governed(watch: HeldTask) -> Any:

@@ -12,6 +12,7 @@ import tidegate
 from tests.runner.scene import in_loop, rows, runner_at, stored
 from tests.sdk.asking import make, request
 from tests.transports.answering import Server
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.runner import Experiment
 from tidegate.storage import ResultStatus, Status
 from tidegate.testing import VirtualClock
@@ -26,7 +27,7 @@ HEADERS = {"content-type": "application/json"}
 @in_loop
 async def test_rows_of_a_key_without_money_fail_by_its_answer(tmp_path: Path) -> None:
     with Server(lambda number, path: (429, HEADERS, json.dumps(MONEY).encode())) as server:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(), clock=VirtualClock())
+        registry = RateLimitRegistry(tidegate.Settings(), clock=VirtualClock())
         client = registry.wrap(make("async_openai", server.chat.removesuffix("/v1/chat/completions"), max_retries=0))
 
         async def task(row: Any) -> Any:

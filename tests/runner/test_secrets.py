@@ -16,6 +16,7 @@ from tests.credentials import left_of
 from tests.runner.scene import QUICK, TOO_LONG
 from tests.transports.answering import Server
 from tidegate.admission import key_hook
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.experiment.export import exported
 from tidegate.launch.shared_counters import CounterFile
 from tidegate.runner import Experiment, ExperimentRunner
@@ -60,7 +61,7 @@ class Run:
         handler.emit = lambda record: lines.append(handler.format(record))  # type: ignore[method-assign]
         logging.getLogger("tidegate").addHandler(handler)
         before, key_hook.on_new_queue = key_hook.on_new_queue, CounterFile(str(folder)).track
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.0, telemetry=False))
+        registry = RateLimitRegistry(tidegate.Settings(max_wait=0.0, telemetry=False))
         events: list[str] = []
         registry.subscribe(lambda event: events.append(f"{event!r} {event.key}"))
         echo: list[str] = []
@@ -132,7 +133,7 @@ def test_credential_of_a_failed_call_is_in_nothing_that_a_run_leaves(tmp_path: P
 
 
 def test_two_keys_in_the_path_are_two_keys(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
 
     def ask(root: str) -> None:
         client = registry.wrap(openai.OpenAI(base_url=root, api_key="none", max_retries=0))

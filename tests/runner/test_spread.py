@@ -14,6 +14,7 @@ import tidegate
 from tests.postgres import served
 from tests.runner.scene import in_loop, rows, runner_at, settings
 from tests.storage.places import PATIENCE, PostgreSQL
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
 from tidegate.runner import Experiment, ExperimentRunner
@@ -70,7 +71,7 @@ def replica(
     given: dict[str, Any] = {} if experiment is None else {"restore": lambda spec: experiment}
     return ExperimentRunner(
         place.url,
-        registry=tidegate.RateLimitRegistry(tidegate.Settings()),
+        registry=RateLimitRegistry(tidegate.Settings()),
         settings=settings(**changes),
         recover=recover,
         **given,

@@ -11,7 +11,8 @@ import pytest
 import tidegate
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses
-from tidegate.admission.registry import NotReady
+from tidegate.admission.registry import NotReady, RateLimitRegistry
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.runner import Experiment
 from tidegate.runner.fair_queue import FairQueue
@@ -26,21 +27,21 @@ KEY = tidegate.Key("p", "https://p.test")
 SHUT = tidegate.Key("shut", "https://shut.test")
 
 
-def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(**changes))
+def registry_of(**changes: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(**changes))
 
 
-def held_up(registry: tidegate.RateLimitRegistry, seconds: float) -> None:
+def held_up(registry: RateLimitRegistry, seconds: float) -> None:
     """The provider behind `SHUT` says that nobody is to come for so long."""
     permit = registry.try_admit(SHUT)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     registry.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, seconds))
 
 
-def taken(registry: tidegate.RateLimitRegistry) -> tidegate.Permit:
+def taken(registry: RateLimitRegistry) -> Permit:
     """The only slot of `SHUT`: calls wait behind it until it is settled, however long a test takes."""
     permit = registry.try_admit(SHUT)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     return permit
 
 
@@ -131,7 +132,7 @@ class TestInside:
 
 @in_virtual_time
 async def test_a_gate_behind_somebody_who_is_about_to_go_is_not_asked_again_at_once() -> None:
-    class Ahead(tidegate.RateLimitRegistry):
+    class Ahead(RateLimitRegistry):
         def try_admit(self, key: Any, cost: Any = None, *, wake: Any = None) -> Any:
             asked.append(key)
             return NotReady(self.clock() - 1.0, "queue")

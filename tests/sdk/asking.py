@@ -13,7 +13,7 @@ from typing import Any
 import anthropic
 import openai
 
-import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 
 OPENAI_3 = int(openai.__version__.partition(".")[0]) >= 3
 
@@ -87,13 +87,13 @@ def failures(results: list[Any]) -> list[BaseException]:
     return [result for result in results if isinstance(result, BaseException)]
 
 
-def only(registry: tidegate.RateLimitRegistry) -> Any:
+def only(registry: RateLimitRegistry) -> Any:
     """The snapshot of the one key that the registry knows."""
     (key,) = registry.snapshot().keys.values()
     return key
 
 
-def at_rest(registry: tidegate.RateLimitRegistry) -> bool:
+def at_rest(registry: RateLimitRegistry) -> bool:
     """Whether nobody waits and nothing is under way."""
     snapshot = registry.snapshot()
     return (snapshot.in_flight, snapshot.waiting) == (0, 0)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate import RateLimitRegistry, Settings
+from tidegate import Settings
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import Event, ShareLost
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome

@@ -12,6 +12,7 @@ from opentelemetry.trace import Tracer
 import tidegate
 from tests.sdk.asking import MESSAGES, make, request
 from tests.telemetry.scene import Providers
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 SECRET = "sk-a-secret-of-the-tests"
@@ -25,7 +26,7 @@ def tracer(providers: Providers) -> Tracer:
 
 
 @pytest.fixture
-def told(registry: tidegate.RateLimitRegistry, providers: Providers) -> tidegate.RateLimitRegistry:
+def told(registry: RateLimitRegistry, providers: Providers) -> RateLimitRegistry:
     """A registry that this test's SDK hears of."""
     providers.instrument(registry)
     return registry
@@ -47,7 +48,7 @@ def noted(span: Any) -> list[str]:
 
 
 def test_what_happens_to_a_call_is_noted_on_the_users_span(
-    told: tidegate.RateLimitRegistry, providers: Providers, tracer: Tracer
+    told: RateLimitRegistry, providers: Providers, tracer: Tracer
 ) -> None:
     with Simulator(Scenario()) as simulator, told.wrap(make("openai", simulator.url)) as client:
         ask(client, tracer)
@@ -69,9 +70,7 @@ def test_what_happens_to_a_call_is_noted_on_the_users_span(
     }
 
 
-def test_where_the_sdk_makes_a_span_of_its_own_it_is_noted_there(
-    told: tidegate.RateLimitRegistry, providers: Providers
-) -> None:
+def test_where_the_sdk_makes_a_span_of_its_own_it_is_noted_there(told: RateLimitRegistry, providers: Providers) -> None:
     """anthropic 2.11 does (`_tracing.py`), by the same conventions."""
     options = {"open_telemetry": {"tracer_provider": providers.tracers}}
     with (
@@ -90,7 +89,7 @@ def test_where_the_sdk_makes_a_span_of_its_own_it_is_noted_there(
 def test_each_of_many_calls_at_once_has_its_own_events_and_waits_on_its_own_span(
     providers: Providers, tracer: Tracer
 ) -> None:
-    registry = tidegate.RateLimitRegistry(ONE_SLOT)
+    registry = RateLimitRegistry(ONE_SLOT)
     providers.instrument(registry)
 
     async def ask(client: Any, number: int) -> None:
@@ -117,7 +116,7 @@ def test_each_of_many_calls_at_once_has_its_own_events_and_waits_on_its_own_span
 
 
 def test_the_slots_of_streams_are_measured_to_their_end(
-    told: tidegate.RateLimitRegistry, providers: Providers, tracer: Tracer
+    told: RateLimitRegistry, providers: Providers, tracer: Tracer
 ) -> None:
     with (
         Simulator(Scenario()) as simulator,
@@ -135,7 +134,7 @@ def test_the_slots_of_streams_are_measured_to_their_end(
 def test_no_credential_no_prompt_and_no_answer_is_told(
     providers: Providers, tracer: Tracer, provider: Simulator
 ) -> None:
-    told = tidegate.RateLimitRegistry(tidegate.Settings())
+    told = RateLimitRegistry(tidegate.Settings())
     providers.instrument(told)
     answers = []
 

@@ -278,7 +278,7 @@ class ExperimentRun(RunState):
         name = f"{key.provider}/{model}" if model else key.provider
         error = ConfigurationError(
             "budget usd", limit,
-            f"{name} has no price; tidegate.register_price or TIDEGATE_PRICES adds one",
+            f"{name} has no price; tidegate.providers.register_price or TIDEGATE_PRICES adds one",
         )  # fmt: skip
         self.in_loop(partial(self.fail, error))
 
