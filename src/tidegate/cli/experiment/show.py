@@ -1,4 +1,4 @@
-"""Commands `tidegate experiment list`, `show`, `recount` and `stop`, which work through the database."""
+"""Commands `tidegate experiment list`, `show` and `stop`, which work through the database."""
 
 from __future__ import annotations
 
@@ -39,7 +39,6 @@ from tidegate.storage import (
     Toggle,
 )
 from tidegate.storage.results import KEPT_LINES
-from tidegate.storage.tally_table import TASKS
 
 NOT_SHOWN = frozenset({"type", "id", "stats", "answered_by", "warnings"})
 """Details of a log line that are shown in another form."""
@@ -267,24 +266,6 @@ def _why(row: ExperimentRow, replicas: int, batches: dict[str, int]) -> str:
         return _others(replicas)
     left = sum(count for state, count in batches.items() if state != BatchState.FETCHED)
     return row.last_error or (f"{left} {'batch' if left == 1 else 'batches'} not fetched" if left else "")
-
-
-async def recounted(name: str, url: str) -> int:
-    """Build the tally of an experiment again. Return the exit code."""
-    async with existing(url) as store:
-        row = await found(store, name)
-        if row.status is Status.RUNNING and not is_dead(row.claimed_by):
-            typer.echo(
-                f"{row.name} not recounted: replica {row.claimed_by} runs it, and would wait; "
-                f"{command('stop', row.name, url)} stops it",
-                err=True,
-            )
-            return Code.FAILED
-        await store.build_tally(row.id, anew=True)
-        counts = (await store.tallies([row.id]))[row.id]
-    judged = sum(tally.items for stage, tally in counts.items() if stage != TASKS)
-    typer.echo(f"{row.name} recounted: {counts[TASKS].items} results of tasks, {judged} of evaluations")
-    return Code.DONE
 
 
 async def stop_named(name: str, url: str) -> int:
