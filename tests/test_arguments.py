@@ -56,7 +56,7 @@ def test_cost_with_unusable_amount_is_refused_at_every_door(door: str, field: st
 @pytest.mark.parametrize("door", ["execute", "aexecute", "try_admit"])
 @pytest.mark.parametrize("cost", ["x", 5, (1.0,), {"tokens": 5}], ids=repr)
 def test_cost_that_is_no_cost_is_refused(door: str, cost: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"tidegate\.Cost"):
+    with pytest.raises(ConfigurationError, match="a Cost"):
         ask(RateLimitRegistry(Settings()), door, cost=cost)
 
 
