@@ -8,8 +8,7 @@ from typing import Any
 
 PUBLIC = {
     "tidegate": "Names that are imported from `tidegate` itself.",
-    "tidegate.admission.registry": "A registry of limits, for a service that has several. Guide: "
-    "[Use](../usage.md).",
+    "tidegate.admission.registry": "A registry of limits, for a service that has several. Guide: [Use](../usage.md).",
     "tidegate.fallbacks": "A choice of a fallback. Guide: [Fallbacks](../fallbacks.md).",
     "tidegate.core.values": "The cost of a call that `execute` governs.",
     "tidegate.core.limiter_state": "The permit of one attempt, which `try_admit` returns.",
