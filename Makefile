@@ -9,13 +9,17 @@ PIP_FLAGS := --quiet --disable-pip-version-check
 # Hundreds of tests start a Python of their own: without its bytecode, each compiles the package again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites never-worse limiters docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
+.PHONY: demo test test-long test-real docs-shots test-openai2 test-aiobotocore engines chaos lint format bench bench-makespan bench-overhead bench-waiters bench-peers bench-pool bench-runner bench-page mutations frameworks suites never-worse limiters docs test-notebook test-inspect test-clients test-lowest api-check api-update release-check clean
 
 demo: $(ENVS)/demo/ready
 	$(ENVS)/demo/bin/tidegate demo
 
 test: $(ENVS)/test/ready test-openai2 test-aiobotocore
 	$(ENVS)/test/bin/python -m pytest -n 4 --dist worksteal
+
+# All examples, seeds and cases of the drawn tests, of which `make test` tries a part.
+test-long: $(ENVS)/test/ready
+	TESTS_LONG=1 $(ENVS)/test/bin/python -m pytest -n 4 --dist worksteal
 
 # With servers that are no Python packages. The tests start and stop them on ports of their own.
 test-real: $(ENVS)/test/ready $(ENVS)/browser/ready $(ENVS)/browser/axe/$(AXE) $(ENVS)/node/ready test-notebook test-inspect

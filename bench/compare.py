@@ -21,8 +21,8 @@ import numpy
 import numpy.typing
 
 from bench.common import Check, conclude, table
-from tidegate.comparison import compare, intervals_of_means
-from tidegate.storage import Store
+from tidegate.experiments.comparison import compare, intervals_of_means
+from tidegate.experiments.storage import Store
 
 LEAST, MOST = 0.93, 0.97
 MOST_SECONDS = 10.0
@@ -74,8 +74,8 @@ async def timed(rows: int, folder: Path) -> tuple[float, float]:
     path = str(folder / "compared.db")
     store = await Store.open(path)
     try:
-        a = await store.create("a", {}, 1, "rows")
-        b = await store.create("b", {}, 1, "rows")
+        a = await store.experiments.create("a", {}, 1, "rows")
+        b = await store.experiments.create("b", {}, 1, "rows")
         await asyncio.to_thread(_fill, path, rows, ((a.id, a.dataset_id), (b.id, b.dataset_id)))
         began = time.perf_counter()
         found = await compare(store, a, store, b)

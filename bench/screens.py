@@ -23,9 +23,9 @@ from sqlalchemy import Connection, text
 
 from bench.common import Check, conclude, spread, table
 from bench.runner.places import PLACES
-from tidegate.storage import NewRow, Status, Store
-from tidegate.ui.experiment_routes import experiment_routes
-from tidegate.ui.server import create_app
+from tidegate.experiments.screens.routes import experiment_routes
+from tidegate.experiments.storage import NewRow, Status, Store
+from tidegate.server.app import create_app
 
 HOST, TOKEN = "127.0.0.1:4780", "token"
 HEADERS = {"host": HOST, "authorization": f"Bearer {TOKEN}"}
@@ -66,11 +66,13 @@ async def fill(url: str, rows: int) -> tuple[float, float]:
     """Generate experiment 1 with `rows` rows, and 60 small ones; return the seconds of its tally, wall and CPU."""
     store = await Store.open(url)
     spec: dict[str, Any] = {"name": "large", "task": "answer", "evaluators": {"judge": []}}
-    large = await store.create("large", spec, 1, "rows.jsonl")
-    await store.add_rows(large.dataset_id, [NewRow(0, "q0", {"question": "What is the capital of this country?"})])
+    large = await store.experiments.create("large", spec, 1, "rows.jsonl")
+    await store.datasets.add_rows(
+        large.dataset_id, [NewRow(0, "q0", {"question": "What is the capital of this country?"})]
+    )
     for n in range(60):
-        await store.create(f"small-{n}", {**spec, "name": f"small-{n}"}, 1, "rows.jsonl")
-    database = store._database
+        await store.experiments.create(f"small-{n}", {**spec, "name": f"small-{n}"}, 1, "rows.jsonl")
+    database = store.database
     digits = "CAST(n AS text)"
     numbers = f"WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {rows - 1})"
     status = f"CASE WHEN n % {FAILED_EVERY} = 7 THEN 'error' WHEN n % {PARKED_EVERY} = 9 THEN 'parked' ELSE 'ok' END"
@@ -105,11 +107,11 @@ async def fill(url: str, rows: int) -> tuple[float, float]:
 
     await database.transacted(insert)
     began, spent = time.perf_counter(), time.process_time()
-    await store.build_tally(1)
+    await store.tallies.build(1)
     built = time.perf_counter() - began, time.process_time() - spent
-    claim = await store.claim(1, "bench", 60.0)
+    claim = await store.claims.claim(1, "bench", 60.0)
     assert claim is not None
-    await store.release(claim, Status.STOPPED)
+    await store.claims.release(claim, Status.STOPPED)
     await store.close()
     return built
 

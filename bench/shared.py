@@ -27,6 +27,7 @@ from bench.network import Network
 from bench.scenarios import AMPLE_TOKENS, LATENCY, MODELS, Row, row_named
 from bench.virtual import EPOCH, HOST, SDK_RETRIES, LabCall, Visit
 from bench.world import VirtualCall, World
+from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate import providers
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.exchange import AttemptResult
@@ -34,7 +35,6 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.settings import Settings
 from tidegate.shared_log.host_log import PROBED_EVERY
-from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import Call, Distribution, Limit, Scenario
 from tidegate.testing.accounts import Accounts
 

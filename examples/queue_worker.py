@@ -1,6 +1,6 @@
 """A worker of a job queue of your own, in SQLite: a lack of capacity never makes a job poison.
 
-    OPENAI_API_KEY=… TIDEGATE_SUSPENSIONS=suspensions.sqlite python examples/queue_worker.py
+    OPENAI_API_KEY=… python examples/queue_worker.py
 
 The queue and its worker are yours; tidegate says what to do after a failure, and holds every call at the limit.
 """
@@ -26,17 +26,16 @@ RETRY = """UPDATE jobs SET status = 'pending', error = :error, attempts = :attem
 POISON = "UPDATE jobs SET status = 'poison', error = :error, attempts = :attempts WHERE id = :id"
 
 
-def work(queue: sqlite3.Connection, client: openai.OpenAI) -> None:
+def work(queue: sqlite3.Connection, client: openai.OpenAI, suspensions: tidegate.Suspensions) -> None:
     """Work until no job is left that may be claimed now."""
-    registry = tidegate.registry()
-    while registry.suspended(TARGET) is None:
+    while suspensions.suspended(TARGET) is None:
         job = queue.execute(CLAIM, {"worker": os.getpid(), "now": time.time()}).fetchone()
         if job is None:
             return
         try:
             answer = client.responses.create(model="gpt-5-mini", input=job["question"]).output_text
         except Exception as error:
-            decision = tidegate.after_failure(error, attempts=job["attempts"], target=TARGET, registry=registry)
+            decision = tidegate.after_failure(error, attempts=job["attempts"], target=TARGET, suspensions=suspensions)
             not_before = decision.not_before.timestamp() if decision.not_before is not None else 0.0
             facts = {"id": job["id"], "attempts": decision.attempts, "error": decision.reason, "not_before": not_before}
             queue.execute({"requeue": REQUEUE, "retry": RETRY, "poison": POISON}[decision.action], facts)
@@ -50,7 +49,8 @@ def main() -> None:
     if not queue.execute("SELECT 1 FROM sqlite_master WHERE name = 'jobs'").fetchone():
         queue.execute(JOBS)
         queue.executemany("INSERT INTO jobs (question) VALUES (?)", [(f"Spell {number}.",) for number in range(60)])
-    work(queue, tidegate.wrap(openai.OpenAI()))
+    suspensions = tidegate.Suspensions(os.environ.get("SUSPENSIONS", "suspensions.sqlite"), models=TARGET)
+    work(queue, tidegate.wrap(openai.OpenAI()), suspensions)
     print(f"{queue.execute('SELECT count(*) FROM jobs WHERE status = ?', ('done',)).fetchone()[0]} calls answered")
 
 

@@ -47,7 +47,6 @@ BROKEN = refusal(500, "InternalServerException", "The system encountered an unex
 
 
 def client_of(url: str | None = None, mode: str = "legacy", service: str = "bedrock-runtime", **retries: Any) -> Any:
-    """A client of boto3, as a context that closes it."""
     client = boto3.client(
         service,
         region_name=REGION,
@@ -82,7 +81,6 @@ class Script:
 
 
 def text_headers(headers: Mapping[Any, Any]) -> dict[str, str]:
-    """The headers by lower-case name."""
     plain = {name: value.decode() if isinstance(value, bytes) else value for name, value in headers.items()}
     return {name.lower(): value for name, value in plain.items()}
 

@@ -15,18 +15,23 @@ from hypothesis import HealthCheck, settings
 
 import tidegate
 from tests import constants
-from tidegate import redaction
-from tidegate.admission import key_hook
+from tests.effort import effort
+from tidegate.admission import key_hook, redaction
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.framework_timeouts import patch
-from tidegate.sdks.table import SDKS
 from tidegate.telemetry import activation
+from tidegate.transports.framework_timeouts import patch
 from tidegate.transports.governance import Installation
+from tidegate.transports.sdks.table import SDKS
 from tidegate.transports.table import TRANSPORTS
 
 # A drawn example may take as long as a slow machine needs, and is the same each time.
 settings.register_profile(
-    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
+    "tests",
+    max_examples=effort(30, 100),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
 )
 settings.load_profile("tests")
 
@@ -62,7 +67,6 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture
 def registry() -> RateLimitRegistry:
-    """A registry with the default settings, whatever the environment says."""
     return RateLimitRegistry(tidegate.Settings())
 
 
@@ -109,8 +113,7 @@ def no_credentials_known() -> Iterator[None]:
     redaction.STORE.forget()
 
 
-def _uncounted(queue: object) -> None:
-    """Share no counts."""
+def _uncounted(queue: object) -> None: ...
 
 
 @pytest.fixture(autouse=True)

@@ -110,7 +110,6 @@ def made(form: str, seed: int = 0) -> str:
 
 
 def random_parts(form: str, seed: int = 0) -> list[str]:
-    """Return what is secret of the same credential."""
     parts = zip(FORMS[form], _parts(form, seed), strict=True)
     return [made for part, made in parts if not isinstance(part, str)]
 

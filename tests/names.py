@@ -20,5 +20,4 @@ def resolve_to_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def named(url: str, host: str) -> str:
-    """Return the URL of a simulator under another host name."""
     return f"http://{host}:{urlsplit(url).port}"

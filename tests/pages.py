@@ -12,13 +12,13 @@ from pathlib import Path
 from conformance.catalogue import FRAMEWORKS
 from tests.reference import cli_reference, schema_reference
 from tidegate import providers
-from tidegate.cli.experiment.common import MEANINGS
 from tidegate.core import events
-from tidegate.framework_timeouts.table import TIMEOUTS
-from tidegate.framework_timeouts.timeout import shown
-from tidegate.runner import RunnerSettings
+from tidegate.experiments import RunnerSettings
+from tidegate.experiments.commands.common import MEANINGS
 from tidegate.settings import Settings
 from tidegate.telemetry import attributes, signals
+from tidegate.transports.framework_timeouts.table import TIMEOUTS
+from tidegate.transports.framework_timeouts.timeout import shown
 from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
 from tools import readme_picture
 

@@ -80,11 +80,9 @@ class Server:
         self._run("initdb", "-D", "cluster", "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
 
     def url(self, name: str) -> str:
-        """The URL of a database of this server."""
         return f"postgresql://{USER}@127.0.0.1:{self.port}/{name}"
 
     def start(self) -> None:
-        """Starts the server, and returns when it takes connections."""
         options = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -117,7 +115,6 @@ class Server:
 
     @property
     def pid(self) -> int:
-        """The first process of the server."""
         return int((self._folder / "cluster" / "postmaster.pid").read_text().split()[0])
 
     def kill(self) -> None:
@@ -126,7 +123,6 @@ class Server:
         self.stop()
 
     def remove(self) -> None:
-        """Stops the server and removes what it kept."""
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -168,7 +164,6 @@ class Server:
 
 @contextlib.contextmanager
 def served(**settings: str) -> Iterator[Server]:
-    """A server for a while, with settings of its own."""
     server = Server(**settings)
     try:
         server.start()

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from tidegate.cli.main import app
-from tidegate.storage import schema
+from tidegate.experiments.storage import schema
 
 TABLES = {
     "contents": "Contents of rows, each distinct one once, by its SHA-256.",

@@ -15,11 +15,11 @@ from tests.core.values import answer, bucket, refusal
 from tidegate import providers
 from tidegate.admission.accounts import shared_by
 from tidegate.admission.registry import NotReady, RateLimitRegistry
+from tidegate.admission.saved_state import LearnedState
 from tidegate.core import events
 from tidegate.core.two_levels import ModelController, SharedNames
 from tidegate.core.values import Key, Kind, Outcome, RequestFacts
 from tidegate.errors import ConfigurationError
-from tidegate.saved_state import LearnedState
 from tidegate.settings import Settings
 
 pytestmark = pytest.mark.constants(START_CONCURRENCY=100)

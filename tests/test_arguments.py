@@ -18,7 +18,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import ReadyCallback
 from tidegate.core.values import Cost, Kind, Outcome, QuotaReading
 from tidegate.errors import ConfigurationError
-from tidegate.runner import Evaluator, Experiment, RunnerSettings
+from tidegate.experiments import Evaluator, Experiment, RunnerSettings
 
 KEY = Key("custom", "k")
 NAN, INFINITY = float("nan"), float("inf")

@@ -94,7 +94,6 @@ class Tasks:
             self._tasks.append(asyncio.ensure_future(run()))
 
     async def governed(self) -> None:
-        """Lets every other task go on."""
         if self._nursery is not None:
             await trio.testing.wait_all_tasks_blocked()
         else:

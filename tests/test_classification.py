@@ -14,8 +14,8 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.classification import UNREACHED, UNREADABLE, Evidence, classify_error, error_text
 from tidegate.core.values import Cause, Kind
+from tidegate.providers.classification import UNREACHED, UNREADABLE, Evidence, classify_error, error_text
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RATE, DAY, MONEY, TRANSIENT, PERMANENT = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy
 import pytest
 
-from tidegate import comparison
-from tidegate.comparison import intervals_of_means
+from tidegate.experiments import comparison
+from tidegate.experiments.comparison import intervals_of_means
 
 
 def held(trials: int, rows: int, confidence: float) -> float:

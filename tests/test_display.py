@@ -14,12 +14,12 @@ from tests.core.values import answer, bucket
 from tests.transports.answering import Server
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli import errors
-from tidegate.cli.experiment.display import Printer, table, waits
 from tidegate.cli.status_text import StatusText, lines
 from tidegate.core.display import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
-from tidegate.launch.shared_counters import CounterFile
+from tidegate.experiments.commands.display import Printer, table, waits
+from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.totals import Folder
 
 EVIL = "gpt\r\nERROR forged\n\x1b[2J\x1b]0;pwn\x07\x9b31m\x7f\u202etxt\u2066\u2028\u200b\ud800"
@@ -87,7 +87,7 @@ def test_status_and_last_row_are_printable(folder: Path) -> None:
 
 
 def test_sheet_that_somebody_else_wrote_is_read_as_printable(folder: Path) -> None:
-    (sheet,) = folder.glob("*.sheet")
+    (sheet,) = folder.iterdir()
     sheet.write_bytes(sheet.read_bytes().replace(b"openai", b"op\x1b[2J"))
     (key,) = Folder(folder).totals().keys.values()
     assert key.key.isprintable()

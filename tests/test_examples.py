@@ -58,9 +58,9 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
-def test_an_example_loses_no_call_at_a_limit_that_binds(example: Path) -> None:
+def test_an_example_loses_no_call_at_a_limit_that_binds(example: Path, tmp_path: Path) -> None:
     with provider_for(example) as provider:
-        done = run(example, provider)
+        done = run(example, provider, SUSPENSIONS=str(tmp_path / "suspensions.sqlite"))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     said = re.search(r"^(\d+) calls answered$", done.stdout, re.MULTILINE)

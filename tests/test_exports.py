@@ -8,7 +8,7 @@ from enum import Enum
 from typing import get_args, get_type_hints
 
 import tidegate
-from tidegate import runner
+from tidegate import experiments
 
 FORBIDDEN = (
     "openai",
@@ -50,14 +50,14 @@ print(all(callable(getattr(tidegate, name)) for name in tidegate.__all__ if name
 
 
 def test_whatever_a_runner_tells_or_answers_has_a_public_name() -> None:
-    events = get_args(runner.Event)
+    events = get_args(experiments.Event)
     fields = [each for event in events for each in get_type_hints(event).values()]
-    asked = (runner.ExperimentRunner.stop, runner.ExperimentRunner.resume, runner.Summary.status.fget)
+    asked = (experiments.ExperimentRunner.stop, experiments.ExperimentRunner.resume, experiments.Summary.status.fget)
     answers = [get_type_hints(each)["return"] for each in asked]
     named = {*events, *(each for each in (*fields, *answers) if isinstance(each, type) and issubclass(each, Enum))}
     assert {each.__name__ for each in named} >= {"RunResult", "AnnotationResult", "Status", "ResultStatus", "Toggle"}
-    assert [each for each in named if getattr(runner, each.__name__, None) is not each] == []
-    assert [each for each in named if each.__name__ not in runner.__all__] == []
+    assert [each for each in named if getattr(experiments, each.__name__, None) is not each] == []
+    assert [each for each in named if each.__name__ not in experiments.__all__] == []
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

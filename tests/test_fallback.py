@@ -13,9 +13,11 @@ import pytest
 
 import tidegate
 from tidegate import fallbacks
+from tidegate.admission import drive
 from tidegate.admission.handoff import hand_off
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.fallbacks import Answered, Choice, Fallback, fallback
 from tidegate.testing import Limit, Scenario, Simulator
 
@@ -81,7 +83,7 @@ class VirtualWaits:
 @pytest.fixture
 def virtual(monkeypatch: pytest.MonkeyPatch) -> VirtualWaits:
     waits = VirtualWaits()
-    monkeypatch.setattr(fallbacks, "ThreadWaker", lambda: waits)
+    monkeypatch.setattr(drive, "ThreadWaker", lambda: waits)
     return waits
 
 
@@ -340,7 +342,9 @@ def test_closed_choice_keeps_one_callback_however_many_calls_pass_it_over(virtua
 def test_max_wait_holds_for_a_client_that_is_governed_itself() -> None:
     registry = RateLimitRegistry()
     key = tidegate.Key("custom", "inner")
-    registry.suspend("custom/*", seconds=3600)
+    permit = registry.try_admit(key)
+    assert isinstance(permit, Permit)
+    registry.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, 3600.0))
     judge = fallback(
         [Choice(None, lambda row: registry.execute(key, lambda: row), name="inner")], registry=registry, on=["day"]
     )

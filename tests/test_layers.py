@@ -21,16 +21,13 @@ ADMISSION = {
     *CORE,
     "admission.arguments",
     "providers",
-    "redaction",
-    "saved_state",
+    "admission.redaction",
+    "admission.saved_state",
     "settings",
-    "admission.executors",
     "admission.wait_queue",
-    "admission.loop_monitor",
     "admission.blocked_loops",
     "admission.wait_log",
     "admission.rejection_log",
-    "admission.suspensions",
     "admission.callers",
     "admission.key_queue",
     "admission.account_queue",
@@ -49,47 +46,52 @@ ADMISSION = {
     "admission.listeners",
     "admission.key_table",
     "admission.call",
-    "classification",
+    "providers.classification",
 }
-TRANSPORTS = {*ADMISSION, "imports", "thread_states", "transports"}
-SDKS = {*TRANSPORTS, "sdks"}
+TRANSPORTS = {*ADMISSION, "admission.thread_states", "transports"}
+SDKS = {*TRANSPORTS, "transports.sdks"}
 SURFACE = {
     *SDKS,
     "admission.registry",
     "fallbacks",
-    "requeue",
-    "framework_timeouts",
+    "suspensions",
+    "transports.framework_timeouts",
     "telemetry",
-    "scheduling",
     "pool",
-    "_install",
+    "transports.install",
     "_version",
     "auto",
     "",
 }
+
+EXPERIMENTS = {
+    "errors",
+    "experiments",
+    "experiments.engine",
+    "experiments.declared",
+    "experiments.storage",
+    "experiments.comparison",
+}
+CLI = {"typer", "rich"}
 
 LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     # part: (our parts it may import, whether impure stdlib is allowed, third parties)
     "errors": (set(), False, set()),
     "core": (CORE, False, {"pydantic_core"}),
     "providers": ({*CORE, "providers"}, False, {"pydantic_core"}),
-    "redaction": (CORE, True, set()),
-    "saved_state": (CORE, True, {"pydantic"}),
-    "settings": ({"errors", "saved_state"}, True, {"pydantic", "pydantic_core"}),
+    "admission.redaction": (CORE, True, set()),
+    "admission.saved_state": (CORE, True, {"pydantic"}),
+    "settings": ({"errors", "admission.saved_state"}, True, {"pydantic", "pydantic_core"}),
     "admission": (set(), False, set()),
     "admission.arguments": (CORE, False, set()),
-    "admission.executors": (set(), False, set()),
-    "admission.wait_queue": ({*CORE, "admission.executors"}, False, set()),
-    "admission.loop_monitor": ({*CORE, "admission.executors", "admission.wait_queue"}, False, set()),
-    "admission.blocked_loops": ({"admission.wait_queue", "admission.loop_monitor"}, True, set()),
+    "admission.wait_queue": (CORE, False, set()),
+    "admission.blocked_loops": ({*CORE, "admission.wait_queue"}, True, set()),
     "admission.wait_log": (CORE, False, set()),
     "admission.rejection_log": (CORE, True, set()),
-    "admission.suspensions": ({*CORE, "redaction", "settings"}, True, set()),
     "admission.callers": ({*CORE, "admission.wait_queue"}, False, set()),
     "admission.steps": (
         {
             *CORE,
-            "admission.blocked_loops",
             "admission.key_queue",
             "admission.listeners",
             "admission.rejection_log",
@@ -103,16 +105,15 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         {
             *CORE,
             "admission.callers",
-            "admission.executors",
             "admission.wait_queue",
-            "admission.loop_monitor",
+            "admission.blocked_loops",
             "admission.wait_log",
         },
         False,
         set(),
     ),
     "admission.account_queue": (
-        {*CORE, "admission.executors", "admission.wait_queue", "admission.key_queue"},
+        {*CORE, "admission.wait_queue", "admission.key_queue"},
         False,
         set(),
     ),
@@ -122,9 +123,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
             *CORE,
             "settings",
             "shared_log",
-            "admission.account_queue",
             "admission.accounts",
-            "admission.executors",
             "admission.key_queue",
             "admission.wait_queue",
         },
@@ -132,30 +131,27 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         set(),
     ),
     "admission.drive": ({*CORE, "admission.call", "admission.interrupted_exit", "admission.wait_hook"}, True, set()),
-    "admission.interrupted_exit": ({"thread_states"}, True, set()),
+    "admission.interrupted_exit": ({"admission.thread_states"}, True, set()),
     "admission.audit": ({*CORE, "admission.fork", "admission.token_costs"}, True, set()),
     "admission.token_costs": ({*CORE, "providers"}, False, set()),
     "admission.context": (CORE, False, set()),
     "admission.key_hook": (set(), False, set()),
     "admission.wait_hook": (set(), False, set()),
     "admission.resources": (set(), True, set()),
-    "imports": (set(), True, set()),
-    "thread_states": (set(), True, set()),
+    "admission.thread_states": (set(), True, set()),
     "admission.fork": (set(), True, set()),
     "admission.listeners": (CORE, True, set()),
     "admission.handoff": ({*CORE, "admission.key_table"}, True, set()),
     "admission.key_table": (
         {
             *CORE,
-            "saved_state",
-            "redaction",
+            "admission.saved_state",
+            "admission.redaction",
             "settings",
-            "admission.executors",
             "admission.wait_queue",
             "admission.blocked_loops",
             "admission.wait_log",
             "admission.rejection_log",
-            "admission.suspensions",
             "admission.key_queue",
             "admission.account_queue",
             "admission.accounts",
@@ -177,12 +173,10 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
             "admission.arguments",
             "admission.key_hook",
             "providers",
-            "saved_state",
-            "redaction",
+            "admission.saved_state",
+            "admission.redaction",
             "settings",
             "admission.drive",
-            "admission.executors",
-            "admission.suspensions",
             "admission.wait_queue",
             "admission.listeners",
             "admission.key_table",
@@ -193,96 +187,91 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
         True,
         set(),
     ),
-    "shared_log": ({"errors", "shared_log"}, True, {"redis", "psycopg"}),
-    "classification": ({*CORE, "providers"}, False, set()),
+    "shared_file": (set(), True, set()),
+    "shared_log": ({"errors", "shared_file", "shared_log"}, True, {"redis", "psycopg"}),
+    "providers.classification": ({*CORE, "providers"}, False, set()),
     "admission.call": (ADMISSION, True, set()),
-    "scheduling": (
+    "experiments.storage": ({*CORE, "experiments.storage"}, True, {"sqlalchemy", "alembic", "psycopg", "pyarrow"}),
+    "experiments.engine": (
         {
             *CORE,
-            "classification",
-            "admission.handoff",
-            "admission.key_table",
-            "admission.registry",
-            "admission.resources",
-            "scheduling",
-        },
-        True,
-        set(),
-    ),
-    "storage": ({*CORE, "storage"}, True, {"sqlalchemy", "alembic", "psycopg", "pyarrow"}),
-    "runner": (
-        {
-            *CORE,
-            "storage",
-            "classification",
+            "experiments.storage",
+            "providers.classification",
             "admission.audit",
             "admission.token_costs",
             "providers",
-            "scheduling",
+            "pool",
             "admission.handoff",
             "admission.key_table",
-            "redaction",
+            "admission.redaction",
             "admission.registry",
-            "runner",
-            "runner.declared",
+            "experiments.engine",
+            "experiments.declared",
         },
         True,
         {"pydantic", "pydantic_core"},
     ),
-    "comparison": ({*CORE, "storage"}, True, {"numpy", "scipy"}),
-    "runner.declared": (
-        {*CORE, "admission.registry", "redaction", "runner", "runner.declared"},
+    "experiments.comparison": ({*CORE, "experiments.storage"}, True, {"numpy", "scipy"}),
+    "experiments.declared": (
+        {*CORE, "admission.registry", "admission.redaction", "experiments.engine", "experiments.declared"},
         True,
         {"pydantic", "yaml", "openai", "anthropic", "google"},
     ),
     "transports": (TRANSPORTS, True, {"wrapt"}),
-    "framework_timeouts": ({"settings", "imports", "transports", "framework_timeouts"}, True, set()),
-    "sdks": (SDKS, True, set()),
+    "transports.framework_timeouts": ({"settings", "transports", "transports.framework_timeouts"}, True, set()),
+    "transports.sdks": (SDKS, True, set()),
     "telemetry": (
         {*CORE, "_version", "providers", "admission.key_table", "admission.registry", "transports", "telemetry"},
         True,
         {"opentelemetry"},
     ),
-    "_install": ({*SDKS, "admission.registry", "framework_timeouts"}, True, set()),
+    "transports.install": ({*SDKS, "admission.registry", "transports.framework_timeouts"}, True, set()),
     "_version": (set(), False, set()),
-    "auto": ({"imports", "_install"}, False, set()),
+    "auto": ({"transports", "transports.install"}, False, set()),
     "fallbacks": ({*ADMISSION, "admission.registry"}, True, set()),
-    "requeue": ({*ADMISSION, "admission.registry"}, False, set()),
+    "suspensions": ({*CORE, "classification", "providers", "redaction"}, True, set()),
     "": (SURFACE, False, set()),
-    "doctor": ({*SURFACE, "shared_log", "doctor"}, True, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
     "pytest_plugin": ({*SURFACE, "testing"}, True, {"pytest"}),
-    "demo": ({*SURFACE, "testing", "demo"}, True, {"openai", "anthropic"}),
-    "launch": ({*SURFACE, "shared_log", "launch"}, True, {"pydantic"}),
+    "testing.demo": ({*SURFACE, "testing", "testing.demo"}, True, {"openai", "anthropic"}),
+    "launch": ({*SURFACE, "shared_file", "shared_log", "launch"}, True, {"pydantic"}),
     "pool": (
         {
             *CORE,
-            "classification",
+            "providers.classification",
             "admission.arguments",
             "admission.handoff",
+            "admission.key_table",
             "admission.registry",
-            "scheduling",
+            "admission.resources",
             "pool",
         },
         True,
         set(),
     ),
     # Rows of the packages in RESERVED, whose rules hold from their first module on.
-    "sharing": ({*CORE, "settings", "redaction", "admission.key_table", "sharing"}, True, {"redis"}),
-    "ui": ({*SURFACE, "launch", "runner", "storage", "comparison", "ui"}, True, {"starlette", "uvicorn"}),
-    "gateway": ({*SURFACE, "ui", "gateway"}, True, {"starlette", "uvicorn", "httpx"}),
+    "sharing": ({*CORE, "settings", "admission.redaction", "admission.key_table", "sharing"}, True, {"redis"}),
+    "server": ({*SURFACE, "launch", "server"}, True, {"starlette", "uvicorn"}),
+    "server.gateway": ({*SURFACE, "server", "server.gateway"}, True, {"starlette", "uvicorn", "httpx"}),
     "integrations": ({*SURFACE, "integrations"}, True, {"IPython", "inspect_ai"}),
     "cli": (
-        {*SURFACE, "doctor", "testing", "demo", "launch", "storage", "runner", "comparison", "ui", "gateway", "cli"},
+        {*SURFACE, "shared_log", "testing", "testing.demo", "launch", "server", "server.gateway", "cli"},
         True,
-        {"typer", "rich"},
+        CLI,
     ),
+    "experiments": (EXPERIMENTS, True, set()),
+    "experiments.screens": (
+        {*SURFACE, *EXPERIMENTS, "launch", "server", "experiments.screens"},
+        True,
+        {"starlette"},
+    ),
+    "experiments.commands": ({*SURFACE, *EXPERIMENTS, "launch", "cli", "experiments.commands"}, True, CLI),
 }
 
 LAZY_UPWARDS = {
     (
         "admission.registry",
-        "sdks",
+        "transports.sdks",
     ): "`registry.wrap(client)` is public surface; the wrapper is loaded when it is called",
     (
         "admission.registry",
@@ -294,18 +283,13 @@ LAZY_UPWARDS = {
     ): "every registry is shown in `tidegate status`; its counters are loaded with the first key",
 }
 
-
-LAZY_CYCLES = {
-    ("tidegate.runner.experiment", "tidegate.runner.experiment_runner"): "`Experiment.run()` is public surface",
-}
-
 COMING = {"audit"}
 """Public functions that are planned."""
 
 RESERVED = {"sharing"}
 """Packages that are planned, with their rows above."""
 
-TOP_PRIVATE = {"install", "version"}
+TOP_PRIVATE = {"version"}
 """Private modules at the top level, which the whole package may import."""
 
 
@@ -369,7 +353,7 @@ def dependencies() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, path in known.items():
         targets = (target if target in known else target.rpartition(".")[0] for target in imports(path))
-        found[name] = {target for target in targets if target in known and (name, target) not in LAZY_CYCLES} - {name}
+        found[name] = {target for target in targets if target in known} - {name}
     return found
 
 
@@ -377,12 +361,6 @@ def test_no_module_imports_itself_by_a_detour() -> None:
     with pytest.raises(CycleError):
         TopologicalSorter({"a": {"b"}, "b": {"a"}}).prepare()
     TopologicalSorter(dependencies()).prepare()
-
-
-def test_every_lazy_cycle_is_still_there() -> None:
-    known = dict(modules())
-    for name, target in LAZY_CYCLES:
-        assert target in {each.rpartition(".")[0] for each in imports(known[name])}
 
 
 def test_no_module_is_named_like_a_public_function() -> None:

@@ -13,9 +13,9 @@ import pytest
 import tidegate
 from tests.core.values import answer, bucket
 from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.saved_state import LearnedKey, LearnedState
 from tidegate.core.values import Key
 from tidegate.errors import ConfigurationError
-from tidegate.saved_state import LearnedKey, LearnedState
 from tidegate.settings import Settings
 
 TODAY = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -17,10 +17,10 @@ import pytest
 
 from tests.core.values import KEY
 from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.saved_state import GATES, LearnedState
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.saved_state import learners
 from tidegate.core.values import Cost, Key
-from tidegate.saved_state import GATES, LearnedState
 from tidegate.settings import Settings
 
 pytestmark = pytest.mark.constants(START_CONCURRENCY=20)

@@ -26,6 +26,7 @@ from bench.peers.rows import row_of
 from bench.peers.runs import Middle, Run, keep, kept
 from bench.peers.verdict import standing, verdict
 from bench.scenarios import Row, row_named
+from tests.effort import effort
 from tidegate.testing import Limit, Scenario
 
 DRIVERS = HERE / "drivers"
@@ -68,7 +69,7 @@ def test_every_row_is_one_of_the_laboratory_and_the_seed_draws_the_flips() -> No
     assert first == row_of("flips", 0)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(effort(2, 6)))
 def test_flips_change_the_rate_at_least_four_times_a_run(seed: int) -> None:
     row = row_of("flips", seed)
     (limit,) = row.scenario.limiters

@@ -47,7 +47,6 @@ def test_the_page_on_other_systems_names_modules_and_sections_that_are_there() -
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 

@@ -15,8 +15,15 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from tests.credentials import left_of
-from tidegate import redaction
-from tidegate.redaction import CredentialStore, clean, environment_credentials, in_address, in_headers, in_query
+from tidegate.admission import redaction
+from tidegate.admission.redaction import (
+    CredentialStore,
+    clean,
+    environment_credentials,
+    in_address,
+    in_headers,
+    in_query,
+)
 
 ODD = 'harbour wall"s\\ édge+/=&%'
 """A credential that no pattern knows, and that every encoding changes."""

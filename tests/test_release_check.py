@@ -8,7 +8,7 @@ from pathlib import Path
 from tools import release_check
 from tools.docs_site.published import published
 
-SOURCE = ["tidegate/__init__.py", "tidegate/py.typed", "tidegate/ui/static/index.html"]
+SOURCE = ["tidegate/__init__.py", "tidegate/py.typed", "tidegate/server/static/index.html"]
 INFO = ["tidegate-1.dist-info/METADATA", "tidegate-1.dist-info/licenses/LICENSE"]
 WHEEL = [*SOURCE, "tidegate/docs/settings.md", *INFO]
 
@@ -26,7 +26,7 @@ def test_each_missing_file_of_a_wheel_is_a_fault() -> None:
 
 
 def test_a_test_or_a_stray_file_in_a_wheel_is_a_fault() -> None:
-    for stray in ("tests/test_demo.py", "tidegate/notes.txt", "tidegate/ui/stray.js"):
+    for stray in ("tests/test_demo.py", "tidegate/notes.txt", "tidegate/server/stray.js"):
         [fault] = release_check.wheel_faults([*WHEEL, stray], SOURCE)
         assert fault.startswith(f"{stray} in the wheel")
 

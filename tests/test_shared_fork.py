@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tests.memory_log import MemoryCarrier, MemoryMember, MemoryStore
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.shared_keys import MOST_LOCKED
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key, Kind, Outcome
 from tidegate.settings import Settings
-from tidegate.shared_log.memory import MemoryCarrier, MemoryMember, MemoryStore
 from tidegate.testing import VirtualClock
 
 KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")

@@ -6,14 +6,14 @@ import subprocess
 import sys
 import threading
 
-from tidegate.thread_states import frame_of, handled_by
+from tidegate.admission.thread_states import frame_of, handled_by
 
 HANG = 120.0
 """Seconds after which a program counts as one that stands still. They decide no test that passes."""
 
 COLLECTING = """
 import gc, os, threading
-from tidegate.thread_states import frame_of, handled_by
+from tidegate.admission.thread_states import frame_of, handled_by
 
 class Garbage:
     def __init__(self):

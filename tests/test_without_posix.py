@@ -8,7 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tidegate.doctor.environment import system
+from tidegate.cli.doctor.environment import system
 
 PROGRAM = """
 import importlib.abc, os, signal, sys
@@ -43,8 +43,8 @@ sys.platform = "win32"
 import tidegate
 for name in (*tidegate.__all__, "map", "amap"):
     assert getattr(tidegate, name) is not None
-import tidegate.cli.main, tidegate.doctor, tidegate.integrations.ipython, tidegate.providers
-import tidegate.runner, tidegate.storage, tidegate.telemetry, tidegate.testing
+import tidegate.cli.main, tidegate.cli.doctor, tidegate.integrations.ipython, tidegate.providers
+import tidegate.experiments, tidegate.experiments.storage, tidegate.telemetry, tidegate.testing
 
 ANSWER = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
 

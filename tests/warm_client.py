@@ -18,7 +18,6 @@ NUMBER = struct.Struct("!q")
 
 
 def received(connection: socket.socket, size: int) -> bytes:
-    """Return so many bytes."""
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))

@@ -69,7 +69,7 @@ def answer(request: httpx.Request) -> httpx.Response:
 
 def row() -> None:
     """Run an experiment of one row with one judge."""
-    from tidegate.runner import Evaluator, Experiment
+    from tidegate.experiments import Evaluator, Experiment
 
     with tempfile.TemporaryDirectory() as folder:
         experiment = Experiment(

@@ -32,7 +32,7 @@ UNLISTED = {
 }
 """Public names outside `__all__`: a star import must not hide a builtin, and the other modules have more names."""
 
-MODULES = (*UNLISTED, "tidegate.providers", "tidegate.runner", "tidegate.telemetry", "tidegate.testing")
+MODULES = (*UNLISTED, "tidegate.providers", "tidegate.experiments", "tidegate.telemetry", "tidegate.testing")
 
 BREAKING = re.compile(r"^## Unreleased\n(?:(?!^## ).*\n)*?### Breaking\n", re.MULTILINE)
 """Heading of the changelog that announces a break."""

@@ -32,7 +32,7 @@ SOURCE_DATE = "1767225600"
 PATIENCE = 600
 """Seconds that one command may take; a higher value waits longer for a slow index of packages."""
 
-MUST_HOLD = ("tidegate/py.typed", "tidegate/ui/static/index.html", "tidegate/docs/settings.md")
+MUST_HOLD = ("tidegate/py.typed", "tidegate/server/static/index.html", "tidegate/docs/settings.md")
 """Files that the wheel must hold beside the modules."""
 
 SOURCE_MUST_HOLD = ("LICENSE", "README.md", "SECURITY.md", "CHANGELOG.md", "pyproject.toml", "src/tidegate/py.typed")

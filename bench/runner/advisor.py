@@ -14,8 +14,8 @@ import openai
 
 from bench.runner.places import Fresh
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner, RunnerSettings
-from tidegate.storage import RunResult
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments.storage import RunResult
 from tidegate.testing import Distribution, Limit, Scenario, SimulatorProcess
 
 FAST, SLOW = 100.0, 1.0

@@ -8,7 +8,7 @@ from typing import Literal
 from bench.runner.places import Fresh
 from bench.runner.speed import Rate, row
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
 
 MODES: tuple[Literal["off", "refusals", "all"], ...] = ("off", "refusals", "all")
 """Values of the setting `RunnerSettings.audit`."""

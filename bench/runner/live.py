@@ -11,8 +11,8 @@ from bench.common import MICRO
 from bench.runner.places import Fresh
 from bench.runner.speed import row
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.dispatcher import Dispatcher
+from tidegate.experiments import Experiment, ExperimentRunner
+from tidegate.experiments.engine.dispatcher import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Experiment, ExperimentRunner
+from tidegate.experiments import Experiment, ExperimentRunner
 
 NAME = "million"
 

@@ -30,7 +30,7 @@ from bench.scenarios import Row
 from tests.chaos import virtual_time
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Key
-from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.testing import Call, Distribution, Limit, Refusal, Scenario, SimulatorProcess
 from tidegate.testing.accounts import Accounts
 

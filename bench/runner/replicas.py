@@ -25,7 +25,7 @@ import aiohttp
 import tidegate
 from bench.runner.places import Fresh
 from bench.runner.reach import RATE, free, quota
-from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.testing import Scenario, SimulatorProcess
 
 SLOTS = 50
@@ -85,7 +85,7 @@ async def _replica(database: str, url: str, dataset: str) -> None:
             if order == "start":
                 await runner.run(experiment)
             else:
-                while await runner.store.find(NAME) is None or not await runner.join(NAME):  # noqa: ASYNC110
+                while await runner.store.experiments.find(NAME) is None or not await runner.join(NAME):  # noqa: ASYNC110
                     await asyncio.sleep(JOIN_EVERY)
                 await runner.wait(NAME)
     print(json.dumps({"answered": answered}), flush=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.runner.places import Fresh
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Experiment, ExperimentRunner
+from tidegate.experiments import Experiment, ExperimentRunner
 
 
 @dataclass(frozen=True, slots=True)

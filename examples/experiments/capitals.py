@@ -10,7 +10,7 @@ from pathlib import Path
 import anthropic
 import openai
 
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 pupil = openai.AsyncOpenAI()
 teacher = anthropic.AsyncAnthropic()

@@ -17,14 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tidegate._install import install as install
-    from tidegate._install import register_provider as register_provider
-    from tidegate._install import uninstall as uninstall
-    from tidegate._install import wrap as wrap
     from tidegate.admission.audit import audit as audit
     from tidegate.admission.context import disabled as disabled
     from tidegate.admission.registry import registry as registry
-    from tidegate.classification import classify as classify
     from tidegate.core.values import Key as Key
     from tidegate.errors import CapacityTimeout as CapacityTimeout
     from tidegate.errors import ConfigurationError as ConfigurationError
@@ -36,8 +31,14 @@ if TYPE_CHECKING:
     from tidegate.pool import RowResult as RowResult
     from tidegate.pool import amap as amap
     from tidegate.pool import map as map
-    from tidegate.requeue import after_failure as after_failure
+    from tidegate.providers.classification import classify as classify
     from tidegate.settings import Settings as Settings
+    from tidegate.suspensions import Suspensions as Suspensions
+    from tidegate.suspensions import after_failure as after_failure
+    from tidegate.transports.install import install as install
+    from tidegate.transports.install import register_provider as register_provider
+    from tidegate.transports.install import uninstall as uninstall
+    from tidegate.transports.install import wrap as wrap
 
 
 _HOMES = {
@@ -50,16 +51,17 @@ _HOMES = {
     "PoolStats": "tidegate.pool",
     "RowResult": "tidegate.pool",
     "Settings": "tidegate.settings",
-    "after_failure": "tidegate.requeue",
+    "Suspensions": "tidegate.suspensions",
+    "after_failure": "tidegate.suspensions",
     "audit": "tidegate.admission.audit",
-    "classify": "tidegate.classification",
+    "classify": "tidegate.providers.classification",
     "disabled": "tidegate.admission.context",
     "fallback": "tidegate.fallbacks",
-    "install": "tidegate._install",
-    "register_provider": "tidegate._install",
+    "install": "tidegate.transports.install",
+    "register_provider": "tidegate.transports.install",
     "registry": "tidegate.admission.registry",
-    "uninstall": "tidegate._install",
-    "wrap": "tidegate._install",
+    "uninstall": "tidegate.transports.install",
+    "wrap": "tidegate.transports.install",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -3,11 +3,11 @@
 A module that tidegate itself is importing may import it, such as a plugin of pydantic; then it installs after that.
 """
 
-from tidegate.imports import own_loading, when_loaded
+from tidegate.transports.imports import own_loading, when_loaded
 
 
 def _install() -> None:
-    from tidegate._install import install
+    from tidegate.transports.install import install
 
     install()
 

@@ -5,34 +5,47 @@ refuses, for a reason in `on`; for any other reason it waits for that choice. If
 for the one that opens first. Calls of one fallback that wait do so in one line: only its head asks the keys, so their
 order is that of their arrival. A choice gets its permit by `try_admit`, and hands it down to the call.
 
-The dialogue of a call is one generator with two interpreters, `execute` and `aexecute`.
+The dialogue of a call has the effects of every governed call, and its interpreters (`tidegate.admission.drive`).
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from types import SimpleNamespace
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from tidegate import providers
-from tidegate.admission import fork
 from tidegate.admission.arguments import checked_cost, checked_key, checked_max_wait
-from tidegate.admission.drive import ThreadWaker, async_waker
+from tidegate.admission.call import GovernedCall
+from tidegate.admission.drive import adrive, drive
 from tidegate.admission.handoff import PermitHandoff, current_handoff, hand_off
 from tidegate.admission.registry import NotReady, RateLimitRegistry, registry
 from tidegate.admission.wait_queue import Waker
-from tidegate.classification import classify_error
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.backoff import full_jitter
+from tidegate.core.exchange import (
+    AttemptResult,
+    CallPolicy,
+    Effect,
+    Ending,
+    ExchangeResult,
+    Flow,
+    Resume,
+    Send,
+    WaitUntil,
+)
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import DAY, REJECTED
 from tidegate.core.values import INFINITY, Cause, Cost, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, add_note, require
+from tidegate.providers.classification import classify_error
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -98,38 +111,12 @@ class Answered(NamedTuple, Generic[T_co]):
     passed_over: tuple[PassedOver, ...]
 
 
-class _Wait(NamedTuple):
-    """Effect: wait until woken, or until an instant (None: without end)."""
+Chosen: TypeAlias = tuple[int, Permit | None]
+"""Choice to take, by its position, and its permit if there is one."""
 
-    until: float | None
-
-
-class _Run(NamedTuple):
-    """Effect: call a function inside a handoff."""
-
-    call: Callable[[], Any]
-    handoff: PermitHandoff
-
-
-class _Chosen(NamedTuple):
-    """Choice to take, by its position, and its permit if there is one."""
-
-    position: int
-    permit: Permit | None
-
-
-class _Result(NamedTuple):
-    """Value of a function that was called, or its exception."""
-
-    value: Any = None
-    error: Exception | None = None
-
-
-class _Closed(NamedTuple):
-    """Reason for which a choice was passed over, and the monotonic instant at which it opens (infinity: unknown)."""
-
-    reason: str
-    until: float
+_T = TypeVar("_T")
+Steps: TypeAlias = Generator[Effect, Resume, _T]
+"""Part of the dialogue of a call."""
 
 
 class WaitingLine:
@@ -139,60 +126,50 @@ class WaitingLine:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._wakers: deque[Waker] = deque()
         self._aside: set[Waker] = set()
-        fork.register(self)
+        self._process = os.getpid()
 
     def join(self, waker: Waker, aside: bool = False) -> None:
-        """Join at the end, or beside the line."""
-        with self._lock:
-            if aside:
-                self._aside.add(waker)
-            else:
-                self._wakers.append(waker)
+        """Join at the end, or beside the line; in a forked child, forget the calls of the parent before."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._wakers.clear()
+            self._aside.clear()
+        if aside:
+            self._aside.add(waker)
+        else:
+            self._wakers.append(waker)
 
     def may_ask(self, waker: Waker) -> bool:
         """Return whether a call is the head, or waits aside."""
-        with self._lock:
-            return waker in self._aside or self._wakers[0] is waker
+        return waker in self._aside or self._head() is waker
 
     def leave(self, waker: Waker) -> None:
-        """Leave the line, and wake its new head; calls whose event loop is closed are taken out."""
-        with self._lock:
-            heads = self._take_out(waker)
-        while heads and not heads[0].wake():
-            with self._lock:
-                heads = self._take_out(heads[0])
+        """Leave the line, and wake its head: of several calls that leave at once, the last one finds the new head.
+
+        Calls whose event loop is closed are taken out.
+        """
+        self._aside.discard(waker)
+        self._take_out(waker)
+        while (head := self._head()) is not None and not head.wake():
+            self._take_out(head)
 
     def wake(self) -> None:
         """Make the calls look again that may ask."""
-        with self._lock:
-            asking = [*self._aside, *list(self._wakers)[:1]]
-        for each in asking:
-            each.wake()
+        for each in [*self._aside, self._head()]:
+            if each is not None:
+                each.wake()
 
-    def before_fork(self) -> None:
-        """Take the lock."""
-        self._lock.acquire()
+    def _head(self) -> Waker | None:
+        try:
+            return self._wakers[0]
+        except IndexError:
+            return None
 
-    def after_fork_in_parent(self) -> None:
-        """Release the lock."""
-        self._lock.release()
-
-    def after_fork_in_child(self) -> None:
-        """Make a new lock, and forget the calls of the parent."""
-        self._lock = threading.Lock()
-        self._wakers.clear()
-        self._aside.clear()
-
-    def _take_out(self, waker: Waker) -> list[Waker]:
-        """Remove a call; return the new head if it was the head."""
-        self._aside.discard(waker)
-        was_head = bool(self._wakers) and self._wakers[0] is waker
-        if waker in self._wakers:
+    def _take_out(self, waker: Waker) -> None:
+        with suppress(ValueError):
             self._wakers.remove(waker)
-        return [self._wakers[0]] if was_head and self._wakers else []
 
 
 class Fallback(Generic[T_co]):
@@ -200,27 +177,21 @@ class Fallback(Generic[T_co]):
 
     def __init__(
         self,
-        choices: Iterable[Choice[T_co]],
-        *,
-        on: Iterable[str] = ("day", "money", "outage"),
-        patience: float = 0.0,
-        order: str = "listed",
-        governor: RateLimitRegistry | None = None,
+        choices: Sequence[Choice[T_co]],
+        on: frozenset[str],
+        patience: float,
+        spreads: bool,
+        governor: RateLimitRegistry | None,
     ) -> None:
-        self._choices = _checked_choices(choices)
-        require(order in ORDERS, "order", order, "one of " + ", ".join(ORDERS))
-        self._on = _checked_reasons(on) if order == "listed" else frozenset(REASONS)
-        number = isinstance(patience, int | float) and not isinstance(patience, bool)
-        require(number and 0 <= patience < INFINITY, "patience", patience, "a number of seconds, 0 or more")
-        known = governor is None or isinstance(governor, RateLimitRegistry)
-        require(known, "registry", governor, "a RateLimitRegistry")
+        self._choices = choices
+        self._on = on
         self._patience = patience
         self._registry = governor
-        self._has_one_model = order == "first_ready"
-        self._turns = itertools.count() if order == "first_ready" else itertools.repeat(0)
+        self._has_one_model = spreads
+        self._turns = itertools.count() if spreads else itertools.repeat(0)
         self._line = WaitingLine()
-        self._keys = [each.key if isinstance(each.key, Key) else None for each in self._choices]
-        self._costs = [checked_cost(each.cost) for each in self._choices]
+        self._keys = [each.key if isinstance(each.key, Key) else None for each in choices]
+        self._costs = [checked_cost(each.cost) for each in choices]
 
     def execute(self, *args: Any, max_wait: float | None = None) -> Answered[T_co]:
         """Return the answer of the first choice that gives one; each gets `args`.
@@ -228,48 +199,13 @@ class Fallback(Generic[T_co]):
         The call waits at most `max_wait` seconds for a choice (None: `Settings.max_wait`); then, or if no choice can
         open again, raise the failure of the first choice. An exception for a reason not in `on` is raised unchanged.
         """
-        waker, governor = ThreadWaker(), self._governor()
-        flow = self._dialogue(waker, governor, governor.execute, args, max_wait)
-        try:
-            effect = next(flow)
-            while True:
-                if isinstance(effect, _Run):
-                    with effect.handoff:
-                        try:
-                            result = _Result(effect.call())
-                        except Exception as error:
-                            result = _Result(error=error)
-                    effect = flow.send(result)
-                else:
-                    waker.wait(effect.until)
-                    effect = flow.send(None)
-        except StopIteration as stop:
-            return _answer(stop.value)
-        finally:
-            flow.close()
+        answered: Answered[T_co] = drive(_FallbackCall(self, RateLimitRegistry.execute, args, max_wait))
+        return answered
 
     async def aexecute(self: Fallback[Awaitable[T]], *args: Any, max_wait: float | None = None) -> Answered[T]:
         """Return the answer of the first choice that gives one, as `execute`; each `call` returns an awaitable."""
-        waker, governor = async_waker(), self._governor()
-        flow = self._dialogue(waker, governor, governor.aexecute, args, max_wait)
-        try:
-            effect = next(flow)
-            while True:
-                if isinstance(effect, _Run):
-                    with effect.handoff:
-                        try:
-                            result = _Result(await effect.call())
-                        except Exception as error:
-                            result = _Result(error=error)
-                    effect = flow.send(result)
-                else:
-                    await waker.wait(effect.until)
-                    effect = flow.send(None)
-        except StopIteration as stop:
-            return _answer(stop.value)
-        finally:
-            flow.close()
-            waker.close()
+        answered: Answered[T] = await adrive(_FallbackCall(self, RateLimitRegistry.aexecute, args, max_wait))
+        return answered
 
     def answered_by(self, position: int) -> AnsweredBy:
         """Return a choice as the results of experiments record it.
@@ -292,176 +228,176 @@ class Fallback(Generic[T_co]):
                 self._keys[position] = checked_key(governor.address(choice.key))
         return governor
 
-    def _dialogue(
-        self,
-        waker: Waker,
-        governor: RateLimitRegistry,
-        submit: Callable[..., Any],
-        args: tuple[Any, ...],
-        max_wait: float | None,
-    ) -> Generator[_Wait | _Run, _Result | None, tuple[_Result, Answered[Any]]]:
-        call = _FallbackCall(self, waker, governor, submit, args, max_wait)
-        while True:
-            chosen = yield from call.choose()
-            if chosen is None:
-                return (yield from call.give_up())
-            result = yield from call.run(chosen.position, chosen.permit, call.deadline)
-            if result is not None:
-                return result, call.answered(chosen.position, result, final=True)
 
-
-def _answer(ended: tuple[_Result, Answered[Any]]) -> Answered[Any]:
-    result, answered = ended
-    if result.error is not None:
-        raise result.error
-    return answered
-
-
-class _FallbackCall:
-    """State of one call of a fallback; its steps are parts of the dialogue. Instants are monotonic seconds."""
+class _FallbackCall(GovernedCall):
+    """One call of a fallback; `submit` runs a choice that has a key. Instants are monotonic seconds."""
 
     def __init__(
-        self,
-        fallback: Fallback[Any],
-        waker: Waker,
-        governor: RateLimitRegistry,
-        submit: Callable[..., Any],
-        args: tuple[Any, ...],
-        max_wait: float | None,
+        self, fallback: Fallback[Any], submit: Callable[..., Any], args: tuple[Any, ...], max_wait: float | None
     ) -> None:
-        max_wait = governor.settings.max_wait if max_wait is None else checked_max_wait(max_wait)
+        self._governor = governor = fallback._governor()
+        policy = CallPolicy(governor.settings.max_wait if max_wait is None else checked_max_wait(max_wait))
+        # It is said to wait for the key of its first choice.
+        super().__init__(governor, fallback._keys[0] or UNKNOWN, policy, 0.0, 0)
         self._fallback = fallback
-        self.waker = waker
-        self._governor = governor
-        self._submit = submit
+        self._submit = partial(submit, governor)
         self._args = args
-        self._outer = current_handoff()
-        self._closed: dict[int, _Closed] = {}
-        self._opens: dict[int, float] = {}
-        self._failures: dict[int, _Result] = {}
-        self._refusals = 0
-        self._max_wait = max_wait
-        self._begun = now = governor.clock()
-        self.deadline = now + max_wait
-        self._patient_until = now + fallback._patience
+        self._closed: dict[int, PassedOver] = {}
+        # When a choice may be asked again that this call was refused by; infinity: never.
+        self._rests_until: dict[int, float] = {}
+        self._failures: dict[int, AttemptResult] = {}
+        self._refusals = self._answering = 0
+        self.handoff = current_handoff()
+        self.started_at = self.now()
+        self.deadline = self.started_at + policy.max_wait
+        self._patient_until = self.started_at + fallback._patience
         first = next(fallback._turns) % len(fallback._choices)
         self._order = [*range(first, len(fallback._choices)), *range(first)]
 
-    @property
-    def key(self) -> Key:
-        """Return the key for which the call is said to wait: that of its first choice."""
-        return self._fallback._keys[0] or UNKNOWN
+    def try_start(self) -> Permit | None:
+        """Return None: the dialogue asks for the permits."""
+        return None
 
-    def choose(self) -> Generator[_Wait, None, _Chosen | None]:
+    def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, attempt: AttemptResult | None) -> Flow:
+        """Return the dialogue."""
+        self.waker = make_waker()
+        return self._dialogue(self.waker)
+
+    def send(self, permit: Any) -> AttemptResult:
+        """Call a choice inside its handoff, on this thread; the dialogue reads the outcome from the handoff."""
+        with permit.handoff:
+            try:
+                return AttemptResult(NO_OUTCOME, permit.call())
+            except Exception as error:
+                return AttemptResult(NO_OUTCOME, error=error)
+
+    async def asend(self, permit: Any) -> AttemptResult:
+        """Call a choice inside its handoff, in this task."""
+        with permit.handoff:
+            try:
+                return AttemptResult(NO_OUTCOME, await permit.call())
+            except Exception as error:
+                return AttemptResult(NO_OUTCOME, error=error)
+
+    def finish(self, ended: ExchangeResult) -> Answered[Any]:
+        """Return the result with the choice that gave it, or raise its exception; note a value that is no refusal."""
+        attempt, fallback, position = ended.attempt, self._fallback, self._answering
+        assert attempt is not None, "a dialogue ends with an attempt"
+        self._closed.pop(position, None)
+        if attempt.error is not None:
+            raise attempt.error
+        if ended.ending is Ending.ANSWERED and self.handoff is not None:
+            self.handoff.note_answered_by(fallback.answered_by(position))
+        name, key = fallback._choices[position].name, fallback._keys[position]
+        return Answered(attempt.response, name, key, self._passed_over)
+
+    def _dialogue(self, waker: Waker) -> Flow:
+        attempt = None
+        while attempt is None:
+            chosen = yield from self._choose(waker)
+            if chosen is None:
+                return (yield from self._give_up())
+            attempt = yield from self._ask(*chosen, self.deadline)
+        return ExchangeResult(Ending.ANSWERED, attempt, 0.0)
+
+    def _choose(self, waker: Waker) -> Steps[Chosen | None]:
         """Return the next choice; None if none opens in time."""
-        line, outer, waits = self._fallback._line, self._outer, False
-        line.join(self.waker, aside=bool(self._failures))
+        line, outer, waits, now = self._fallback._line, self.handoff, False, self.now()
+        line.join(waker, aside=bool(self._failures))
         try:
             while True:
-                now = self._governor.clock()
                 until = self.deadline
-                if line.may_ask(self.waker):
+                if line.may_ask(waker):
                     found = self._look(now)
-                    if isinstance(found, float):
-                        # The call must be woken: it asks again, and leaves one callback for the whole line.
-                        found = self._look(now, line.wake)
                     if not isinstance(found, float):
                         return found
                     until = min(found, until)
-                is_over = now >= self.deadline or getattr(self.waker, "exiting", False)
-                if is_over or (outer is not None and outer.is_recalled):
+                if now >= self.deadline or self.recalled:
                     return None
                 if outer is not None and not waits:
                     waits = True
                     outer.note_wait_started(self, now)
-                yield _Wait(None if until == INFINITY else until)
+                now = (yield WaitUntil(None if until == INFINITY else until, waker)).now
         finally:
-            line.leave(self.waker)
+            line.leave(waker)
             if outer is not None and waits:
-                outer.note_wait_ended(self, self._governor.clock())
+                outer.note_wait_ended(self, self.now())
 
-    def run(self, position: int, permit: Permit | None, deadline: float) -> Generator[_Run, _Result, _Result | None]:
+    def _ask(self, position: int, permit: Permit | None, deadline: float) -> Steps[AttemptResult | None]:
         """Return the result of a choice; None if it refused for a reason to pass it over."""
         fallback, governor = self._fallback, self._governor
         choice, key = fallback._choices[position], fallback._keys[position]
         while True:
             call: Callable[[], Any] = partial(choice.call, *self._args)
-            now = governor.clock()
             if choice.key is not None:
-                call = partial(self._submit, key, call, cost=choice.cost, max_wait=max(0.0, deadline - now))
+                call = partial(self._submit, key, call, cost=choice.cost, max_wait=max(0.0, deadline - self.now()))
             handoff = hand_off(governor, permit, deadline)
-            result = yield _Run(call, handoff)
+            # It stands where other calls have the permit: an interpreter sets its `loop`.
+            asked: Any = SimpleNamespace(call=call, handoff=handoff)
+            attempt = (yield Send(asked)).attempt
+            assert attempt is not None, "a Send is resumed with what became of it"
             if choice.key is None and handoff.keys:
                 # The key of its first attempt is the one to ask for a permit next time.
                 fallback._keys[position], fallback._costs[position] = next(iter(handoff.keys.items()))
-            outcome, reason = _reason_of(result, handoff)
+            outcome, reason = _reason_of(attempt.error, handoff)
             if reason in fallback._on:
                 break
             if handoff.refused is None:
-                return result
+                self._answering = position
+                return attempt
             # The attempt with the handed permit came back without a wait; the next one waits in the key's own queue.
             permit = None
-        self._failures[position] = result
-        opens = self._opens[position] = self._opens_after(reason, outcome)
-        self._closed[position] = _Closed(reason, opens)
+        self._failures[position] = attempt
+        opens = self._rests_until[position] = self._opens_after(reason, outcome)
+        self._pass_over(position, reason, opens)
         return None
 
-    def give_up(self) -> Generator[_Run, _Result, tuple[_Result, Answered[Any]]]:
+    def _give_up(self) -> Steps[ExchangeResult]:
         """Return the failure of the first choice; one that was not asked answers from its key's own state."""
         if 0 not in self._failures:
-            result = yield from self.run(0, None, self._governor.clock())
-            if result is not None:
-                return result, self.answered(0, result, final=True)
-        failure = self._failures[0]
-        if isinstance(failure.error, DeadlineExceeded):
-            failure = _Result(error=self._deadline_exceeded(failure.error))
-        if failure.error is not None:
-            passed = ", ".join(f"{each.choice}: {each.reason}" for each in self._passed_over())
-            add_note(failure.error, f"tidegate: fallback given up: no choice opens in time; passed over {passed}")
-        return failure, self.answered(0, failure)
+            attempt = yield from self._ask(0, None, self.now())
+            if attempt is not None:
+                return ExchangeResult(Ending.ANSWERED, attempt, 0.0)
+        failure, self._answering = self._failures[0], 0
+        error = failure.error
+        if isinstance(error, DeadlineExceeded):
+            # The error names the whole wait of this call.
+            waited, most = self.now() - self.started_at, self.policy.max_wait
+            error = DeadlineExceeded(
+                key=error.key, waited=waited, max_wait=most, gate=error.gate, opens_in=error.opens_in
+            )
+        if error is not None:
+            passed = ", ".join(f"{each.choice}: {each.reason}" for each in self._passed_over)
+            add_note(error, f"tidegate: fallback given up: no choice opens in time; passed over {passed}")
+        return ExchangeResult(Ending.GIVEN_UP, failure._replace(error=error), 0.0)
 
-    def _deadline_exceeded(self, error: DeadlineExceeded) -> DeadlineExceeded:
-        """Return the error of the first choice, with the whole wait of this call."""
-        waited = self._governor.clock() - self._begun
-        return DeadlineExceeded(
-            key=error.key, waited=waited, max_wait=self._max_wait, gate=error.gate, opens_in=error.opens_in
-        )
-
-    def answered(self, position: int, result: _Result, *, final: bool = False) -> Answered[Any]:
-        """Return the result with the choice that gave it; a `final` value is no refusal, and its choice is noted."""
-        self._closed.pop(position, None)
-        fallback = self._fallback
-        if final and result.error is None and self._outer is not None:
-            self._outer.note_answered_by(fallback.answered_by(position))
-        return Answered(result.value, fallback._choices[position].name, fallback._keys[position], self._passed_over())
-
-    def _look(self, now: float, wake: Callable[[], object] | None = None) -> _Chosen | float | None:
+    def _look(self, now: float) -> Chosen | float | None:
         """Return the first choice that is open; else the instant to look again; None if none opens in time.
 
-        With `wake`, a change at some key calls it; infinity stands for such a change. A key that other calls wait for
-        admits nobody past them: where no choice is open, the call joins the queue of the first such key.
+        A change at a key that is closed wakes the line; infinity stands for such a change. A key that other calls wait
+        for admits nobody past them: where no choice is open, the call joins the queue of the first such key.
         """
         fallback, again, hopeless, joinable = self._fallback, INFINITY, True, -1
         for position in self._order:
-            key, opens = fallback._keys[position], self._opens.get(position, now)
+            key, opens = fallback._keys[position], self._rests_until.get(position, now)
             if opens > now:
                 again = min(again, opens)
                 hopeless = hopeless and (opens > self.deadline or opens == INFINITY)
                 continue
             if key is None:
-                return _Chosen(position, None)
-            permit = self._outer.take(self._governor, key) if self._outer is not None else None
-            answer = permit or self._governor.try_admit(key, fallback._costs[position], wake=wake)
+                return position, None
+            permit = self.handoff.take(self._governor, key) if self.handoff is not None else None
+            answer = permit or self._governor.try_admit(key, fallback._costs[position], wake=fallback._line.wake)
             if not isinstance(answer, NotReady):
-                return _Chosen(position, answer)
+                return position, answer
             last = answer.rejection or self._governor.unavailable(key).last
             reason = _reason_of_gate(answer.gate, last)
             if reason not in fallback._on:
-                return _Chosen(position, None)
+                return position, None
             opens = INFINITY if reason == "money" else answer.ready_at
-            self._closed[position] = _Closed(reason, opens)
+            self._pass_over(position, reason, opens)
             if reason == "money":
-                self._opens[position] = INFINITY
+                self._rests_until[position] = INFINITY
                 continue
             again = min(again, opens)
             hopeless = hopeless and answer.stated and opens > self.deadline
@@ -470,12 +406,12 @@ class _FallbackCall:
             if now < self._patient_until and (opens <= self._patient_until or opens == INFINITY):
                 return min(again, self._patient_until)
         if joinable >= 0:
-            return _Chosen(joinable, None)
+            return joinable, None
         return None if hopeless else again
 
     def _opens_after(self, reason: str, outcome: Outcome) -> float:
         """Return when to ask a choice again after its refusal; infinity for one that has used up its attempts."""
-        now = self._governor.clock()
+        now = self.now()
         if reason in ("money", "outage"):
             return INFINITY
         if reason == "day":
@@ -484,28 +420,26 @@ class _FallbackCall:
         self._refusals += 1
         return now + full_jitter(self._refusals, self._governor.draw())
 
+    def _pass_over(self, position: int, reason: str, opens: float) -> None:
+        """Note why a choice is passed over, and the instant at which it opens (infinity: unknown)."""
+        until = None if opens == INFINITY else datetime.now(UTC) + timedelta(seconds=opens - self.now())
+        name, key = self._fallback._choices[position].name, self._fallback._keys[position]
+        self._closed[position] = PassedOver(name, key, reason, until)
+
+    @property
     def _passed_over(self) -> tuple[PassedOver, ...]:
-        fallback, now, today = self._fallback, self._governor.clock(), datetime.now(UTC)
-        return tuple(
-            PassedOver(
-                fallback._choices[position].name,
-                fallback._keys[position],
-                closed.reason,
-                None if closed.until == INFINITY else today + timedelta(seconds=closed.until - now),
-            )
-            for position, closed in sorted(self._closed.items())
-        )
+        return tuple(self._closed[position] for position in sorted(self._closed))
 
 
-def _reason_of(result: _Result, handoff: PermitHandoff) -> tuple[Outcome, str]:
+def _reason_of(error: Exception | None, handoff: PermitHandoff) -> tuple[Outcome, str]:
     """Return the outcome of a function's last attempt, and the reason to pass its choice over ('': none)."""
-    error, outcome = result.error, handoff.outcome
+    outcome = handoff.outcome
     if outcome is None and isinstance(error, DeadlineExceeded):
         return NO_OUTCOME, _reason_of_gate(error.gate, None)
     if outcome is None:
-        outcome = (
-            NO_OUTCOME if error is None else classify_error(error, datetime.now(UTC), providers.COMPATIBLE).outcome
-        )
+        outcome = NO_OUTCOME
+        if error is not None:
+            outcome = classify_error(error, datetime.now(UTC), providers.COMPATIBLE).outcome
     return outcome, _reason_of_outcome(outcome)
 
 
@@ -548,14 +482,6 @@ def _checked_choices(choices: Iterable[Choice[T]]) -> Sequence[Choice[T]]:
     return named
 
 
-def _checked_reasons(on: Iterable[str]) -> frozenset[str]:
-    require(isinstance(on, Iterable) and not isinstance(on, str), "on", on, "a sequence of reasons")
-    given = tuple(on)
-    for reason in given:
-        require(reason in REASONS, "on", reason, "one of " + ", ".join(REASONS))
-    return frozenset(given)
-
-
 def fallback(
     choices: Iterable[Choice[T]],
     *,
@@ -574,4 +500,13 @@ def fallback(
     spreads them over deployments of one model. `registry` defaults to that of the process. Raise `ConfigurationError`
     for an empty list, two equal keys or names, an unknown reason or order, and an unusable `patience`.
     """
-    return Fallback(choices, on=on, patience=patience, order=order, governor=registry)
+    require(order in ORDERS, "order", order, "one of " + ", ".join(ORDERS))
+    require(isinstance(on, Iterable) and not isinstance(on, str), "on", on, "a sequence of reasons")
+    reasons = tuple(on)
+    require(all(each in REASONS for each in reasons), "on", on, "some of " + ", ".join(REASONS))
+    number = isinstance(patience, int | float) and not isinstance(patience, bool)
+    require(number and 0 <= patience < INFINITY, "patience", patience, "a number of seconds, 0 or more")
+    known = registry is None or isinstance(registry, RateLimitRegistry)
+    require(known, "registry", registry, "a RateLimitRegistry")
+    spreads = order == "first_ready"
+    return Fallback(_checked_choices(choices), frozenset(REASONS if spreads else reasons), patience, spreads, registry)

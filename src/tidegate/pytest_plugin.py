@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from tidegate.testing import Simulator
 
 SHOWN_WAITS = 10
-"""Tests listed with their waits beside `--durations`. Raising it lengthens the output. Chosen: few suffice to see
-which tests share a limit."""
+"""Tests listed with their waits beside `--durations`. Chosen: few suffice to see which tests share a limit."""
 
 # Counts of a process that workers hand to their controller.
 COUNTS = ("calls", "answered", "given_up", "absorbed", "waits", "waited")
@@ -32,7 +31,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Install tidegate where the run asks for it."""
     if config.getoption("--tidegate") or config.getini("tidegate"):
         config.pluginmanager.register(GovernedTests(config), NAME)
 
@@ -95,7 +93,6 @@ class GovernedTests:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the waits of a phase to those of its test."""
         if waited := getattr(report, "tidegate_waited", 0.0):
             self._tests[report.nodeid] = self._tests.get(report.nodeid, 0.0) + waited
 

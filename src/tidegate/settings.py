@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 
+from tidegate.admission.saved_state import LearnedState
 from tidegate.errors import ConfigurationError
-from tidegate.saved_state import LearnedState
 
 PREFIX = "TIDEGATE_"
 
@@ -79,22 +79,6 @@ class Settings(BaseModel):
     status: bool = Field(
         True, description="Show a program that uses tidegate in `tidegate status` (pip list: what is there is shown)."
     )
-    suspensions: Path | None = Field(
-        None, description="SQLite file of suspensions that processes share (None: this process alone; FlatAgents)."
-    )
-    suspend_models: tuple[str, ...] = Field(
-        (),
-        description="Targets that refusals suspend for other workers, as provider/model or *; by comma or space.",
-    )
-    suspend_day: float = Field(
-        86_400.0, gt=0, le=31_536_000, description="Seconds of that at a spent daily quota (FlatAgents: 86,400)."
-    )
-    suspend_rate: float = Field(
-        60.0, gt=0, le=86_400, description="Seconds of that at a rate limit that names no time (FlatAgents: 60)."
-    )
-    suspend_default: float = Field(
-        900.0, gt=0, le=86_400, description="Seconds of that at any other lack of capacity (FlatAgents: 900)."
-    )
     prices: Path | None = Field(
         None, description="JSON file with prices of models beside the table's (`tidegate docs cost`)."
     )
@@ -129,15 +113,6 @@ class Settings(BaseModel):
             if len(levels - {"model"}) > 1:
                 raise ValueError(f"the quotas of {provider} can be shared in one way only")
         return {name: level if isinstance(level, str) else dict(level) for name, level in given.items()}
-
-    @field_validator("suspend_models")
-    @classmethod
-    def _targets(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for target in given:
-            provider, _, model = target.partition("/")
-            if target.strip() != "*" and not (provider.strip() and model.strip()):
-                raise ValueError("each target must be provider/model, provider/* or *")
-        return given
 
     @field_validator("share")
     @classmethod
@@ -174,8 +149,7 @@ class Settings(BaseModel):
             given = source.get(PREFIX + name.upper(), "").strip()
             if given:
                 parts = [part.strip() for part in given.split(",") if part.strip()]
-                lists = {"hosts": parts, "suspend_models": given.replace(",", " ").split()}
-                values[name] = lists[name] if name in lists else _scopes(parts) if name == "scopes" else given
+                values[name] = parts if name == "hosts" else _scopes(parts) if name == "scopes" else given
         return cls(**values)
 
 

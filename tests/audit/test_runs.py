@@ -18,9 +18,9 @@ from tests.runner.scene import Refused, in_loop, make, rows, runner_at
 from tests.runner.test_deleting import until
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner, RunnerSettings
-from tidegate.runner.stats import CLASSES, STEP, BusyTime, RunStats, added_up
-from tidegate.storage import Status, Store
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments.engine.stats import CLASSES, STEP, BusyTime, RunStats, added_up
+from tidegate.experiments.storage import Status, Store
 
 pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 
@@ -52,7 +52,7 @@ def refusing(times: int, registry: RateLimitRegistry) -> Any:
 
 async def kept(runner: ExperimentRunner, name: str = "e") -> list[Any]:
     number = (await runner.summary(name)).experiment.id
-    return await runner.store.attempts(number, after=None, limit=1000)
+    return await runner.store.reports.attempts(number, after=None, limit=1000)
 
 
 class TestAttempts:
@@ -143,7 +143,7 @@ class TestAttempts:
         async with runner_at(tmp_path, audit="all", registry=registry, max_concurrency=1) as runner:
             summary = await runner.run(Experiment("e", rows(2), ask))
             found = await kept(runner)
-            log = await runner.store.last_logs(summary.experiment.id, 100)
+            log = await runner.store.reports.last_logs(summary.experiment.id, 100)
         assert sorted(each["http_status"] for each in found) == [200, 400, 429]
         told = repr(found) + repr(summary.stats) + repr([line for line in log if line.detail["type"] == "ended"])
         for secret in (SECRET, PROMPT, ANSWER):
@@ -218,8 +218,8 @@ class TestStatistics:
 
         async with runner_at(tmp_path) as runner:
             summary = await runner.run(Experiment("e", rows(10), task, [Evaluator(lambda row, output: 1.0, name="j")]))
-            lines = await runner.store.last_logs(summary.experiment.id, 100)
-            (claim,) = await runner.store.claim_stats(summary.experiment.id)
+            lines = await runner.store.reports.last_logs(summary.experiment.id, 100)
+            (claim,) = await runner.store.reports.claim_stats(summary.experiment.id)
         (end,) = [line.detail for line in lines if line.detail["type"] == "ended"]
         told = {name: end[name] for name in ("status", "answered", "failed", "parked", "invalid", "judged")}
         assert told == {"status": "COMPLETED", "answered": 9, "failed": 1, "parked": 0, "invalid": 0, "judged": 9}
@@ -257,8 +257,8 @@ class TestStatistics:
             await asked.wait()
             await runner._heartbeat.renew_claims()
             # The process could be killed now: it writes nothing more.
-            await until(partial(runner.store.claim_stats, number))
-            found = await runner.store.claim_stats(number)
+            await until(partial(runner.store.reports.claim_stats, number))
+            found = await runner.store.reports.claim_stats(number)
             go.set()
             summary = await runner.wait(number)
         assert (found[0]["calls"], found[0]["wall_seconds"] > 0.0) == (2, True)
@@ -279,8 +279,8 @@ class TestStatistics:
         await asked.wait()
         await runner.shutdown(grace=0.0)
         store = await Store.open(str(tmp_path / "runs.db"))
-        (claim,) = await store.claim_stats(number)
-        (end,) = [each.detail for each in await store.last_logs(number, 100) if each.detail["type"] == "ended"]
+        (claim,) = await store.reports.claim_stats(number)
+        (end,) = [each.detail for each in await store.reports.last_logs(number, 100) if each.detail["type"] == "ended"]
         await store.close()
         assert (claim["submitted"], claim["answered"], end["status"]) == (2, 1, "RUNNING")
 

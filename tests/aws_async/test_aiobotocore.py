@@ -78,7 +78,6 @@ def session(request: pytest.FixtureRequest) -> str:
 def client_of(
     url: str | None = None, mode: str = "legacy", session: str = "aiohttp", **retries: Any
 ) -> AbstractAsyncContextManager[Any]:
-    """A client of aiobotocore, as a context that closes it."""
     config = AioConfig(
         retries={"mode": mode, **retries},
         connect_timeout=5,

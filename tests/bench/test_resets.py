@@ -40,7 +40,6 @@ class Play:
 
 @pytest.fixture
 def azure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The paths of Azure, whose table takes resets for boundaries of windows."""
     monkeypatch.setitem(ASKING, "openai", ASKING["openai"]._replace(path=AZURE_PATH))
 
 

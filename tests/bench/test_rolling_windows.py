@@ -9,7 +9,6 @@ from tidegate.testing import Distribution, Limit, Scenario
 
 
 def rolling(*limits: Limit, count: int) -> Row:
-    """Return a row with these limits, whose resets are durations in milliseconds."""
     return Row(
         name="rolling",
         family=WINDOWS,

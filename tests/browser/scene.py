@@ -12,7 +12,7 @@ from tidegate.launch.change_ring import RING_BYTES, SOURCE_CODES, ChangeRing
 from tidegate.launch.counter_row import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals
-from tidegate.ui.limit_history import LimitHistory
+from tidegate.server.limit_history import LimitHistory
 
 SECONDS = 600
 NOW = 100_000.0

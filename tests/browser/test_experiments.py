@@ -18,7 +18,7 @@ from tests.browser.test_shots import SCHEMES, shot, violations
 from tests.cli.running import TIDEGATE, environ
 from tests.ui import experiments
 from tests.ui.test_serve import PATIENCE, served
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 __all__ = ["browser", "page"]
 

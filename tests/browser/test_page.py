@@ -113,14 +113,12 @@ class Elsewhere(http.server.BaseHTTPRequestHandler):
     """Another local server, with an empty page."""
 
     def do_GET(self) -> None:
-        """Answer with the page."""
         self.send_response(200)
         self.send_header("content-type", "text/html")
         self.end_headers()
         self.wfile.write(b"<!doctype html><title>elsewhere</title>")
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
+    def log_message(self, format: str, *args: object) -> None: ...
 
 
 @pytest.fixture

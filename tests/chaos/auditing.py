@@ -6,7 +6,7 @@ import asyncio
 from typing import NamedTuple
 
 from tests.storage.places import Place
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 TABLE = "CREATE TABLE audit (experiment text, stage text, ordinal bigint, repetition int, epoch bigint, newest bigint)"
 NOTED = """
@@ -29,7 +29,6 @@ class Write(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, str, int, int]:
-        """What was written."""
         return self[:4]
 
 
@@ -56,7 +55,6 @@ def audited(place: Place) -> None:
 
 
 def writes(place: Place) -> list[Write]:
-    """What has been written so far."""
     return [Write(*row) for row in place.sql("SELECT * FROM audit")]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from tidegate.runner import BatchTask, Experiment
+from tidegate.experiments import BatchTask, Experiment
 
 URL = os.environ["PROVIDER"]
 client: Any

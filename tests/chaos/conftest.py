@@ -15,20 +15,17 @@ from tidegate.testing import Distribution, Scenario, SimulatorProcess
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A PostgreSQL server for this process."""
     with served() as server:
         yield server
 
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> SQLite:
-    """An SQLite file that is not there yet."""
     return SQLite(tmp_path / "runs.db")
 
 
 @pytest.fixture
 def postgresql(server: Server) -> Iterator[PostgreSQL]:
-    """A PostgreSQL database with nothing in it."""
     place = PostgreSQL.made(server)
     yield place
     place.drop()
@@ -36,7 +33,6 @@ def postgresql(server: Server) -> Iterator[PostgreSQL]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def place(request: pytest.FixtureRequest) -> Place:
-    """A database of each kind in turn."""
     place: Place = request.getfixturevalue(request.param)
     return place
 
@@ -51,7 +47,6 @@ def providers() -> Iterator[tuple[SimulatorProcess, SimulatorProcess]]:
 
 @pytest.fixture
 def scene(tmp_path: Path, place: Place, providers: tuple[SimulatorProcess, SimulatorProcess]) -> Scene:
-    """A folder, a database and the providers."""
     return Scene(tmp_path, place, *providers)
 
 
@@ -59,5 +54,4 @@ def scene(tmp_path: Path, place: Place, providers: tuple[SimulatorProcess, Simul
 def scene_on_postgresql(
     tmp_path: Path, postgresql: PostgreSQL, providers: tuple[SimulatorProcess, SimulatorProcess]
 ) -> Scene:
-    """The same on PostgreSQL."""
     return Scene(tmp_path, postgresql, *providers)

@@ -14,7 +14,7 @@ from typing import Any
 
 import openai
 
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 ledger = os.open(os.environ["LEDGER"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 gate = Path(os.environ["GATE"]) if "GATE" in os.environ else None
@@ -41,8 +41,6 @@ async def opened() -> None:
 
 
 def asking(experiment: str, stage: str, provider: str) -> Any:
-    """A function that asks one question."""
-
     async def ask(row: Any, output: Any = None) -> float:
         note("begin", experiment, stage, row)
         await clients[provider].chat.completions.create(

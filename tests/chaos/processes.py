@@ -71,7 +71,6 @@ class Scene:
         }
 
     def rows(self, count: int) -> None:
-        """The dataset."""
         (self.path / "rows.jsonl").write_text("".join(json.dumps({"n": number}) + "\n" for number in range(count)))
 
     def admitted(self) -> int:
@@ -79,12 +78,10 @@ class Scene:
         return sum(provider.truth().total.admitted for provider in self.providers)
 
     def noted(self) -> list[Note]:
-        """Every line of the ledger."""
         lines = self.ledger.read_text().splitlines()
         return [Note(int(pid), what, name, stage, int(row)) for pid, what, name, stage, row in map(str.split, lines)]
 
     def lines(self) -> int:
-        """How many lines the ledger has, at once."""
         return self.ledger.read_bytes().count(b"\n")
 
     @contextlib.contextmanager
@@ -118,7 +115,6 @@ class Scene:
             replica.close()
 
     def said(self) -> str:
-        """All that processes have said, for a test that fails."""
         return "".join(path.read_text(errors="replace")[-4000:] for path in self.path.glob("said*"))
 
 
@@ -134,13 +130,11 @@ class Replica:
         self.name = self.hears("replica ").removeprefix("replica ")
 
     def order(self, *words: str) -> None:
-        """Tells it what to do."""
         assert self.process.stdin is not None
         self.process.stdin.write(" ".join(words) + "\n")
         self.process.stdin.flush()
 
     def hears(self, beginning: str) -> str:
-        """The next line that begins so."""
         deadline = time.monotonic() + PATIENCE
         while True:
             line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
@@ -150,7 +144,6 @@ class Replica:
                 return line
 
     def send(self, number: signal.Signals) -> None:
-        """Sends it a signal."""
         self.process.send_signal(number)
 
     def sleep(self, place: Place) -> None:
@@ -186,7 +179,6 @@ class Replica:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """Ends a process that was started here, also one that is stopped."""
     if process.poll() is None:
         process.kill()
     process.wait(PATIENCE)
@@ -210,7 +202,6 @@ def durable(place: Place, experiment: str) -> Counter[tuple[str, int, int]]:
 
 
 def kept(place: Place) -> int:
-    """How many results the database has, of all experiments."""
     query = "SELECT (SELECT count(*) FROM tidegate_runs) + (SELECT count(*) FROM tidegate_annotations)"
     return int(place.sql(query)[0][0])
 
@@ -224,7 +215,6 @@ def known(place: Place, experiment: str) -> bool:
 
 
 def status(place: Place, experiment: str) -> str:
-    """How an experiment stands."""
     query = (
         "SELECT status FROM tidegate_execution_configs WHERE experiment_id = "
         f"(SELECT id FROM tidegate_experiments WHERE name = '{experiment}')"

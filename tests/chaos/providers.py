@@ -56,7 +56,6 @@ class Provider:
         return ask
 
     def truth(self) -> Truth:
-        """What it has seen."""
         return self.accounts.truth()
 
     async def _answer(self, who: str) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""A process of workers for the queue of `examples/queue_worker.py`, as many as `advise` lets it start.
+"""A process of workers for the queue of `examples/queue_worker.py`, as many as may start.
 
 Its environment names the example, the queue's file and the number of workers; `GOVERNED` says if tidegate also holds
 their calls. It begins when its standard input ends.
@@ -19,13 +19,13 @@ from typing import Any
 import openai
 
 import tidegate
+from tidegate import suspensions
 
 LOOK_EVERY = 0.1
 """Seconds between two looks of the spawner at its queue."""
 
 
 def example() -> ModuleType:
-    """The example as a module."""
     spec = importlib.util.spec_from_file_location("queue_worker", os.environ["EXAMPLE"])
     assert spec is not None
     assert spec.loader is not None
@@ -42,7 +42,9 @@ def connected() -> sqlite3.Connection:
 
 
 def main() -> None:
-    worker, workers, registry = example(), int(os.environ["WORKERS"]), tidegate.registry()
+    worker, workers = example(), int(os.environ["WORKERS"])
+    suspensions.RATE_SECONDS = float(os.environ["WINDOW"])
+    shared = tidegate.Suspensions(os.environ["SUSPENSIONS"], models=worker.TARGET)
     client: Any = openai.OpenAI(max_retries=0)
     if os.environ["GOVERNED"] == "yes":
         client = tidegate.wrap(client)
@@ -51,7 +53,7 @@ def main() -> None:
     def work() -> None:
         queue = connected()
         try:
-            worker.work(queue, client)
+            worker.work(queue, client, shared)
         finally:
             queue.close()
             running.discard(threading.current_thread())
@@ -61,8 +63,7 @@ def main() -> None:
     sys.stdout.flush()
     sys.stdin.read()
     while queue.execute("SELECT 1 FROM jobs WHERE status IN ('pending', 'running') LIMIT 1").fetchone():
-        advice = registry.advise(worker.TARGET, wanted=workers, active=len(running))
-        for _ in range(advice.workers):
+        for _ in range(shared.workers_to_start(worker.TARGET, wanted=workers, active=len(running))):
             thread = threading.Thread(target=work)
             running.add(thread)
             thread.start()

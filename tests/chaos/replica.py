@@ -44,23 +44,20 @@ def set_clock(hours: float) -> None:
 
 
 def tell(*words: object) -> None:
-    """One line for whoever gave the order."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
 
 async def orders() -> asyncio.StreamReader:
-    """Standard input, line by line."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     return reader
 
 
 async def main(url: str) -> None:
-    """Is a replica until its orders end."""
     import tidegate
     from tests.constants import replace_named
-    from tidegate.runner import ExperimentRunner, RunnerSettings, load
+    from tidegate.experiments import ExperimentRunner, RunnerSettings, load
 
     replace_named()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import tidegate
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.testing import Distribution
 
 SLOTS = 10
@@ -17,12 +17,10 @@ LATENCY = Distribution.constant(0.05)
 
 
 def now() -> float:
-    """Virtual seconds."""
     return asyncio.get_running_loop().time()
 
 
 def registry(**changes: Any) -> RateLimitRegistry:
-    """A registry of its own that goes by the loop's clock."""
     return RateLimitRegistry(tidegate.Settings(**changes), clock=asyncio.get_running_loop().time, draw=lambda: 0.5)
 
 
@@ -40,5 +38,4 @@ async def seconds_of(runner: ExperimentRunner, experiment: Experiment) -> float:
 
 
 def apart(admitted_at: Sequence[float]) -> float:
-    """Seconds between two calls on the average."""
     return (admitted_at[-1] - admitted_at[0]) / (len(admitted_at) - 1)

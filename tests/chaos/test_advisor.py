@@ -9,7 +9,7 @@ from tests.chaos.providers import Provider, per_second
 from tests.chaos.runners import LATENCY, apart, registry, runner_of, seconds_of
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import rows
-from tidegate.runner import Evaluator, Experiment
+from tidegate.experiments import Evaluator, Experiment
 
 FAST, SLOW = 100.0, 1.0
 """Calls a second that the two providers admit."""

@@ -47,8 +47,8 @@ STEPS = {
 
 
 PATIENCE = 900.0
-"""Seconds for which a process is waited for. Raising it reports one that hangs later. Chosen: the last process answers
-most of the batches, in 40 s on an idle machine, and in minutes beside other work."""
+"""Seconds for which a process is waited for. Chosen: the last process answers most of the batches, in 40 s on an idle
+machine, and in minutes beside other work."""
 
 
 class Killer:
@@ -71,7 +71,6 @@ class Killer:
         self._after = None
 
     def at(self, request: Request, late: bool) -> None:
-        """Kill the process if this is the moment."""
         with self._lock:
             if self._after is None or late != self._late or request.method != self._after[0]:
                 return
@@ -105,7 +104,6 @@ def killer(monkeypatch: pytest.MonkeyPatch) -> Killer:
 
 @pytest.fixture
 def provider() -> Iterator[Simulator]:
-    """A provider whose batches take a moment."""
     with Simulator(Scenario(batch_seconds=0.2)) as simulator:
         yield simulator
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests import constants
 from tests.storage.places import SQLite
-from tidegate.runner import BatchTask, Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments import BatchTask, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.testing import Scenario, Simulator
 
 ROWS = 50_500

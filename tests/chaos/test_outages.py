@@ -12,8 +12,8 @@ from tests.chaos.providers import Provider, per_second
 from tests.chaos.runners import LATENCY, SLOTS, apart, now, registry, runner_of, seconds_of
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import rows, stored
-from tidegate.runner import Evaluator, Experiment, RunnerSettings
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment, RunnerSettings
+from tidegate.experiments.storage import ResultStatus, Status
 from tidegate.testing import OutageSpan
 
 AWAY = 120.0

@@ -39,7 +39,6 @@ decide alone for a moment, and are refused more often."""
 
 @contextmanager
 def queue_of(path: Path) -> Iterator[sqlite3.Connection]:
-    """The queue, with its jobs."""
     with closing(sqlite3.connect(path / "queue.sqlite", isolation_level=None)) as queue:
         queue.execute("PRAGMA journal_mode = WAL")
         queue.execute(queue_worker.JOBS)
@@ -51,7 +50,6 @@ def queue_of(path: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def workers(path: Path, url: str, governed: bool) -> Iterator[list[subprocess.Popen[str]]]:
-    """The processes, ready to begin."""
     env = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT))),
@@ -62,9 +60,8 @@ def workers(path: Path, url: str, governed: bool) -> Iterator[list[subprocess.Po
         "GOVERNED": "yes" if governed else "no",
         "TIDEGATE_STATUS": "off",
         "TIDEGATE_SHARE": str(path / "share"),
-        "TIDEGATE_SUSPENSIONS": str(path / "suspensions.sqlite"),
-        "TIDEGATE_SUSPEND_MODELS": queue_worker.TARGET,
-        "TIDEGATE_SUSPEND_RATE": str(WINDOW),
+        "SUSPENSIONS": str(path / "suspensions.sqlite"),
+        "WINDOW": str(WINDOW),
     }
     counts = [WORKERS // PROCESSES + (number < WORKERS % PROCESSES) for number in range(PROCESSES)]
     command = [sys.executable, str(Path(__file__).with_name("queue_workers.py"))]

@@ -39,19 +39,16 @@ def audited_scene(scene: Scene) -> Scene:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Path:
-    """The file for which gated rows wait."""
     return tmp_path / "gate"
 
 
 @contextmanager
 def replicas(scene: Scene, gate: Path, *clocks: float) -> Iterator[list[Replica]]:
-    """Replicas whose clocks are wrong by so many hours."""
     with ExitStack() as stack:
         yield [stack.enter_context(scene.replica(hours, GATE=str(gate), GATED=str(GATED), **STALE)) for hours in clocks]
 
 
 def owners(scene: Scene) -> dict[str, str]:
-    """Which replica has claimed what."""
     query = (
         "SELECT name, claimed_by FROM tidegate_experiments JOIN tidegate_execution_configs ON experiment_id = id "
         "WHERE status = 'RUNNING'"
@@ -68,20 +65,17 @@ def forget(scene: Scene, *lost: Replica) -> None:
 
 
 def under_way(scene: Scene, replica: Replica, name: str) -> int:
-    """How many functions of an experiment are under way at a replica."""
     notes = [note for note in scene.noted() if note.pid == replica.process.pid and note.experiment == name]
     return sum({"begin": 1, "end": -1}.get(note.what, 0) for note in notes)
 
 
 def held(scene: Scene, replica: Replica, name: str) -> int:
-    """How many functions of an experiment have come to the gate at a replica."""
     return sum(
         note.pid == replica.process.pid and note.experiment == name and note.what == "held" for note in scene.noted()
     )
 
 
 def ended(scene: Scene, replica: Replica, name: str) -> int:
-    """How many functions of an experiment have ended at a replica."""
     return sum(
         note.pid == replica.process.pid and note.experiment == name and note.what == "end" for note in scene.noted()
     )

@@ -36,7 +36,6 @@ class Replicas:
         return str((self._scene.place.sql(query) or [("",)])[0][0])
 
     def at_work(self) -> bool:
-        """Whether every living replica has begun a row."""
         begun = {note.pid for note in self._scene.noted()}
         return all(each.process.pid in begun for each in self.living)
 

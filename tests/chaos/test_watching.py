@@ -12,15 +12,14 @@ import pytest
 from tests.chaos.runners import now, registry, runner_of, seconds_of
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import rows
-from tidegate.runner import Chunk, Experiment, StateChanged, Subscription
-from tidegate.storage import RunResult, Status, Toggle
+from tidegate.experiments import Chunk, Experiment, StateChanged, Subscription
+from tidegate.experiments.storage import RunResult, Status, Toggle
 
 WORDS = 20
 ROWS = 200
 
 
 async def telling(row: Any) -> AsyncIterator[str]:
-    """An answer of many words, a tenth of a second each."""
     for number in range(WORDS):
         await asyncio.sleep(0.1)
         yield f"{number} "

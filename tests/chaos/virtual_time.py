@@ -19,7 +19,7 @@ import aiosqlite.core
 import pytest
 
 from tidegate.admission import drive
-from tidegate.scheduling import threads
+from tidegate.pool import threads
 
 PATIENCE = 300.0
 """Real seconds for which an answer of a thread is waited for: none takes as long."""
@@ -75,7 +75,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self.jumping.outside -= 1
 
     def asks(self, future: asyncio.Future[Any]) -> None:
-        """Somebody outside was asked for this."""
         self.jumping.outside += 1
         future.add_done_callback(self._answered)
 
@@ -105,8 +104,6 @@ def begun(begin: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
 
 
 def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test in a virtual loop of its own."""
-
     @functools.wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
         with pytest.MonkeyPatch.context() as patch, asyncio.Runner(loop_factory=VirtualLoop) as runner:

@@ -53,5 +53,4 @@ class Done:
 
     @property
     def last(self) -> str:
-        """The line at the end."""
         return self.lines[-1] if self.lines else ""

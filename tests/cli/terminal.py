@@ -44,20 +44,16 @@ class Terminal:
         os.close(theirs)
 
     def resize(self, rows: int, columns: int) -> None:
-        """As if the window were dragged."""
         self.screen.resize(rows, columns)
         termios.tcsetwinsize(self.fd, (rows, columns))
 
     def type(self, keys: bytes) -> None:
-        """Keys on its keyboard."""
         os.write(self.fd, keys)
 
     def rows(self) -> list[str]:
-        """What is seen."""
         return [row.rstrip() for row in self.screen.display]
 
     def everything(self) -> list[str]:
-        """What has scrolled away, then what is seen."""
         width = range(self.screen.columns)
         gone = ["".join(line[x].data for x in width).rstrip() for line in self.screen.history.top]
         return gone + self.rows()

@@ -26,7 +26,6 @@ def test_help_lists_exactly_the_commands_there_are(flag: str) -> None:
     code, said = invoke(flag)
     assert code == 0
     assert re.findall(r"^  (\w+) ", said.partition("Commands:")[2], re.MULTILINE) == [
-        "advise",
         "demo",
         "docs",
         "doctor",
@@ -121,7 +120,7 @@ def test_a_value_of_the_wrong_kind_is_refused_by_its_flag(words: tuple[str, ...]
     ("command", "others"),
     [
         ("demo", ("openai", "anthropic", "httpx", "httpx2")),
-        ("run", ("tidegate.doctor", "tidegate.testing", "tidegate.demo", "sqlalchemy")),
+        ("run", ("tidegate.cli.doctor", "tidegate.testing", "tidegate.testing.demo", "sqlalchemy")),
     ],
 )
 def test_the_help_of_a_command_loads_no_sdk_and_no_other_command(command: str, others: tuple[str, ...]) -> None:

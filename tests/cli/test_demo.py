@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 from tidegate.cli import demo as command
 from tidegate.cli import demo_board as board
 from tidegate.cli.main import app
-from tidegate.demo import scenarios
-from tidegate.demo.run import DemoRun, run
 from tidegate.testing import Counts, Distribution, Fault, Limit, Scenario
+from tidegate.testing.demo import scenarios
+from tidegate.testing.demo.run import DemoRun, run
 
 QUICK = Distribution.constant(0.02)
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.cli import doctor as command
+from tidegate.cli.doctor import command
+from tidegate.cli.doctor.environment import Finding, Severity
 from tidegate.cli.main import app
-from tidegate.doctor.environment import Finding, Severity
 
 
 def invoke(*words: str) -> tuple[int, str]:

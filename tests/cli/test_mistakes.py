@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import tidegate
-import tidegate.runner
+import tidegate.experiments
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.main import app
 from tidegate.cli.simulate import truth_table
@@ -112,7 +112,7 @@ def test_registry_shows_its_totals() -> None:
 
 
 def test_runner_shows_only_its_public_names() -> None:
-    assert dir(tidegate.runner) == sorted(tidegate.runner.__all__)
+    assert dir(tidegate.experiments) == sorted(tidegate.experiments.__all__)
 
 
 def test_truth_of_a_simulator_keeps_a_reason_and_its_number_together() -> None:

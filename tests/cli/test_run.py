@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import PYTHON, RUN, SRC, TIDEGATE, Done, environ, run
+from tests.effort import some
 
 UNSEEN = "tidegate: no LLM call was seen; `tidegate doctor` lists what is governed"
 UNGOVERNED = (
@@ -41,12 +42,14 @@ def test_without_a_command_it_says_what_it_lacks() -> None:
     assert "CMD" in done.lines[-1]
 
 
-@pytest.mark.parametrize("code", [0, 1, 7, 255])
+@pytest.mark.parametrize("code", some([0, 7], [1, 255]))
 def test_the_exit_code_is_the_commands(code: int) -> None:
     assert run(PYTHON, "-c", f"raise SystemExit({code})").code == code
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE, signal.SIGABRT])
+@pytest.mark.parametrize(
+    "number", some([signal.SIGKILL, signal.SIGINT], [signal.SIGTERM, signal.SIGPIPE, signal.SIGABRT])
+)
 def test_a_command_that_a_signal_ended_ends_us_by_the_same(number: signal.Signals) -> None:
     done = run("sh", "-c", f"kill -{number.value} $$")
     assert (done.code, done.lines) == (-number, [UNGOVERNED])
@@ -115,12 +118,12 @@ def test_a_python_that_never_calls_loads_nothing_of_weight() -> None:
     light = {
         "tidegate",
         "tidegate._version",
-        "tidegate.imports",
+        "tidegate.transports.imports",
         "tidegate.admission",
         "tidegate.admission.key_hook",
         "tidegate.launch",
         "tidegate.launch.bootstrap",
-        "tidegate.thread_states",
+        "tidegate.admission.thread_states",
         "tidegate.transports",
         "tidegate.transports.other_stacks",
     }
@@ -148,7 +151,6 @@ def test_a_sitecustomize_that_fails_complains_as_it_would_alone(tmp_path: Path) 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> str:
-    """A Python without tidegate."""
     venv.create(tmp_path / "bare", symlinks=True, with_pip=False)
     return str(tmp_path / "bare" / "bin" / "python")
 
@@ -242,7 +244,7 @@ MAC = ["import signal; del signal.sigtimedwait; " + word if "import sys" in word
 
 
 @pytest.mark.parametrize("command", [RUN, MAC], ids=["with", "without a timeout"])
-@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGWINCH"])
+@pytest.mark.parametrize("name", some(["SIGINT", "SIGTERM"], ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGWINCH"]))
 def test_a_signal_that_is_sent_to_us_reaches_the_command_once(name: str, command: list[str]) -> None:
     with subprocess.Popen(
         [*command, PYTHON, "-c", TOLD],

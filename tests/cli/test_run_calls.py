@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.asking import ASK, ASYNC
 from tests.cli.running import PYTHON, TIDEGATE, Done, environ, run
+from tests.effort import some
 from tidegate.testing import Limit, Scenario, Simulator
 
 ROWS = 48
@@ -120,7 +121,10 @@ def all_governed(done: Done, provider: Simulator) -> None:
     assert re.match(said + rest, done.last), done.lines
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+ALIKE = ["threads and asyncio at once", "a pool that forks", "a pool of the fork server", "a process pool executor"]
+
+
+@pytest.mark.parametrize("name", some([name for name in PROGRAMS if name not in ALIKE], ALIKE))
 def test_every_call_is_governed_and_counted(name: str, provider: Simulator, folder: Path) -> None:
     program = folder / "program.py"
     program.write_text(textwrap.dedent(PROGRAMS[name]))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import pytest
 
 from tidegate.admission.key_hook import NO_HOST
-from tidegate.cli.status_text import StatusText, end_line, facts, state_lines
+from tidegate.cli.status_text import StatusText, end_line, state_lines
 from tidegate.core.wait_text import amount, clock
 from tidegate.launch.counter_row import KeyRow, QuotaRow
-from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
+from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals, facts_of
 from tidegate.launch.ungoverned import Ungoverned
 
 
@@ -20,8 +22,8 @@ def key(name: str, *, answered: int = 0, in_flight: int = 0, waiting: int = 0, *
     return total
 
 
-def totals(*keys: KeyTotal, pythons: bool = True) -> Totals:
-    return Totals({each.key: each for each in keys}, pythons)
+def totals(*keys: KeyTotal, pythons: bool = True, failures: Mapping[str, int] = MappingProxyType({})) -> Totals:
+    return Totals({each.key: each for each in keys}, pythons, failures=Counter(failures))
 
 
 def limited(total: KeyTotal, used: float, limit: float = 120.0, window: float = 60.0, until: float = 100.0) -> KeyTotal:
@@ -143,11 +145,11 @@ def test_the_lines_say_by_what_and_by_how_many_a_key_is_shared(carrier: str) -> 
     assert end_line(totals(a, b)).endswith(f"0 refusals retried, shared by 7 processes ({carrier})")
     assert f" · shared by 4 processes ({carrier}) · a" in StatusText().line(totals(before(a)), 0.0)
     assert list(state_lines(a, 0.0))[-1].endswith(f" · shared by 4 processes ({carrier})")
-    assert facts(a, 0.0)["shared_through"] == carrier
+    assert facts_of(a, 0.0)["shared_through"] == carrier
     # The others have left it.
     a.members = 1
     assert "shared" not in StatusText().line(totals(before(a)), 0.0)
-    assert facts(a, 0.0)["shared_through"] == ""
+    assert facts_of(a, 0.0)["shared_through"] == ""
 
 
 def test_end_line_calls_cut_off_by_a_signal_is_each_in_one_number() -> None:
@@ -172,18 +174,18 @@ def test_one_is_told_in_the_singular() -> None:
 
 def test_the_line_at_the_end_says_why_calls_failed() -> None:
     a = limited(key("a", attempts=20, failed=20, failed_calls=20), 12.0, limit=600.0)
-    assert end_line(totals(a), failures={"401: key rejected": 20}) == (
+    assert end_line(totals(a, failures={"401: key rejected": 20})) == (
         "20 calls, 0 answered, 0 given up, 20 failed (401: key rejected), 0 refusals retried"
     )
     mixed = {"no connection": 2, "": 1, "401: key rejected": 9, "status 500\x1b": 5}
     assert "20 failed (9 × 401: key rejected, 5 × status 500\\x1b, 2 × no connection, more)" in end_line(
-        totals(a), failures=mixed
+        totals(a, failures=mixed)
     )
 
 
 def test_the_line_at_the_end_calls_a_spent_day_quota_used_up() -> None:
     a = limited(key("a", answered=15, attempts=200, refused=185, failed_calls=185, handed_back_day=185), 6.0)
-    told = end_line(totals(a), failures={"429: day quota spent": 185})
+    told = end_line(totals(a, failures={"429: day quota spent": 185}))
     assert "185 failed (429: day quota spent), 185 refusals" in told
     assert told.endswith("100% of the day quota used")
 

@@ -31,7 +31,7 @@ def ended(status: int = 0) -> EndedRun:
     missed = Ungoverned(Counter({"b.example": 2}), processes=("py: no",))
     secret = "sk-proj-0123456789abcdefghijklmnopqrstuv"
     command = ["python", "x.py", "--api-key", secret, "--password", "hunter2hunter2", "--db-secret=plainwords", "-v"]
-    return EndedRun(command, status, 12.3456, totals(busy, key("b", answered=1)), missed, {"status 500": 3})
+    return EndedRun(command, status, 12.3456, totals(busy, key("b", answered=1), failures={"status 500": 3}), missed)
 
 
 def test_report_has_the_totals_the_keys_and_what_was_not_governed() -> None:
@@ -60,7 +60,7 @@ def test_report_has_the_totals_the_keys_and_what_was_not_governed() -> None:
 
 def test_counts_of_the_report_add_up() -> None:
     cut = key("a", answered=7, attempts=10, unsent=1, left=1, abandoned=1)
-    told = facts(EndedRun(["x"], 0, 1.0, totals(cut), Ungoverned(Counter()), {}))
+    told = facts(EndedRun(["x"], 0, 1.0, totals(cut), Ungoverned(Counter())))
     parts = ("answered", "given_up", "failed_calls", "abandoned", "in_flight", "waiting")
     assert told["abandoned"] > 0
     for each in (told, *told["keys"]):

@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, Done, environ
+from tidegate.admission.saved_state import LearnedState
 from tidegate.launch import bootstrap, environment
-from tidegate.saved_state import LearnedState
 from tidegate.testing import Limit, Scenario, Simulator
 
 PROGRAM = """

@@ -45,7 +45,6 @@ def simulating(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def ask(url: str, model: str = "m") -> int:
-    """The status of one call."""
     body = {"model": model, "messages": [{"role": "user", "content": "hello"}]}
     return httpx2.post(f"{url}/v1/chat/completions", json=body, trust_env=False).status_code
 

@@ -10,7 +10,7 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,11 +24,12 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.main import app
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.snapshot import Sharing
 from tidegate.core.values import Cost
-from tidegate.launch.runs import COMMAND, PREFIX, _held, hold, run_folder, write_command
-from tidegate.launch.shared_counters import CounterFile, started
-from tidegate.launch.shared_file import HEADER, MAGIC, VERSION, packed
+from tidegate.launch.counter_file import SUFFIX, CounterFile
+from tidegate.launch.runs import COMMAND, PREFIX, run_folder, write_command
 from tidegate.settings import Settings
+from tidegate.shared_file import HEADER, MAGIC, VERSION, FileKind, lock, packed
 from tidegate.testing import Limit, Scenario, Simulator
 
 PATIENCE = 300.0
@@ -48,6 +49,15 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder, as the process of its run does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    assert lock(descriptor)
+    yield
+    os.close(descriptor)
+
+
 OfARun = Callable[..., Path]
 
 
@@ -56,13 +66,13 @@ def of_a_run(temporary: Path) -> Iterator[OfARun]:
     """Makes the folder of a run; the lock of a run under way is held until the test ends."""
     with ExitStack() as stack:
 
-        def made(pid: int, command: str = "python", under_way: bool = True, start: int = 0) -> Path:
+        def made(pid: int, command: str = "python", under_way: bool = True) -> Path:
             folder = temporary / f"{PREFIX}{pid}"
             folder.mkdir()
-            known = {"pid": pid, "start": start, "command": command, "began_at": time.monotonic() - 192.0}
-            (folder / COMMAND).write_bytes(packed(json.dumps(known).encode()))
+            known = {"pid": pid, "command": command, "began_at": time.monotonic() - 192.0}
+            (folder / COMMAND).write_bytes(packed(FileKind.COMMAND, json.dumps(known).encode()))
             if under_way:
-                stack.callback(os.close, hold(str(folder)))
+                stack.enter_context(held(folder))
             return folder
 
         yield made
@@ -71,7 +81,7 @@ def of_a_run(temporary: Path) -> Iterator[OfARun]:
 class SharedQueue(KeyQueue):
     """A queue of a key that three processes share."""
 
-    members = 3
+    sharing = Sharing(3)
 
 
 def waiting_at(folder: Path, count: int, kind: type[KeyQueue] = KeyQueue) -> None:
@@ -177,22 +187,8 @@ def test_programs_read_it_as_json(of_a_run: OfARun) -> None:
 
 
 def test_a_run_that_has_ended_or_is_no_run_is_left_out(temporary: Path, of_a_run: OfARun) -> None:
-    # Another process, this one, has the number of the run's by now.
     waiting_at(of_a_run(os.getpid(), under_way=False), 1)
     (temporary / f"{PREFIX}empty").mkdir()
-    assert status().startswith("no active run found")
-
-
-@pytest.mark.skipif(not started(os.getpid()), reason="this system does not tell when a process began")
-def test_counts_of_a_process_whose_number_another_one_has_are_over(of_a_run: OfARun) -> None:
-    folder = of_a_run(os.getpid(), start=1)
-    waiting_at(folder, 6)
-    (counts,) = folder.glob("*.sheet")
-    pid, born, number, _ = counts.stem.split("-")
-    assert "6 waiting" in status()
-    unnamed = counts.rename(folder / f"{pid}-{born}-{number}.sheet")
-    assert "6 waiting" in status(), "a process whose start is not known counts as live while its number does"
-    unnamed.rename(folder / f"{pid}-{born}-{number}-1.sheet")
     assert status().startswith("no active run found")
 
 
@@ -200,25 +196,27 @@ def test_file_of_another_version_is_unreadable_and_others_are_shown(temporary: P
     folder = of_a_run(os.getpid(), "python new.py")
     waiting_at(folder, 6)
     for name, content in (
-        ("1-1-0-0", b"\0" * 999),
-        ("2-1-0-0", HEADER.pack(MAGIC, 99, 0)),
-        ("3-1-0-0", packed(b"x" * 9)[:-1]),
+        ("1-0", b"\0" * 999),
+        ("2-0", HEADER.pack(MAGIC, 99, FileKind.COUNTERS, 0)),
+        ("3-0", packed(FileKind.COUNTERS, b"x" * 9)[:-1]),
+        ("4-0", packed(FileKind.COMMAND, b"x" * 9)),
     ):
-        (folder / f"{name}.sheet").write_bytes(content)
+        (folder / f"{name}{SUFFIX}").write_bytes(content)
     old = temporary / f"{PREFIX}old"
     old.mkdir()
     (old / COMMAND).write_text(f"{os.getpid()} python\n")
     gone = temporary / f"{PREFIX}gone"
     gone.mkdir()
     (gone / COMMAND).write_text(f"{os.getpid()} python\n")
-    with _held(str(old)):
+    with held(old):
         said = status()
     assert f"run in {old} unreadable: it was written by another version of tidegate; " in said
     assert "python new.py (pid" in said
     assert "  counts of process 1 unreadable: it was written by another version of tidegate; they are not shown" in said
     unknown = f"it has version 99 of the format, and this tidegate reads version {VERSION}"
     assert f"  counts of process 2 unreadable: {unknown}" in said
-    assert "  counts of process 3 unreadable: it has 8 of 9 bytes" in said
+    assert "  counts of process 3 unreadable: it has 8 of " in said
+    assert "  counts of process 4 unreadable: it has content of another kind" in said
     assert "6 waiting" in said
     assert "gone" not in said
 

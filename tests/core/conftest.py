@@ -12,8 +12,7 @@ from tidegate.settings import Settings
 
 
 @pytest.fixture(autouse=True)
-def unpatched() -> None:
-    """Nothing here patches anything."""
+def unpatched() -> None: ...
 
 
 @pytest.fixture
@@ -25,5 +24,4 @@ def admission() -> AdmissionController:
 
 @pytest.fixture
 def out() -> list[Event]:
-    """Where events go."""
     return []

@@ -50,7 +50,6 @@ def replica_of(member: int, now: float = BEGINS) -> Replica:
 
 
 def plain(replica: Replica, at: float) -> Any:
-    """The whole state, as a checkpoint has it."""
     payload = replica.dump(at)
     assert payload is not None
     return json.loads(zlib.decompress(payload))
@@ -115,7 +114,6 @@ class Play:
 
     @property
     def controller(self) -> ReplicatedKey:
-        """The controller of the process that acts."""
         found = self.replica.controllers[""]
         assert isinstance(found, ReplicatedKey)
         return found
@@ -135,11 +133,9 @@ class Play:
 
     @property
     def clock(self) -> float:
-        """The time on the clock of the process."""
         return self.now + self.offset
 
     def run(self, steps: int, check: Callable[[], None] = lambda: None) -> None:
-        """Plays so many events."""
         for _ in range(steps):
             if not self._events:
                 return

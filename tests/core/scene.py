@@ -65,13 +65,11 @@ class Caller:
         return "sent" if self.permit is not None else "waiting"
 
     def poll(self) -> str:
-        """Looks again, as the driver does when it is woken or its time has come."""
         if self.state == "waiting":
             self._step(Resume(self.scene.clock()))
         return self.state
 
     def reply(self, outcome: Outcome, response: Any = "own") -> str:
-        """The attempt under way came to `outcome`."""
         assert self.permit is not None, "nothing is under way"
         sent, permit, self.permit = AttemptResult(outcome, response=response), self.permit, None
         if self.flow is None:
@@ -113,7 +111,6 @@ class Scene:
         priority: int = 0,
         credential: str = "",
     ) -> Caller:
-        """A call that comes now."""
         return Caller(self, max_wait, cost or Cost(), mocked, priority, credential)
 
     @property

@@ -27,7 +27,6 @@ WAKER = object()
 
 
 def waiting(until: float | None) -> WaitUntil:
-    """What a call asks for that waits in its queue."""
     return WaitUntil(until, WAKER)
 
 
@@ -68,7 +67,6 @@ class ScriptedQueue:
     opens_at: float | None = None
 
     def get_waker(self) -> object:
-        """What the driver waits on."""
         return WAKER
 
     def __init__(self) -> None:
@@ -93,7 +91,6 @@ class ScriptedQueue:
         return permit
 
     def pass_at_once(self) -> NumberedPermit:
-        """A permit for a call that never queued."""
         permit = self._admit()
         assert permit is not None
         return permit
@@ -164,20 +161,17 @@ class ExchangeDriver:
         self._step(lambda: next(self.flow))
 
     def wait(self, now: float) -> WaitUntil | Send | None:
-        """The wait is over at `now`."""
         assert isinstance(self.effect, WaitUntil)
         return self._step(lambda: self.flow.send(Resume(now)))
 
     def reply(
         self, now: float, outcome: Outcome, *, streaming: bool = False, response: Any = None
     ) -> WaitUntil | Send | None:
-        """The attempt came to `outcome` at `now`."""
         assert isinstance(self.effect, Send)
         sent = AttemptResult(outcome, response=response, streaming=streaming)
         return self._step(lambda: self.flow.send(Resume(now, sent)))
 
     def close(self) -> None:
-        """The driver stops early."""
         self.flow.close()
 
     def _step(self, advance: Callable[[], WaitUntil | Send]) -> WaitUntil | Send | None:

@@ -572,6 +572,13 @@ def test_occasional_refusals_for_the_capacity_of_others_do_not_pause_the_key(
     assert longest == pytest.approx(seconds)
 
 
+def test_hints_in_whole_seconds_that_agree_on_an_instant_do_not_extend_a_pause(admission: AdmissionController) -> None:
+    settle(admission, admit(admission, 20)[19], refusal(6.0))
+    (trial,) = admit(admission, 1, NOW + 1.5)
+    settle(admission, trial, refusal(5.0), NOW + 1.6)
+    assert admission.pause.until == pytest.approx(NOW + 6.0)
+
+
 def test_a_hint_that_no_quota_explains_is_tried_once_and_then_obeyed_where_it_is_true(
     admission: AdmissionController,
 ) -> None:
@@ -581,7 +588,7 @@ def test_a_hint_that_no_quota_explains_is_tried_once_and_then_obeyed_where_it_is
     (trial,) = admit(admission, 1, NOW + 3.0)
     assert admission.ready_at(Cost(), NOW + 3.0)[0] > NOW + 3.0
     settle(admission, trial, refusal(9.0), NOW + 3.01)
-    assert admission.pause.until == pytest.approx(NOW + 12.01)
+    assert admission.pause.until == pytest.approx(NOW + 12.0)
     assert not admission.pause.is_unanswerable
 
 

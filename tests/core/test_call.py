@@ -55,7 +55,6 @@ def governed(registry: RateLimitRegistry) -> PlainCall:
 
 @pytest.fixture
 def permit(governed: PlainCall) -> Permit:
-    """Its own, given at once."""
     permit = governed.try_start()
     assert permit is not None
     return permit

@@ -26,7 +26,6 @@ def limit() -> ConcurrencyLimit:
 
 
 def a_round(limit: ConcurrencyLimit) -> None:
-    """Every slot is taken and answers."""
     for _ in range(limit.limit):
         limit.succeeded(limit.limit)
 

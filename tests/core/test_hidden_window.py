@@ -86,7 +86,6 @@ def test_no_window_can_pass_between_two_attempts_that_look_for_a_late_boundary(w
 
 
 def play_fixed(window: HiddenWindow, size: int, period: float, now: float, windows: int) -> tuple[list[int], float]:
-    """Return the refusals of each window, and how late the last one began; boundaries are at multiples of `period`."""
     refused, late = [], 0.0
     used = {now // period: size}
     for _ in range(windows):

@@ -20,7 +20,6 @@ CACHED = 80.0
 
 
 def cost(tokens: float, cached: float = CACHED) -> Cost:
-    """Return the cost of a call whose table charges the input."""
     return Cost(
         tokens=tokens,
         input_tokens=tokens,
@@ -50,7 +49,6 @@ def played(unit: Unit, charged: Callable[[float], float], calls: int = 200, late
 
 
 def shown(quotas: QuotaSet) -> QuotaSnapshot:
-    """Return the snapshot of the quota."""
     controller = AdmissionController(Key("any", "https://provider.test"), Settings(), 60.0, 0.0)
     controller.quotas = quotas
     (quota,) = key_snapshot(controller, 0, Cost(), Cost(), 3.0).quotas
@@ -58,7 +56,6 @@ def shown(quotas: QuotaSet) -> QuotaSnapshot:
 
 
 def charge(quotas: QuotaSet, tokens: float) -> float:
-    """Return what the next call is charged."""
     mirror = quotas.mirrors["quota"]
     before = mirror.ledger.total
     quotas.debit(cost(tokens), 10_000, 3.0)

@@ -30,13 +30,11 @@ def waiter(priority: int = 0, deadline: float = 3600.0, cost: Cost | None = None
 
 @pytest.fixture
 def slots() -> KeyQueue:
-    """A key with one slot."""
     return KeyQueue(AdmissionController(KEY, Settings(max_concurrency=1), 60.0, 0.0))
 
 
 @pytest.fixture
 def taken(slots: KeyQueue) -> Permit:
-    """That slot, taken."""
     return slots.admission.admit(Cost(), 0.0, 0.0, None)
 
 

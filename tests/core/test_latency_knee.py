@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.effort import effort
 from tidegate.core.concurrency_limit import HOLD_FIRST, LatencyKnee
 from tidegate.core.values import INFINITY
 
@@ -25,7 +26,6 @@ class Server:
 
     @property
     def limit(self) -> int:
-        """How many go at once."""
         return int(min(self.callers, self.latency_knee.useful))
 
     def run(self, seconds: float) -> None:
@@ -50,14 +50,14 @@ def knee(at: float, base: float = 0.5) -> Callable[[int], float]:
     return lambda flying: base * max(1.0, flying / at)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(effort(2, 5)))
 def test_where_more_in_flight_only_takes_longer_the_limit_goes_just_above_the_knee(seed: int) -> None:
     server = Server(knee(24), seed=seed)
     server.run(6.0)
     assert 22 <= server.limit <= 36
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(effort(2, 5)))
 @pytest.mark.parametrize("spread", [0.2, 1.0])
 def test_a_provider_that_keeps_up_is_given_all(seed: int, spread: float) -> None:
     server = Server(lambda flying: 0.5, seed=seed, spread=spread)
@@ -65,7 +65,7 @@ def test_a_provider_that_keeps_up_is_given_all(seed: int, spread: float) -> None
     assert server.limits == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(effort(2, 5)))
 def test_answers_on_both_sides_of_a_bound_between_two_levels_are_not_compared(seed: int) -> None:
     draw, knee_of_chance = random.Random(seed), LatencyKnee()
     for sent in range(5_000):

@@ -7,7 +7,6 @@ from tidegate.core.pacer_phases import NAMED_PROOFS, PROOFS, PaceFloor
 
 @pytest.fixture
 def floor() -> PaceFloor:
-    """A floor of two calls a second."""
     floor = PaceFloor()
     floor.know(0.5)
     return floor

@@ -46,7 +46,6 @@ class Provider:
         self.now += TRIP
 
     def run(self, until: float) -> None:
-        """Sends as fast as the pacer allows."""
         while (opens := max(self.now, self.pacer.spacing.opens_at(self.now))) <= until and self.pacer.active:
             if self._due and self._due[0][0] <= opens:
                 self._tell()
@@ -85,7 +84,6 @@ def pacer() -> Pacer:
 
 
 def send(pacer: Pacer, *instants: float) -> list[int]:
-    """Sends at these instants; returns the marks."""
     marks = []
     for at in instants:
         marks.append(pacer.mark)

@@ -9,7 +9,6 @@ from tidegate.core.backoff import Pause
 
 @pytest.fixture
 def pause() -> Pause:
-    """Half a second at first, a minute at most."""
     return Pause()
 
 

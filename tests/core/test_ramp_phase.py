@@ -36,7 +36,6 @@ class Climb:
         self.admitted.append(at)
 
     def run(self, until: float) -> None:
-        """Send as fast as the pacer allows."""
         while True:
             opens = max(self.now, self.pacer.spacing.opens_at(self.now))
             if self._due and self._due[0][0] <= min(opens, until):

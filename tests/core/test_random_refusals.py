@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.core.values import KEY, OK, bucket
+from tests.effort import effort
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
 from tidegate.core.pacer import FASTEST
@@ -133,7 +134,7 @@ def refused_by_slots(slots: int, callers: int, seed: int) -> tuple[int, int]:
 
 
 def test_overloads_of_calls_in_flight_together_show_slots() -> None:
-    """Medians of 8 seeds; 44 calls were refused and 0.68 of the slots used while only the first of a wave counted."""
-    runs = [refused_by_slots(40, 64, seed) for seed in range(8)]
+    """Medians; 44 calls were refused and 0.68 of the slots used while only the first of a wave counted."""
+    runs = [refused_by_slots(40, 64, seed) for seed in range(effort(4, 8))]
     assert statistics.median(refused for refused, _ in runs) <= 25
     assert statistics.median(answers for _, answers in runs) >= 0.85 * 40 * 20.0 / 0.5

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.core.values import KEY
+from tests.effort import effort
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Cause, Cost, Kind, Outcome
 from tidegate.settings import Settings
@@ -103,14 +104,14 @@ def test_a_single_bare_refusal_does_not_slow_one_caller() -> None:
     [(20, 0.3, 0.0), (60, 0.3, 0.0), (60, 0.5, 0.0), (60, 0.5, 1.0), (60, 0.3, 5.0), (200, 0.1, 0.0), (60, 0.9, 0.0)],
 )
 def test_stray_refusals_that_ended_leave_the_key_in_full_use(attempts: int, share: float, idle: float) -> None:
-    times = recoveries(40, attempts, share, idle, [BARE_429])
+    times = recoveries(effort(12, 40), attempts, share, idle, [BARE_429])
     assert statistics.median(times) <= FIFTY_CALLS / 0.9
     assert max(times) <= 8 * FIFTY_CALLS
 
 
 @pytest.mark.parametrize("kinds", [[BARE_429, BARE_503, BARE_529], [BARE_503], [BARE_429, HINTED_429]])
 def test_mixed_stray_refusals_that_ended_leave_the_key_in_full_use(kinds: list[Outcome]) -> None:
-    times = recoveries(40, 60, 0.3, 0.0, kinds)
+    times = recoveries(effort(12, 40), 60, 0.3, 0.0, kinds)
     assert statistics.median(times) <= FIFTY_CALLS / 0.9
     assert max(times) <= 8 * FIFTY_CALLS
 
@@ -131,7 +132,7 @@ def test_a_key_refused_for_ten_minutes_is_probed_seldom_and_recovers(trip: float
 def test_steady_stray_refusals_do_not_stop_a_caller(share: float) -> None:
     """A provider that always refuses this share: every refusal costs a wait, and none makes the key slow for good."""
     times = []
-    for seed in range(10):
+    for seed in range(effort(5, 10)):
         caller = Caller(seed, trip=0.01)
         began = caller.now
         while caller.admitted < 200:

@@ -43,7 +43,6 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def registry(clock: VirtualClock) -> RateLimitRegistry:
-    """One slot a key."""
     return RateLimitRegistry(Settings(max_concurrency=1), clock=clock, draw=lambda: 0.5)
 
 

@@ -35,7 +35,6 @@ def reject(scene: Scene, outcome: Outcome = NO_MONEY) -> Caller:
 
 
 def own_answer(caller: Caller) -> bool:
-    """Whether a call ended with what the provider answered to it."""
     return (
         caller.ended is not None
         and caller.ended.ending is not Ending.REPLAYED

@@ -6,10 +6,10 @@ import pytest
 
 from tests.core.scene import Scene
 from tests.core.values import OK
+from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Cause, Kind, Outcome, ReplayableRefusal
 from tidegate.settings import Settings
-from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import VirtualClock
 
 THEIRS = ReplayableRefusal(429, b'{"error": {"message": "no money for sk-other"}}')

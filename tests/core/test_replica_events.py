@@ -31,7 +31,7 @@ READING = QuotaReading("requests", "requests", "fixed", 100.0, 4.0, 2.5, instant
 ANSWER = ReplayableRefusal(429)
 
 EVENTS = (
-    ReplicaEvent(EventKind.ADMITTED, "model", 7, 0.0, 1.5, True, True, Cost(tokens=3.0, weight=5.0)),
+    ReplicaEvent(EventKind.ADMITTED, "model", 7, 0.0, 1.5, True, Cost(tokens=3.0, weight=5.0)),
     ReplicaEvent(EventKind.ADMITTED, "", 1),
     ReplicaEvent(EventKind.WITHDRAWN, "", 7, -2.5),
     ReplicaEvent(EventKind.LEARNED, "", 7, -2.5, outcome=Outcome(Kind.OK, readings=(READING, READING))),
@@ -44,7 +44,6 @@ EVENTS = (
         outcome=Outcome(Kind.DAILY_LIMIT, Cause.DAY, None, (), Usage(3, 4), "row", 429, 2, ANSWER),
     ),
     ReplicaEvent(EventKind.SILENT, "", 7, 0.0, 0.5, True),
-    ReplicaEvent(EventKind.PROBE_RELEASED, "", 7),
     ReplicaEvent(EventKind.USAGE, "", facts=RequestFacts("model", 40, None, True), usage=Usage(1, 2, 3)),
     ReplicaEvent(EventKind.GONE, number=3),
 )

@@ -93,6 +93,7 @@ def _differences(here: Any, moved: Any, there: Any, path: str = "") -> list[str]
 def test_every_field_of_a_controller_is_shared_or_its_own() -> None:
     fields = {*slots_of(ReplicatedKey)} - {"__weakref__", "__dict__"}
     assert fields == {*SHARED, *OWN, *ADDED}
+    assert not {*SHARED} & {*OWN}
     assert {*slots_of(AccountController)} == {*ACCOUNT, "earlier", "key", "models", "names"}
 
 

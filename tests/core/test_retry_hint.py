@@ -17,7 +17,6 @@ class Refuser:
         self.let_in = 20
 
     def answer(self, sent_at: float) -> None:
-        """Answer what was sent at `sent_at`."""
         if self.trust.in_trial(sent_at):
             self.trust.answered(sent_at)
 
@@ -29,7 +28,6 @@ class Refuser:
 
 @pytest.fixture
 def refuser() -> Refuser:
-    """A key that has admitted twenty calls."""
     return Refuser()
 
 

@@ -9,10 +9,11 @@ import pytest
 
 from tests.core.scene import Caller, Scene
 from tests.core.values import INVALID, KEY, OK, OUTAGE, refusal
+from tests.effort import effort
 from tidegate.admission import key_hook
 from tidegate.core.exchange import Ending
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
-from tidegate.launch.shared_counters import CounterFile
+from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.totals import Folder
 
 OVERLOADED = Outcome(Kind.OVERLOADED, Cause.OVERLOAD, status=529)
@@ -41,7 +42,6 @@ class Books:
         self.ends = {"answered": 0, "given_up": 0, "failed": 0, "abandoned": 0}
 
     def step(self) -> None:
-        """Something happens at the key."""
         dice = self.random.random()
         if dice < 0.35 or not self.open:
             self.calls += 1
@@ -86,7 +86,7 @@ class Books:
                 self.ends["failed"] += 1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(effort(4, 12)))
 def test_snapshot_of_a_key_with_calls_of_every_kind_adds_up(seed: int) -> None:
     scene = Scene()
     books = Books(scene, seed)

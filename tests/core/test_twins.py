@@ -176,8 +176,7 @@ def test_calls_that_end_while_a_twin_is_looked_for_disturb_nobody() -> None:
             return False
 
         @is_queued.setter
-        def is_queued(self, value: bool) -> None:
-            """Nothing."""
+        def is_queued(self, value: bool) -> None: ...
 
     made = [Ending("body", loop=None) for _ in range(4)]
     for each in made:

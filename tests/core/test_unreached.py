@@ -114,12 +114,6 @@ def test_limits_of_the_user_hold_calls_of_a_server_that_was_never_reached() -> N
     play(scene, calls, REFUSED_CONNECTION, 20.0)
     scene.clock.advance(20.0)
     assert sum(each.poll() == "sent" for each in calls) == 2
-    scene.registry.suspend(KEY, seconds=100.0)
-    for each in calls:
-        if each.state == "sent":
-            each.reply(REFUSED_CONNECTION)
-    scene.clock.advance(1.0)
-    assert "sent" not in {each.poll() for each in calls}
 
 
 def test_a_question_of_a_scheduler_is_still_answered_by_the_breaker(scene: Scene) -> None:

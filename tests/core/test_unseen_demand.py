@@ -62,7 +62,6 @@ def test_an_admission_that_an_earlier_exchange_did_not_tell_of_was_late() -> Non
 
 
 def late_turns(heads: int) -> MemberTurns:
-    """Return the turns of a member that hears others late, with heads of others that go before its own."""
     turns = MemberTurns(9)
     turns.served_at = 5.0
     turns.others = tuple(WaitingMember(member, 0, float(member), Cost(1.0)) for member in range(heads))

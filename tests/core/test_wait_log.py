@@ -26,14 +26,12 @@ def scene() -> Scene:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
-    """The records so far, without the key."""
     made = [(each.levelname, each.getMessage().partition("key 012345 ")[2]) for each in caplog.records]
     caplog.clear()
     return made
 
 
 def sent(call: Caller) -> None:
-    """Let time pass until the call is sent."""
     while call.poll() == "waiting":
         call.scene.clock.advance(1.0)
 
@@ -140,3 +138,20 @@ def test_log_off_keeps_it_silent(caplog: pytest.LogCaptureFixture) -> None:
 def test_quota_that_headers_announce_is_no_cooldown(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.call().reply(REFUSED)
     assert told(caplog) == []
+
+
+def test_record_that_fails_reaches_no_call(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    def fails(record: logging.LogRecord) -> bool:
+        if "paused" in record.getMessage():
+            raise RuntimeError
+        return True
+
+    logger = logging.getLogger("tidegate")
+    logger.addFilter(fails)
+    try:
+        call = scene.call()
+        call.reply(refusal(600.0))
+    finally:
+        logger.removeFilter(fails)
+    assert call.state == "waiting"
+    assert "record not written: RuntimeError was raised; the call goes on" in caplog.text

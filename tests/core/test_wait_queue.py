@@ -12,7 +12,6 @@ from tidegate.admission.wait_queue import Waiter, WaitQueue, Waker
 
 
 def silent() -> Waker:
-    """Nobody of these is ever woken."""
     raise NotImplementedError
 
 

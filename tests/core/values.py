@@ -26,17 +26,14 @@ def bucket(limit: float | None = 100.0, remaining: float | None = None, **facts:
 
 
 def fixed(limit: float | None = 100.0, remaining: float | None = None, **facts: float | str | None) -> QuotaReading:
-    """A reading of a request quota that comes back at a boundary."""
     return bucket(limit, remaining, **{"refill": "fixed", **facts})
 
 
 def answer(*readings: QuotaReading) -> Outcome:
-    """An answered attempt that said so of its quotas."""
     return Outcome(Kind.OK, readings=readings)
 
 
 def refusal(retry_after: float | None = None, *readings: QuotaReading, cause: Cause = Cause.RATE) -> Outcome:
-    """A refused attempt that said so of its quotas."""
     return Outcome(Kind.RATE_LIMIT, cause, retry_after, readings)
 
 

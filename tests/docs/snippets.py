@@ -36,8 +36,8 @@ from typer.main import get_command
 
 from tests.warm import warm_python
 from tidegate.cli.main import app
-from tidegate.runner import RunnerSettings
-from tidegate.runner.declared import from_file
+from tidegate.experiments import RunnerSettings
+from tidegate.experiments.declared import from_file
 from tidegate.settings import Settings
 from tidegate.testing import SimulatorProcess
 
@@ -63,7 +63,7 @@ FENCE = re.compile(
 PATIENCE = 300
 """Seconds that a block may take; a higher value lets a loaded machine be slower."""
 
-ENDING = {"advise", "docs", "doctor", "explain", "experiment", "run", "status", "--version", "--help"}
+ENDING = {"docs", "doctor", "explain", "experiment", "run", "status", "--version", "--help"}
 """Subcommands of tidegate that end by themselves."""
 
 PLAIN = {
@@ -115,22 +115,18 @@ class Snippet(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The page and the line, for messages."""
         return f"{os.path.relpath(self.page, ROOT)}:{self.line}"
 
     @property
     def is_file(self) -> bool:
-        """Whether the block is the content of a file."""
         return re.fullmatch(r"[\w./-]+", self.title) is not None and "." in self.title
 
     @property
     def is_output(self) -> bool:
-        """Whether the block is what the block before it prints."""
         return self.title == "output"
 
     @property
     def fate(self) -> str:
-        """What the tests do with the block."""
         if self.title.startswith(NOT_RUN):
             return "not run"
         if self.is_file:
@@ -143,7 +139,6 @@ class Snippet(NamedTuple):
 
 
 def snippets(page: Path) -> list[Snippet]:
-    """Return the fenced blocks of a page."""
     text = page.read_text("utf-8")
     return [
         Snippet(page, text.count("\n", 0, found.start()) + 1, found["language"], found["title"] or "", found["code"])
@@ -152,7 +147,6 @@ def snippets(page: Path) -> list[Snippet]:
 
 
 def pages() -> list[Path]:
-    """Return the pages whose blocks are checked."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -164,7 +158,6 @@ class Command(NamedTuple):
 
 
 def commands(code: str) -> Iterator[Command]:
-    """Return the simple commands of a block of bash."""
     for line in re.sub(r"\\\n\s*", " ", code).splitlines():
         reader = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
         reader.whitespace_split = True
@@ -258,7 +251,6 @@ def parsed(words: list[str]) -> None:
 
 
 def variables() -> set[str]:
-    """Return the environment variables that tidegate reads."""
     named = {f"TIDEGATE_{name.upper()}" for name in Settings.model_fields}
     named |= {f"TIDEGATE_RUNNER_{name.upper()}" for name in RunnerSettings.model_fields}
     for source in (ROOT / "src").rglob("*.py"):
@@ -296,7 +288,6 @@ def check(page: Path, folder: Path, provider: SimulatorProcess) -> Counter[str]:
 
 
 def _check(snippet: Snippet, folder: Path, environ: dict[str, str], printed: str) -> str:
-    """Check one block, and return what it printed."""
     fate = snippet.fate
     if snippet.language == "python":
         compile(snippet.code, snippet.place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)

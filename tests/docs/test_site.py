@@ -58,7 +58,7 @@ def test_a_link_is_seen_outside_code_alone() -> None:
 def test_the_api_has_a_page_for_each_public_module_with_each_public_name() -> None:
     pages = api_pages()
     assert sorted(pages) == sorted(f"api/{module}.md" for module in PUBLIC)
-    assert "\n        - ExperimentRunner\n" in pages["api/tidegate.runner.md"]
+    assert "\n        - ExperimentRunner\n" in pages["api/tidegate.experiments.md"]
     assert {"map", "wrap", "install", "Settings"} <= {*public_names("tidegate")}
     assert "\n## tidegate.wrap\n" in api_text("tidegate")
     assert "- `try_admit(" in api_text("tidegate.admission.registry")

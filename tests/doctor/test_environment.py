@@ -13,10 +13,10 @@ import pytest
 
 import tidegate
 from tests.doctor.conftest import Install
-from tidegate.doctor import environment
-from tidegate.doctor.environment import PACKAGES, PATCHERS, STACKS, Finding, Installed, Severity, governs
-from tidegate.framework_timeouts.table import TIMEOUTS
+from tidegate.cli.doctor import environment
+from tidegate.cli.doctor.environment import PACKAGES, PATCHERS, STACKS, Finding, Installed, Severity, governs
 from tidegate.providers import PRICES_DATE, PRICES_MAX_AGE_DAYS
+from tidegate.transports.framework_timeouts.table import TIMEOUTS
 from tidegate.transports.table import TRANSPORTS
 
 
@@ -179,7 +179,7 @@ def test_a_python_out_of_reach_is_told_of(flag: str, said: list[str]) -> None:
     code = f"""
 import sys
 sys.path[:] = {path!r}
-from tidegate.doctor.environment import Installed, interpreter
+from tidegate.cli.doctor.environment import Installed, interpreter
 print([each.name for each in interpreter(Installed()) if each.name.startswith("-")])
 """
     done = subprocess.run([sys.executable, flag, "-c", code], capture_output=True, text=True, check=True)
@@ -189,7 +189,7 @@ print([each.name for each in interpreter(Installed()) if each.name.startswith("-
 def test_nothing_that_is_found_is_imported() -> None:
     code = """
 import sys
-from tidegate.cli.doctor import findings
+from tidegate.cli.doctor.command import findings
 assert any(each.name == "openai" for each in findings(None))
 print([name for name in ("openai", "anthropic", "httpx", "httpx2", "requests", "aiohttp") if name in sys.modules])
 """

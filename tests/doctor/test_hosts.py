@@ -6,9 +6,9 @@ import pytest
 
 import tidegate
 from tests.doctor.conftest import Install
-from tidegate.cli.doctor import findings
-from tidegate.doctor import environment
-from tidegate.doctor.environment import Installed
+from tidegate.cli.doctor import environment
+from tidegate.cli.doctor.command import findings
+from tidegate.cli.doctor.environment import Installed
 
 
 def test_environment_names_the_hosts_of_variables_without_secrets() -> None:

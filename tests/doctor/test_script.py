@@ -8,9 +8,9 @@ import pytest
 
 import tidegate
 from tests.doctor.conftest import Install
-from tidegate.doctor import script as script_reader
-from tidegate.doctor.environment import Finding, Installed, Severity
-from tidegate.doctor.script import Unreadable
+from tidegate.cli.doctor import script as script_reader
+from tidegate.cli.doctor.environment import Finding, Installed, Severity
+from tidegate.cli.doctor.script import Unreadable
 
 
 def read(folder: Path, text: str, **beside: str) -> list[Finding]:

@@ -50,7 +50,6 @@ def ray() -> Iterator[Any]:
 
 @pytest.fixture
 def peers(ray: Any) -> Iterator[list[StorePeer]]:
-    """Two members, which share a state."""
     name = os.urandom(8)
     found = [StorePeer(ray_carrier(), name) for _ in range(2)]
     try:

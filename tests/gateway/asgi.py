@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from tidegate.gateway.proxy import GatewayProxy
+from tidegate.server.gateway.proxy import GatewayProxy
 
 HOST = "127.0.0.1:4790"
 TOKEN = "the-token"

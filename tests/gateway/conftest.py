@@ -30,7 +30,6 @@ class Gateway:
     printed: list[str]
 
     def to(self, url: str) -> str:
-        """The URL of a server through the gateway."""
         return through(self.root, url)
 
 
@@ -60,7 +59,6 @@ def upstream(shared_upstream: Upstream) -> Upstream:
 
 @pytest.fixture(scope="session")
 def silent() -> Iterator[str]:
-    """The URL of a port at which nothing listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

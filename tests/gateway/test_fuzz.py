@@ -12,8 +12,8 @@ import httpcore
 import httpx
 
 from tests.gateway.asgi import HOST, TOKEN, asked
-from tidegate.gateway.proxy import GatewayProxy
-from tidegate.gateway.upstreams import Upstreams
+from tidegate.server.gateway.proxy import GatewayProxy
+from tidegate.server.gateway.upstreams import Upstreams
 
 URLS = 10_000
 NAMED = ["http://127.0.0.1:8000/v1", "https://Named.example:8443", "http://[::1]:11434", "http://my_host"]
@@ -71,7 +71,6 @@ class Backend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Any = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Record the server."""
         self.asked.append((host, port))
         raise httpcore.ConnectError("nobody answers")
 

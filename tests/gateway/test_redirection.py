@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tidegate._install import named_hosts
 from tidegate.launch.gateway_process import is_for_node, redirection, wanted
 from tidegate.transports import gateway_url
 from tidegate.transports.gateway_url import VARIABLE, GatewayRoot, real_url, resolved, through
+from tidegate.transports.install import named_hosts
 
 ROOT = "http://127.0.0.1:4790/token"
 

@@ -189,7 +189,9 @@ def test_a_gateway_ends_with_its_run_however_that_ends(upstream: Upstream) -> No
             if not children.exists():
                 pytest.fail("no list of child processes: the kernel lacks /proc/PID/task/TID/children")
             pids = [int(each) for each in children.read_text().split()]
-            (gateway,) = [each for each in pids if b"tidegate.gateway" in Path(f"/proc/{each}/cmdline").read_bytes()]
+            (gateway,) = [
+                each for each in pids if b"tidegate.server.gateway" in Path(f"/proc/{each}/cmdline").read_bytes()
+            ]
             assert root.rpartition("/")[2].encode() not in Path(f"/proc/{gateway}/cmdline").read_bytes()
             process.send_signal(number)
             assert process.stdin is not None

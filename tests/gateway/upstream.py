@@ -29,7 +29,6 @@ class Received:
         self.connection.sendall(text)
 
     def is_closed_by_client(self) -> bool:
-        """Whether the client closes the connection; waits for it."""
         self.connection.settimeout(PATIENCE)
         try:
             return self.connection.recv(1) == b""
@@ -38,7 +37,6 @@ class Received:
 
 
 def answer(*headers: str, status: str = "200 OK", body: bytes = b"") -> bytes:
-    """A whole answer in bytes."""
     head = "\r\n".join([f"HTTP/1.1 {status}", *headers, f"content-length: {len(body)}", "", ""])
     return head.encode() + body
 
@@ -81,8 +79,6 @@ def chunks(readline: Callable[[], bytes], read: Callable[[int], bytes]) -> Itera
 
 
 def serve(upstream: Upstream) -> socketserver.ThreadingTCPServer:
-    """Start the server in threads; the caller shuts it down."""
-
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             request = read_request(self.request)

@@ -8,9 +8,9 @@ import textwrap
 from pathlib import Path
 
 from tidegate.launch.bootstrap import WATCHED
-from tidegate.sdks import error_notes
-from tidegate.sdks.table import SDKS
 from tidegate.transports import bearer
+from tidegate.transports.sdks import error_notes
+from tidegate.transports.sdks.table import SDKS
 
 SRC = str(Path(__file__).parents[2] / "src")
 BEGIN = """
@@ -154,7 +154,7 @@ def test_two_threads_that_load_governed_modules_at_once_are_both_patched(tmp_pat
     assert said == "True True []\n"
 
 
-def test_a_forked_process_keeps_its_counts_in_a_sheet_of_its_own(tmp_path: Path) -> None:
+def test_a_forked_process_keeps_its_counts_in_a_file_of_its_own(tmp_path: Path) -> None:
     said = python(
         """
         import os
@@ -167,7 +167,7 @@ def test_a_forked_process_keeps_its_counts_in_a_sheet_of_its_own(tmp_path: Path)
             registry.execute("key", lambda: 1)
             os._exit(0)
         os.wait()
-        pids = {int(name.split("-")[0]) for name in os.listdir() if name.endswith(".sheet")}
+        pids = {int(name.split("-")[0]) for name in os.listdir() if name.endswith(".counters")}
         print(pids == {os.getpid(), child})
         """,
         tmp_path,

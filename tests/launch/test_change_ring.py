@@ -5,24 +5,23 @@ from __future__ import annotations
 import gzip
 import math
 from array import array
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.core.values import KEY, OK, OUTAGE, answer, bucket, refusal
 from tests.launch.test_shared_counters import call, only, opened
+from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission import key_hook
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.provenance import Source
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome
 from tidegate.launch.change_ring import CELLS, RECORDS, RING_BYTES, ChangeRing, KeyChange, read_changes
+from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.counter_row import CARRIERS, FATES, GROUPS, refusal_counter
-from tidegate.launch.shared_counters import CounterFile
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
-from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import VirtualClock
 
 SHARED = Key("provider", "https://provider.test", "0123456789abcdef", "model")
@@ -126,22 +125,6 @@ def test_a_rejected_key_is_noted_with_its_cause_until_it_works_again(tmp_path: P
     ]
 
 
-def test_a_suspension_is_noted_when_the_program_begins_and_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
-    now = [1000.0]
-    calendar = datetime(2026, 1, 1, tzinfo=UTC)
-    registry = RateLimitRegistry(Settings(), clock=lambda: now[0], calendar=lambda: calendar)
-    registry.execute(KEY, lambda: 1)
-    now[0] = 1500.0
-    registry.suspend(KEY, seconds=600)
-    now[0] = 1600.0
-    registry.resume(KEY)
-    told = [(each.kind, each.at, each.after) for each in noted(tmp_path, "suspended", "resumed")]
-    assert told == [("suspended", 1500.0, pytest.approx(600.0)), ("resumed", 1600.0, 0.0)]
-
-
 def test_steady_answers_note_nothing(tmp_path: Path) -> None:
     slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))
@@ -195,18 +178,18 @@ def test_a_refusal_of_an_attempt_without_a_call_is_handed_back(tmp_path: Path, m
 
 def test_a_file_of_an_older_version_is_told_as_unreadable_beside_the_others(tmp_path: Path) -> None:
     call(opened(CounterFile(str(tmp_path))))
-    (path,) = tmp_path.glob("*.sheet")
-    (tmp_path / path.name.replace("-0-", "-1-")).write_bytes(gzip.decompress(V3.read_bytes()))
+    (path,) = tmp_path.iterdir()
+    (tmp_path / f"1-{path.name}").write_bytes(gzip.decompress(V3.read_bytes()))
     seen = Folder(tmp_path, onlooker=True).totals()
     assert seen.calls == 1
-    assert list(seen.unreadable.values()) == ["it has version 3 of the format, and this tidegate reads version 5"]
+    assert list(seen.unreadable.values()) == ["it has version 3 of the format, and this tidegate reads version 6"]
 
 
 @pytest.mark.parametrize("limit", [math.nan, math.inf, 0.0, -1.0])
 def test_a_file_with_impossible_numbers_is_told_as_unreadable(limit: float, tmp_path: Path) -> None:
     slots = opened(CounterFile(str(tmp_path)))
     call(slots, 0.0, answer(bucket(60.0, 10.0)))
-    (path,) = tmp_path.glob("*.sheet")
+    (path,) = tmp_path.iterdir()
     content = path.read_bytes()
     good = array("d", [60.0, 60.0]).tobytes()
     assert content.count(good) == 1

@@ -23,7 +23,7 @@ ORDERS = {
     "openai first": "import openai",
     "the plugin first": "import observer",
     "an OpenTelemetry SDK first": "import opentelemetry.sdk.trace",
-    "the runner first": "import tidegate.runner",
+    "the runner first": "import tidegate.experiments",
 }
 
 SEEN = """
@@ -68,13 +68,13 @@ def test_auto_amid_tidegates_own_import_installs_without_run(tmp_path: Path) -> 
 
 def test_a_failed_attempt_is_made_again_at_the_next_import(tmp_path: Path) -> None:
     program = """
-        import tidegate._install
-        real, calls = tidegate._install.install, []
+        import tidegate.transports.install
+        real, calls = tidegate.transports.install.install, []
         def broken():
             calls.append(1)
             if len(calls) < 3: raise RuntimeError("not now")
             return real()
-        tidegate._install.install = broken
+        tidegate.transports.install.install = broken
         import requests, httpx
         print(hasattr(httpx.Client.send, "__wrapped__"), len(calls), len(said))
         import httpx2
@@ -92,7 +92,7 @@ def test_threads_that_import_at_once_end_governed(tmp_path: Path) -> None:
         "requests",
         "httpx",
         "httpx2",
-        "tidegate.sdks.attach",
+        "tidegate.transports.sdks.attach",
         "pydantic",
         "observer",
     ]

@@ -60,7 +60,6 @@ def test_the_folder_of_a_run_that_still_runs_stays_however_old() -> None:
 
 
 def unused() -> Path:
-    """A path that a run would use."""
     with run_folder() as folder:
         return Path(folder)
 

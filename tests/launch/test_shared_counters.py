@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from tests.cli.running import environ
 from tests.core.scene import Scene
 from tests.core.values import KEY, OK, OUTAGE, REFUSED, answer, bucket, fixed, refusal
 from tidegate.admission import key_hook
@@ -22,8 +23,8 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading, Usage
-from tidegate.launch import counter_row, shared_counters
-from tidegate.launch.shared_counters import CounterFile
+from tidegate.launch import counter_file, counter_row
+from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
 from tidegate.providers import ModelPrice
 from tidegate.settings import Settings
@@ -67,48 +68,15 @@ def test_it_counts_as_a_key_without_a_sheet_does(tmp_path: Path) -> None:
     assert only(tmp_path).counts == dict.fromkeys(counter_row.SUMS, 0) | counted
 
 
-def test_a_file_that_was_being_made_is_readable_later(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_off_is_unreadable_while_it_is(tmp_path: Path) -> None:
     call(opened(CounterFile(str(tmp_path))))
-    (path,) = tmp_path.glob("*.sheet")
+    (path,) = tmp_path.iterdir()
     whole, folder = path.read_bytes(), Folder(tmp_path)
     path.write_bytes(whole[:5000])
     assert folder.totals().unreadable
     path.write_bytes(whole)
     seen = folder.totals()
     assert (seen.unreadable, seen.calls) == ({}, 1)
-
-
-def test_a_suspension_stands_there_until_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
-    registry = RateLimitRegistry(Settings(), clock=lambda: 1000.0)
-    registry.execute(KEY, lambda: 1)
-    registry.suspend(KEY, seconds=600)
-    closed = only(tmp_path).outlook(1000.0)
-    assert (round(closed.closed_for), closed.closed_by, closed.stated) == (600, "suspended", 0.0)
-    registry.resume(KEY)
-    assert only(tmp_path).outlook(1000.0).closed_for == 0.0
-
-
-def test_a_suspended_key_without_an_attempt_has_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
-    registry = RateLimitRegistry(Settings(), clock=lambda: 1000.0, calendar=lambda: datetime(2026, 1, 1, tzinfo=UTC))
-    registry.suspend(KEY, seconds=600)
-    assert not registry.try_admit(KEY)
-    seen, mine = only(tmp_path), registry.snapshot().keys[KEY]
-    assert head_wait(seen.outlook(1000.0)) == HeadWait(mine.gate, mine.ready_in) == HeadWait("suspended", 600.0)
-    assert (seen.slots, seen.in_flight, seen.calls) == (mine.limit, 0, 0)
-
-
-def test_a_pause_that_ends_after_the_suspension_is_told_as_a_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
-    registry = RateLimitRegistry(Settings(), clock=lambda: 1000.0)
-    permit = registry.try_admit(KEY)
-    assert isinstance(permit, Permit)
-    registry.settle(permit, refusal(60.0))
-    registry.suspend(KEY, seconds=30)
-    assert only(tmp_path).outlook(1000.0).closed_by == registry.snapshot().keys[KEY].gate == "pause"
 
 
 def test_who_waits_stands_there_too(tmp_path: Path) -> None:
@@ -224,18 +192,16 @@ def test_a_quota_keeps_its_place_where_another_is_forgotten_and_binds_nobody_any
 
 
 def test_an_onlooker_takes_nothing_away(tmp_path: Path) -> None:
-    call(opened(CounterFile(str(tmp_path))))
-    (sheet,) = tmp_path.iterdir()
-    with subprocess.Popen(["true"]) as child:
-        child.wait()
-    sheet.rename(tmp_path / sheet.name.replace(f"{os.getpid()}-", f"{child.pid}-", 1))
+    counters = CounterFile(str(tmp_path))
+    call(opened(counters))
+    counters.forked()
     assert Folder(tmp_path, onlooker=True).totals().keys == {}
     assert Folder(tmp_path).totals().calls == 1
 
 
 def test_a_full_sheet_is_followed_by_another(tmp_path: Path) -> None:
     sheets = CounterFile(str(tmp_path))
-    kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * shared_counters.ROWS + 1)]
+    kept = [opened(sheets, Key("p", f"https://{number}")) for number in range(2 * counter_file.ROWS + 1)]
     for slots in kept:
         call(slots)
     assert len(list(tmp_path.iterdir())) == 3
@@ -279,10 +245,7 @@ def test_a_process_that_has_ended_is_read_once_and_does_nothing_any_more(tmp_pat
     slots = opened(sheets)
     call(slots)
     slots.admission.admit(Cost(), 2.0, 0.0, None)
-    (sheet,) = tmp_path.iterdir()
-    with subprocess.Popen(["true"]) as child:
-        child.wait()
-    sheet.rename(tmp_path / sheet.name.replace(f"{os.getpid()}-", f"{child.pid}-", 1))
+    sheets.forked()
     folder = Folder(tmp_path)
     for _ in range(2):
         (total,) = folder.totals().keys.values()
@@ -290,12 +253,54 @@ def test_a_process_that_has_ended_is_read_once_and_does_nothing_any_more(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_became_another_program_is_told_by_its_last_sheet(tmp_path: Path) -> None:
-    for _ in range(2):
-        slots = opened(CounterFile(str(tmp_path)))
-        slots.admission.admit(Cost(), 2.0, 0.0, None)
-    total = only(tmp_path)
-    assert (total.calls, total.in_flight) == (2, 1)
+PROCESS = """
+import os, sys
+from tests.launch.test_shared_counters import CounterFile, Cost, opened
+counters = CounterFile(sys.argv[1])
+queue = opened(counters)
+queue.admission.admit(Cost(), 2.0, 0.0, None)
+print(flush=True)
+sys.stdin.readline()
+os.kill(os.getpid(), 9) if sys.argv[2] == "killed" else os.execvp("sleep", ["sleep", "600"])
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "another program"])
+def test_a_process_counts_as_live_until_it_is_killed_or_becomes_another_program(tmp_path: Path, end: str) -> None:
+    env = environ(PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+    command = [sys.executable, "-c", PROCESS, str(tmp_path), end]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        folder = Folder(tmp_path)
+        assert (only(tmp_path).in_flight, folder.totals().pids) == (1, {process.pid})
+        process.stdin.write("\n")
+        process.stdin.flush()
+        while folder.totals().pids:
+            pass
+        process.kill()
+    (total,) = folder.totals().keys.values()
+    assert (total.calls, total.in_flight, total.abandoned) == (1, 0, 1)
+
+
+def test_a_child_of_a_fork_does_not_keep_its_parent_alive(tmp_path: Path) -> None:
+    counters = CounterFile(str(tmp_path))
+    call(opened(counters))
+    (left, left_seen), (ended, ended_seen) = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        counters.forked()
+        os.write(left_seen, b"1")
+        os.read(ended, 1)
+        os._exit(0)
+    os.read(left, 1)
+    counters.forked()
+    assert Folder(tmp_path).totals().pids == set()
+    os.write(ended_seen, b"1")
+    os.waitpid(child, 0)
+    for each in (left, left_seen, ended, ended_seen):
+        os.close(each)
 
 
 def quota(used: float, since: float, until: float, stood: float = 20.0) -> QuotaTotal:

@@ -9,45 +9,51 @@ from pathlib import Path
 from tests.cli.running import PYTHON, run
 from tests.launch.plugin import install_plugin
 from tidegate.admission.key_hook import REFUSED, SOCKET
-from tidegate.launch.ungoverned import host_counts, read
+from tidegate.launch.counter_file import CounterFile
+from tidegate.launch.totals import Folder
+from tidegate.launch.ungoverned import Ungoverned, read
+
+
+def seen(folder: Path) -> Ungoverned:
+    return read(folder, Folder(folder).totals().hosts)
 
 
 def test_host_counts_of_a_process_and_its_fork_add_up(tmp_path: Path) -> None:
-    counts = host_counts(str(tmp_path))
+    counts = CounterFile(str(tmp_path))
     for _ in range(3):
-        counts.count("a.example")
+        counts.count_host("a.example")
     child = os.fork()
     if not child:
         counts.forked()
-        counts.count("a.example")
+        counts.count_host("a.example")
         os._exit(0)
     os.waitpid(child, 0)
-    counts.count("b.example")
-    found = read(tmp_path)
+    counts.count_host("b.example")
+    found = seen(tmp_path)
     assert (dict(found.hosts), found.others, found.calls) == ({"a.example": 4, "b.example": 1}, 0, 5)
 
 
 def test_host_counts_of_sessions_and_of_refused_requests_are_no_calls(tmp_path: Path) -> None:
-    counts = host_counts(str(tmp_path))
+    counts = CounterFile(str(tmp_path))
     for host in ("api.example", f"{SOCKET}api.example", f"{SOCKET}api.example", f"{REFUSED}api.example"):
-        counts.count(host)
-    found = read(tmp_path)
+        counts.count_host(host)
+    found = seen(tmp_path)
     assert (found.hosts, found.sockets, found.calls) == ({"api.example": 1}, {"api.example": 2}, 1)
     assert found.refused == {"api.example": 1}
 
 
 def test_host_counts_of_many_hosts_are_bounded(tmp_path: Path) -> None:
-    counts = host_counts(str(tmp_path))
+    counts = CounterFile(str(tmp_path))
     for number in range(5000):
-        counts.count(f"h{number}.example")
-    found = read(tmp_path)
+        counts.count_host(f"h{number}.example")
+    found = seen(tmp_path)
     assert 10 < len(found.hosts) < 1000
     assert (found.others, found.calls) == (5000 - len(found.hosts), 5000)
 
 
 def test_host_counts_without_a_folder_do_not_fail(tmp_path: Path) -> None:
-    host_counts(str(tmp_path / "gone")).count("a.example")
-    assert read(tmp_path).calls == 0
+    CounterFile(str(tmp_path / "gone")).count_host("a.example")
+    assert seen(tmp_path).calls == 0
 
 
 def test_run_program_that_touches_tidegate_below_a_plugin_is_governed(tmp_path: Path) -> None:
@@ -61,9 +67,9 @@ def test_run_program_that_touches_tidegate_below_a_plugin_is_governed(tmp_path: 
 def test_run_program_that_ends_ungoverned_says_so_at_the_end(tmp_path: Path) -> None:
     """Also where the program is killed, and where the text at the start has long scrolled away."""
     (tmp_path / "tidegate_sick.py").write_text(
-        "import sys, tidegate._install\n"
+        "import sys, tidegate.transports.install\n"
         "def install(): raise RuntimeError('no room')\n"
-        "tidegate._install.install = install\n"
+        "tidegate.transports.install.install = install\n"
     )
     done = run(PYTHON, "-c", "import tidegate_sick, httpx2, requests, os; os.kill(os.getpid(), 9)", cwd=tmp_path)
     said = [line for line in done.lines if "no room" in line]

@@ -21,7 +21,6 @@ SCOPES = {"virtual": {"shared": "account"}}
 
 
 def key_of(model: int) -> Key:
-    """The key of a model."""
     return Key("virtual", "https://provider.test", "0123456789abcdef", f"model-{model}")
 
 
@@ -63,14 +62,12 @@ class TwoLevelWorld(world.World):
     def call(
         self, row: int, model: int, *, at: float = 0.0, tokens: int = 0, max_wait: float = 1e6, priority: int = 0
     ) -> None:
-        """A call to a model that joins at `at`."""
         governed = WeightedCall(self.registry, key_of(model), CallPolicy(max_wait=max_wait), 60.0, priority)
         governed.tokens = tokens
         self.models[row] = model
         self.join(VirtualCall(self, row, governed), at)
 
     def cancel(self, row: int, at: float) -> None:
-        """The caller of `row` goes away at `at`."""
         self.after(at - self.now, self.calls[row].cancel)
 
     def gate(self, model: int) -> Gate:
@@ -81,7 +78,6 @@ class TwoLevelWorld(world.World):
         return self.gates[model]
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
-        """What becomes of a request that is sent now."""
         self.after(self.network, lambda: self._arrive(call, permit, reply))
 
     def _arrive(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:

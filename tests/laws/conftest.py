@@ -1,14 +1,15 @@
-"""How all laws are tried: the same examples each time, as many as a slow machine bears."""
+"""How all laws are tried: the same examples each time."""
 
 from __future__ import annotations
 
 import pytest
 from hypothesis import settings
 
-settings.register_profile("laws", settings.get_profile("tests"), max_examples=60)
+from tests.effort import effort
+
+settings.register_profile("laws", settings.get_profile("tests"), max_examples=effort(16, 60))
 settings.load_profile("laws")
 
 
 @pytest.fixture(autouse=True)
-def unpatched() -> None:
-    """Nothing here patches anything."""
+def unpatched() -> None: ...

@@ -64,7 +64,6 @@ class PlainCall(GovernedCall):
     __slots__ = ()
 
     def price(self, estimate: object) -> object:
-        """One request."""
         from tidegate.core.values import Cost
 
         return Cost()
@@ -80,10 +79,8 @@ class LoopWorld(world.World):
         self.random = random.Random(seed)
 
     def call(self, row: int, loop: int, *, at: float = 0.0, max_wait: float = 1e6, priority: int = 0) -> None:
-        """A call of a loop that joins at `at`."""
         governed = PlainCall(self.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
         self.join(LoopCall(self, row, governed, self.loops[loop]), at)
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:
-        """Answers after the latency."""
         self.after(self.latency, lambda: reply(AttemptResult(OK)))

@@ -7,11 +7,11 @@ from typing import Any
 from bench.world import VirtualCall
 from tests.laws.strategies import Caller
 from tests.laws.world import KEY, WeightedCall, World
+from tests.memory_log import MemoryCarrier, MemoryLog, MemoryStore
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.exchange import CallPolicy
 from tidegate.core.limiter_state import Permit
 from tidegate.core.replicated_controller import ReplicatedController
-from tidegate.shared_log.memory import MemoryCarrier, MemoryLog, MemoryStore
 from tidegate.testing import Limit, Scenario
 
 REAPED = 0.5
@@ -40,7 +40,6 @@ class SharedWorld(World):
         self.join(VirtualCall(self, row, governed), at)
 
     def member_of(self, row: int) -> int:
-        """The process that a call belongs to."""
         return row % len(self.registries)
 
     def kill(self, member: int, at: float) -> None:
@@ -80,7 +79,6 @@ class SharedWorld(World):
 
     @property
     def log(self) -> MemoryLog | None:
-        """The log of the key, once a process has joined it."""
         return next(iter(self.store.logs.values()), None)
 
     def _kill(self, member: int) -> None:

@@ -46,7 +46,6 @@ def callers(
 
 
 def buckets(unit: str = "requests", lowest: int = 1, highest: int = 60) -> st.SearchStrategy[Limit]:
-    """Quotas that refill continuously."""
     return st.builds(
         lambda limit, window: Limit(limit=limit, window=window, unit=unit),
         st.integers(lowest, highest),
@@ -55,7 +54,6 @@ def buckets(unit: str = "requests", lowest: int = 1, highest: int = 60) -> st.Se
 
 
 def windows(lowest: int = 1, highest: int = 60) -> st.SearchStrategy[Limit]:
-    """Quotas that come back at boundaries which the client does not know."""
     return st.builds(
         lambda limit, window, offset: Limit(kind="fixed", limit=limit, window=window, offset=offset * window),
         st.integers(lowest, highest),
@@ -65,7 +63,6 @@ def windows(lowest: int = 1, highest: int = 60) -> st.SearchStrategy[Limit]:
 
 
 def slots(lowest: int = 1) -> st.SearchStrategy[Limit]:
-    """Servers that bear so many at once."""
     return st.builds(lambda limit: Limit(kind="slots", limit=limit), st.integers(lowest, 40))
 
 

@@ -49,7 +49,6 @@ def built(
 
 
 def controllers(played: TwoLevelWorld) -> list[ModelController]:
-    """The controllers of the models that were called."""
     queues = played.registry._queues
     found = [queues[key_of(model)].admission for model in range(MODELS) if key_of(model) in queues]
     return [each for each in found if isinstance(each, ModelController)]

@@ -34,7 +34,6 @@ class Client:
         self.now, self.order = 0.0, 0
 
     def step(self, what: str, number: int) -> None:
-        """One thing that happens."""
         if what == "wait":
             self.now += number / 10
         elif what == "send":
@@ -55,7 +54,6 @@ class Client:
             assert self.quotas.mirrors
 
     def levels(self) -> list[float]:
-        """What the mirrors say now."""
         return [mirror.level(self.now) for mirror in self.quotas.mirrors.values()]
 
 

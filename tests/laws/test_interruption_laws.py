@@ -31,7 +31,7 @@ OK = Outcome(Kind.OK)
 REFUSED = Outcome(Kind.RATE_LIMIT, Cause.RATE)
 SOURCE = str(Path(tidegate.__file__).parent)
 CUTS = 250
-"""Places at which a long step is cut, at most. Raising it takes longer."""
+"""Places at which a long step is cut, at most."""
 
 HANGS = 120.0
 """Seconds after which a test that hangs shows all stacks and ends the run."""

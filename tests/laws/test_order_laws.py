@@ -15,7 +15,6 @@ concurrencies = st.integers(1, 20).map(lambda slots: Settings(max_concurrency=sl
 
 
 def firsts(played: World) -> list[int]:
-    """The rows in the order of their first attempts."""
     return [sending.row for sending in played.sends if sending.before == 0]
 
 

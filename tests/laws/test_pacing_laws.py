@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from tests.effort import effort
 from tests.laws.strategies import Caller, buckets, slots, world, worlds
 from tests.laws.world import KEY, World
 from tidegate.core.admission_controller import AdmissionController
@@ -121,9 +122,9 @@ def test_one_more_than_the_ceiling_is_tried_by_one_attempt_at_a_time(
 @pytest.mark.parametrize("network", [0.001, 0.005, 0.05])
 @pytest.mark.parametrize("held", [2, 5, 12, 25, 40])
 def test_a_server_with_so_many_slots_is_filled_and_seldom_overrun(held: int, network: float) -> None:
-    """The median of eight seeds: by chance, answers in the first round are taken for other numbers of slots."""
+    """The median of several seeds: by chance, answers in the first round are taken for other numbers of slots."""
     more = []
-    for seed in range(8):
+    for seed in range(effort(4, 8)):
         made = [Caller(at=0.0) for _ in range(60 + 30 * seed)]
         facts = {"seed": seed, "network": network, "slowest": 0.5}
         played = silent(Limit(kind="slots", limit=held), made, facts)

@@ -18,7 +18,6 @@ from tidegate.testing import Limit
 
 
 def refused_knowingly(played: World) -> list[tuple[int, float]]:
-    """The refused requests that were sent after the first reading had come."""
     return [
         (attempt.row, attempt.at)
         for attempt in played.attempts
@@ -45,7 +44,8 @@ def test_no_request_overdraws_a_bucket_once_it_is_known(
 ) -> None:
     played = play((limit,), made, facts)
     assert len(refused_knowingly(played)) <= gone_unknown(played, made)
-    assert sum(not attempt.admitted for attempt in played.attempts) <= START_CONCURRENCY
+    # A refused attempt leaves its slot to another one, which goes before an answer tells the quota.
+    assert sum(not attempt.admitted for attempt in played.attempts) <= 2 * START_CONCURRENCY
 
 
 @given(buckets(lowest=100, highest=200), callers(most=300, stays=True), worlds)

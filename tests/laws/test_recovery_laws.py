@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.world import VirtualCall
+from tests.effort import effort
 from tests.laws.world import KEY, WeightedCall, World
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending
 from tidegate.core.limiter_state import Permit
@@ -70,12 +71,10 @@ class RandomRefusals(World):
         super()._arrive(call, permit, sent_at, reply)
 
     def admitted(self, begins: float, seconds: float) -> int:
-        """Return how many calls were admitted in these seconds."""
         return sum(begins <= at < begins + seconds for at in self.admitted_at)
 
 
 def providers(callers: st.SearchStrategy[int]) -> st.SearchStrategy[dict[str, float]]:
-    """Draw a provider and the number of its callers."""
     return st.fixed_dictionaries(
         {
             "seed": st.integers(0, 2**16),
@@ -118,7 +117,7 @@ def test_several_callers_are_in_full_use_after_three_spans_nearly_always() -> No
     """
     draw = random.Random(13)
     found = []
-    for _ in range(40):
+    for _ in range(effort(12, 40)):
         facts = {
             "seed": draw.randrange(2**16),
             "network": draw.choice([0.001, 0.005, 0.05]),

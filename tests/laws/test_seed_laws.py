@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from tests.laws.strategies import buckets, slots, windows
 from tests.laws.world import KEY, World
 from tidegate.admission.registry import RateLimitRegistry
+from tidegate.admission.saved_state import LearnedKey, LearnedState
 from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.core.saved_state import SavedQuota
-from tidegate.saved_state import LearnedKey, LearnedState
 from tidegate.settings import Settings
 from tidegate.testing import Limit, Scenario
 

@@ -9,11 +9,11 @@ from bench.world import VirtualCall
 from tests.laws.accounts import SCOPES, TwoLevelWorld, key_of
 from tests.laws.strategies import Caller, buckets, callers
 from tests.laws.world import WeightedCall
+from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.core.exchange import CallPolicy, Ending
 from tidegate.settings import Settings
-from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import Limit
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.replica_play import REGIMES, Play, Regime, plain, replica_of
+from tests.effort import effort, some
 from tests.laws.sharing import SharedWorld, shared_world
 from tests.laws.strategies import Caller, buckets, callers, slots, windows, worlds
 from tests.laws.test_quota_laws import gone_unknown, refused_knowingly
@@ -99,7 +100,7 @@ def test_calls_of_live_members_are_answered_and_the_slots_of_the_dead_come_back(
 
 
 def test_no_call_is_taken_for_one_that_never_fits_because_others_were_before_it_in_each_window() -> None:
-    for seed in range(5):
+    for seed in range(effort(2, 5)):
         drawn = random.Random(seed)
         made = [Caller(at=0.0 if drawn.random() < 0.6 else 20.0 * drawn.random()) for _ in range(19)]
         facts = {"seed": seed, "slowest": 0.5, "network": 0.001}
@@ -181,7 +182,7 @@ def test_no_member_overdraws_a_bucket_once_one_of_them_knows_it(
 
 
 @pytest.mark.parametrize("members", [2, 3, 4])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(effort(1, 3)))
 def test_a_head_goes_though_only_other_members_learn_that_its_quota_is_back(members: int, seed: int) -> None:
     made = [Caller(0.0, 0, 0, 1e6, None)] * 7
     facts = {"seed": float(seed), "network": 0.05, "slowest": 0.05}
@@ -200,7 +201,7 @@ def test_no_member_overdraws_a_window_once_one_of_them_knows_it(
     assert len(refused_knowingly(played)) <= gone_unknown(played, made) + count - 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(effort(2, 4)))
 def test_members_before_a_locked_log_do_not_each_spend_a_new_window(seed: int) -> None:
     limit = Limit(kind="fixed", limit=40, window=10.0)
     played = SharedWorld(Scenario(limiters=(limit,)), 4, seed=seed, latency=lambda draw: draw.uniform(0.1, 1.0))
@@ -216,21 +217,25 @@ def test_members_before_a_locked_log_do_not_each_spend_a_new_window(seed: int) -
 
 
 LATE = {
-    "a bucket that 300 calls a second empty": (0.1, 8, Limit(limit=600, window=6.0), 300.0, 1500, 5, 10.0),
     "one a second": (0.05, 4, Limit(limit=60, window=60.0, burst=1), 20.0, 60, 6, 61.0),
     "seventeen a second, one by one": (0.05, 4, Limit(limit=1000, window=60.0, burst=1), 40.0, 300, 130, 120.0),
     "windows": (0.05, 8, Limit(kind="fixed", limit=40, window=4.0), 40.0, 300, 4, 30.0),
-    "slots": (0.01, 8, Limit(kind="slots", limit=32), 200.0, 640, 30, 9.0),
     "few slots, heard very late": (0.05, 4, Limit(kind="slots", limit=8), 100.0, 200, 34, 10.0),
     "small windows": (0.02, 8, Limit(kind="fixed", limit=12, window=6.0), 40.0, 100, 5, 49.0),
 }
 """Seconds in which an event is heard, members, limit, calls a second, calls, most refusals, most seconds."""
 
+LATE_LONG = {
+    "a bucket that 300 calls a second empty": (0.1, 8, Limit(limit=600, window=6.0), 300.0, 1500, 5, 10.0),
+    "slots": (0.01, 8, Limit(kind="slots", limit=32), 200.0, 640, 30, 9.0),
+}
+"""The same, of larger forms."""
 
-@pytest.mark.parametrize("late", LATE)
+
+@pytest.mark.parametrize("late", some(LATE, LATE_LONG))
 def test_members_that_hear_each_other_late_do_not_take_the_same_units(late: str) -> None:
     """Median of three seeds: whether a first refusal is chance or a limit is a guess, which one seed may lose."""
-    delay, count, limit, demand, calls, refused, seconds = LATE[late]
+    delay, count, limit, demand, calls, refused, seconds = (LATE | LATE_LONG)[late]
     refusals = list[int]()
     for seed in range(3):
         played = SharedWorld(
@@ -342,7 +347,7 @@ def test_a_scrambled_log_ends_sharing_and_no_call() -> None:
     assert all("UnreadableRecord" in each.reason for each in sessions)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(effort(2, 6)))
 def test_slots_of_a_killed_member_do_not_make_a_rate_of_the_limit(seed: int) -> None:
     played = SharedWorld(
         Scenario(limiters=(Limit(kind="slots", limit=32, status=503),), dialect="none"),
@@ -402,7 +407,7 @@ def test_a_slot_goes_to_the_call_of_higher_priority_whichever_member_was_served_
     assert not [each.row for each in played.attempts if each.row % 2 and 7.0 < each.sent_at < ends - 1.0]
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(effort(1, 2)))
 def test_members_that_cannot_hear_each_other_for_a_moment_divide_the_pace(seed: int) -> None:
     """A silent rate has no quota in which a member could leave room for the others."""
     limit = Limit(limit=600, window=60.0, burst=10)

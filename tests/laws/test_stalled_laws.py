@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core.values import KEY, OK
 from tests.laws.loops import LoopWorld
-from tidegate.admission.executors import PATIENCE
+from tidegate.admission.wait_queue import UNTAKEN_SECONDS
 from tidegate.core.exchange import Ending
 from tidegate.core.limiter_state import Permit
 
@@ -24,7 +24,6 @@ spans = st.tuples(st.integers(0, 80), st.integers(1, 80)).map(lambda span: (span
 
 
 def occupied(world: LoopWorld) -> Permit:
-    """The only slot, taken by nobody's call."""
     permit = world.registry.try_admit(KEY)
     assert isinstance(permit, Permit)
     return permit
@@ -39,7 +38,7 @@ def leaves_nothing(world: LoopWorld) -> None:
 
 @example([1, 0, 1], {0}, 2, False)  # the only group that waits was given the first permit, and another the second
 @given(rows, st.sets(st.integers(0, LOOPS - 1), max_size=LOOPS - 1), st.integers(1, 3), st.booleans())
-def test_calls_of_running_loops_pass_stalled_loops_within_a_quarter_second_each(
+def test_calls_of_running_loops_pass_stalled_loops_within_a_second_each(
     made: list[int], stalled: set[int], slots: int, paused: bool
 ) -> None:
     """All stand before the first may go; then those that run are admitted one after the other, in their order."""
@@ -58,7 +57,7 @@ def test_calls_of_running_loops_pass_stalled_loops_within_a_quarter_second_each(
     running = [row for row, loop in enumerate(made) if loop not in stalled]
     sends = sorted(world.sends, key=lambda sending: sending.permit.order)
     assert [sending.row for sending in sends] == running
-    late = 2.0 + PATIENCE * len(stalled) + HAIR
+    late = 2.0 + UNTAKEN_SECONDS * len(stalled) + HAIR
     for number, sending in enumerate(sends):
         assert sending.at <= late + (number // slots) * world.latency
     assert all(world.ended[row].ending is Ending.ANSWERED for row in running)

@@ -13,6 +13,7 @@ from itertools import count
 from typing import NamedTuple
 
 from bench.world import VirtualCall
+from tests.effort import effort
 from tests.laws.world import KEY, WeightedCall, World
 from tidegate.core.exchange import AttemptResult, CallPolicy
 from tidegate.core.limiter_state import Permit
@@ -43,7 +44,6 @@ class History(NamedTuple):
 
     @property
     def ends(self) -> float:
-        """Return when the last trouble is over."""
         return self.troubles[-1].ends
 
     @property
@@ -56,7 +56,6 @@ class History(NamedTuple):
 
     @property
     def span(self) -> float:
-        """Return the seconds over which the use is measured."""
         return max(10.0, 20.0 / self.rate, 2.0 * self.latency)
 
 
@@ -102,7 +101,6 @@ class Troubled(World):
             self._next()
 
     def _next(self) -> None:
-        """A caller that is free makes the next call."""
         if self.now < self.until:
             turn = WeightedCall(self.registry, KEY, CallPolicy(max_wait=1e6), 60.0, 0)
             turn.tokens = 0
@@ -146,6 +144,6 @@ def uses(history: History, delays: tuple[float, ...]) -> list[float]:
 
 def test_three_spans_after_the_first_admission_most_histories_leave_the_limit_in_use() -> None:
     """Of 60 histories, 44 use 0.9 of the limit and 55 use half of it."""
-    found = [uses(drawn(seed), (3.0,))[0] for seed in range(20)]
+    found = [uses(drawn(seed), (3.0,))[0] for seed in range(effort(8, 20))]
     assert sum(share >= 0.9 for share in found) >= 0.7 * len(found)
     assert sum(share >= 0.5 for share in found) >= 0.85 * len(found)

@@ -61,13 +61,11 @@ class World(world.World):
         self.in_flight = self.peak = 0
 
     def call(self, row: int, *, at: float = 0.0, tokens: int = 0, max_wait: float = 3600.0, priority: int = 0) -> None:
-        """A call that joins at `at`."""
         governed = WeightedCall(self.registry, KEY, CallPolicy(max_wait=max_wait), 60.0, priority)
         governed.tokens = tokens
         self.join(VirtualCall(self, row, governed), at)
 
     def cancel(self, row: int, at: float) -> None:
-        """The caller of `row` goes away at `at`."""
         self.after(at - self.now, self.calls[row].cancel)
 
     def serve(self, call: VirtualCall, permit: Permit, reply: Callable[[AttemptResult], None]) -> None:

@@ -22,12 +22,10 @@ ONCE = Scenario(limiters=(Limit(limit=1, window=3600.0),), retry_after="none", h
 
 
 def hurried() -> RateLimitRegistry:
-    """A registry of its own that waits briefly."""
     return RateLimitRegistry(tidegate.Settings())
 
 
 def giving_up() -> RateLimitRegistry:
-    """A registry of its own that gives up on the first refusal."""
     return RateLimitRegistry(tidegate.Settings(max_wait=0.0))
 
 
@@ -84,16 +82,13 @@ def spend(provider: Simulator) -> None:
 
 
 def refusals(provider: Simulator) -> int:
-    """How often the provider refused."""
     return provider.truth().total.refusals
 
 
 def tallied(registry: RateLimitRegistry, provider: Simulator) -> tuple[int, int]:
-    """Attempts that took a permit, and requests that the provider received."""
     return registry.snapshot().attempts, provider.truth().total.received
 
 
 def at_rest(registry: RateLimitRegistry) -> bool:
-    """Whether nobody waits and nothing is under way."""
     snapshot = registry.snapshot()
     return (snapshot.in_flight, snapshot.waiting) == (0, 0)

@@ -36,7 +36,6 @@ class Kind:
     is_async: bool = False
 
     def asking(self, client: Any) -> RepeatedQuestion:
-        """A question about the tide."""
         if not self.is_async:
             return RepeatedQuestion(lambda: self.text(self.ask(client)), lambda: self.close(client))
 

@@ -49,7 +49,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(params=["wrapped", "installed"])
 def govern(request: pytest.FixtureRequest) -> Iterator[Callable[[RateLimitRegistry, Any], None]]:
-    """Governs a client that is there already."""
 
     def apply(registry: RateLimitRegistry, client: Any) -> None:
         if request.param == "wrapped":

@@ -218,15 +218,15 @@ def test_each_call_gets_its_own_answer_of_a_rejected_key(
     stack = STACKS[name]
     with Server(lambda number, path: error_of(stack.family, what)) as server:
         url = server.chat.removesuffix("/chat/completions")
-        results = play(stack.open(url, registry), [0.02] * 6 + [6.0] * 2, clock)
-        assert len(server.seen) >= 8
+        results = play(stack.open(url, registry), [0.02, 0.02, 6.0], clock)
+        assert len(server.seen) >= 3
     (seen,) = registry.snapshot().keys.values()
     assert (seen.replayed, seen.attempts) == (0, len(server.seen))
     for result in results:
         assert "x-tidegate-replayed" not in stack.check(result, what).headers
 
 
-@pytest.mark.parametrize("name", ["openai", "async_openai", "anthropic", "requests", "aiohttp"])
+@pytest.mark.parametrize("name", ["openai", "requests", "aiohttp"])
 def test_one_forbidden_call_of_sixty_costs_no_other(
     name: str, registry: RateLimitRegistry, clock: VirtualClock
 ) -> None:

@@ -43,7 +43,6 @@ class VirtualProvider:
         self._numbers = itertools.count()
 
     async def ask(self, row: Any) -> Any:
-        """Ask it through the registry, and return the row."""
         await self.registry.aexecute(self.key, self._attempt, get_headers=lambda headers: headers)
         return row
 
@@ -61,6 +60,5 @@ class VirtualProvider:
 
 
 def registry_of(**changes: Any) -> RateLimitRegistry:
-    """A registry of its own that goes by the loop's clock."""
     clock = asyncio.get_running_loop().time
     return RateLimitRegistry(tidegate.Settings(telemetry=False, **changes), clock=clock, draw=lambda: 0.5)

@@ -15,29 +15,25 @@ import tidegate
 from tests.chaos.virtual_time import in_virtual_time
 from tests.pool.scene import Answered429, VirtualProvider, per_minute, registry_of
 from tidegate.errors import NotAdmitted
-from tidegate.runner import UnusableAnswer
+from tidegate.experiments import UnusableAnswer
 from tidegate.testing import Distribution, Scenario
 
 
 def now() -> float:
-    """Virtual seconds."""
     return asyncio.get_running_loop().time()
 
 
 async def settled() -> None:
-    """Let everything that can happen at once happen."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def collect(results: Any, given: list[Any]) -> None:
-    """Append the values of a pool, up to its error."""
     async for value in results:
         given.append(value)
 
 
 def others() -> set[Any]:
-    """The tasks beside this one."""
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
@@ -58,7 +54,6 @@ class Counting:
             self.closed = True
 
     async def stream(self) -> AsyncIterator[int]:
-        """The same, asynchronous."""
         try:
             for number in range(self.count):
                 self.given += 1

@@ -20,8 +20,6 @@ SECONDS = 3600.0
 
 
 def eagerly(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test in virtual time, with eager tasks from then on."""
-
     @in_virtual_time
     @functools.wraps(test)
     async def run(*args: Any, **kwargs: Any) -> None:

@@ -18,24 +18,20 @@ SECONDS = 60.0
 
 
 async def stream() -> AsyncIterator[int]:
-    """Rows that come at once."""
     for row in range(3):
         yield row
 
 
 async def forever(row: int) -> None:
-    """Wait for nothing."""
     await asyncio.Event().wait()
 
 
 async def collect(results: tidegate.AsyncResults[Any], given: list[Any]) -> None:
-    """Append the values of a pool, up to its error."""
     async for value in results:
         given.append(value)
 
 
 async def first_of(results: tidegate.AsyncResults[Any]) -> Any:
-    """The first value, or None if there is none."""
     return await anext(results, None)
 
 

@@ -36,7 +36,6 @@ def pools() -> list[threading.Thread]:
 
 
 def wait_until(holds: Any) -> None:
-    """Wait for another thread."""
     end = time.monotonic() + TOO_LONG
     while not holds():
         assert time.monotonic() < end

@@ -16,8 +16,8 @@ import openai
 import pytest
 
 from tests.runner.scene import TOO_LONG, runner_at, stored
-from tidegate.runner import BatchTask, Experiment, Summary
-from tidegate.storage import BatchRecord, StoredRun
+from tidegate.experiments import BatchTask, Experiment, Summary
+from tidegate.experiments.storage import BatchRecord, StoredRun
 from tidegate.testing import Simulator
 from tidegate.testing.batches import BatchAnswer, BatchApi
 from tidegate.testing.wire import Request
@@ -167,8 +167,8 @@ def ran(path: Path, client: Any, *args: Any, resume: bool = False, during: Any =
                 await beside
             number = summary.experiment.id
             ended = Ended(
-                summary, await runner.store.batches(number), await stored(runner.store, number),
-                await runner.store.spend(number),
+                summary, await runner.store.batches.of(number), await stored(runner.store, number),
+                await runner.store.usages.spend(number),
             )  # fmt: skip
         closed = client.close()
         if inspect.isawaitable(closed):

@@ -15,8 +15,8 @@ import tidegate
 from tests import constants
 from tests.storage.places import empty_store
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
-from tidegate.storage import ResultStatus, Store, StoredRun
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments.storage import ResultStatus, Store, StoredRun
 
 TOO_LONG = 300.0
 """Seconds after which a test that waits for what never comes is ended: no test is near it."""
@@ -74,12 +74,12 @@ def rows(count: int) -> list[dict[str, Any]]:
 
 async def stored(store: Store, number: int) -> list[StoredRun]:
     """Every run of an experiment."""
-    return await store.results(number, after=None, limit=100_000)
+    return await store.reports.results(number, after=None, limit=100_000)
 
 
 async def statuses(store: Store, number: int) -> dict[ResultStatus, int]:
     """How many runs have which status."""
-    return dict((await store.counts(number)).runs)
+    return dict((await store.reports.counts(number)).runs)
 
 
 class HeldTask:

@@ -13,8 +13,8 @@ import tidegate
 from tests.runner.scene import Refused, in_loop, rows, runner_at, stored
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.answered_by import AnsweredBy
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, Summary, UnusableAnswer
 from tidegate.fallbacks import Choice, Fallback, fallback
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, UnusableAnswer
 
 NO_MONEY = {"code": "insufficient_quota", "message": "You exceeded your current quota"}
 LARGE, SMALL = tidegate.Key("p", "https://p.test", "", "large"), tidegate.Key("p", "https://p.test", "", "small")
@@ -57,7 +57,7 @@ def registry_of() -> RateLimitRegistry:
 
 async def ended(runner: ExperimentRunner, summary: Summary) -> dict[str, Any]:
     """The line of the log that ends the run."""
-    lines = await runner.store.last_logs(summary.experiment.id, 1000)
+    lines = await runner.store.reports.last_logs(summary.experiment.id, 1000)
     return next(dict(each.detail) for each in lines if each.detail["type"] == "ended")
 
 

@@ -43,18 +43,18 @@ from tests.runner.batch_scene import (
 )
 from tests.runner.scene import TOO_LONG, runner_at, stored
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.cli.experiment.display import Display
 from tidegate.cli.main import app
 from tidegate.core.token_totals import added
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError
+from tidegate.experiments import BatchTask, Budget, Experiment, Summary
+from tidegate.experiments.commands.display import Display
+from tidegate.experiments.declared.build import from_file
+from tidegate.experiments.engine.batch.results import AccountKeys
+from tidegate.experiments.engine.batch.task import ItemSet
+from tidegate.experiments.engine.item import Place
+from tidegate.experiments.storage import ResultStatus, Status, StoredRun, claims
 from tidegate.providers import ModelPrice, register_price
-from tidegate.runner import BatchTask, Budget, Experiment, Summary
-from tidegate.runner.batch.results import AccountKeys
-from tidegate.runner.batch.task import ItemSet
-from tidegate.runner.declared.build import from_file
-from tidegate.runner.item import Place
-from tidegate.storage import ResultStatus, Status, StoredRun, claims
 from tidegate.testing import Scenario, Simulator
 from tidegate.testing.batches import BatchAnswer
 from tidegate.testing.wire import Request
@@ -114,7 +114,7 @@ def test_tokens_of_batches_are_counted_at_the_key_of_the_account_and_model(
         async with client, runner_at(tmp_path, registry=registry, **POLL) as runner:
             summary = await runner.run(made)
             await made.task(rows(1)[0])
-            return await runner.store.spend(summary.experiment.id)
+            return await runner.store.usages.spend(summary.experiment.id)
 
     spend = asyncio.run(asyncio.wait_for(run(), TOO_LONG))
     keys = registry.snapshot().keys
@@ -279,10 +279,10 @@ def test_rows_of_a_batch_that_is_cancelled_elsewhere_go_back(tmp_path: Path, kin
     with Simulator(Scenario(batch_seconds=1e6)) as provider:
 
         async def cancel(runner: Any) -> None:
-            while not any(each.provider_id for each in await runner.store.batches(1)):  # noqa: ASYNC110
+            while not any(each.provider_id for each in await runner.store.batches.of(1)):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             provider.configure(batch_seconds=0.05)
-            (record,) = await runner.store.batches(1)
+            (record,) = await runner.store.batches.of(1)
             client: Any = openai_of(provider) if kind == "openai" else anthropic_of(provider)
             async with client:
                 await (client if kind == "openai" else client.messages).batches.cancel(record.provider_id)
@@ -602,7 +602,7 @@ def test_resume_of_a_batch_experiment_with_a_budget_is_refused_and_changes_nothi
         async with runner_at(tmp_path, restore=lambda spec: experiment, budget_usd=1.0, **POLL) as runner:
             with pytest.raises(ConfigurationError, match="none for an experiment with batch=True"):
                 await runner.resume("e")
-            row = await runner.store.find("e")
+            row = await runner.store.experiments.find("e")
             assert row is not None
             return row.status
 

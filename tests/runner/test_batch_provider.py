@@ -34,13 +34,13 @@ from tests.runner.batch_scene import (
 )
 from tests.runner.scene import runner_at
 from tidegate.core.values import Usage
+from tidegate.experiments import BatchTask, Experiment, RunnerSettings
+from tidegate.experiments.engine.batch.anthropic_api import AnthropicBatchApi
+from tidegate.experiments.engine.batch.api import is_refusal, seconds_of, was_sent
+from tidegate.experiments.engine.batch.openai_api import OpenAIBatchApi
+from tidegate.experiments.engine.batch.requests import POLL_SECONDS
+from tidegate.experiments.storage import ResultStatus, Status, claims
 from tidegate.providers import ModelPrice, price_of
-from tidegate.runner import BatchTask, Experiment, RunnerSettings
-from tidegate.runner.batch.anthropic_api import AnthropicBatchApi
-from tidegate.runner.batch.api import is_refusal, seconds_of, was_sent
-from tidegate.runner.batch.openai_api import OpenAIBatchApi
-from tidegate.runner.batch.requests import POLL_SECONDS
-from tidegate.storage import ResultStatus, Status, claims
 from tidegate.testing import Scenario, Simulator
 from tidegate.testing.batches import BatchAnswer
 from tidegate.testing.wire import Request
@@ -158,7 +158,7 @@ def test_next_look_waits_for_the_retry_after_of_a_status(tmp_path: Path, provide
         return await sleep(seconds, *more)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tidegate.runner.batch.feeder.asyncio.sleep", noted)
+        patch.setattr("tidegate.experiments.engine.batch.feeder.asyncio.sleep", noted)
         assert ran(tmp_path, openai_of(provider)).counts == {"ok": 5}
     assert 0.25 in waits
 
@@ -203,7 +203,7 @@ def test_queue_that_batches_of_others_fill_is_waited_for(
     async def run() -> tuple[Any, list[Any]]:
         async with client, runner_at(tmp_path, max_outage=outage, **given) as runner:
             summary = await runner.run(made)
-            return summary, await runner.store.batches(1)
+            return summary, await runner.store.batches.of(1)
 
     summary, batches = asyncio.run(asyncio.wait_for(run(), 300))
     assert [each.count for each in batches[:5]] == [16, 8, 4, 2, 1]
@@ -276,7 +276,7 @@ def test_nothing_is_submitted_while_a_batch_that_may_be_the_orphan_runs(tmp_path
             assert faults.asked.count(created) == 1
             # The results of a batch of someone else are read once.
             assert faults.asked.count(("GET", f"{POSTS['anthropic']}/{others[0]}/results")) == 1
-            assert [str(each.state) for each in await runner.store.batches(1)] == ["intent"]
+            assert [str(each.state) for each in await runner.store.batches.of(1)] == ["intent"]
             provider.configure(batch_seconds=0.05)
             async with anthropic_of(provider) as client:
                 await client.messages.batches.cancel(lost[0])
@@ -324,11 +324,11 @@ def test_search_does_not_wait_for_other_batches_of_the_run(tmp_path: Path, fault
             return refusal(500, "later") if is_list and created not in faults.asked else None
 
         async def end(runner: Any) -> None:
-            while sum(each.provider_id is not None for each in await runner.store.batches(1)) < 2:  # noqa: ASYNC110
+            while sum(each.provider_id is not None for each in await runner.store.batches.of(1)) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             provider.configure(batch_seconds=0.05)
             async with anthropic_of(provider) as client:
-                for each in await runner.store.batches(1):
+                for each in await runner.store.batches.of(1):
                     await client.messages.batches.cancel(each.provider_id)
 
         faults.before = late
@@ -675,8 +675,8 @@ def test_provider_that_stays_away_ends_the_run_and_a_resume_pays_for_nothing_aga
 def test_file_without_a_word_of_the_provider_is_used_after_a_time(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.runner.batch.submission.FILE_SECONDS", 0.01)
-    monkeypatch.setattr("tidegate.runner.batch.submission.FILE_PATIENCE", 0.05)
+    monkeypatch.setattr("tidegate.experiments.engine.batch.submission.FILE_SECONDS", 0.01)
+    monkeypatch.setattr("tidegate.experiments.engine.batch.submission.FILE_PATIENCE", 0.05)
 
     def silent(request: Request, answer: BatchAnswer) -> BatchAnswer:
         is_file = request.path.startswith("/v1/files") and not request.path.endswith("/content")
@@ -724,7 +724,7 @@ def test_refused_creation_is_repeated_without_another_upload(
 def test_batch_waits_until_the_provider_has_read_its_file(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.runner.batch.submission.FILE_SECONDS", 0.01)
+    monkeypatch.setattr("tidegate.experiments.engine.batch.submission.FILE_SECONDS", 0.01)
     looks: list[str] = []
 
     def slow(request: Request, answer: BatchAnswer) -> BatchAnswer:

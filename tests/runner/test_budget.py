@@ -26,10 +26,10 @@ from tests.warm import WarmProcess
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
+from tidegate.experiments import Budget, Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments.engine.budget import BudgetLedger, EarlierSpend, budget_options
+from tidegate.experiments.storage import Status, claims
 from tidegate.providers import ModelPrice, register_price
-from tidegate.runner import Budget, Experiment, ExperimentRunner, RunnerSettings
-from tidegate.runner.budget import BudgetLedger, EarlierSpend, budget_options
-from tidegate.storage import Status, claims
 from tidegate.testing import Distribution, Scenario, Simulator
 
 
@@ -262,7 +262,7 @@ async def test_a_run_stops_at_a_row_boundary_and_goes_on_with_a_larger_budget(tm
             summary = await runner.run(Experiment("e", rows, provider.ask, [judge], budget=Budget(usd=usd)))
             assert summary.status is Status.COMPLETED
             # Displays read the budget of the last run there.
-            stored = await runner.store.find("e")
+            stored = await runner.store.experiments.find("e")
             assert stored is not None
             assert stored.spec["budget"] == {"usd": 10.0}
             assert (summary.answered, summary.scores[0].scored) == (300, 300)
@@ -364,7 +364,7 @@ async def test_a_spent_budget_starts_nothing(tmp_path: Path) -> None:
 BUDGETED = """
 import httpx, json
 from tidegate.providers import ModelPrice, register_price
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 register_price("priced", ModelPrice(1.0, 1.0))
 
@@ -454,7 +454,7 @@ async def test_a_call_is_counted_before_it_is_sent(kind: str, tmp_path: Path, re
 KILLED = """
 import os
 import openai
-from tidegate.runner import Budget, Experiment
+from tidegate.experiments import Budget, Experiment
 from tidegate.providers import ModelPrice, register_price
 
 register_price("gpt-4o-mini", ModelPrice(10.0, 10.0), provider="compatible")

@@ -12,8 +12,8 @@ import pytest
 import tidegate
 from tests.runner.scene import HeldTask, Refused, in_loop, make, rows, runner_at, statuses, stored
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Evaluator, Experiment
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.storage import ResultStatus, Status
 
 pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 

@@ -11,15 +11,15 @@ import pytest
 
 from tests.runner.scene import HeldTask, held, in_loop, make, rows, runner_at, stored
 from tidegate.errors import CannotLoad, ClaimedElsewhere, StoppedElsewhere, StoreError
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner
-from tidegate.storage import ResultStatus, Status, Toggle
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner
+from tidegate.experiments.storage import ResultStatus, Status, Toggle
 
 OK = ResultStatus.OK
 
 
 async def looked_at(runner: ExperimentRunner, times: int) -> None:
     """Return when a runner has read an experiment so many times from now on."""
-    find, seen, enough = runner.store.find, [0], asyncio.Event()
+    find, seen, enough = runner.store.experiments.find, [0], asyncio.Event()
 
     async def counted(name_or_id: str | int) -> Any:
         found = await find(name_or_id)
@@ -28,9 +28,9 @@ async def looked_at(runner: ExperimentRunner, times: int) -> None:
             enough.set()
         return found
 
-    runner.store.find = counted  # type: ignore[method-assign]
+    runner.store.experiments.find = counted  # type: ignore[method-assign]
     await enough.wait()
-    runner.store.find = find  # type: ignore[method-assign]
+    runner.store.experiments.find = find  # type: ignore[method-assign]
 
 
 class TestClaims:
@@ -172,9 +172,9 @@ class TestClaims:
         async with runner_at(tmp_path, HEARTBEAT_SECONDS=3000.0, grace=0.0) as paused, runner_at(tmp_path) as alive:
             number = await paused.start(experiment)
             await late.until(lambda: late.inside == 1)
-            claim = await alive.store.claim(number, alive.replica, 0.0)
+            claim = await alive.store.claims.claim(number, alive.replica, 0.0)
             assert claim is not None
-            row = await alive.store.find(number)
+            row = await alive.store.experiments.find(number)
             assert row is not None
             alive._supervisor.start(Experiment("e", rows(10), task), row, claim, retry_failed=False)
             late.go.set()
@@ -192,7 +192,7 @@ class TestClaims:
         task.go.set()
         await runner.shutdown()
         async with runner_at(tmp_path, STALE_SECONDS=0.05) as next_one:
-            row = await next_one.store.find(number)
+            row = await next_one.store.experiments.find(number)
             assert row is not None
             assert (row.status, row.claimed_by) == (Status.RUNNING, runner.replica)
             done = set(task.calls)
@@ -226,7 +226,7 @@ class TestClaims:
         experiment = Experiment("e", rows(30), task)
         async with runner_at(tmp_path) as runner:
             first, second = await asyncio.gather(runner.run(experiment), runner.run(experiment))
-            row = await runner.store.find("e")
+            row = await runner.store.experiments.find("e")
             assert row is not None
             assert row.epoch == 1
         assert first.complete
@@ -240,7 +240,7 @@ class TestClaims:
         task, judge = HeldTask(), HeldTask(held=True)
         experiment = Experiment("e", rows(12), task, [Evaluator(judge, name="judge")])
         async with runner_at(tmp_path, STALE_SECONDS=0.05) as late:
-            row = await late.store.create("e", experiment.spec(), 1, "rows")
+            row = await late.store.experiments.create("e", experiment.spec(), 1, "rows")
             early = make(tmp_path)
             await early.start(experiment)
             await judge.until(lambda: len(judge.calls) > 0 and len(task.calls) == 12)
@@ -249,7 +249,7 @@ class TestClaims:
             async def seen_before(*_: Any) -> Any:
                 return row
 
-            monkeypatch.setattr(late.store, "create", seen_before)
+            monkeypatch.setattr(late.store.experiments, "create", seen_before)
             judge.go.set()
             summary = await late.run(experiment)
             assert summary.complete
@@ -304,7 +304,7 @@ class TestClaims:
         async with runner_at(tmp_path, HEARTBEAT_SECONDS=0.01) as runner:
             number = await runner.start(experiment)
             await task.until(lambda: task.inside == 1)
-            renew, failures, beaten = runner.store.renew, [0], asyncio.Event()
+            renew, failures, beaten = runner.store.claims.renew, [0], asyncio.Event()
 
             async def sometimes(replica: str, claims: Any) -> frozenset[int]:
                 failures[0] += 1
@@ -314,7 +314,7 @@ class TestClaims:
                 beaten.set()
                 return kept
 
-            monkeypatch.setattr(runner.store, "renew", sometimes)
+            monkeypatch.setattr(runner.store.claims, "renew", sometimes)
             await beaten.wait()
             task.go.set()
             assert (await runner.wait(number)).complete
@@ -346,8 +346,10 @@ class TestOrphans:
     async def abandoned(self, path: Path, experiment: Experiment) -> int:
         """An experiment whose replica has died: claimed, and nobody renews it."""
         async with runner_at(path) as dead:
-            row = await dead.store.create(experiment.name, experiment.spec(), experiment.repetitions, "rows")
-            assert await dead.store.claim(row.id, "dead", 60.0) is not None
+            row = await dead.store.experiments.create(
+                experiment.name, experiment.spec(), experiment.repetitions, "rows"
+            )
+            assert await dead.store.claims.claim(row.id, "dead", 60.0) is not None
             return row.id
 
     @in_loop
@@ -370,7 +372,7 @@ class TestOrphans:
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
             await there._claim_service.claim_orphan(number)
-            row = await there.store.find(number)
+            row = await there.store.experiments.find(number)
             assert row is not None
             assert (row.claimed_by, row.epoch) == (here.replica, 1)
             task.go.set()
@@ -392,7 +394,7 @@ class TestOrphans:
             runner._heartbeat._recover = runner._claim_service.claim_orphan
             for _ in range(8):
                 await runner._heartbeat.scan_orphans()
-            row = await runner.store.find(number)
+            row = await runner.store.experiments.find(number)
             assert row is not None
             assert (row.status, row.claimed_by, row.epoch, row.last_error) == (Status.RUNNING, "dead", 1, None)
         said = [each for each in caplog.messages if "OPENAI_API_KEY is not set here" in each]
@@ -414,14 +416,16 @@ class TestOrphans:
         async with make(tmp_path, restore=restore, STALE_SECONDS=1e-9) as runner:
             runner._heartbeat._recover = runner._claim_service.claim_orphan
             for name in ("first", "second"):
-                row = await runner.store.create(name, Experiment(name, rows(1), HeldTask()).spec(), 1, "rows")
-                await runner.store.claim(row.id, "dead", 60.0)
+                row = await runner.store.experiments.create(
+                    name, Experiment(name, rows(1), HeldTask()).spec(), 1, "rows"
+                )
+                await runner.store.claims.claim(row.id, "dead", 60.0)
                 await runner._heartbeat.scan_orphans()
         assert order == ["first", "second", "first"]
 
     @in_loop
     async def test_owner_that_only_slept_keeps_what_nobody_else_can_load(self, tmp_path: Path) -> None:
-        """A laptop that sleeps for longer than `stale_after` loses nothing to a replica without the code."""
+        """A laptop that sleeps for longer than `STALE_SECONDS` loses nothing to a replica without the code."""
 
         def restore(spec: Any) -> Experiment:
             raise CannotLoad("e.py:e", "no such file")
@@ -442,9 +446,9 @@ class TestOrphans:
     @in_loop
     async def test_a_resume_without_the_code_says_so_and_changes_nothing(self, tmp_path: Path) -> None:
         async with runner_at(tmp_path) as runner:
-            number = await runner.store.create("e", {"source": "gone.py:e"}, 1, "rows")
+            number = await runner.store.experiments.create("e", {"source": "gone.py:e"}, 1, "rows")
             with pytest.raises(CannotLoad, match="no such file"):
                 await runner.resume("e")
-            row = await runner.store.find(number.id)
+            row = await runner.store.experiments.find(number.id)
         assert row is not None
         assert row.status is Status.READY

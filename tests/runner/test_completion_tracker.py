@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.runner.item import TASK, Item, Place
-from tidegate.runner.watermark import CompletionTracker
+from tidegate.experiments.engine.item import TASK, Item, Place
+from tidegate.experiments.engine.watermark import CompletionTracker
 
 JUDGE = 1
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.runner.scene import HeldTask, held, in_loop, make, rows, runner_at
 from tidegate.errors import StoreError
-from tidegate.runner import Experiment, ExperimentRunner, claims
-from tidegate.storage import Status
+from tidegate.experiments import Experiment, ExperimentRunner
+from tidegate.experiments.engine import claims
+from tidegate.experiments.storage import Status
 
 
 def gated(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, gate: asyncio.Event) -> asyncio.Event:
@@ -124,7 +125,7 @@ async def test_who_is_cancelled_while_he_claims_has_changed_nothing(
         before = (await runner.run(experiment)).experiment
         more = Experiment("e", rows(3), task, repetitions=2)
         gate = asyncio.Event()
-        owner = runner.store if where == "amend" else runner._claim_service
+        owner = runner.store.experiments if where == "amend" else runner._claim_service
         reached = gated(monkeypatch, owner, where, gate)
         asked = runner.start(more) if toggle == "start" else runner.resume("e")
         asking = asyncio.create_task(asked)
@@ -135,7 +136,7 @@ async def test_who_is_cancelled_while_he_claims_has_changed_nothing(
         gate.set()
         await asyncio.gather(asking, return_exceptions=True)
         assert asking.cancelled()
-        after = await runner.store.find("e")
+        after = await runner.store.experiments.find("e")
         assert after is not None
         assert (after.status, after.claimed_by) == (before.status, None)
         assert (dict(after.spec), after.repetitions) == (dict(before.spec), before.repetitions)
@@ -152,8 +153,8 @@ async def test_code_that_does_not_load_holds_up_no_other_orphan(
     never, task = threading.Event(), HeldTask()
     async with runner_at(tmp_path) as dead:
         for name in ("hangs", "fine"):
-            row = await dead.store.create(name, {"name": name}, 1, "rows")
-            assert await dead.store.claim(row.id, "dead", 60.0) is not None
+            row = await dead.store.experiments.create(name, {"name": name}, 1, "rows")
+            assert await dead.store.claims.claim(row.id, "dead", 60.0) is not None
 
     def restore(spec: Any) -> Experiment:
         if spec["name"] == "hangs":
@@ -166,7 +167,7 @@ async def test_code_that_does_not_load_holds_up_no_other_orphan(
         ) as runner:
             await task.until(lambda: len(task.calls) == 3)
             assert (await runner.wait("fine")).complete
-            hung = await runner.store.find("hangs")
+            hung = await runner.store.experiments.find("hangs")
     finally:
         never.set()
     assert hung is not None

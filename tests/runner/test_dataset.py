@@ -13,9 +13,9 @@ import pytest
 
 from tests.runner.scene import in_loop
 from tidegate.errors import CannotRead
-from tidegate.runner.dataset import batches
-from tidegate.runner.experiment import Dataset
-from tidegate.storage import NewRow
+from tidegate.experiments.engine.dataset import batches
+from tidegate.experiments.engine.experiment import Dataset
+from tidegate.experiments.storage import NewRow
 
 
 async def read(dataset: Dataset, size: int = 2) -> list[NewRow]:

@@ -13,9 +13,9 @@ from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at, statuses
 from tidegate.admission.registry import NotReady, RateLimitRegistry
-from tidegate.runner import Evaluator, Experiment
-from tidegate.runner.retry_timers import RetryTimers
-from tidegate.storage import ResultStatus
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.engine.retry_timers import RetryTimers
+from tidegate.experiments.storage import ResultStatus
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
 KEY = tidegate.Key("p", "https://p.test")
@@ -122,7 +122,7 @@ class TestDeadlines:
         async with runner_at(tmp_path, registry=registry, row_deadline=5.0) as runner:
             number = await runner.start(experiment)
             await asyncio.sleep(26.0)
-            assert (await runner.store.counts(number)).annotations == {"judge": {OK: 1, PARKED: 1}}
+            assert (await runner.store.reports.counts(number)).annotations == {"judge": {OK: 1, PARKED: 1}}
             assert await statuses(runner.store, number) == {OK: 2}
             runner.leave(number)
             await runner.wait(number)

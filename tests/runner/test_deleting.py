@@ -10,8 +10,9 @@ import pytest
 
 from tests.runner.scene import HeldTask, held, in_loop, rows, runner_at, statuses
 from tidegate.errors import ClaimedElsewhere, CoolingDown, UnknownExperiment
-from tidegate.runner import Experiment, ExperimentRunner, ResultStatus, deletion
-from tidegate.storage import Status, Store
+from tidegate.experiments import Experiment, ExperimentRunner, ResultStatus
+from tidegate.experiments.engine import deletion
+from tidegate.experiments.storage import Status, Store
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +29,7 @@ async def until(holds: Callable[[], Awaitable[object]]) -> None:
 
 
 async def is_gone(store: Store, name: str = "e") -> bool:
-    return await store.find(name) is None
+    return await store.experiments.find(name) is None
 
 
 @in_loop
@@ -66,13 +67,13 @@ async def test_run_of_another_runner_is_waited_for(tmp_path: Path) -> None:
         deleting = asyncio.create_task(there.delete("e"))
 
         async def stopped() -> bool:
-            row = await there.store.find(number)
+            row = await there.store.experiments.find(number)
             return row is not None and row.claimed_by is None
 
         await until(stopped)
         await here._heartbeat.renew_claims()
         assert not deleting.done()
-        assert await there.store.is_ending(number, 60.0)
+        assert await there.store.deletion.is_ending(number, 60.0)
         task.go.set()
         await deleting
         assert await is_gone(there.store)
@@ -110,23 +111,23 @@ async def test_dead_owner_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.
 
 async def resumed_when_it_is_to_go(runner: ExperimentRunner, number: int) -> None:
     """Let somebody resume an experiment between its stop and its deletion."""
-    ending = runner.store.is_ending
+    ending = runner.store.deletion.is_ending
 
     async def then(number: int, patience: float) -> bool:
-        await runner.store.resume(number, "somebody")
+        await runner.store.claims.resume(number, "somebody")
         return await ending(number, patience)
 
-    runner.store.is_ending = then  # type: ignore[method-assign]
+    runner.store.deletion.is_ending = then  # type: ignore[method-assign]
 
 
 @in_loop
 async def test_experiment_that_was_resumed_meanwhile_stays(tmp_path: Path) -> None:
     _, experiment = held(1)
     async with runner_at(tmp_path) as runner:
-        row = await runner.store.create("e", experiment.spec(), 1, "")
-        claim = await runner.store.claim(row.id, "somebody", 60.0)
+        row = await runner.store.experiments.create("e", experiment.spec(), 1, "")
+        claim = await runner.store.claims.claim(row.id, "somebody", 60.0)
         assert claim is not None
-        await runner.store.release(claim, Status.COMPLETED)
+        await runner.store.claims.release(claim, Status.COMPLETED)
         await resumed_when_it_is_to_go(runner, row.id)
         with pytest.raises(ClaimedElsewhere, match="somebody"):
             await runner.delete("e")

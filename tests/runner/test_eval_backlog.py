@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from tidegate.runner.item import Place
-from tidegate.runner.watermark import EvalBacklog
+from tidegate.experiments.engine.item import Place
+from tidegate.experiments.engine.watermark import EvalBacklog
 
 
 def test_a_fresh_experiment_owes_nothing_and_an_earlier_run_everything() -> None:

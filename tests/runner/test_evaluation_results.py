@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidegate.errors import NotStorable
-from tidegate.runner.results import NoJudgement, evaluation_results, failed_evaluations
-from tidegate.storage import Annotation, ResultStatus
+from tidegate.experiments.engine.results import NoJudgement, evaluation_results, failed_evaluations
+from tidegate.experiments.storage import Annotation, ResultStatus
 
 
 @pytest.mark.parametrize(

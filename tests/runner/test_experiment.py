@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tidegate.errors import CannotLoad, ConfigurationError
-from tidegate.runner import Evaluator, Experiment, RunnerSettings, load
-from tidegate.runner.loader import restored
+from tidegate.experiments import Evaluator, Experiment, RunnerSettings, load
+from tidegate.experiments.engine.loader import restored
 
 
 def task(row: Any) -> Any:
@@ -22,7 +22,7 @@ def judge(row: Any, output: Any) -> float:
 
 
 CODE = """
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 def task(row): return row
 experiment = Experiment("from a file", [1, 2], task)
 number = 7

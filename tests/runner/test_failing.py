@@ -12,8 +12,8 @@ import pytest
 import tidegate
 from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses, stored
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Evaluator, Experiment, UnusableAnswer
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment, UnusableAnswer
+from tidegate.experiments.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
 
@@ -52,7 +52,7 @@ class TestFailures:
         async with runner_at(tmp_path) as runner:
             summary = await runner.run(Experiment("e", rows(2), answer))
             runs = await stored(runner.store, summary.experiment.id)
-            lines = await runner.store.last_logs(summary.experiment.id, 1000)
+            lines = await runner.store.reports.last_logs(summary.experiment.id, 1000)
         assert [(run.status, run.attempts, run.error_kind) for run in runs] == [(ERROR, 1, "KeyError")] * 2
         assert sum(line.detail["type"] == "failure" for line in lines) == 2
 
@@ -83,7 +83,7 @@ class TestFailures:
         async with runner_at(tmp_path, max_concurrency=20) as runner:
             summary = await runner.run(Experiment("e", named, answer))
             failed = (await statuses(runner.store, summary.experiment.id))[ERROR]
-            (first, *_) = [each.detail for each in await runner.store.last_logs(summary.experiment.id, 99)
+            (first, *_) = [each.detail for each in await runner.store.reports.last_logs(summary.experiment.id, 99)
                            if each.detail["type"] == "failure"]  # fmt: skip
         # Slots of the first failures may be taken again before the guard closes the task.
         assert failed >= 21
@@ -103,9 +103,9 @@ class TestFailures:
                 progress = runner.progress(number)
                 seen += [stage.closed for stage in progress.stages if stage.closed] if progress is not None else []
             summary = await runner.wait(number)
-            counts = await runner.store.counts(number)
-            failures = await runner.store.failures(number)
-            lines = await runner.store.last_logs(number, 1000)
+            counts = await runner.store.reports.counts(number)
+            failures = await runner.store.reports.failures(number)
+            lines = await runner.store.reports.last_logs(number, 1000)
         assert summary.status is Status.ERROR
         assert (summary.last_error or "").startswith("5 consecutive failures of bad (ValueError)")
         assert counts.runs == {OK: 120}

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from tidegate.classification import UNREACHED, UNREADABLE
+from tidegate.admission.redaction import clean
 from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
-from tidegate.redaction import clean
-from tidegate.runner.redaction import redacted
-from tidegate.scheduling.failure_class import ANSWERED, FailureClass, NextStep, classify
+from tidegate.experiments.engine.redaction import redacted
+from tidegate.pool.failure_class import ANSWERED, FailureClass, NextStep, classify
+from tidegate.providers.classification import UNREACHED, UNREADABLE
 
 OK = Outcome(Kind.OK)
 RATE = Outcome(Kind.RATE_LIMIT, Cause.RATE, 2.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.runner.job import FailureGuard
+from tidegate.experiments.engine.job import FailureGuard
 
 
 def failures(guard: FailureGuard, *kinds: str) -> list[bool]:

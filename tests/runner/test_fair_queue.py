@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Hashable
 
-from tidegate.runner.fair_queue import FairQueue
+from tidegate.experiments.engine.fair_queue import FairQueue
 
 
 def level(experiment: int, gate: Hashable) -> int:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.runner.scene import in_loop, rows, runner_at
-from tidegate.runner import Experiment, load
-from tidegate.runner.fingerprint import fingerprint
+from tidegate.experiments import Experiment, load
+from tidegate.experiments.engine.fingerprint import fingerprint
 
 PROGRAM = """
 import json
@@ -58,7 +58,7 @@ def unrelated(row):
     return unused
 
 
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 experiment = Experiment("e", [{"n": 1}], task)
 """
@@ -188,5 +188,5 @@ async def test_runner_warns_once_of_changed_code_that_has_left_answers(
         assert warning.getMessage() == (
             "experiment e changed: the kept answers were made with another task; --fresh, or a new name, asks all again"
         )
-        lines = await runner.store.last_logs(1, 100)
+        lines = await runner.store.reports.last_logs(1, 100)
     assert [each.detail["parts"] for each in lines if each.detail["type"] == "changed"] == [["task"]]

@@ -13,9 +13,9 @@ import pytest
 import tidegate
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner
-from tidegate.scheduling import function_limit
-from tidegate.scheduling.function_limit import FLOOR
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner
+from tidegate.pool import function_limit
+from tidegate.pool.function_limit import FLOOR
 
 pytestmark = pytest.mark.constants(START_CONCURRENCY=1000)
 
@@ -147,7 +147,7 @@ async def test_it_is_logged_once_that_max_concurrency_holds_back(
     async with runner_at(tmp_path) as runner:
         summary = await runner.run(Experiment("narrow", rows(40), HeldTask(), max_concurrency=2))
         await runner.run(Experiment("wide", rows(40), HeldTask()))
-        log = await runner.store.last_logs(summary.experiment.id, 100)
+        log = await runner.store.reports.last_logs(summary.experiment.id, 100)
     told = [record.getMessage() for record in caplog.records if "held back" in record.getMessage()]
     assert len(told) == 1
     assert told[0].startswith("experiment narrow held back: max_concurrency=2 functions are in flight")

@@ -8,8 +8,8 @@ from heapq import heappop, heappush
 import pytest
 
 from tidegate.admission.resources import CALL_BYTES, SPARE_DESCRIPTORS, FreeResources
-from tidegate.scheduling import function_limit
-from tidegate.scheduling.function_limit import FLOOR, START, FunctionLimit, Hold, WorkMargin
+from tidegate.pool import function_limit
+from tidegate.pool.function_limit import FLOOR, START, FunctionLimit, Hold, WorkMargin
 
 PLENTY = FreeResources(2**40, 10**6)
 

@@ -19,10 +19,10 @@ import tidegate
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
-from tidegate.runner import Evaluator, Experiment, emit
-from tidegate.scheduling import threads
-from tidegate.scheduling.threads import in_thread
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment, emit
+from tidegate.experiments.storage import ResultStatus, Status
+from tidegate.pool import threads
+from tidegate.pool.threads import in_thread
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
 KEY = tidegate.Key("p", "https://p.test")
@@ -176,7 +176,7 @@ class TestThreads:
         script = tmp_path / "hangs.py"
         script.write_text(
             "import threading\n"
-            "from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings\n"
+            "from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings\n"
             "import asyncio\n"
             "def hang(row):\n"
             "    threading.Event().wait()\n"

@@ -14,8 +14,8 @@ from tests.runner.raw_server import RawServer, Reply
 from tests.runner.scene import in_loop, rows, runner_at, stored
 from tests.sdk.asking import make, request
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Experiment
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Experiment
+from tidegate.experiments.storage import ResultStatus, Status
 
 OPENAI = {
     "id": "c", "object": "chat.completion", "created": 1, "model": "m",

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.runner.scene import in_loop, rows, runner_at, statuses
-from tidegate.runner import Evaluator, Experiment
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.storage import ResultStatus, Status
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
@@ -49,7 +49,7 @@ async def test_keyboard_interrupt_of_a_function_stops_its_run(
 
 SCRIPT = """
 import asyncio, os, sys, time
-from tidegate.runner import Experiment, ExperimentRunner, RunnerSettings
+from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
 
 def ended(pid):
     # The child has a minute to end; a child that goes on as a runner never does.
@@ -76,7 +76,7 @@ async def awaiting(row):
 async def main():
     async with ExperimentRunner(sys.argv[1], recover=False) as runner:
         summary = await runner.run(Experiment("e", [{{"id": 1}}], {kind}))
-        print("PARENT", [run.output for run in await runner.store.results(1, after=None, limit=9)])
+        print("PARENT", [run.output for run in await runner.store.reports.results(1, after=None, limit=9)])
 
 asyncio.run(main())
 print("OUT", os.getpid())

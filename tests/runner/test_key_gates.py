@@ -10,9 +10,9 @@ import tidegate
 from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at
-from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.fair_queue import FairQueue
-from tidegate.scheduling.key_gates import KeyGates
+from tidegate.experiments import Experiment, ExperimentRunner
+from tidegate.experiments.engine.fair_queue import FairQueue
+from tidegate.pool.key_gates import KeyGates
 
 KEY = tidegate.Key("p", "https://p.test")
 DAY = b'{"error": {"code": "rate_limit_exceeded", "message": "on requests per day (RPD): Limit 10"}}'

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.runner.scene import HeldTask, in_loop, runner_at
-from tidegate.runner import Experiment, dataset, work_queue, writer
-from tidegate.runner.item import Item, Place
-from tidegate.runner.work_queue import WorkQueue
-from tidegate.runner.writer import ResultWriter
-from tidegate.storage import ResultStatus, RunResult, paging
+from tidegate.experiments import Experiment
+from tidegate.experiments.engine import dataset, work_queue, writer
+from tidegate.experiments.engine.item import Item, Place
+from tidegate.experiments.engine.work_queue import WorkQueue
+from tidegate.experiments.engine.writer import ResultWriter
+from tidegate.experiments.storage import ResultStatus, RunResult, paging
 
 TEXT = "x" * 400
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests import constants
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
 from tidegate.errors import ConfigurationError
-from tidegate.runner import Experiment
-from tidegate.storage import Status
+from tidegate.experiments import Experiment
+from tidegate.experiments.storage import Status
 
 
 def same(row: Any, output: Any) -> bool:
@@ -83,12 +84,11 @@ async def test_replica_that_takes_a_run_over_keeps_to_its_limit(tmp_path: Path) 
         number = await here.start(experiment, limit=2)
         await task.until(lambda: task.inside == 1)
         await here.shutdown(0.0)
-        claim = await there.store.find(number)
+        claim = await there.store.experiments.find(number)
         assert claim is not None
         assert claim.status is Status.RUNNING
         task.go.set()
-        there.settings.__dict__["stale_after"] = 0.0
-        there._claim_service._stale_after = 0.0
+        constants.replace(STALE_SECONDS=0.0)
         await there._claim_service.claim_orphan(number)
         summary = await there.wait(number)
         assert (summary.answered, summary.last_error) == (2, "limit of 2 rows reached")

@@ -8,9 +8,9 @@ import pytest
 
 from tests.runner.scene import HeldTask, held, in_loop, make, rows, runner_at, stored
 from tidegate.errors import DatabaseFileLost
-from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.progress import Summary
-from tidegate.storage import ResultStatus, Status, Store
+from tidegate.experiments import Experiment, ExperimentRunner
+from tidegate.experiments.engine.progress import Summary
+from tidegate.experiments.storage import ResultStatus, Status, Store
 
 
 def delete(path: Path) -> None:
@@ -21,7 +21,7 @@ def delete(path: Path) -> None:
 async def in_file(path: Path) -> tuple[Status, str | None, list[object]]:
     """The status, the reason and the answers of the one experiment of a file."""
     store = await Store.open(str(path))
-    row = await store.find("e")
+    row = await store.experiments.find("e")
     assert row is not None
     answers = [run.output for run in await stored(store, row.id) if run.status is ResultStatus.OK]
     await store.close()
@@ -111,7 +111,7 @@ async def test_two_runs_of_one_file_that_is_lost_are_both_saved(tmp_path: Path) 
         assert (await runner.wait(f"e{number}")).status is Status.ERROR
         assert runner.saved is not None
         store = await Store.open(str(runner.saved))
-        row = await store.find(f"e{number}")
+        row = await store.experiments.find(f"e{number}")
         assert row is not None
         assert [run.output for run in await stored(store, row.id)] == [0]
         await store.close()

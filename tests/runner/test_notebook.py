@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.runner import Experiment, ExperimentRunner
+from tidegate.experiments import Experiment, ExperimentRunner
 
 
 def double(row: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.runner.watermark import OpenRows
+from tidegate.experiments.engine.watermark import OpenRows
 
 
 def test_it_is_what_was_reached_when_nothing_is_open() -> None:

@@ -16,8 +16,8 @@ from tests.runner.raw_server import RawServer, Reply
 from tests.runner.scene import Refused, in_loop, refusal, rows, runner_at, statuses, stored
 from tests.sdk.asking import make, request
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Evaluator, Experiment
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.storage import ResultStatus, Status
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
 KEY = tidegate.Key("p", "https://p.test")
@@ -59,8 +59,8 @@ async def test_dead_judge_parks_every_judgement_at_the_row_deadline(tmp_path: Pa
     experiment = Experiment("e", rows(count), asking(registry, KEY), [judge])
     async with runner_at(tmp_path, registry=registry, row_deadline=10.0, max_outage=None) as runner:
         summary = await runner.run(experiment)
-        counts = await runner.store.counts(summary.experiment.id)
-        failures = await runner.store.failures(summary.experiment.id)
+        counts = await runner.store.reports.counts(summary.experiment.id)
+        failures = await runner.store.reports.failures(summary.experiment.id)
     assert counts.runs == {OK: count}
     judged = counts.annotations["judge"]
     # The first calls of all came before anything was known of the key: what may pass has three attempts.
@@ -81,7 +81,7 @@ async def test_key_down_beyond_max_outage_ends_the_run_stopped(tmp_path: Path, f
     async with runner_at(tmp_path, registry=registry, max_outage=30.0) as runner:
         summary = await runner.run(experiment)
         found = await statuses(runner.store, summary.experiment.id)
-        lines = await runner.store.last_logs(summary.experiment.id, 100)
+        lines = await runner.store.reports.last_logs(summary.experiment.id, 100)
     assert summary.status is Status.STOPPED
     (end,) = [line.detail for line in lines if line.detail["type"] == "ended"]
     assert (end["status"], end["parked"]) == ("STOPPED", found[PARKED])
@@ -103,7 +103,7 @@ async def test_judge_down_beyond_max_outage_leaves_the_tasks_alone(tmp_path: Pat
     experiment = Experiment("e", rows(300), asking(registry, KEY, seconds=5.0), judges)
     async with runner_at(tmp_path, registry=registry, max_outage=20.0, max_concurrency=10) as runner:
         summary = await runner.run(experiment)
-        counts = await runner.store.counts(summary.experiment.id)
+        counts = await runner.store.reports.counts(summary.experiment.id)
     assert counts.runs == {OK: 300}
     assert counts.annotations == {"dead": {PARKED: 300}, "fine": {OK: 300}}
     assert (summary.status, str(DEAD) in str(summary.last_error)) == (Status.STOPPED, True)
@@ -166,7 +166,7 @@ async def test_provider_that_comes_back_during_the_run_ends_it_completed(tmp_pat
     experiment = Experiment("e", rows(300), asking(registry, KEY, seconds=5.0), [judge])
     async with runner_at(tmp_path, registry=registry, max_outage=20.0, max_concurrency=10) as runner:
         summary = await runner.run(experiment)
-        judged = (await runner.store.counts(summary.experiment.id)).annotations["judge"]
+        judged = (await runner.store.reports.counts(summary.experiment.id)).annotations["judge"]
     assert summary.status is Status.COMPLETED
     assert judged[PARKED] + judged[OK] == 300
     assert judged[OK] >= 100

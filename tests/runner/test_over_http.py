@@ -11,7 +11,7 @@ import tidegate
 from tests.runner.scene import in_loop, rows, runner_at, settings, stored
 from tests.sdk.asking import at_rest, make, request
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Evaluator, Experiment
+from tidegate.experiments import Evaluator, Experiment
 from tidegate.testing import Distribution, Limit, OutageSpan, Scenario, Simulator
 
 QUICK = Distribution.constant(0.002)

@@ -12,14 +12,16 @@ import pytest
 import tidegate
 from tests.runner.scene import HeldTask, in_loop, make, rows, runner_at, stored
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Evaluator, Experiment, ExperimentRunner, Summary, background, writer
-from tidegate.runner.background import BackgroundTask
-from tidegate.runner.events import SubscriberHub
-from tidegate.runner.result_handler import ResultHandler
-from tidegate.runner.run import ExperimentRun
-from tidegate.runner.supervisor import RunSupervisor
-from tidegate.runner.writer import ResultWriter
-from tidegate.storage import Status, Store
+from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, Summary
+from tidegate.experiments.engine import background, writer
+from tidegate.experiments.engine.background import BackgroundTask
+from tidegate.experiments.engine.events import SubscriberHub
+from tidegate.experiments.engine.result_handler import ResultHandler
+from tidegate.experiments.engine.run import ExperimentRun
+from tidegate.experiments.engine.supervisor import RunSupervisor
+from tidegate.experiments.engine.writer import ResultWriter
+from tidegate.experiments.storage import Status
+from tidegate.experiments.storage.claims import Claims
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +150,7 @@ class TestWriter:
         assert why(summary) == INSIDE
 
 
-@pytest.mark.parametrize("method", ["pending_tasks", "pending_evals", "add_rows", "complete_dataset"])
+@pytest.mark.parametrize("method", ["pending.tasks", "pending.evals", "datasets.add_rows", "datasets.complete"])
 @pytest.mark.parametrize("error", [ZeroDivisionError("inside"), CANCELLED()], ids=["raises", "is cancelled"])
 @in_loop
 async def test_who_feeds_a_run_or_reads_its_dataset_and_dies_ends_it_with_the_reason(
@@ -156,9 +158,11 @@ async def test_who_feeds_a_run_or_reads_its_dataset_and_dies_ends_it_with_the_re
 ) -> None:
     task = HeldTask()
     async with runner_at(tmp_path, PAGE_ITEMS=2) as runner:
-        monkeypatch.setattr(runner.store, method, failing(1, error)(getattr(runner.store, method)))
+        kind, _, name = method.partition(".")
+        part = getattr(runner.store, kind)
+        monkeypatch.setattr(part, name, failing(1, error)(getattr(part, name)))
         judge = Evaluator(HeldTask(), name="judge")
-        if method == "pending_evals":
+        if method == "pending.evals":
             # There is something left over to look for.
             monkeypatch.setattr(RunSupervisor, "start", left_over(RunSupervisor.start))
         summary = await ends(runner, Experiment("e", rows(20), task, [judge]))
@@ -185,7 +189,7 @@ async def test_a_run_that_cannot_begin_ends_with_the_reason_and_can_be_started_a
             summary = await ends(runner, judged())
             assert why(summary) == INSIDE
         with monkeypatch.context() as patch:
-            patch.setattr(runner.store, "counts", failing(1)(runner.store.counts))
+            patch.setattr(runner.store.reports, "counts", failing(1)(runner.store.reports.counts))
             summary = await ends(runner, judged())
             assert why(summary) == INSIDE
 
@@ -198,7 +202,7 @@ async def test_a_claim_whose_run_cannot_be_made_is_given_back_with_the_reason(
         monkeypatch.setattr(RunSupervisor, "start", failing(1)(RunSupervisor.start))
         with pytest.raises(ZeroDivisionError):
             await runner.start(judged())
-        row = await runner.store.find("e")
+        row = await runner.store.experiments.find("e")
     assert row is not None
     assert (row.status, row.claimed_by) == (Status.ERROR, None)
     assert (row.last_error or "").startswith("ZeroDivisionError: inside")
@@ -211,7 +215,7 @@ async def test_an_end_that_cannot_be_written_ends_the_run_here_and_it_can_be_sta
     experiment = judged()
     async with runner_at(tmp_path) as runner:
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "release", failing(1)(Store.release))
+            patch.setattr(Claims, "release", failing(1)(Claims.release))
             assert (await ends(runner, experiment)).status is Status.RUNNING
         assert (await ends(runner, experiment)).complete
 
@@ -221,7 +225,7 @@ async def test_a_water_mark_that_cannot_be_written_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with runner_at(tmp_path) as runner:
-        monkeypatch.setattr(Store, "advance", failing(float("inf"))(Store.advance))
+        monkeypatch.setattr(Claims, "advance", failing(float("inf"))(Claims.advance))
         assert (await ends(runner, Experiment("e", rows(1100), HeldTask()))).complete
 
 
@@ -272,7 +276,7 @@ class TestDispatcher:
             with pytest.raises(RuntimeError, match="broken") as caught:
                 await runner.start(judged())
             assert isinstance(caught.value.__cause__, ZeroDivisionError)
-            assert await runner.store.list() == []
+            assert await runner.store.experiments.every() == []
 
 
 class TestOwnership:
@@ -284,14 +288,14 @@ class TestOwnership:
         task = HeldTask(held=True)
         async with runner_at(tmp_path, HEARTBEAT_SECONDS=0.005) as runner:
             number = await runner.start(Experiment("e", rows(3), task))
-            renew, beaten = runner.store.renew, asyncio.Event()
+            renew, beaten = runner.store.claims.renew, asyncio.Event()
 
             async def noted(replica: str, claims: Any) -> frozenset[int]:
                 kept = await renew(replica, claims)
                 beaten.set()
                 return kept
 
-            monkeypatch.setattr(runner.store, "renew", failing(2, error)(noted))
+            monkeypatch.setattr(runner.store.claims, "renew", failing(2, error)(noted))
             await beaten.wait()
             task.go.set()
             assert (await runner.wait(number)).complete
@@ -304,7 +308,7 @@ class TestOwnership:
         task = HeldTask()
         experiment = Experiment("e", rows(3), task)
         await abandoned(tmp_path, experiment)
-        monkeypatch.setattr(Store, "orphans", failing(2, error)(Store.orphans))
+        monkeypatch.setattr(Claims, "orphans", failing(2, error)(Claims.orphans))
         async with make(
             tmp_path, recover=True, restore=lambda spec: experiment, STALE_SECONDS=0.001, ORPHAN_SCAN_SECONDS=0.005
         ) as runner:
@@ -319,14 +323,14 @@ class TestOwnership:
         experiments = {name: Experiment(name, rows(3), task) for name in ("bad", "good")}
         for experiment in experiments.values():
             await abandoned(tmp_path, experiment)
-        claim = Store.claim
+        claim = Claims.claim
 
-        async def picky(self: Store, number: int, replica: str, stale_after: float) -> Any:
+        async def picky(self: Claims, number: int, replica: str, stale_after: float) -> Any:
             if number == 1:
                 raise ZeroDivisionError("inside")
             return await claim(self, number, replica, stale_after)
 
-        monkeypatch.setattr(Store, "claim", picky)
+        monkeypatch.setattr(Claims, "claim", picky)
         async with make(
             tmp_path,
             recover=True,
@@ -341,8 +345,8 @@ class TestOwnership:
 async def abandoned(path: Path, experiment: Experiment) -> None:
     """An experiment whose replica has died long ago."""
     async with runner_at(path) as dead:
-        row = await dead.store.create(experiment.name, experiment.spec(), experiment.repetitions, "rows")
-        assert await dead.store.claim(row.id, "dead", 60.0) is not None
+        row = await dead.store.experiments.create(experiment.name, experiment.spec(), experiment.repetitions, "rows")
+        assert await dead.store.claims.claim(row.id, "dead", 60.0) is not None
         await asyncio.sleep(0.01)
 
 

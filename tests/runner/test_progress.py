@@ -15,9 +15,9 @@ from tests.runner.scene import HeldTask, in_loop, rows, runner_at
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Cost, Kind, Outcome
-from tidegate.runner import Evaluator, Experiment
-from tidegate.runner.progress import ResultTally
-from tidegate.storage import ResultCounts, ResultStatus
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.engine.progress import ResultTally
+from tidegate.experiments.storage import ResultCounts, ResultStatus
 
 OK = ResultStatus.OK
 KEY = tidegate.Key("p", "https://p.test", "0123456789abcdef")

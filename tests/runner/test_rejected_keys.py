@@ -13,8 +13,8 @@ from tests.runner.scene import in_loop, rows, runner_at, stored
 from tests.sdk.asking import make, request
 from tests.transports.answering import Server
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.runner import Experiment
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Experiment
+from tidegate.experiments.storage import ResultStatus, Status
 from tidegate.testing import VirtualClock
 
 MONEY = {

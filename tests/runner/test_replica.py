@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from tidegate.runner.replica import is_dead, replica_name
+from tidegate.experiments.engine.replica import is_dead, replica_name
 
 
 def test_names_are_unlike() -> None:
@@ -18,7 +18,7 @@ def test_a_process_that_lives_is_not_gone() -> None:
 
 
 def test_a_process_that_has_ended_is_gone() -> None:
-    code = "from tidegate.runner.replica import replica_name; print(replica_name())"
+    code = "from tidegate.experiments.engine.replica import replica_name; print(replica_name())"
     source = os.pathsep.join(sys.path)
     env = {**os.environ, "PYTHONPATH": source}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)

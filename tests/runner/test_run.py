@@ -12,8 +12,8 @@ import pytest
 
 from tests.runner.scene import QUICK, HeldTask, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.errors import CannotRead
-from tidegate.runner import Evaluator, Experiment, emit
-from tidegate.storage import ResultStatus, Status
+from tidegate.experiments import Evaluator, Experiment, emit
+from tidegate.experiments.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
 
@@ -171,7 +171,7 @@ class TestRows:
         async with runner_at(tmp_path) as runner:
             with pytest.raises(CannotRead, match="no such file"):
                 await runner.start(Experiment("e", tmp_path / "rows.jsonl", HeldTask()))
-            assert await runner.store.list() == []
+            assert await runner.store.experiments.every() == []
 
     @in_loop
     async def test_a_source_that_breaks_ends_the_run_and_what_was_read_stays(self, tmp_path: Path) -> None:

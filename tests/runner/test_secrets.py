@@ -17,9 +17,9 @@ from tests.runner.scene import QUICK, TOO_LONG
 from tests.transports.answering import Server
 from tidegate.admission import key_hook
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.cli.experiment.export import exported
-from tidegate.launch.shared_counters import CounterFile
-from tidegate.runner import Experiment, ExperimentRunner
+from tidegate.experiments import Experiment, ExperimentRunner
+from tidegate.experiments.commands.export import exported
+from tidegate.launch.counter_file import CounterFile
 from tidegate.telemetry.attributes import described
 
 PLANTED = {

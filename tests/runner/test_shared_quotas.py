@@ -10,7 +10,7 @@ import tidegate
 from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import rows, runner_at
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 from tidegate.testing import Call, Limit, Refusal, Scenario
 
 LIMIT, COUNT = 60, 90

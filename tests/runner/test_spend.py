@@ -14,7 +14,7 @@ from tests.cli.experiment.commands import Place
 from tests.runner.scene import in_loop, rows, runner_at
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals, dollars, tokens_text
-from tidegate.runner import Budget, Experiment
+from tidegate.experiments import Budget, Experiment
 
 
 def answering(registry: RateLimitRegistry, refused: int = 0) -> httpx.AsyncClient:
@@ -57,8 +57,8 @@ async def test_summary_has_tokens_and_costs_by_stage(tmp_path: Path) -> None:
 
     async with client, runner_at(tmp_path, registry=registry, audit="all") as runner:
         summary = await runner.run(Experiment("e", rows(3), task, [judge]))
-        (first, *_) = await runner.store.results(summary.experiment.id, after=None, limit=10)
-        attempts = await runner.store.attempts(summary.experiment.id, after=None, limit=10)
+        (first, *_) = await runner.store.reports.results(summary.experiment.id, after=None, limit=10)
+        attempts = await runner.store.reports.attempts(summary.experiment.id, after=None, limit=10)
     told = {(each["status"], each["cached_tokens"], each["reasoning_tokens"]) for each in attempts}
     assert told == {("capacity_retry", None, None), ("success", 0, 3)}
     # 300 of input and 10 + 20 + 30 of output, at .15 and .6, then at 1.25 and 10 for a million.
@@ -124,7 +124,7 @@ async def test_failed_attempts_of_an_item_are_counted_with_its_answer(tmp_path: 
 CALLING = """
 import httpx, json
 import tidegate
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 def answer(request):
     usage = {"prompt_tokens": 100, "completion_tokens": 10}

@@ -17,10 +17,10 @@ from tests.storage.places import PATIENCE, PostgreSQL
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
-from tidegate.runner import Experiment, ExperimentRunner
-from tidegate.runner.chunk_feeder import ChunkFeeder
-from tidegate.storage import ItemAttempts, NewRow, ResultStatus, RunResult, Status, Store, chunk_budget
-from tidegate.storage.records import ItemUsage, RowChunk
+from tidegate.experiments import Experiment, ExperimentRunner
+from tidegate.experiments.engine.chunk_feeder import ChunkFeeder
+from tidegate.experiments.storage import ItemAttempts, NewRow, ResultStatus, RunResult, Status, Store, chunk_budget
+from tidegate.experiments.storage.records import ItemUsage, RowChunk
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ async def test_two_replicas_share_the_rows_and_the_owner_judges_all(place: Postg
         await shared.until_called("here")
         assert await other.join("two")
         await shared.until_called("there")
-        assert await owner.store.workers(number, 30.0) == 2
+        assert await owner.store.chunks.workers(number, 30.0) == 2
         shared.go.set()
         summary = await owner.wait(number)
         await other.wait(number)
@@ -257,10 +257,10 @@ async def test_sqlite_refuses_to_spread(tmp_path: Path) -> None:
 async def test_results_of_a_chunk_that_another_replica_holds_are_refused(place: PostgreSQL) -> None:
     store = await Store.open(place.url)
     try:
-        row = await store.create("fenced", {"spread": True}, 1, "list")
-        assert await store.claim(row.id, "owner", 30.0) is not None
-        await store.add_chunks(row.id, 2)
-        first = await store.claim_chunk(row.id, "one", 30.0)
+        row = await store.experiments.create("fenced", {"spread": True}, 1, "list")
+        assert await store.claims.claim(row.id, "owner", 30.0) is not None
+        await store.chunks.add(row.id, 2)
+        first = await store.chunks.claim(row.id, "one", 30.0)
         assert first is not None
 
         def result(by: str) -> RunResult:
@@ -269,7 +269,7 @@ async def test_results_of_a_chunk_that_another_replica_holds_are_refused(place: 
         assert await store.write([result("two")]) == {row.id}
         assert await store.write([result("one")]) == frozenset()
         place.sql("UPDATE tidegate_chunks SET claimed_at = claimed_at - interval '1 hour' WHERE claimed_by = 'one'")
-        assert (await store.claim_chunk(row.id, "two", 30.0)) is not None
+        assert (await store.chunks.claim(row.id, "two", 30.0)) is not None
         assert await store.write([result("one")]) == {row.id}
     finally:
         await store.close()
@@ -283,16 +283,16 @@ async def test_replicas_that_claim_at_once_divide_a_chunk_one_after_the_other(pl
     stores = [await Store.open(place.url) for _ in range(4)]
     try:
         for round_ in range(8):
-            row = await stores[0].create(f"at once {round_}", BUDGETED, 1, "list")
-            assert await stores[0].claim(row.id, "owner", 30.0) is not None
-            await stores[0].add_chunks(row.id, 4000)
+            row = await stores[0].experiments.create(f"at once {round_}", BUDGETED, 1, "list")
+            assert await stores[0].claims.claim(row.id, "owner", 30.0) is not None
+            await stores[0].chunks.add(row.id, 4000)
             taken = await asyncio.gather(
-                *(one.claim_chunk(row.id, f"replica {n}", 30.0) for n, one in enumerate(stores))
+                *(one.chunks.claim(row.id, f"replica {n}", 30.0) for n, one in enumerate(stores))
             )
             claimed = [chunk for chunk in taken if isinstance(chunk, RowChunk)]
             assert claimed
             assert len({chunk.first for chunk in claimed}) == len(claimed)
-            stored = await stores[0].chunks(row.id)
+            stored = await stores[0].chunks.of(row.id)
             assert [chunk.first for chunk in stored[1:]] == [chunk.end for chunk in stored[:-1]]
     finally:
         for one in stores:
@@ -305,11 +305,11 @@ async def test_a_chunk_that_becomes_free_meanwhile_is_not_claimed_beyond_the_bud
 ) -> None:
     store = await Store.open(place.url)
     try:
-        row = await store.create("freed", BUDGETED, 1, "list")
-        assert await store.claim(row.id, "owner", 30.0) is not None
-        await store.add_chunks(row.id, 4000)
+        row = await store.experiments.create("freed", BUDGETED, 1, "list")
+        assert await store.claims.claim(row.id, "owner", 30.0) is not None
+        await store.chunks.add(row.id, 4000)
         place.sql("UPDATE tidegate_chunks SET claimed_by = 'one', done = true WHERE first = 0")
-        whole = (await store.chunks(row.id))[0]
+        whole = (await store.chunks.of(row.id))[0]
         fit = chunk_budget.fit
 
         def freed(*given: Any) -> Any:
@@ -318,11 +318,11 @@ async def test_a_chunk_that_becomes_free_meanwhile_is_not_claimed_beyond_the_bud
             return found
 
         monkeypatch.setattr(chunk_budget, "fit", freed)
-        taken = await store.claim_chunk(row.id, "two", 30.0)
+        taken = await store.chunks.claim(row.id, "two", 30.0)
         assert whole.end - whole.first > 1
         assert taken is None or (isinstance(taken, RowChunk) and taken.first != 0)
         monkeypatch.undo()
-        taken = await store.claim_chunk(row.id, "two", 30.0)
+        taken = await store.chunks.claim(row.id, "two", 30.0)
         assert isinstance(taken, RowChunk)
     finally:
         await store.close()
@@ -344,13 +344,13 @@ def used(tokens: int) -> ItemUsage:
 async def test_what_a_dead_replica_spent_on_a_row_stays_counted(place: PostgreSQL) -> None:
     store = await Store.open(place.url)
     try:
-        row = await store.create("spent twice", {"spread": True}, 1, "list")
-        await store.add_rows(row.dataset_id, [NewRow(n, f"row {n}", "{}") for n in range(4000)])
-        await store.complete_dataset(row.dataset_id, 4000)
-        assert await store.claim(row.id, "owner", 30.0) is not None
-        await store.add_chunks(row.id, 4000)
+        row = await store.experiments.create("spent twice", {"spread": True}, 1, "list")
+        await store.datasets.add_rows(row.dataset_id, [NewRow(n, f"row {n}", "{}") for n in range(4000)])
+        await store.datasets.complete(row.dataset_id, 4000)
+        assert await store.claims.claim(row.id, "owner", 30.0) is not None
+        await store.chunks.add(row.id, 4000)
         for turn, tokens in enumerate((100, 60, 30), start=1):
-            taken = await store.claim_chunk(row.id, f"replica {turn}", 30.0)
+            taken = await store.chunks.claim(row.id, f"replica {turn}", 30.0)
             assert isinstance(taken, RowChunk)
             assert (taken.first, taken.epoch) == (0, turn)
             mine = {"usage": used(tokens), "contributor": f"replica {turn}"}
@@ -358,7 +358,7 @@ async def test_what_a_dead_replica_spent_on_a_row_stays_counted(place: PostgreSQ
             if turn < 3:
                 outdated(place, row.id)
         await store.write([RunResult(row.id, 1, 0, 1, ResultStatus.OK, "1", usage=used(40), contributor="replica 3")])
-        assert (await store.spends([row.id]))[row.id]["task"].input_tokens == 100 + 60 + 40
+        assert (await store.usages.spends([row.id]))[row.id]["task"].input_tokens == 100 + 60 + 40
     finally:
         await store.close()
 
@@ -367,20 +367,20 @@ async def test_what_a_dead_replica_spent_on_a_row_stays_counted(place: PostgreSQ
 async def test_both_parts_of_a_divided_chunk_know_that_it_was_claimed_before(place: PostgreSQL) -> None:
     store = await Store.open(place.url)
     try:
-        row = await store.create("divided", {"spread": True}, 1, "list")
-        assert await store.claim(row.id, "owner", 30.0) is not None
-        await store.add_chunks(row.id, 4000)
-        whole = await store.claim_chunk(row.id, "one", 30.0)
+        row = await store.experiments.create("divided", {"spread": True}, 1, "list")
+        assert await store.claims.claim(row.id, "owner", 30.0) is not None
+        await store.chunks.add(row.id, 4000)
+        whole = await store.chunks.claim(row.id, "one", 30.0)
         assert isinstance(whole, RowChunk)
         outdated(place, row.id)
         place.sql(
             """UPDATE tidegate_experiments SET spec = '{"spread": true, "budget": {"usd": 1.0}}' """
             f"WHERE id = {row.id}"
         )
-        part = await store.claim_chunk(row.id, "two", 30.0)
+        part = await store.chunks.claim(row.id, "two", 30.0)
         assert isinstance(part, RowChunk)
         assert part.end < whole.end
-        rest = (await store.chunks(row.id))[1]
+        rest = (await store.chunks.of(row.id))[1]
         assert (part.epoch, rest.first, rest.epoch) == (2, part.end, 1)
     finally:
         await store.close()

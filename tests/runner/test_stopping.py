@@ -10,9 +10,9 @@ import pytest
 
 from tests.runner.scene import HeldTask, held, in_loop, rows, runner_at, statuses
 from tidegate.errors import CoolingDown, UnknownExperiment
-from tidegate.runner import Evaluator, Experiment
-from tidegate.storage import ResultStatus, Status, Toggle
-from tidegate.storage.schema import execution_configs
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.storage import ResultStatus, Status, Toggle
+from tidegate.experiments.storage.schema import execution_configs
 
 OK = ResultStatus.OK
 
@@ -46,7 +46,7 @@ class TestStop:
         async with runner_at(tmp_path, max_concurrency=4) as runner:
             number = await runner.start(experiment)
             await task.until(lambda: len(task.calls) == 24)
-            await runner.store.stop(number)
+            await runner.store.claims.stop(number)
             await runner._heartbeat.renew_claims()
             go.set()
             summary = await runner.wait(number)
@@ -58,16 +58,16 @@ class TestStop:
         assert set(task.calls.values()) == {1}
         assert set(judge.calls.values()) == {1}
 
-    @pytest.mark.parametrize("page", ["pending_tasks", "pending_evals"])
+    @pytest.mark.parametrize("page", ["tasks", "evals"])
     @in_loop
     async def test_stop_amid_a_page_leaves_its_rows_to_the_next_run(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str
     ) -> None:
         """A page that comes when the run has stopped must not move the water mark: nobody has its rows."""
-        task, judge = HeldTask(), HeldTask(held=page == "pending_evals")
+        task, judge = HeldTask(), HeldTask(held=page == "evals")
         experiment = Experiment("e", rows(90), task, [Evaluator(judge, name="judge")])
         async with runner_at(tmp_path, PAGE_ITEMS=4, max_concurrency=2) as runner:
-            read, amid, go = getattr(runner.store, page), asyncio.Event(), asyncio.Event()
+            read, amid, go = getattr(runner.store.pending, page), asyncio.Event(), asyncio.Event()
 
             async def slowly(*given: Any, **named: Any) -> Any:
                 found = await read(*given, **named)
@@ -76,9 +76,9 @@ class TestStop:
                     await go.wait()
                 return found
 
-            monkeypatch.setattr(runner.store, page, slowly)
+            monkeypatch.setattr(runner.store.pending, page, slowly)
             number = await runner.start(experiment)
-            if page == "pending_evals":
+            if page == "evals":
                 await task.until(lambda: len(task.calls) == 90)
             judge.go.set()
             await amid.wait()
@@ -108,7 +108,7 @@ class TestStop:
             await reading.wait()
             runner.leave(number)
             await runner.wait(number)
-            row = await runner.store.find(number)
+            row = await runner.store.experiments.find(number)
             assert row is not None
             assert not row.complete
             summary = await runner.run(Experiment("e", rows(3), HeldTask()))
@@ -149,7 +149,7 @@ class TestStop:
 async def warmed_up(runner: Any, number: int) -> None:
     """Ends the cool-down of a stop: it is what the database says."""
     cooled = execution_configs.update().values(cooldown_until=None)
-    await runner.store._database.acted(lambda connection: connection.execute(cooled))
+    await runner.store.database.acted(lambda connection: connection.execute(cooled))
 
 
 class TestDispatcher:

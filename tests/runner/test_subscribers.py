@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
-from tidegate.runner import Chunk, Evaluator, Event, Experiment, Retrying, StateChanged, Subscription, emit
-from tidegate.runner.events import SubscriberHub
-from tidegate.storage import AnnotationResult, RunResult, Status
+from tidegate.experiments import Chunk, Evaluator, Event, Experiment, Retrying, StateChanged, Subscription, emit
+from tidegate.experiments.engine.events import SubscriberHub
+from tidegate.experiments.storage import AnnotationResult, RunResult, Status
 
 
 def chunk(number: int) -> Chunk:

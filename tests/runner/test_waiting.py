@@ -14,11 +14,11 @@ from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, stat
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
-from tidegate.runner import Experiment
-from tidegate.runner.fair_queue import FairQueue
-from tidegate.runner.job import Job
-from tidegate.scheduling.key_gates import KeyGates
-from tidegate.storage import ResultStatus
+from tidegate.experiments import Experiment
+from tidegate.experiments.engine.fair_queue import FairQueue
+from tidegate.experiments.engine.job import Job
+from tidegate.experiments.storage import ResultStatus
+from tidegate.pool.key_gates import KeyGates
 
 pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.runner.item import TASK, Item, Place
-from tidegate.runner.work_queue import WorkQueue
+from tidegate.experiments.engine.item import TASK, Item, Place
+from tidegate.experiments.engine.work_queue import WorkQueue
 
 JUDGE = 1
 

@@ -11,9 +11,10 @@ import pytest
 
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
 from tidegate.errors import StoreError
-from tidegate.runner import Evaluator, Experiment, background
-from tidegate.runner.writer import Result, ResultWriter
-from tidegate.storage import ResultStatus, RunResult, Status, Store
+from tidegate.experiments import Evaluator, Experiment
+from tidegate.experiments.engine import background
+from tidegate.experiments.engine.writer import Result, ResultWriter
+from tidegate.experiments.storage import ResultStatus, RunResult, Status, Store
 
 
 @pytest.fixture(autouse=True)

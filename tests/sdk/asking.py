@@ -26,7 +26,6 @@ MESSAGES = [{"role": "user", "content": "How high is the tide?"}]
 
 
 def http_of(kind: str) -> ModuleType:
-    """The HTTP library under the SDK of `kind`."""
     return http if "openai" in kind else anthropic_http
 
 
@@ -83,18 +82,15 @@ async def _ask_on_loop(kind: str, client: Any, count: int, fields: dict[str, Any
 
 
 def failures(results: list[Any]) -> list[BaseException]:
-    """Those of the results that are exceptions."""
     return [result for result in results if isinstance(result, BaseException)]
 
 
 def only(registry: RateLimitRegistry) -> Any:
-    """The snapshot of the one key that the registry knows."""
     (key,) = registry.snapshot().keys.values()
     return key
 
 
 def at_rest(registry: RateLimitRegistry) -> bool:
-    """Whether nobody waits and nothing is under way."""
     snapshot = registry.snapshot()
     return (snapshot.in_flight, snapshot.waiting) == (0, 0)
 

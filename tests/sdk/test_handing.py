@@ -24,8 +24,6 @@ PLAIN = tidegate.Key("p", "https://p.test")
 
 
 def outcome_of(kind: str, client: Any, **fields: Any) -> Any:
-    """The answer of one question, or the exception."""
-
     async def answered() -> Any:
         return await request(kind, client, **fields)
 

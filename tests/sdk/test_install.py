@@ -9,7 +9,7 @@ import textwrap
 import pytest
 
 from tests.sdk.asking import OPENAI_3
-from tidegate.testing import Limit, Scenario, SimulatorProcess
+from tidegate.testing import Limit, Scenario, Simulator
 
 HTTP = "httpx2" if OPENAI_3 else "httpx"
 
@@ -85,7 +85,7 @@ def run(code: str, url: str = "") -> str:
 
 @pytest.mark.parametrize("code", ORDERS.values(), ids=ORDERS)
 def test_one_call_is_one_permit_whenever_it_was_installed(code: str) -> None:
-    with SimulatorProcess(Scenario(limiters=(Limit(limit=100),))) as provider:
+    with Simulator(Scenario(limiters=(Limit(limit=100),))) as provider:
         assert run(code, provider.url) == "1"
 
 
@@ -102,7 +102,7 @@ def test_uninstall_restores_the_methods_and_governs_nothing() -> None:
         chat(make())
         print(attempts())
     """
-    with SimulatorProcess() as provider:
+    with Simulator() as provider:
         assert run(code, provider.url) == "0"
 
 
@@ -116,7 +116,7 @@ def test_uninstall_leaves_wrapped_clients_governed() -> None:
         chat(make())
         print(attempts())
     """
-    with SimulatorProcess() as provider:
+    with Simulator() as provider:
         assert run(code, provider.url) == "1"
 
 
@@ -134,7 +134,7 @@ def test_uninstall_under_a_foreign_wrapper_leaves_an_inert_patch() -> None:
         chat(make())
         print(attempts())
     """
-    with SimulatorProcess() as provider:
+    with Simulator() as provider:
         assert run(code, provider.url) == "0"
 
 
@@ -167,7 +167,7 @@ def test_httpx2_standing_in_for_httpx_is_patched_once() -> None:
         chat(make())
         print(attempts())
     """
-    with SimulatorProcess() as provider:
+    with Simulator() as provider:
         assert run(code, provider.url) == "1"
 
 

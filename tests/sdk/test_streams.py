@@ -109,8 +109,6 @@ def test_an_error_in_mid_stream_is_native_and_gives_the_slot_back(
 
 
 def read(kind: str, client: Any) -> None:
-    """Read a stream to its end."""
-
     def on_thread() -> None:
         with client:
             end_sync(open_stream(kind, client), "to the end")

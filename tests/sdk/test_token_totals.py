@@ -18,7 +18,6 @@ MODELS = {"openai": "gpt-4o-mini", "anthropic": "claude-haiku-4-5"}
 
 
 def body(kind: str, usage: dict[str, Any] | None) -> dict[str, Any]:
-    """Return an answer of the SDK of `kind` with this usage."""
     if "openai" in kind:
         choice = {"index": 0, "message": {"role": "assistant", "content": "high"}, "finish_reason": "stop"}
         made = {"id": "x", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}

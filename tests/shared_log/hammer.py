@@ -317,7 +317,6 @@ def _advance(parent: Parent, count: Callable[[int], int]) -> None:
 
 
 def main(folder: str, mode: str, count: str, seed: str, inherits: str) -> None:
-    """Runs one trial and prints its findings."""
     parent = Parent(Path(folder), 4, int(seed), inherits == "inherits")
     try:
         sys.stdout.write(json.dumps({"kills": kills, "stops": stops, "storms": storms}[mode](parent, int(count))))

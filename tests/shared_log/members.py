@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tidegate.shared_file import VERSION
 from tidegate.shared_log.carrier import ALONE, Checkpoint, Head, Record, Step
 from tidegate.shared_log.host import HostCarrier
-from tidegate.shared_log.host_file import PROTOCOL
 from tidegate.shared_log.host_log import HostLog
 
 NAME = b"some key"
@@ -72,7 +72,7 @@ def peers(folder: Path, count: int) -> Iterator[list[Peer]]:
 
 def log_file(folder: Path, name: bytes = NAME) -> Path:
     """The file of a log."""
-    return folder / "log" / f"{name.hex()}.{PROTOCOL}"
+    return folder / "log" / f"{name.hex()}.{VERSION}"
 
 
 def shared(step: Step | None) -> Step:
@@ -83,5 +83,4 @@ def shared(step: Step | None) -> Step:
 
 
 def payloads(step: Step | None) -> Sequence[bytes]:
-    """What others said in a step."""
     return [entry.payload for entry in shared(step).entries]

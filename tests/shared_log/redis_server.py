@@ -19,7 +19,6 @@ CLUSTER_BUS = 10_000
 
 
 def free_port() -> int:
-    """Returns a free port whose cluster bus has a port too."""
     while True:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -66,12 +65,10 @@ class RedisServer:
             time.sleep(0.01)
 
     def within(self, folder: Path) -> None:
-        """Keeps the files of a cluster in a folder."""
         self._words += ["--dir", str(folder)]
 
     @property
     def pid(self) -> int:
-        """The process of the server itself."""
         with socket.create_connection(("127.0.0.1", self.port), 5.0) as connection:
             connection.sendall(b"INFO server\r\n")
             text = b""
@@ -84,7 +81,6 @@ class RedisServer:
         self.stop()
 
     def stop(self) -> None:
-        """Kills the server."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()

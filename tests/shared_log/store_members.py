@@ -25,7 +25,6 @@ class StorePeer:
         self.returned = self.loaded = 0
 
     def step(self, *said: bytes, head: Head | None = None) -> Step | None:
-        """One step, which takes no time."""
         now = time.monotonic()
         step = self.log.enter(now)
         self.last = step
@@ -43,7 +42,6 @@ class StorePeer:
         return step
 
     def say(self, *said: bytes) -> Step:
-        """A step that is not busy."""
         until(lambda: self.step() is not None, "a step", self)
         step = self.step(*said)
         assert step is not None
@@ -51,7 +49,6 @@ class StorePeer:
 
 
 def until(holds: Callable[[], object], what: str, *peers: StorePeer) -> None:
-    """Let the peers step until something holds."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
         seen = [(peer.state, peer.returned, peer.last) for peer in peers]
@@ -62,7 +59,6 @@ def until(holds: Callable[[], object], what: str, *peers: StorePeer) -> None:
 
 
 def together(*peers: StorePeer) -> None:
-    """Wait until each of these peers knows of all of them."""
     until(
         lambda: all(peer.last is not None and peer.last.members == len(peers) and not peer.last.away for peer in peers),
         f"{len(peers)} members",

@@ -35,9 +35,7 @@ class TableServer:
             raise Unshared("full")
         return found
 
-    def close(self) -> None:
-        """Close nothing."""
+    def close(self) -> None: ...
 
     def carrier(self, limits: Limits) -> StoreCarrier:
-        """A process's carrier of this server."""
         return StoreCarrier(lambda: self, "table", self.url, "this process", limits)

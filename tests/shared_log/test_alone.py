@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.replica import Replica
 from tidegate.core.values import OK, Cost, Key, Outcome
 from tidegate.settings import Settings
-from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
 from tidegate.testing import VirtualClock
 
 pytestmark = pytest.mark.constants(START_CONCURRENCY=1)

@@ -9,25 +9,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate import Settings
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import Event, ShareLost
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
+from tidegate.shared_file import VERSION
 from tidegate.shared_log import host, host_log
-from tidegate.shared_log.host_file import PROTOCOL, LogFile
-from tidegate.shared_log.memory import MemoryCarrier, MemoryStore
+from tidegate.shared_log.host_file import POPULATION, LogFile
 from tidegate.testing import VirtualClock
 
 KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")
 
 GIVEN_UP = 30.0
-"""Seconds until a call that is not admitted fails the test. Raising it makes a failure later."""
+"""Seconds until a call that is not admitted fails the test."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A private folder for the logs."""
     path = tmp_path / "shared"
     path.mkdir(mode=0o700)
     return path
@@ -54,7 +54,6 @@ def admitted(registry: RateLimitRegistry) -> Permit:
 
 
 def call(*registries: RateLimitRegistry) -> None:
-    """Make one call of each registry."""
     for registry in registries:
         registry.settle(admitted(registry), Outcome(Kind.OK))
 
@@ -68,11 +67,11 @@ def test_a_corrupt_log_ends_with_the_attempts_of_the_others(folder: Path, member
         admitted(other)
         call(own)
         assert own.snapshot().keys[KEY].members == 2
-    (log,) = (path for path in folder.iterdir() if path.suffix == f".{PROTOCOL}")
+    (log,) = (path for path in folder.iterdir() if path.suffix == f".{VERSION}")
     with log.open("r+b") as content:
         # The first word is the magic number. A member without others looks when the number of members changes.
         content.write(b"garbage!")
-        content.seek(3 * 8)
+        content.seek(8 * POPULATION)
         content.write(b"garbage!")
     call(own, own)
     seen = own.snapshot().keys[KEY]
@@ -91,7 +90,7 @@ def test_processes_whose_file_was_removed_share_again_with_later_ones(
     call(own, other, own, other)
     flying = admitted(other)
     call(own)
-    (log,) = (path for path in folder.iterdir() if path.suffix == f".{PROTOCOL}")
+    (log,) = (path for path in folder.iterdir() if path.suffix == f".{VERSION}")
     log.unlink()
     late = RateLimitRegistry(Settings(share=str(folder), telemetry=False, status=False))
     call(late)

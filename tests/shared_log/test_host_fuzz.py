@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import effort
 from tests.shared_log.members import NAME, START, Peer, log_file, peers
 from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Head, Record
 from tidegate.shared_log.host import HostCarrier
@@ -73,7 +74,7 @@ def one_step(peer: Peer, said: bytes, now: float) -> None:
     peer.log.leave([Record(now, said)] if said else [], HEAD if said else None, asked)
 
 
-@settings(max_examples=300)
+@settings(max_examples=effort(100, 300))
 @given(STEPS)
 def test_no_content_of_the_file_reaches_a_call(steps: list[tuple[str, object, object]]) -> None:
     with tempfile.TemporaryDirectory() as name, peers(Path(name), 3) as found:

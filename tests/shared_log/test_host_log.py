@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.shared_log.members import NAME, START, Peer, log_file, payloads, peers, shared
+from tidegate.shared_file import VERSION
 from tidegate.shared_log import host, host_log
 from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Head, Record
 from tidegate.shared_log.errors import Unshared
 from tidegate.shared_log.host import HostCarrier
-from tidegate.shared_log.host_file import MEMBERS, NEXT_MEMBER, PAGE, PROTOCOL, RING, SIZE
+from tidegate.shared_log.host_file import MEMBERS, NEXT_MEMBER, PAGE, RING, SIZE
 from tidegate.shared_log.host_log import PROBED_EVERY
 from tidegate.shared_log.lives import Lives
 
@@ -457,7 +458,7 @@ def test_the_last_member_removes_the_file_and_leaves_none_that_was_not_used(tmp_
     path = tmp_path / "folder"
     first, second = HostCarrier.at(path), HostCarrier.at(path)
     logs = [each.join(b"n" * 16, 1.0) for each in (first, second)]
-    files = [each for each in path.iterdir() if each.suffix == f".{PROTOCOL}"]
+    files = [each for each in path.iterdir() if each.suffix == f".{VERSION}"]
     assert len(files) == 1
     for log, left in zip(logs, (True, False), strict=True):
         assert log is not None
@@ -468,7 +469,7 @@ def test_the_last_member_removes_the_file_and_leaves_none_that_was_not_used(tmp_
     assert third.enter(2.0) is ALONE
     first.close()
     second.close()
-    assert [each for each in path.iterdir() if each.suffix == f".{PROTOCOL}"] == []
+    assert [each for each in path.iterdir() if each.suffix == f".{VERSION}"] == []
 
 
 @pytest.mark.parametrize("left", [0, 1, 143, 144, 2047])

@@ -55,8 +55,6 @@ def url_of(server: RedisServer | PostgreSQL) -> str:
 
 
 def two_peers(server: RedisServer | PostgreSQL, name: bytes) -> tuple[StorePeer, StorePeer]:
-    """Two members that share a state."""
-
     def carrier() -> StoreCarrier:
         if isinstance(server, RedisServer):
             return redis_carrier(server.url)

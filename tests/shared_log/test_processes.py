@@ -70,13 +70,11 @@ def workers(count: int, url: str, calls: int, share: str) -> Iterator[list[subpr
 
 
 def line(process: subprocess.Popen[str]) -> str:
-    """Return the next line that a process prints."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
 def go(processes: Sequence[subprocess.Popen[str]]) -> None:
-    """Let the processes continue."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
@@ -92,7 +90,6 @@ def reports(processes: Sequence[subprocess.Popen[str]]) -> list[list[Any]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """A private folder of the test's own processes."""
     path = tmp_path / "shared"
     path.mkdir(mode=0o700)
     return str(path)

@@ -10,7 +10,7 @@ import pytest
 
 import tidegate
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.doctor.environment import sharing
+from tidegate.cli.doctor.environment import sharing
 from tidegate.errors import ConfigurationError
 from tidegate.shared_log.carriers import carrier_of, has_secret, place_of
 
@@ -49,6 +49,6 @@ def test_all_processes_name_a_credential_alike() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_the_cluster_is_named_by_doctor() -> None:
-    assert place_of("ray") == "the actor tidegate-log-v3 of the Ray cluster"
+    assert place_of("ray") == "the actor tidegate-log-v4 of the Ray cluster"
     said = sharing(tidegate.Settings(share="RAY")).text
-    assert said == "shared by all processes with this setting, through the actor tidegate-log-v3 of the Ray cluster"
+    assert said == "shared by all processes with this setting, through the actor tidegate-log-v4 of the Ray cluster"

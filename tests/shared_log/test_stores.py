@@ -104,7 +104,6 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 @pytest.fixture(params=["redis", "postgresql"])
 def distant_place(request: pytest.FixtureRequest) -> Place:
-    """A place that other processes reach."""
     found: Place = request.getfixturevalue(f"at_{request.param}")
     return found
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.postgres import Server, served
 from tests.storage.places import Place, PostgreSQL, SQLite, empty_store
-from tidegate.storage import Store, claims
+from tidegate.experiments.storage import Store, claims
 
 LONG = 3600.0
 

@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from tests.postgres import Server
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 NUMBERS = itertools.count(1)
 PATIENCE = 300.0

@@ -12,8 +12,8 @@ import pytest
 from tests.storage.places import Place
 from tests.storage.values import STALE, claimed, experiment, run
 from tidegate.errors import SchemaMismatch
-from tidegate.storage import AttemptRecord, Claim, ClaimStats, ItemAttempts, Store
-from tidegate.storage.migrate import HEAD, VERSION_TABLE
+from tidegate.experiments.storage import AttemptRecord, Claim, ClaimStats, ItemAttempts, Store
+from tidegate.experiments.storage.migrate import HEAD, VERSION_TABLE
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ async def claim(store: Store) -> Claim:
 async def test_attempts_are_kept_with_the_result_and_without_one(store: Store, claim: Claim, place: Place) -> None:
     await store.write([of_item(claim, 0, attempt(status="capacity_retry"))])
     await store.write([replace(run(claim, 0), audit=(attempt(1),)), of_item(claim, 1, attempt())])
-    kept = await store.attempts(claim.experiment_id, after=None, limit=10)
+    kept = await store.reports.attempts(claim.experiment_id, after=None, limit=10)
     assert [(each["ordinal"], each["call_index"], each["status"]) for each in kept] == [
         (0, 0, "capacity_retry"),
         (0, 1, "success"),
@@ -60,7 +60,7 @@ async def test_attempts_are_kept_with_the_result_and_without_one(store: Store, c
         "cached_tokens": 4,
         "reasoning_tokens": 1,
     }
-    assert await store.attempt_counts(claim.experiment_id) == {"capacity_retry": 1, "success": 2}
+    assert await store.reports.attempt_counts(claim.experiment_id) == {"capacity_retry": 1, "success": 2}
 
 
 async def test_sqlite_keeps_an_instant_as_every_other_of_the_file(store: Store, claim: Claim, place: Place) -> None:
@@ -75,7 +75,7 @@ async def test_sqlite_keeps_an_instant_as_every_other_of_the_file(store: Store, 
 
 async def test_an_attempt_began_at_the_databases_time_less_what_has_passed(store: Store, claim: Claim) -> None:
     await store.write([of_item(claim, 0, attempt(0, ago=7200.0), attempt(1))])
-    earlier, later = await store.attempts(claim.experiment_id, after=None, limit=10)
+    earlier, later = await store.reports.attempts(claim.experiment_id, after=None, limit=10)
     assert earlier["started_at"].utcoffset() == timedelta(0)
     apart = later["started_at"] - earlier["started_at"]
     assert timedelta(minutes=119) < apart < timedelta(minutes=121)
@@ -86,7 +86,7 @@ async def test_pages_have_every_attempt_once(store: Store, claim: Claim) -> None
     await store.write([of_item(claim, ordinal, *one) for ordinal in range(3)])
     found: list[tuple[object, ...]] = []
     after = None
-    while page := await store.attempts(claim.experiment_id, after=after, limit=4):
+    while page := await store.reports.attempts(claim.experiment_id, after=after, limit=4):
         names = ("ordinal", "repetition", "stage", "run_epoch", "call_index")
         found += [tuple(each[name] for name in names) for each in page]
         after = found[-1]  # type: ignore[assignment]
@@ -97,7 +97,7 @@ async def test_pages_have_every_attempt_once(store: Store, claim: Claim) -> None
 async def test_a_batch_that_is_written_twice_is_there_once(store: Store, claim: Claim) -> None:
     for _ in range(2):
         await store.write([of_item(claim, 0, attempt())])
-    assert await store.attempt_counts(claim.experiment_id) == {"success": 1}
+    assert await store.reports.attempt_counts(claim.experiment_id) == {"success": 1}
 
 
 async def test_attempts_of_a_lost_claim_are_refused_with_its_results(store: Store, claim: Claim, place: Place) -> None:
@@ -105,19 +105,19 @@ async def test_attempts_of_a_lost_claim_are_refused_with_its_results(store: Stor
     newer = await claimed(store, claim.experiment_id, "b")
     refused = await store.write([replace(run(claim, 0), audit=(attempt(),)), of_item(claim, 1, attempt())])
     assert refused == {claim.experiment_id}
-    assert await store.attempt_counts(claim.experiment_id) == {}
+    assert await store.reports.attempt_counts(claim.experiment_id) == {}
     await store.write([of_item(newer, 1, attempt())])
-    assert await store.attempt_counts(claim.experiment_id) == {"success": 1}
+    assert await store.reports.attempt_counts(claim.experiment_id) == {"success": 1}
 
 
 async def test_statistics_are_those_of_each_claim(store: Store, claim: Claim, place: Place) -> None:
     await store.write([ClaimStats(claim.experiment_id, claim.epoch, {"calls": n}, ended=False) for n in (0, 1)])
-    assert await store.claim_stats(claim.experiment_id) == [{"calls": 1}]
+    assert await store.reports.claim_stats(claim.experiment_id) == [{"calls": 1}]
     await store.write([ClaimStats(claim.experiment_id, claim.epoch, {"calls": 2})])
     place.age(claim.experiment_id, 2 * STALE)
     newer = await claimed(store, claim.experiment_id, "b")
     await store.write([ClaimStats(newer.experiment_id, newer.epoch, {"calls": 3})])
-    assert await store.claim_stats(claim.experiment_id) == [{"calls": 2}, {"calls": 3}]
+    assert await store.reports.claim_stats(claim.experiment_id) == [{"calls": 2}, {"calls": 3}]
 
 
 async def test_everything_goes_with_the_experiment(store: Store, claim: Claim, place: Place) -> None:
@@ -147,4 +147,4 @@ async def test_nothing_is_written_after_another_version_has_changed_the_schema(
     finally:
         place.sql(f"UPDATE {VERSION_TABLE} SET version_num = '{HEAD}'")
     assert (told.value.found, told.value.retryable) == ("0999", False)
-    assert [each.ordinal for each in await store.results(claim.experiment_id, after=None, limit=9)] == [0]
+    assert [each.ordinal for each in await store.reports.results(claim.experiment_id, after=None, limit=9)] == [0]

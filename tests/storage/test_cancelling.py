@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url, text
 
+from tests.effort import effort
 from tests.storage.places import Place
 from tidegate.errors import StoreError
-from tidegate.storage import Store
-from tidegate.storage.database import Database
+from tidegate.experiments.storage import Store
+from tidegate.experiments.storage.database import Database
 
 TURNS = 40
 """Turns of the loop after which a call is cancelled, one more each time: a call has fewer than these."""
@@ -35,32 +36,32 @@ async def cancelled_after(turns: int, call: Coroutine[Any, Any, Any]) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        pytest.param(lambda store: store.list(), id="reading"),
-        pytest.param(lambda store: store.create("e", {}, 1, "rows"), id="writing"),
-        pytest.param(lambda store: store.stop(1), id="acting"),
+        pytest.param(lambda store: store.experiments.every(), id="reading"),
+        pytest.param(lambda store: store.experiments.create("e", {}, 1, "rows"), id="writing"),
+        pytest.param(lambda store: store.claims.stop(1), id="acting"),
     ],
 )
 async def test_a_call_that_is_cancelled_at_any_turn_gives_its_connection_back(
     place: Place, call: Callable[[Store], Coroutine[Any, Any, Any]]
 ) -> None:
-    for turns in range(TURNS):
+    for turns in range(0, TURNS, effort(4, 1)):
         store = await Store.open(place.url)
         await asyncio.gather(*(cancelled_after(turns, call(store)) for _ in range(3)))
         await store.close()
     # What is left open complains when it is collected, and warnings are errors here.
     gc.collect()
     store = await Store.open(place.url)
-    await store.create("e", {}, 1, "rows")
-    assert [each.experiment.name for each in await store.list()] == ["e"]
+    await store.experiments.create("e", {}, 1, "rows")
+    assert [each.experiment.name for each in await store.experiments.every()] == ["e"]
     await store.close()
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        pytest.param(lambda store: store.find("e"), id="reading"),
-        pytest.param(lambda store: store.create("e", {}, 1, "rows"), id="writing"),
-        pytest.param(lambda store: store.stop(1), id="acting"),
+        pytest.param(lambda store: store.experiments.find("e"), id="reading"),
+        pytest.param(lambda store: store.experiments.create("e", {}, 1, "rows"), id="writing"),
+        pytest.param(lambda store: store.claims.stop(1), id="acting"),
     ],
 )
 async def test_store_that_is_closed_opens_no_connection(
@@ -76,7 +77,7 @@ async def test_store_that_is_closed_opens_no_connection(
 
 async def test_store_that_is_closed_ends_the_writes_before(place: Place) -> None:
     store = await Store.open(place.url)
-    begun = [asyncio.ensure_future(store.create(name, {}, 1, "rows")) for name in "abc"]
+    begun = [asyncio.ensure_future(store.experiments.create(name, {}, 1, "rows")) for name in "abc"]
     await asyncio.sleep(0)
     await store.close()
     assert {(await each).name for each in begun} == set("abc")

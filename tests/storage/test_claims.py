@@ -7,7 +7,7 @@ import pytest
 from tests.storage.places import CONFIGS, Place
 from tests.storage.values import STALE, claimed, experiment
 from tidegate.errors import ConfigurationError
-from tidegate.storage import Claim, Status, Store, Toggle, claims
+from tidegate.experiments.storage import Claim, Status, Store, Toggle, claims
 
 pytestmark = pytest.mark.anyio
 
@@ -18,8 +18,8 @@ FIVE = claims.COOL_DOWN
 async def test_a_ready_experiment_is_claimed_with_the_first_epoch(store: Store) -> None:
     made = await experiment(store)
     assert made.status is Status.READY
-    assert await store.claim(made.id, "a", STALE) == Claim(made.id, "a", epoch=1)
-    found = await store.find(made.id)
+    assert await store.claims.claim(made.id, "a", STALE) == Claim(made.id, "a", epoch=1)
+    found = await store.experiments.find(made.id)
     assert found is not None
     assert (found.status, found.claimed_by, found.epoch) == (Status.RUNNING, "a", 1)
     assert found.quiet is not None
@@ -28,35 +28,35 @@ async def test_a_ready_experiment_is_claimed_with_the_first_epoch(store: Store) 
 
 async def test_what_is_claimed_and_fresh_is_nobody_elses(store: Store, other: Store) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    assert await other.claim(claim.experiment_id, "b", STALE) is None
-    assert await store.renew("a", {claim.experiment_id: claim.epoch}) == {claim.experiment_id}
+    assert await other.claims.claim(claim.experiment_id, "b", STALE) is None
+    assert await store.claims.renew("a", {claim.experiment_id: claim.epoch}) == {claim.experiment_id}
 
 
 async def test_a_replica_may_claim_its_own_again_and_gets_a_new_epoch(store: Store) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    assert await store.claim(claim.experiment_id, "a", STALE) == Claim(claim.experiment_id, "a", epoch=2)
+    assert await store.claims.claim(claim.experiment_id, "a", STALE) == Claim(claim.experiment_id, "a", epoch=2)
 
 
 async def test_a_stale_claim_goes_to_whoever_asks_first(store: Store, other: Store, place: Place) -> None:
     claim = await claimed(store, (await experiment(store)).id)
     place.age(claim.experiment_id, STALE / 2)
-    assert await other.claim(claim.experiment_id, "b", STALE) is None
+    assert await other.claims.claim(claim.experiment_id, "b", STALE) is None
     place.age(claim.experiment_id, STALE + 1)
-    assert await other.claim(claim.experiment_id, "b", STALE) == Claim(claim.experiment_id, "b", epoch=2)
-    assert await store.claim(claim.experiment_id, "a", STALE) is None
+    assert await other.claims.claim(claim.experiment_id, "b", STALE) == Claim(claim.experiment_id, "b", epoch=2)
+    assert await store.claims.claim(claim.experiment_id, "a", STALE) is None
 
 
 async def test_there_is_no_claim_on_what_does_not_exist(store: Store) -> None:
-    assert await store.claim(77, "a", STALE) is None
+    assert await store.claims.claim(77, "a", STALE) is None
 
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.STOPPED, Status.ERROR, Status.BLOCKED])
 async def test_what_has_ended_is_taken_up_by_a_resume_alone(store: Store, status: Status) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    assert await store.release(claim, status, "because")
-    assert await store.claim(claim.experiment_id, "a", STALE) is None
-    assert await store.resume(claim.experiment_id, "b") == Claim(claim.experiment_id, "b", epoch=2)
-    found = await store.find(claim.experiment_id)
+    assert await store.claims.release(claim, status, "because")
+    assert await store.claims.claim(claim.experiment_id, "a", STALE) is None
+    assert await store.claims.resume(claim.experiment_id, "b") == Claim(claim.experiment_id, "b", epoch=2)
+    found = await store.experiments.find(claim.experiment_id)
     assert found is not None
     assert (found.status, found.last_error) == (Status.RUNNING, None)
 
@@ -68,34 +68,34 @@ async def test_a_renewal_returns_what_is_still_this_replicas(store: Store, place
         place.age(claim.experiment_id, STALE + 1)
     await claimed(store, mine[1].experiment_id, "b")
     asked = {claim.experiment_id: claim.epoch for claim in [*mine, theirs]} | {77: 1}
-    assert await store.renew("a", asked) == {mine[0].experiment_id, mine[2].experiment_id}
-    assert await store.orphans(STALE, 10) == []
+    assert await store.claims.renew("a", asked) == {mine[0].experiment_id, mine[2].experiment_id}
+    assert await store.claims.orphans(STALE, 10) == []
 
 
 async def test_an_older_epoch_is_not_renewed(store: Store) -> None:
     claim = await claimed(store, (await experiment(store)).id)
     await claimed(store, claim.experiment_id)
-    assert await store.renew("a", {claim.experiment_id: claim.epoch}) == frozenset()
+    assert await store.claims.renew("a", {claim.experiment_id: claim.epoch}) == frozenset()
 
 
 async def test_renewing_nothing_asks_nothing(store: Store) -> None:
-    assert await store.renew("a", {}) == frozenset()
+    assert await store.claims.renew("a", {}) == frozenset()
 
 
 async def test_a_thousand_claims_are_renewed_at_once(store: Store, place: Place) -> None:
     place.many_experiments("a")
     asked = dict.fromkeys(range(1000, 2000), 7)
-    assert await store.renew("a", asked) == set(asked)
+    assert await store.claims.renew("a", asked) == set(asked)
 
 
 async def test_a_release_ends_the_claim_with_its_reason(store: Store) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    assert await store.release(claim, Status.ERROR, "five times \x00 the same")
-    found = await store.find(claim.experiment_id)
+    assert await store.claims.release(claim, Status.ERROR, "five times \x00 the same")
+    found = await store.experiments.find(claim.experiment_id)
     assert found is not None
     assert (found.status, found.claimed_by, found.quiet) == (Status.ERROR, None, None)
     assert found.last_error == "five times � the same"
-    assert not await store.release(claim, Status.COMPLETED)
+    assert not await store.claims.release(claim, Status.COMPLETED)
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
@@ -103,54 +103,54 @@ async def test_only_the_newest_claim_of_its_owner_is_released(store: Store, name
     older = await claimed(store, (await experiment(store)).id)
     newer = await claimed(store, older.experiment_id)
     forged = older if name == "a" else Claim(newer.experiment_id, "b", newer.epoch)
-    assert not await store.release(forged, Status.COMPLETED)
-    assert await store.renew("a", {newer.experiment_id: newer.epoch}) == {newer.experiment_id}
+    assert not await store.claims.release(forged, Status.COMPLETED)
+    assert await store.claims.renew("a", {newer.experiment_id: newer.epoch}) == {newer.experiment_id}
 
 
 async def test_a_release_says_how_the_run_ended_and_cannot_say_that_it_runs(store: Store) -> None:
     claim = await claimed(store, (await experiment(store)).id)
     with pytest.raises(ConfigurationError, match="RUNNING"):
-        await store.release(claim, Status.RUNNING)
+        await store.claims.release(claim, Status.RUNNING)
 
 
 async def test_a_stop_takes_the_experiment_from_whoever_runs_it(store: Store, other: Store) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    assert await other.stop(claim.experiment_id) is Toggle.DONE
-    found = await store.find(claim.experiment_id)
+    assert await other.claims.stop(claim.experiment_id) is Toggle.DONE
+    found = await store.experiments.find(claim.experiment_id)
     assert found is not None
     assert (found.status, found.claimed_by, found.epoch) == (Status.STOPPED, None, claim.epoch)
 
 
 async def test_a_stop_before_the_start_keeps_it_from_starting(store: Store) -> None:
     made = await experiment(store)
-    assert await store.stop(made.id) is Toggle.DONE
-    assert await store.claim(made.id, "a", STALE) is None
+    assert await store.claims.stop(made.id) is Toggle.DONE
+    assert await store.claims.claim(made.id, "a", STALE) is None
 
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.STOPPED, Status.ERROR, Status.BLOCKED])
 async def test_stopping_what_does_not_run_changes_nothing(store: Store, status: Status) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    await store.release(claim, status, "because")
-    assert await store.stop(claim.experiment_id) is Toggle.ALREADY
-    found = await store.find(claim.experiment_id)
+    await store.claims.release(claim, status, "because")
+    assert await store.claims.stop(claim.experiment_id) is Toggle.ALREADY
+    found = await store.experiments.find(claim.experiment_id)
     assert found is not None
     assert (found.status, found.last_error) == (status, "because")
 
 
 async def test_toggles_of_what_does_not_exist_are_told_so(store: Store) -> None:
-    assert await store.stop(77) is Toggle.MISSING
-    assert await store.resume(77, "a") is Toggle.MISSING
+    assert await store.claims.stop(77) is Toggle.MISSING
+    assert await store.claims.resume(77, "a") is Toggle.MISSING
 
 
 async def test_between_two_toggles_of_users_lies_a_cool_down(store: Store, place: Place) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    assert await store.stop(claim.experiment_id) is Toggle.DONE
-    assert await store.resume(claim.experiment_id, "a") is Toggle.COOLING
+    assert await store.claims.stop(claim.experiment_id) is Toggle.DONE
+    assert await store.claims.resume(claim.experiment_id, "a") is Toggle.COOLING
     place.cool(claim.experiment_id)
-    assert await store.resume(claim.experiment_id, "a") == Claim(claim.experiment_id, "a", epoch=2)
-    assert await store.stop(claim.experiment_id) is Toggle.COOLING
+    assert await store.claims.resume(claim.experiment_id, "a") == Claim(claim.experiment_id, "a", epoch=2)
+    assert await store.claims.stop(claim.experiment_id) is Toggle.COOLING
     place.cool(claim.experiment_id)
-    assert await store.stop(claim.experiment_id) is Toggle.DONE
+    assert await store.claims.stop(claim.experiment_id) is Toggle.DONE
 
 
 async def test_a_cool_down_lasts_five_seconds_from_the_toggle_on(
@@ -160,7 +160,7 @@ async def test_a_cool_down_lasts_five_seconds_from_the_toggle_on(
     monkeypatch.setattr(claims, "COOL_DOWN", FIVE)
     claim = await claimed(store, (await experiment(store)).id)
     before = place.now()
-    await store.stop(claim.experiment_id)
+    await store.claims.stop(claim.experiment_id)
     query = f"SELECT cooldown_until, {place.ago(-FIVE)} FROM {CONFIGS} WHERE experiment_id = {claim.experiment_id}"
     ((until, latest),) = place.sql(query)
     assert before < until <= latest
@@ -168,18 +168,22 @@ async def test_a_cool_down_lasts_five_seconds_from_the_toggle_on(
 
 async def test_the_same_toggle_twice_is_no_mistake_even_while_it_cools(store: Store, place: Place) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    assert [await store.stop(claim.experiment_id) for _ in range(3)] == [Toggle.DONE, Toggle.ALREADY, Toggle.ALREADY]
+    assert [await store.claims.stop(claim.experiment_id) for _ in range(3)] == [
+        Toggle.DONE,
+        Toggle.ALREADY,
+        Toggle.ALREADY,
+    ]
     place.cool(claim.experiment_id)
-    assert isinstance(await store.resume(claim.experiment_id, "a"), Claim)
-    assert await store.resume(claim.experiment_id, "a") is Toggle.ALREADY
+    assert isinstance(await store.claims.resume(claim.experiment_id, "a"), Claim)
+    assert await store.claims.resume(claim.experiment_id, "a") is Toggle.ALREADY
 
 
 async def test_neither_the_first_start_nor_the_end_of_a_run_begins_a_cool_down(store: Store) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    await store.release(claim, Status.COMPLETED)
-    assert isinstance(await store.resume(claim.experiment_id, "a"), Claim)
+    await store.claims.release(claim, Status.COMPLETED)
+    assert isinstance(await store.claims.resume(claim.experiment_id, "a"), Claim)
     second = await claimed(store, (await experiment(store, name="second")).id)
-    assert await store.stop(second.experiment_id) is Toggle.DONE
+    assert await store.claims.stop(second.experiment_id) is Toggle.DONE
 
 
 async def test_orphans_are_stale_and_running_the_longest_first(store: Store, place: Place) -> None:
@@ -188,18 +192,18 @@ async def test_orphans_are_stale_and_running_the_longest_first(store: Store, pla
         await claimed(store, experiment_id)
     place.age(ids[1], STALE + 1)
     place.age(ids[2], STALE + 2)
-    await store.stop(ids[3])
-    assert await store.orphans(STALE, 10) == [ids[2], ids[1]]
-    assert await store.orphans(STALE, 1) == [ids[2]]
+    await store.claims.stop(ids[3])
+    assert await store.claims.orphans(STALE, 10) == [ids[2], ids[1]]
+    assert await store.claims.orphans(STALE, 1) == [ids[2]]
 
 
 async def test_water_marks_only_rise_and_only_for_the_newest_claim(store: Store) -> None:
     claim = await claimed(store, (await experiment(store)).id)
-    await store.advance(claim, 2)
-    await store.advance(claim, 1, task_water=3)
-    await store.advance(claim, 0, task_water=1)
+    await store.claims.advance(claim, 2)
+    await store.claims.advance(claim, 1, task_water=3)
+    await store.claims.advance(claim, 0, task_water=1)
     newer = await claimed(store, claim.experiment_id)
     assert (newer.low_water, newer.task_water) == (2, 3)
-    await store.advance(claim, 9)
+    await store.claims.advance(claim, 9)
     newest = await claimed(store, claim.experiment_id)
     assert (newest.low_water, newest.task_water) == (2, 3)

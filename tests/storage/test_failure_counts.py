@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     AnnotationResult,
     Category,
@@ -23,9 +23,11 @@ OK, ERROR, PARKED, INVALID = ResultStatus.OK, ResultStatus.ERROR, ResultStatus.P
 
 
 async def run_of(store: Store, rows: int) -> tuple[int, int]:
-    made = await store.create("one", {}, 1, "list")
-    await store.add_rows(made.dataset_id, [NewRow(number, str(number), {"n": number}) for number in range(rows)])
-    claim = await store.claim(made.id, "me", 60.0)
+    made = await store.experiments.create("one", {}, 1, "list")
+    await store.datasets.add_rows(
+        made.dataset_id, [NewRow(number, str(number), {"n": number}) for number in range(rows)]
+    )
+    claim = await store.claims.claim(made.id, "me", 60.0)
     assert claim is not None
     return made.id, claim.epoch
 
@@ -49,7 +51,7 @@ async def test_failures_are_counted_by_stage_and_kind_the_most_frequent_first(st
             AnnotationResult(number, epoch, 2, 1, "judge", (Annotation("a", PARKED),)),
         ]
     )
-    assert await store.failures(number) == [
+    assert await store.reports.failures(number) == [
         Failure(None, ERROR, "timeout", 2),
         Failure(None, INVALID, "invalid_row", 1),
         Failure(None, PARKED, "rate", 1),
@@ -63,5 +65,5 @@ async def test_the_last_lines_of_a_log_come_in_their_order(store: Store) -> None
     number, epoch = await run_of(store, 1)
     lines = [LogLine(number, epoch, LogLevel.INFO, Category.EXPERIMENT, {"n": count}) for count in range(7)]
     await store.write(lines)
-    assert [each.detail for each in await store.last_logs(number, 3)] == [{"n": 4}, {"n": 5}, {"n": 6}]
-    assert len(await store.last_logs(number, 100)) == 7
+    assert [each.detail for each in await store.reports.last_logs(number, 3)] == [{"n": 4}, {"n": 5}, {"n": 6}]
+    assert len(await store.reports.last_logs(number, 100)) == 7

@@ -19,9 +19,9 @@ from tests.postgres import Server, served
 from tests.storage.places import PostgreSQL, SQLite
 from tests.storage.values import claimed, experiment, run
 from tidegate.errors import ConfigurationError, StoreError
-from tidegate.storage import RunResult, Store, database, engines
-from tidegate.storage.database import passes
-from tidegate.storage.engines import parsed, shown
+from tidegate.experiments.storage import RunResult, Store, database, engines
+from tidegate.experiments.storage.database import passes
+from tidegate.experiments.storage.engines import parsed, shown
 
 pytestmark = pytest.mark.anyio
 
@@ -58,7 +58,7 @@ async def test_a_lost_connection_can_be_retried_and_then_succeeds(away: tuple[St
     assert lost.value.retryable
     assert isinstance(lost.value.__cause__, psycopg.Error)
     assert await store.write([run(claim, 0)]) == frozenset()
-    assert len(await store.results(claim.experiment_id, after=None, limit=10)) == 1
+    assert len(await store.reports.results(claim.experiment_id, after=None, limit=10)) == 1
 
 
 async def test_a_connection_that_is_lost_in_a_batch_loses_the_batch_whole(away: tuple[Store, PostgreSQL]) -> None:
@@ -76,7 +76,7 @@ async def test_a_connection_that_is_lost_in_a_batch_loses_the_batch_whole(away: 
             await writing
         held.rollback()
     assert lost.value.retryable
-    assert await store.results(claim.experiment_id, after=None, limit=10) == []
+    assert await store.reports.results(claim.experiment_id, after=None, limit=10) == []
     assert await store.write([run(claim, 0), run(claim, 1)]) == frozenset()
 
 
@@ -91,7 +91,7 @@ async def test_a_server_that_is_restarted_is_waited_out_by_trying_again() -> Non
             assert refused.value.retryable
         server.start()
         await persist(store, run(claim, 0))
-        assert len(await store.results(claim.experiment_id, after=None, limit=10)) == 1
+        assert len(await store.reports.results(claim.experiment_id, after=None, limit=10)) == 1
         await store.close()
 
 
@@ -160,7 +160,7 @@ async def test_a_store_names_its_database_without_the_password(server: Server) -
     url = server.url("postgres").replace("@", ":s3cret@")
     store = await Store.open(url)
     assert repr(store) == f"Store('{server.url('postgres').replace('@', ':***@')}')"
-    assert "s3cret" not in f"{store!r} {vars(store)!r} {vars(store._database)!r}"
+    assert "s3cret" not in f"{store!r} {vars(store)!r} {vars(store.database)!r}"
     await store.close()
 
 
@@ -191,7 +191,7 @@ async def test_an_sqlite_file_that_stays_locked_can_be_retried(sqlite: SQLite, m
             await store.write([run(claim, 0)])
         assert told.value.retryable
         # Readers do not wait for writers.
-        assert len(await store.pending_tasks(claim.experiment_id, after=None, limit=10, retry_failed=False)) == 3
+        assert len(await store.pending.tasks(claim.experiment_id, after=None, limit=10, retry_failed=False)) == 3
         held.rollback()
     assert await store.write([run(claim, 0)]) == frozenset()
     await store.close()
@@ -213,7 +213,10 @@ async def test_a_task_that_goes_to_another_folder_does_not_take_the_store_along(
     monkeypatch.chdir(tmp_path / "elsewhere")
     made = await experiment(store)
     # More readers at once than there were connections before.
-    assert await asyncio.gather(*(store.find(made.id) for _ in range(8))) == [await store.find(made.id)] * 8
+    assert (
+        await asyncio.gather(*(store.experiments.find(made.id) for _ in range(8)))
+        == [await store.experiments.find(made.id)] * 8
+    )
     await store.close()
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -233,11 +236,11 @@ async def test_without_psycopg_it_is_said_what_to_install(monkeypatch: pytest.Mo
 
 
 def test_without_sqlalchemy_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("tidegate.storage")]:
+    for name in [name for name in sys.modules if name.startswith("tidegate.experiments.storage")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     with pytest.raises(ImportError, match=r"tidegate\[runner\]"):
-        importlib.import_module("tidegate.storage")
+        importlib.import_module("tidegate.experiments.storage")
 
 
 @pytest.mark.parametrize("url", ["", ":memory:", "sqlite://", "sqlite:///:memory:"])
@@ -318,7 +321,7 @@ async def test_a_full_disk_is_waited_for_and_loses_nothing(sqlite: SQLite, monke
     await store.close()
     monkeypatch.undo()
     store = await Store.open(sqlite.url)
-    assert await store.results(claim.experiment_id, after=None, limit=10) == []
+    assert await store.reports.results(claim.experiment_id, after=None, limit=10) == []
     assert await store.write([run(claim, 0), large]) == frozenset()
-    assert len(await store.results(claim.experiment_id, after=None, limit=10)) == 2
+    assert len(await store.reports.results(claim.experiment_id, after=None, limit=10)) == 2
     await store.close()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.storage.values import experiment
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 pytestmark = pytest.mark.anyio
 
@@ -18,9 +18,9 @@ def spec_of(name: str) -> dict[str, Any]:
 
 
 async def test_first_free_name_is_taken(store: Store) -> None:
-    names = [(await store.create_fresh("capitals", spec_of, 2, "rows.jsonl")).name for _ in range(3)]
+    names = [(await store.experiments.create_fresh("capitals", spec_of, 2, "rows.jsonl")).name for _ in range(3)]
     assert names == ["capitals", "capitals-2", "capitals-3"]
-    second = await store.find("capitals-2")
+    second = await store.experiments.find("capitals-2")
     assert second is not None
     assert (second.spec, second.repetitions, second.source, second.rows) == (
         {"name": "capitals-2"},
@@ -28,16 +28,18 @@ async def test_first_free_name_is_taken(store: Store) -> None:
         "rows.jsonl",
         0,
     )
-    await store.delete(second.id)
-    assert (await store.create_fresh("capitals", spec_of, 1, "")).name == "capitals-2"
+    await store.deletion.remove(second.id)
+    assert (await store.experiments.create_fresh("capitals", spec_of, 1, "")).name == "capitals-2"
 
 
 async def test_two_that_ask_at_once_get_different_names(store: Store, other: Store) -> None:
     await experiment(store)
-    made = await asyncio.gather(*(each.create_fresh("capitals", spec_of, 1, "") for each in (store, other) * 4))
+    made = await asyncio.gather(
+        *(each.experiments.create_fresh("capitals", spec_of, 1, "") for each in (store, other) * 4)
+    )
     assert sorted(each.name for each in made) == [f"capitals-{number}" for number in range(2, 10)]
     assert len({each.id for each in made}) == len({each.dataset_id for each in made}) == 8
     assert all(each.spec == {"name": each.name} for each in made)
-    kept = await store.find("capitals")
+    kept = await store.experiments.find("capitals")
     assert kept is not None
     assert kept.rows == 3

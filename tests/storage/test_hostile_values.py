@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import event
 
+from tests.effort import effort
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.storage.values import ERROR, OK, claimed, experiment, failure, judged, rows, run
 from tidegate.errors import NotStorable
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     Category,
     Claim,
@@ -29,7 +30,7 @@ from tidegate.storage import (
     bulk,
     encoded,
 )
-from tidegate.storage.json_codec import MAX_DEPTH, MAX_NAME_BYTES, canonical, shortened
+from tidegate.experiments.storage.json_codec import MAX_DEPTH, MAX_NAME_BYTES, canonical, shortened
 
 pytestmark = pytest.mark.anyio
 
@@ -85,7 +86,7 @@ special = [
 bodies = values | st.sampled_from(special)
 
 BOUNDED = settings(
-    max_examples=20,
+    max_examples=effort(6, 20),
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
@@ -111,10 +112,10 @@ async def kept_rows(place: Place, name: str, new: Sequence[NewRow]) -> tuple[lis
     """The rows as a database gives them back, and what they are called there."""
     store = await Store.open(place.url)
     try:
-        made = await store.create(name, {}, 1, "\x00 a list \ud800")
-        await store.add_rows(made.dataset_id, new)
-        await store.add_rows(made.dataset_id, new)
-        kept = await store.pending_tasks(made.id, after=None, limit=100, retry_failed=False)
+        made = await store.experiments.create(name, {}, 1, "\x00 a list \ud800")
+        await store.datasets.add_rows(made.dataset_id, new)
+        await store.datasets.add_rows(made.dataset_id, new)
+        kept = await store.pending.tasks(made.id, after=None, limit=100, retry_failed=False)
         return kept, named(place, made.dataset_id)
     finally:
         await store.close()
@@ -145,10 +146,10 @@ async def kept_results(place: Place, name: str, words: Sequence[str], values: Se
         claim = await claimed(store, (await experiment(store, 3, name=name)).id)
         batch = [run(claim, 0), *(hostile_results(claim, words, values))]
         assert await store.write(batch) == frozenset()
-        lines = [(line.level, line.detail) for line in await store.last_logs(claim.experiment_id, 1000)]
-        scores = await store.scores(claim.experiment_id)
-        found = await store.results(claim.experiment_id, after=None, limit=10)
-        pending = await store.pending_evals(
+        lines = [(line.level, line.detail) for line in await store.reports.last_logs(claim.experiment_id, 1000)]
+        scores = await store.reports.scores(claim.experiment_id)
+        found = await store.reports.results(claim.experiment_id, after=None, limit=10)
+        pending = await store.pending.evals(
             claim.experiment_id, {words[1]: tuple(words)}, after=None, limit=10, retry_failed=True
         )
         return [lines, scores, pending, [(one.status, one.output, one.error, one.annotations) for one in found]]
@@ -201,21 +202,21 @@ async def test_scores_of_any_size_have_a_mean(store: Store) -> None:
     scores = [1.7e308, 1.7e308, -1.7e308, 1.7e308]
     await store.write([run(claim, n) for n in range(4)])
     await store.write([judged(claim, n, annotations=[Annotation("x", score=one)]) for n, one in enumerate(scores)])
-    (score,) = await store.scores(claim.experiment_id)
+    (score,) = await store.reports.scores(claim.experiment_id)
     assert score.mean == pytest.approx(0.85e308)
 
 
 async def test_a_row_answer_label_and_reason_of_megabytes_come_back_whole(store: Store) -> None:
     long = "é\\" * (LARGE // 2)
-    made = await store.create("large", {}, 1, "")
-    await store.add_rows(made.dataset_id, [NewRow(0, "0", {"text": long}), NewRow(1, "1", invalid=long)])
+    made = await store.experiments.create("large", {}, 1, "")
+    await store.datasets.add_rows(made.dataset_id, [NewRow(0, "0", {"text": long}), NewRow(1, "1", invalid=long)])
     claim = await claimed(store, made.id)
     # Pages are bounded by bytes, which a database counts in its own way.
-    first, *more = await store.pending_tasks(made.id, after=None, limit=2, retry_failed=False)
-    (second,) = more or await store.pending_tasks(made.id, after=first.cursor, limit=2, retry_failed=False)
+    first, *more = await store.pending.tasks(made.id, after=None, limit=2, retry_failed=False)
+    (second,) = more or await store.pending.tasks(made.id, after=first.cursor, limit=2, retry_failed=False)
     assert (first.row, second.invalid) == ({"text": long}, long)
     await store.write([run(claim, 0, output=long), judged(claim, 0, annotations=[Annotation("x", label=long)])])
-    (found,) = await store.results(made.id, after=None, limit=2)
+    (found,) = await store.reports.results(made.id, after=None, limit=2)
     assert (found.output, found.annotations[0][1].label) == (long, long)
 
 
@@ -225,13 +226,13 @@ async def test_more_than_one_statement_can_hold_is_written_by_several_in_one_tra
     monkeypatch.setattr(bulk, "MAX_CHARACTERS", 100)
     made = await experiment(store, 50)
     claim = await claimed(store, made.id)
-    assert len(await store.pending_tasks(made.id, after=None, limit=100, retry_failed=False)) == made.rows + 50
+    assert len(await store.pending.tasks(made.id, after=None, limit=100, retry_failed=False)) == made.rows + 50
     await store.write([run(claim, n, output="x" * (n * 7)) for n in range(50)])
-    found = await store.results(made.id, after=None, limit=100)
+    found = await store.reports.results(made.id, after=None, limit=100)
     assert [one.output for one in found] == ["x" * (n * 7) for n in range(50)]
     with pytest.raises(Exception, match=r"(?i)foreign key"):
         await store.write([*(run(claim, n, output="later") for n in range(50)), judged(claim, 77)])
-    assert await store.results(made.id, after=None, limit=100) == found
+    assert await store.reports.results(made.id, after=None, limit=100) == found
 
 
 async def test_a_statement_has_no_more_than_it_can_hold(
@@ -246,7 +247,7 @@ async def test_a_statement_has_no_more_than_it_can_hold(
         if "INSERT INTO tidegate_runs" in statement:
             held.append(sum(len(output) for output in given["output"]))
 
-    event.listen(store._database._engine.sync_engine, "before_cursor_execute", note)
+    event.listen(store.database._engine.sync_engine, "before_cursor_execute", note)
     sizes = [300, 300, 300, 5000, 10, 700, 10]
     await store.write([run(claim, n, output="x" * (size - 2)) for n, size in enumerate(sizes)])
     assert sum(held) == sum(sizes)
@@ -257,12 +258,12 @@ async def test_a_statement_has_no_more_than_it_can_hold(
 
 @pytest.mark.parametrize("length", [MAX_NAME_BYTES, MAX_NAME_BYTES + 1, 1_000_000])
 async def test_a_row_may_be_called_by_a_text_of_any_length(store: Store, place: Place, length: int) -> None:
-    made = await store.create("capitals", {}, 1, "")
+    made = await store.experiments.create("capitals", {}, 1, "")
     # Nothing that a database could make smaller.
     name = "".join(chr(0x4E00 + n * 7919 % 20000) for n in range(length // 3)) + "x" * (length % 3)
     assert len(name.encode()) == length
-    await store.add_rows(made.dataset_id, [NewRow(0, name, {"id": name}), *rows(2, start=1)])
-    first, *_ = await store.pending_tasks(made.id, after=None, limit=10, retry_failed=False)
+    await store.datasets.add_rows(made.dataset_id, [NewRow(0, name, {"id": name}), *rows(2, start=1)])
+    first, *_ = await store.pending.tasks(made.id, after=None, limit=10, retry_failed=False)
     assert first.row == {"id": name}
     kept, *others = named(place, made.dataset_id)
     assert (kept == name) is (length <= MAX_NAME_BYTES)
@@ -271,7 +272,7 @@ async def test_a_row_may_be_called_by_a_text_of_any_length(store: Store, place: 
 
 
 async def test_a_log_keeps_its_last_lines_and_those_of_others(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.storage.results.KEPT_LINES", 7)
+    monkeypatch.setattr("tidegate.experiments.storage.results.KEPT_LINES", 7)
     one = await claimed(store, (await experiment(store, name="one")).id)
     other = await claimed(store, (await experiment(store, name="other")).id)
 
@@ -281,6 +282,6 @@ async def test_a_log_keeps_its_last_lines_and_those_of_others(store: Store, monk
     await store.write([line(other, n) for n in range(3)])
     for first in range(0, 20, 5):
         await store.write([line(one, n) for n in range(first, first + 5)])
-    assert [each.detail["n"] for each in await store.last_logs(one.experiment_id, 1000)] == list(range(13, 20))
-    assert [each.detail["n"] for each in await store.last_logs(one.experiment_id, 2)] == [18, 19]
-    assert len(await store.last_logs(other.experiment_id, 1000)) == 3
+    assert [each.detail["n"] for each in await store.reports.last_logs(one.experiment_id, 1000)] == list(range(13, 20))
+    assert [each.detail["n"] for each in await store.reports.last_logs(one.experiment_id, 2)] == [18, 19]
+    assert len(await store.reports.last_logs(other.experiment_id, 1000)) == 3

@@ -15,8 +15,8 @@ import pytest
 from tests.storage.places import SQLite
 from tests.storage.values import claimed, experiment, run
 from tidegate.errors import DatabaseFileLost
-from tidegate.storage import Store
-from tidegate.storage.sqlite_file import SQLiteFile
+from tidegate.experiments.storage import Store
+from tidegate.experiments.storage.sqlite_file import SQLiteFile
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +75,7 @@ async def test_store_whose_file_is_lost_saves_all_it_holds(sqlite: SQLite, lose:
     assert saved == sqlite.path.with_name("store.saved.db")
     assert outputs(saved) == [('"42"',)] * 2
     again = await Store.open(str(saved))
-    assert await again.find("capitals") is not None
+    assert await again.experiments.find("capitals") is not None
     await again.close()
 
 
@@ -133,7 +133,7 @@ async def test_save_that_fails_says_why_and_leaves_no_file(
     delete(sqlite.path)
     before = files(tmp_path)
     monkeypatch.setattr(SQLiteFile, "_vacuum_into", fail)
-    monkeypatch.setattr("tidegate.storage.sqlite_file._folders", lambda path: [tmp_path])
+    monkeypatch.setattr("tidegate.experiments.storage.sqlite_file._folders", lambda path: [tmp_path])
     lost = await store.save_lost()
     await store.close()
     assert lost.saved is None
@@ -169,9 +169,9 @@ async def test_connection_made_after_the_loss_never_makes_a_new_file(sqlite: SQL
     """A new connection would read an empty file, or another run's."""
     store = await Store.open(sqlite.url)
     delete(sqlite.path)
-    await store._database._engine.dispose()
+    await store.database._engine.dispose()
     with pytest.raises(DatabaseFileLost):
-        await store.find("capitals")
+        await store.experiments.find("capitals")
     await store.close()
     assert not sqlite.path.exists()
 
@@ -184,7 +184,7 @@ async def test_lost_without_inode_numbers_is_never_claimed(sqlite: SQLite, monke
         found = real(path, *args, **named)  # type: ignore[arg-type, call-overload]
         return os.stat_result((found[0], 0, *found[2:]))
 
-    monkeypatch.setattr("tidegate.storage.sqlite_file.os.stat", without)
+    monkeypatch.setattr("tidegate.experiments.storage.sqlite_file.os.stat", without)
     store = await Store.open(sqlite.url)
     monkeypatch.undo()
     replace(sqlite.path)
@@ -197,9 +197,9 @@ async def test_reader_of_a_lost_file_waits_for_a_connection_that_is_open(sqlite:
     store = await Store.open(sqlite.url)
     try:
         made = await experiment(store, 1)
-        async with store._database.reading():
+        async with store.database.reading():
             delete(sqlite.path)
-            second = asyncio.ensure_future(store.find(made.id))
+            second = asyncio.ensure_future(store.experiments.find(made.id))
             await asyncio.wait({second}, timeout=0.05)
         assert await second is not None
     finally:

@@ -16,16 +16,16 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-import tidegate.storage
+import tidegate.experiments.storage
 from tests.postgres import Server
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.warm import WarmProcess
 from tidegate.errors import SchemaMismatch, StoreError
-from tidegate.storage import Store
-from tidegate.storage.database import Database
-from tidegate.storage.engines import parsed
-from tidegate.storage.migrate import ADVISORY_LOCK, HEAD, VERSION_TABLE
-from tidegate.storage.schema import PREFIX, metadata
+from tidegate.experiments.storage import Store
+from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.engines import parsed
+from tidegate.experiments.storage.migrate import ADVISORY_LOCK, HEAD, VERSION_TABLE
+from tidegate.experiments.storage.schema import PREFIX, metadata
 
 pytestmark = pytest.mark.anyio
 
@@ -34,11 +34,11 @@ POSTGRESQL_INDEX = f"{PREFIX}dataset_rows_digest"
 
 OPEN = """
 import asyncio, sys
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 async def main():
     store = await Store.open(sys.argv[1])
-    print((await store.create("capitals", {}, 1, "")).id)
+    print((await store.experiments.create("capitals", {}, 1, "")).id)
     await store.close()
 
 sys.stdin.read()
@@ -50,7 +50,7 @@ READ_ONLY = """
 import asyncio, os, sys
 from pathlib import Path
 from tidegate.errors import StoreError
-from tidegate.storage import Store
+from tidegate.experiments.storage import Store
 
 async def main():
     try:
@@ -73,7 +73,7 @@ async def opened(url: str) -> None:
 
 def scripts() -> ScriptDirectory:
     config = Config()
-    config.set_main_option("script_location", str(Path(tidegate.storage.__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(Path(tidegate.experiments.storage.__file__).parent / "migrations"))
     return ScriptDirectory.from_config(config)
 
 
@@ -81,10 +81,10 @@ async def test_the_first_use_makes_the_schema_and_the_next_finds_it(bare_place: 
     await opened(bare_place.url)
     assert bare_place.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [(HEAD,)]
     store = await Store.open(bare_place.url)
-    made = await store.create("capitals", {}, 1, "")
+    made = await store.experiments.create("capitals", {}, 1, "")
     await store.close()
     store = await Store.open(bare_place.url)
-    assert await store.find("capitals") == made
+    assert await store.experiments.find("capitals") == made
     await store.close()
 
 

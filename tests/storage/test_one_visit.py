@@ -17,8 +17,8 @@ from sqlalchemy import Connection
 
 from tests.storage.places import PATIENCE, SQLite
 from tests.storage.values import STALE, claimed, experiment, rows, run
-from tidegate.storage import Claim, ExperimentRow, Status, Store
-from tidegate.storage.database import WritingThread
+from tidegate.experiments.storage import Claim, ExperimentRow, Status, Store
+from tidegate.experiments.storage.database import WritingThread
 
 pytestmark = pytest.mark.anyio
 
@@ -28,15 +28,15 @@ ENDED, UNREAD = 2, 3
 Act = Callable[[Store, ExperimentRow, Claim], Awaitable[object]]
 
 ACTS: dict[str, Act] = {
-    "claim": lambda store, made, held: store.claim(made.id, "a", STALE),
-    "renew": lambda store, made, held: store.renew("a", {made.id: held.epoch}),
-    "release": lambda store, made, held: store.release(held, Status.COMPLETED),
-    "stop": lambda store, made, held: store.stop(made.id),
-    "resume": lambda store, made, held: store.resume(ENDED, "a"),
-    "advance": lambda store, made, held: store.advance(held, 2),
-    "amend": lambda store, made, held: store.amend(held, {"task": "other.py:answer"}, 2),
-    "create": lambda store, made, held: store.create("another", {}, 1, ""),
-    "complete": lambda store, made, held: store.complete_dataset(UNREAD),
+    "claim": lambda store, made, held: store.claims.claim(made.id, "a", STALE),
+    "renew": lambda store, made, held: store.claims.renew("a", {made.id: held.epoch}),
+    "release": lambda store, made, held: store.claims.release(held, Status.COMPLETED),
+    "stop": lambda store, made, held: store.claims.stop(made.id),
+    "resume": lambda store, made, held: store.claims.resume(ENDED, "a"),
+    "advance": lambda store, made, held: store.claims.advance(held, 2),
+    "amend": lambda store, made, held: store.experiments.amend(held, {"task": "other.py:answer"}, 2),
+    "create": lambda store, made, held: store.experiments.create("another", {}, 1, ""),
+    "complete": lambda store, made, held: store.datasets.complete(UNREAD),
     "write": lambda store, made, held: store.write([run(held, 0)]),
 }
 
@@ -77,8 +77,8 @@ async def test_an_act_that_has_begun_needs_no_turn_of_the_loop_to_be_committed(s
     store = await Store.open(sqlite.url)
     made = await experiment(store)
     held = await claimed(store, made.id)
-    await store.release(await claimed(store, (await experiment(store, name="ended")).id), Status.ERROR)
-    await store.create("unread", {}, 1, "")
+    await store.claims.release(await claimed(store, (await experiment(store, name="ended")).id), Status.ERROR)
+    await store.experiments.create("unread", {}, 1, "")
     with contextlib.closing(Observer(sqlite.path)) as witness:
         act = await begun(ACTS[name](store, made, held))
         assert witness.sees_a_commit()
@@ -88,7 +88,7 @@ async def test_an_act_that_has_begun_needs_no_turn_of_the_loop_to_be_committed(s
 
 async def test_rows_that_are_new_are_stored_in_one_visit(sqlite: SQLite, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await Store.open(sqlite.url)
-    made = await store.create("capitals", {}, 1, "")
+    made = await store.experiments.create("capitals", {}, 1, "")
     at_work = asyncio.Event()
     run_there = WritingThread.run
 
@@ -98,7 +98,7 @@ async def test_rows_that_are_new_are_stored_in_one_visit(sqlite: SQLite, monkeyp
 
     monkeypatch.setattr(WritingThread, "run", noted)
     with contextlib.closing(Observer(sqlite.path)) as witness:
-        adding = asyncio.create_task(store.add_rows(made.dataset_id, rows(100)))
+        adding = asyncio.create_task(store.datasets.add_rows(made.dataset_id, rows(100)))
         await asyncio.wait_for(at_work.wait(), PATIENCE)
         assert witness.sees_a_commit()
         await adding

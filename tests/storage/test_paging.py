@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.values import claimed, judged, run
-from tidegate.storage import NewRow, Store, paging
-from tidegate.storage.paging import Page, PageSizer
+from tidegate.experiments.storage import NewRow, Store, paging
+from tidegate.experiments.storage.paging import Page, PageSizer
 
 pytestmark = pytest.mark.anyio
 
@@ -20,16 +20,16 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def large(store: Store, count: int) -> int:
-    made = await store.create("large", {}, 1, "")
-    await store.add_rows(made.dataset_id, [NewRow(n, str(n), {"p": f"{n}{LARGE}"}) for n in range(count)])
-    await store.complete_dataset(made.dataset_id)
+    made = await store.experiments.create("large", {}, 1, "")
+    await store.datasets.add_rows(made.dataset_id, [NewRow(n, str(n), {"p": f"{n}{LARGE}"}) for n in range(count)])
+    await store.datasets.complete(made.dataset_id)
     return made.id
 
 
 async def test_page_of_large_tasks_ends_before_it_exceeds_the_bytes(store: Store) -> None:
     number = await large(store, 5)
     sizes, after = [], None
-    while page := await store.pending_tasks(number, after=after, limit=100, retry_failed=False):
+    while page := await store.pending.tasks(number, after=after, limit=100, retry_failed=False):
         sizes.append((len(page), page.more))
         assert [task.row for task in page] == [{"p": f"{task.ordinal}{LARGE}"} for task in page]
         assert all(task.size > len(LARGE) for task in page)
@@ -38,16 +38,16 @@ async def test_page_of_large_tasks_ends_before_it_exceeds_the_bytes(store: Store
 
 
 async def test_page_has_one_row_that_is_larger_than_the_bytes(store: Store) -> None:
-    made = await store.create("one", {}, 1, "")
-    await store.add_rows(made.dataset_id, [NewRow(n, str(n), LARGE * 10) for n in range(2)])
-    page = await store.pending_tasks(made.id, after=None, limit=100, retry_failed=False)
+    made = await store.experiments.create("one", {}, 1, "")
+    await store.datasets.add_rows(made.dataset_id, [NewRow(n, str(n), LARGE * 10) for n in range(2)])
+    page = await store.pending.tasks(made.id, after=None, limit=100, retry_failed=False)
     assert (len(page), page.more, page[0].row) == (1, True, LARGE * 10)
 
 
 async def test_page_of_small_tasks_is_bounded_by_its_count(store: Store) -> None:
-    made = await store.create("small", {}, 2, "")
-    await store.add_rows(made.dataset_id, [NewRow(n, str(n), n) for n in range(10)])
-    page = await store.pending_tasks(made.id, after=None, limit=7, retry_failed=False)
+    made = await store.experiments.create("small", {}, 2, "")
+    await store.datasets.add_rows(made.dataset_id, [NewRow(n, str(n), n) for n in range(10)])
+    page = await store.pending.tasks(made.id, after=None, limit=7, retry_failed=False)
     assert (len(page), page.more) == (7, False)
 
 
@@ -56,7 +56,7 @@ async def test_page_of_large_evaluations_counts_row_and_answer(store: Store) -> 
     claim = await claimed(store, number)
     await store.write([run(claim, n, output=LARGE) for n in range(3)])
     sizes, after = [], None
-    while page := await store.pending_evals(number, {"judge": ()}, after=after, limit=100, retry_failed=False):
+    while page := await store.pending.evals(number, {"judge": ()}, after=after, limit=100, retry_failed=False):
         sizes.append((len(page), page.more))
         assert all(each.output == LARGE and each.row == {"p": f"{each.ordinal}{LARGE}"} for each in page)
         after = page[-1].cursor
@@ -68,7 +68,7 @@ async def test_page_of_an_export_is_bounded_by_bytes(store: Store) -> None:
     claim = await claimed(store, number)
     await store.write([run(claim, 0, output=LARGE), judged(claim, 0), run(claim, 1), run(claim, 2, output=LARGE)])
     pages, after = [], None
-    while page := await store.results(number, after=after, limit=100):
+    while page := await store.reports.results(number, after=after, limit=100):
         pages.append([(each.ordinal, each.output, len(each.annotations)) for each in page])
         after = page[-1].cursor
     assert pages == [[(0, LARGE, 1)], [(1, "42", 0)], [(2, LARGE, 0)]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.values import ERROR, INVALID, OK, PARKED, claimed, experiment, failure, judged, rows, run
-from tidegate.storage import Annotation, Claim, PendingEval, PendingTask, Store
+from tidegate.experiments.storage import Annotation, Claim, PendingEval, PendingTask, Store
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +17,7 @@ async def tasks(store: Store, claim: Claim, limit: int = 1000, retry_failed: boo
     found: list[PendingTask] = []
     while True:
         after = found[-1].cursor if found else None
-        page = await store.pending_tasks(claim.experiment_id, after=after, limit=limit, retry_failed=retry_failed)
+        page = await store.pending.tasks(claim.experiment_id, after=after, limit=limit, retry_failed=retry_failed)
         assert len(page) <= limit
         found += page
         if not page:
@@ -31,7 +31,7 @@ async def evals(
     found: list[PendingEval] = []
     while True:
         after = found[-1].cursor if found else None
-        page = await store.pending_evals(
+        page = await store.pending.evals(
             claim.experiment_id, evaluators, after=after, limit=limit, retry_failed=retry_failed
         )
         assert len(page) <= limit
@@ -63,7 +63,7 @@ async def test_a_long_stretch_of_finished_rows_is_passed_over_in_one_page(store:
     claim = await begun(store, 3000)
     await store.write([run(claim, ordinal) for ordinal in range(3000) if ordinal not in (7, 1500, 2999)])
     assert [
-        item.ordinal for item in await store.pending_tasks(claim.experiment_id, after=None, limit=3, retry_failed=False)
+        item.ordinal for item in await store.pending.tasks(claim.experiment_id, after=None, limit=3, retry_failed=False)
     ] == [
         7,
         1500,
@@ -81,7 +81,7 @@ async def test_whatever_has_a_result_is_not_pending(store: Store) -> None:
 async def test_what_failed_or_parked_is_pending_again_where_it_is_asked_for(store: Store, low_water: int) -> None:
     claim = await begun(store)
     await store.write([run(claim, n, status=status) for n, status in enumerate([ERROR, OK, PARKED, INVALID])])
-    await store.advance(claim, low_water)
+    await store.claims.advance(claim, low_water)
     assert await tasks(store, claim, retry_failed=True) == [(0, 1), (2, 1)]
     assert await tasks(store, claim, limit=1, retry_failed=True) == [(0, 1), (2, 1)]
     assert await tasks(store, claim) == []
@@ -90,7 +90,7 @@ async def test_what_failed_or_parked_is_pending_again_where_it_is_asked_for(stor
 async def test_below_the_water_mark_nothing_is_looked_for_but_what_failed(store: Store) -> None:
     claim = await begun(store, 6)
     await store.write([run(claim, 1, status=ERROR), run(claim, 4, status=ERROR)])
-    await store.advance(claim, 0, task_water=3)
+    await store.claims.advance(claim, 0, task_water=3)
     assert await tasks(store, claim) == [(3, 1), (5, 1)]
     assert await tasks(store, claim, retry_failed=True) == [(1, 1), (3, 1), (4, 1), (5, 1)]
     assert await tasks(store, claim, limit=1, retry_failed=True) == [(1, 1), (3, 1), (4, 1), (5, 1)]
@@ -99,10 +99,10 @@ async def test_below_the_water_mark_nothing_is_looked_for_but_what_failed(store:
 async def test_rows_that_come_later_are_pending_after_the_last_page(store: Store) -> None:
     made = await experiment(store, 2)
     claim = await claimed(store, made.id)
-    last = (await store.pending_tasks(made.id, after=None, limit=10, retry_failed=False))[-1].cursor
-    assert await store.pending_tasks(made.id, after=last, limit=10, retry_failed=False) == []
-    await store.add_rows(made.dataset_id, rows(2, start=2))
-    assert [item.ordinal for item in await store.pending_tasks(made.id, after=last, limit=10, retry_failed=False)] == [
+    last = (await store.pending.tasks(made.id, after=None, limit=10, retry_failed=False))[-1].cursor
+    assert await store.pending.tasks(made.id, after=last, limit=10, retry_failed=False) == []
+    await store.datasets.add_rows(made.dataset_id, rows(2, start=2))
+    assert [item.ordinal for item in await store.pending.tasks(made.id, after=last, limit=10, retry_failed=False)] == [
         2,
         3,
     ]
@@ -111,7 +111,7 @@ async def test_rows_that_come_later_are_pending_after_the_last_page(store: Store
 
 async def test_each_repetition_has_a_row_of_its_own_to_change(store: Store) -> None:
     claim = await begun(store, 1, repetitions=2)
-    first, second = await store.pending_tasks(claim.experiment_id, after=None, limit=10, retry_failed=False)
+    first, second = await store.pending.tasks(claim.experiment_id, after=None, limit=10, retry_failed=False)
     assert isinstance(first.row, dict)
     first.row["question"] = "changed"
     assert second.row == {"question": "what is 0?"}
@@ -121,8 +121,8 @@ async def test_nothing_is_pending_of_an_empty_dataset_nor_of_no_experiment(store
     claim = await begun(store, 0)
     assert await tasks(store, claim) == []
     assert await evals(store, claim, JUDGE) == []
-    assert await store.pending_tasks(77, after=None, limit=10, retry_failed=True) == []
-    assert await store.pending_evals(77, JUDGE, after=None, limit=10, retry_failed=True) == []
+    assert await store.pending.tasks(77, after=None, limit=10, retry_failed=True) == []
+    assert await store.pending.evals(77, JUDGE, after=None, limit=10, retry_failed=True) == []
 
 
 async def test_experiments_do_not_see_each_others_results(store: Store) -> None:
@@ -144,7 +144,7 @@ async def test_only_good_runs_are_judged(store: Store) -> None:
 async def test_an_eval_item_has_the_row_and_what_the_task_answered(store: Store) -> None:
     claim = await begun(store, 1)
     await store.write([run(claim, 0, output={"city": "Paris"})])
-    assert await store.pending_evals(claim.experiment_id, JUDGE, after=None, limit=10, retry_failed=False) == [
+    assert await store.pending.evals(claim.experiment_id, JUDGE, after=None, limit=10, retry_failed=False) == [
         PendingEval(0, 1, "judge", {"question": "what is 0?"}, {"city": "Paris"})
     ]
 
@@ -194,7 +194,7 @@ async def test_evals_that_failed_or_parked_are_pending_again_where_it_is_asked_f
             judged(claim, 2, annotations=[failure("score", PARKED)]),
         ]
     )
-    await store.advance(claim, low_water)
+    await store.claims.advance(claim, low_water)
     assert await evals(store, claim, {"judge": outputs}) == [(3, 1, "judge")]
     for limit in (1, 100):
         assert await evals(store, claim, {"judge": outputs}, limit, retry_failed=True) == [
@@ -208,7 +208,7 @@ async def test_below_the_water_mark_no_eval_is_looked_for_but_what_failed(store:
     claim = await begun(store, 4)
     await store.write([run(claim, n) for n in range(4)])
     await store.write([judged(claim, 1, annotations=[failure("x"), failure("y")])])
-    await store.advance(claim, 3)
+    await store.claims.advance(claim, 3)
     assert await evals(store, claim, JUDGE) == [(3, 1, "judge")]
     assert await evals(store, claim, JUDGE, retry_failed=True) == [(1, 1, "judge"), (3, 1, "judge")]
 
@@ -216,8 +216,8 @@ async def test_below_the_water_mark_no_eval_is_looked_for_but_what_failed(store:
 async def test_an_amended_experiment_is_looked_through_from_its_first_row(store: Store) -> None:
     claim = await begun(store, 2)
     await store.write([run(claim, 0), run(claim, 1), judged(claim, 0), judged(claim, 1)])
-    await store.advance(claim, 2)
-    await store.amend(claim, {"evaluators": ["judge", "second"]}, repetitions=2)
+    await store.claims.advance(claim, 2)
+    await store.experiments.amend(claim, {"evaluators": ["judge", "second"]}, repetitions=2)
     assert await tasks(store, claim) == [(0, 2), (1, 2)]
     assert await evals(store, claim, {"judge": (), "second": ()}) == [(0, 1, "second"), (1, 1, "second")]
 
@@ -231,7 +231,7 @@ async def test_without_evaluators_nothing_is_to_be_judged(store: Store) -> None:
 async def test_an_evaluator_that_is_there_no_more_may_have_ended_the_last_page(store: Store) -> None:
     claim = await begun(store, 2)
     await store.write([run(claim, 0), run(claim, 1)])
-    page = await store.pending_evals(
+    page = await store.pending.evals(
         claim.experiment_id, {"a": (), "c": ()}, after=(0, 1, "b"), limit=10, retry_failed=False
     )
     assert [item.cursor for item in page] == [(0, 1, "c"), (1, 1, "a"), (1, 1, "c")]

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event
 
 from tests.storage.places import Place
 from tests.storage.values import ERROR, PARKED, STALE, claimed, experiment, failure, judged, rows, run
-from tidegate.storage import Annotation, Category, Claim, LogLevel, LogLine, Status, Store
+from tidegate.experiments.storage import Annotation, Category, Claim, LogLevel, LogLine, Status, Store
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ class Plans:
         self.scans: list[str] = []
         self._sqlite = place.on_sqlite
         self._generic = generic and not place.on_sqlite
-        database = store._database
+        database = store.database
         thread = [database._thread._engine] if database._thread is not None else []
         self._engines = [database._engine.sync_engine, *thread]
         for engine in self._engines:
@@ -131,7 +131,7 @@ def plans(store: Store, place: Place, claim: Claim, known: str) -> Iterator[Plan
 
 
 async def _disconnected(store: Store) -> None:
-    database = store._database
+    database = store.database
     await database._engine.dispose()
     if database._thread is not None:
         database._thread._engine.dispose()
@@ -139,14 +139,14 @@ async def _disconnected(store: Store) -> None:
 
 async def test_what_is_left_to_do_is_found_by_its_index(store: Store, claim: Claim, plans: Plans) -> None:
     for low_water in (0, MANY - 100):
-        await store.advance(claim, low_water)
+        await store.claims.advance(claim, low_water)
         for again in (False, True):
             for after in (None, (40, 1)):
-                tasks = await store.pending_tasks(claim.experiment_id, after=after, limit=20, retry_failed=again)
+                tasks = await store.pending.tasks(claim.experiment_id, after=after, limit=20, retry_failed=again)
                 assert len(tasks) == 20
                 later = None if after is None else (*after, "judge")
                 for evaluators in EVALUATORS:
-                    evals = await store.pending_evals(
+                    evals = await store.pending.evals(
                         claim.experiment_id, evaluators, after=later, limit=20, retry_failed=again
                     )
                     assert len(evals) == 20
@@ -186,9 +186,9 @@ async def test_a_page_visits_few_rows_of_an_experiment_that_no_statistics_know(
     if place.on_sqlite:
         pytest.skip("SQLite joins in the order of its query, whatever its statistics")
     work = Beside(store, place, "EXPLAIN (ANALYZE, FORMAT JSON)")
-    assert len(await store.pending_tasks(claim.experiment_id, after=None, limit=20, retry_failed=True)) == 20
+    assert len(await store.pending.tasks(claim.experiment_id, after=None, limit=20, retry_failed=True)) == 20
     for evaluators in EVALUATORS:
-        evals = await store.pending_evals(claim.experiment_id, evaluators, after=None, limit=20, retry_failed=True)
+        evals = await store.pending.evals(claim.experiment_id, evaluators, after=None, limit=20, retry_failed=True)
         assert len(evals) == 20
     work.end()
     # All rows beside all rows would be MANY * MANY.
@@ -203,29 +203,29 @@ async def test_results_are_written_by_their_keys(store: Store, claim: Claim, pla
 
 
 async def test_claims_are_taken_and_kept_by_their_keys(store: Store, claim: Claim, plans: Plans) -> None:
-    assert await store.renew("a", {claim.experiment_id: claim.epoch})
-    assert len(await store.orphans(STALE, 10)) == 10
-    await store.advance(claim, 5)
-    await store.release(claim, Status.ERROR, "because")
-    await store.resume(claim.experiment_id, "b")
-    await store.stop(claim.experiment_id)
-    await store.find(claim.experiment_id)
+    assert await store.claims.renew("a", {claim.experiment_id: claim.epoch})
+    assert len(await store.claims.orphans(STALE, 10)) == 10
+    await store.claims.advance(claim, 5)
+    await store.claims.release(claim, Status.ERROR, "because")
+    await store.claims.resume(claim.experiment_id, "b")
+    await store.claims.stop(claim.experiment_id)
+    await store.experiments.find(claim.experiment_id)
     assert plans.explained >= 7
     assert plans.scans == []
 
 
 async def test_rows_are_stored_and_exported_by_their_keys(store: Store, claim: Claim, plans: Plans) -> None:
-    made = await store.find(claim.experiment_id)
+    made = await store.experiments.find(claim.experiment_id)
     assert made is not None
-    await store.add_rows(made.dataset_id, rows(10, start=MANY - 5))
-    assert len(await store.results(claim.experiment_id, after=(40, 1), limit=20)) == 20
+    await store.datasets.add_rows(made.dataset_id, rows(10, start=MANY - 5))
+    assert len(await store.reports.results(claim.experiment_id, after=(40, 1), limit=20)) == 20
     assert plans.explained >= 5
     assert plans.scans == []
 
 
 async def test_counts_by_choice_look_only_at_results_of_fallbacks(store: Store, place: Place, claim: Claim) -> None:
     plans = Beside(store, place, "EXPLAIN QUERY PLAN" if place.on_sqlite else "EXPLAIN")
-    assert await store.choices(claim.experiment_id) == []
+    assert await store.reports.choices(claim.experiment_id) == []
     plans.end()
     tasks, judgements = map(str, plans.answers)
     assert "tidegate_runs_answered_by" in tasks

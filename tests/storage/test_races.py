@@ -12,7 +12,7 @@ import pytest
 
 from tests.storage.places import CONFIGS, Place
 from tests.storage.values import STALE, claimed, experiment
-from tidegate.storage import Claim, Status, Store, Toggle
+from tidegate.experiments.storage import Claim, Status, Store, Toggle
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ async def five(place: Place) -> AsyncIterator[list[Store]]:
 
 
 async def state(store: Store, claim: Claim) -> tuple[Status, str | None, int]:
-    found = await store.find(claim.experiment_id)
+    found = await store.experiments.find(claim.experiment_id)
     assert found is not None
     return found.status, found.claimed_by, found.epoch
 
@@ -43,13 +43,13 @@ def stale(place: Place, claim: Claim) -> None:
 
 
 async def test_of_two_stops_one_is_done_and_the_other_finds_it_so(store: Store, other: Store, claim: Claim) -> None:
-    assert await store.stop(claim.experiment_id) is Toggle.DONE
-    assert await other.stop(claim.experiment_id) is Toggle.ALREADY
+    assert await store.claims.stop(claim.experiment_id) is Toggle.DONE
+    assert await other.claims.stop(claim.experiment_id) is Toggle.ALREADY
 
 
 async def test_of_many_stops_at_one_moment_one_is_done(five: list[Store], claim: Claim, place: Place) -> None:
     with place.locked() as held:
-        stops = [asyncio.create_task(store.stop(claim.experiment_id)) for store in five]
+        stops = [asyncio.create_task(store.claims.stop(claim.experiment_id)) for store in five]
         await place.waiting(5)
         held.rollback()
         told = await asyncio.gather(*stops)
@@ -57,14 +57,14 @@ async def test_of_many_stops_at_one_moment_one_is_done(five: list[Store], claim:
 
 
 async def test_a_run_that_ends_after_a_stop_stays_stopped(store: Store, other: Store, claim: Claim) -> None:
-    assert await other.stop(claim.experiment_id) is Toggle.DONE
-    assert not await store.release(claim, Status.COMPLETED)
+    assert await other.claims.stop(claim.experiment_id) is Toggle.DONE
+    assert not await store.claims.release(claim, Status.COMPLETED)
     assert await state(store, claim) == (Status.STOPPED, None, 1)
 
 
 async def test_a_stop_after_the_end_of_the_run_changes_nothing(store: Store, other: Store, claim: Claim) -> None:
-    assert await store.release(claim, Status.COMPLETED)
-    assert await other.stop(claim.experiment_id) is Toggle.ALREADY
+    assert await store.claims.release(claim, Status.COMPLETED)
+    assert await other.claims.stop(claim.experiment_id) is Toggle.ALREADY
     assert await state(store, claim) == (Status.COMPLETED, None, 1)
 
 
@@ -73,10 +73,10 @@ async def test_a_stop_and_an_end_at_one_moment_agree_on_who_was_first(
     store: Store, other: Store, claim: Claim, place: Place, first: str
 ) -> None:
     async def stop() -> object:
-        return await other.stop(claim.experiment_id)
+        return await other.claims.stop(claim.experiment_id)
 
     async def end() -> object:
-        return await store.release(claim, Status.COMPLETED)
+        return await store.claims.release(claim, Status.COMPLETED)
 
     acts = {"stop": stop, "end": end}
     order = [acts[first], *(act for name, act in acts.items() if name != first)]
@@ -100,13 +100,13 @@ async def test_an_error_after_somebody_elses_claim_does_not_end_his_run(
 ) -> None:
     stale(place, claim)
     await claimed(other, claim.experiment_id, "b")
-    assert not await store.release(claim, Status.ERROR, "five times the same")
+    assert not await store.claims.release(claim, Status.ERROR, "five times the same")
     assert await state(store, claim) == (Status.RUNNING, "b", 2)
 
 
 async def test_a_renewal_after_a_stop_elsewhere_says_that_it_is_lost(store: Store, other: Store, claim: Claim) -> None:
-    assert await other.stop(claim.experiment_id) is Toggle.DONE
-    assert await store.renew("a", {claim.experiment_id: claim.epoch}) == frozenset()
+    assert await other.claims.stop(claim.experiment_id) is Toggle.DONE
+    assert await store.claims.renew("a", {claim.experiment_id: claim.epoch}) == frozenset()
     assert await state(store, claim) == (Status.STOPPED, None, 1)
 
 
@@ -114,9 +114,9 @@ async def test_a_stop_elsewhere_after_a_renewal_is_learned_by_the_next(
     store: Store, other: Store, claim: Claim
 ) -> None:
     mine = {claim.experiment_id: claim.epoch}
-    assert await store.renew("a", mine) == set(mine)
-    assert await other.stop(claim.experiment_id) is Toggle.DONE
-    assert await store.renew("a", mine) == frozenset()
+    assert await store.claims.renew("a", mine) == set(mine)
+    assert await other.claims.stop(claim.experiment_id) is Toggle.DONE
+    assert await store.claims.renew("a", mine) == frozenset()
 
 
 async def test_a_renewal_that_waits_while_a_stop_is_made_does_not_undo_it(
@@ -127,7 +127,7 @@ async def test_a_renewal_that_waits_while_a_stop_is_made_does_not_undo_it(
         f"WHERE experiment_id = {claim.experiment_id}"
     )
     with place.begun(stopped) as held:
-        renewing = asyncio.create_task(store.renew("a", {claim.experiment_id: claim.epoch}))
+        renewing = asyncio.create_task(store.claims.renew("a", {claim.experiment_id: claim.epoch}))
         await place.waiting(1)
         held.commit()
         assert await renewing == frozenset()
@@ -139,20 +139,20 @@ async def test_a_renewal_that_waits_while_it_becomes_stale_keeps_the_claim(
 ) -> None:
     stale(place, claim)
     with place.locked() as held:
-        renewing = asyncio.create_task(store.renew("a", {claim.experiment_id: claim.epoch}))
+        renewing = asyncio.create_task(store.claims.renew("a", {claim.experiment_id: claim.epoch}))
         await place.waiting(1)
         held.rollback()
         assert await renewing == {claim.experiment_id}
-    assert await other.claim(claim.experiment_id, "b", STALE) is None
+    assert await other.claims.claim(claim.experiment_id, "b", STALE) is None
 
 
 async def test_an_orphan_that_is_stopped_before_it_is_taken_stays_stopped(
     store: Store, other: Store, claim: Claim, place: Place
 ) -> None:
     stale(place, claim)
-    found = await other.orphans(STALE, 10)
-    assert await store.stop(claim.experiment_id) is Toggle.DONE
-    assert [await other.claim(orphan, "b", STALE) for orphan in found] == [None]
+    found = await other.claims.orphans(STALE, 10)
+    assert await store.claims.stop(claim.experiment_id) is Toggle.DONE
+    assert [await other.claims.claim(orphan, "b", STALE) for orphan in found] == [None]
     assert await state(store, claim) == (Status.STOPPED, None, 1)
 
 
@@ -160,23 +160,25 @@ async def test_an_orphan_that_is_taken_before_it_is_stopped_is_stopped_at_its_ne
     store: Store, other: Store, claim: Claim, place: Place
 ) -> None:
     stale(place, claim)
-    taken = await claimed(other, (await other.orphans(STALE, 10))[0], "b")
-    assert await store.stop(claim.experiment_id) is Toggle.DONE
-    assert await other.renew("b", {taken.experiment_id: taken.epoch}) == frozenset()
+    taken = await claimed(other, (await other.claims.orphans(STALE, 10))[0], "b")
+    assert await store.claims.stop(claim.experiment_id) is Toggle.DONE
+    assert await other.claims.renew("b", {taken.experiment_id: taken.epoch}) == frozenset()
 
 
 async def test_what_is_stopped_is_no_orphan_however_long_ago(store: Store, claim: Claim) -> None:
-    await store.stop(claim.experiment_id)
-    assert await store.orphans(0.0, 10) == []
+    await store.claims.stop(claim.experiment_id)
+    assert await store.claims.orphans(0.0, 10) == []
 
 
 async def test_of_many_searchers_at_one_moment_one_takes_the_orphan(
     five: list[Store], claim: Claim, place: Place
 ) -> None:
     stale(place, claim)
-    assert [await store.orphans(STALE, 10) for store in five] == [[claim.experiment_id]] * 5
+    assert [await store.claims.orphans(STALE, 10) for store in five] == [[claim.experiment_id]] * 5
     with place.locked() as held:
-        tasks = [asyncio.create_task(store.claim(claim.experiment_id, str(n), STALE)) for n, store in enumerate(five)]
+        tasks = [
+            asyncio.create_task(store.claims.claim(claim.experiment_id, str(n), STALE)) for n, store in enumerate(five)
+        ]
         await place.waiting(5)
         held.rollback()
         takers = [claim for claim in await asyncio.gather(*tasks) if claim is not None]
@@ -187,16 +189,16 @@ async def test_of_many_searchers_at_one_moment_one_takes_the_orphan(
 async def test_of_two_resumes_one_claims_and_the_other_finds_it_so(
     store: Store, other: Store, claim: Claim, replica: str
 ) -> None:
-    await store.release(claim, Status.ERROR, "because")
-    assert await store.resume(claim.experiment_id, "a") == Claim(claim.experiment_id, "a", epoch=2)
-    assert await other.resume(claim.experiment_id, replica) is Toggle.ALREADY
+    await store.claims.release(claim, Status.ERROR, "because")
+    assert await store.claims.resume(claim.experiment_id, "a") == Claim(claim.experiment_id, "a", epoch=2)
+    assert await other.claims.resume(claim.experiment_id, replica) is Toggle.ALREADY
     assert await state(store, claim) == (Status.RUNNING, "a", 2)
 
 
 async def test_of_many_resumes_at_one_moment_one_claims(five: list[Store], claim: Claim, place: Place) -> None:
-    await five[0].release(claim, Status.ERROR, "because")
+    await five[0].claims.release(claim, Status.ERROR, "because")
     with place.locked() as held:
-        tasks = [asyncio.create_task(store.resume(claim.experiment_id, str(n))) for n, store in enumerate(five)]
+        tasks = [asyncio.create_task(store.claims.resume(claim.experiment_id, str(n))) for n, store in enumerate(five)]
         await place.waiting(5)
         held.rollback()
         told = await asyncio.gather(*tasks)
@@ -207,31 +209,31 @@ async def test_of_many_resumes_at_one_moment_one_claims(five: list[Store], claim
 async def test_a_resume_before_the_search_for_orphans_leaves_it_nothing(
     store: Store, other: Store, claim: Claim, place: Place
 ) -> None:
-    await store.stop(claim.experiment_id)
+    await store.claims.stop(claim.experiment_id)
     place.cool(claim.experiment_id)
-    assert isinstance(await store.resume(claim.experiment_id, "a"), Claim)
-    assert await other.orphans(STALE, 10) == []
-    assert await other.claim(claim.experiment_id, "b", STALE) is None
+    assert isinstance(await store.claims.resume(claim.experiment_id, "a"), Claim)
+    assert await other.claims.orphans(STALE, 10) == []
+    assert await other.claims.claim(claim.experiment_id, "b", STALE) is None
 
 
 async def test_a_resume_of_an_orphan_leaves_it_to_the_search(
     store: Store, other: Store, claim: Claim, place: Place
 ) -> None:
     stale(place, claim)
-    assert await store.resume(claim.experiment_id, "c") is Toggle.ALREADY
-    assert await other.claim(claim.experiment_id, "b", STALE) == Claim(claim.experiment_id, "b", epoch=2)
-    assert await store.resume(claim.experiment_id, "c") is Toggle.ALREADY
+    assert await store.claims.resume(claim.experiment_id, "c") is Toggle.ALREADY
+    assert await other.claims.claim(claim.experiment_id, "b", STALE) == Claim(claim.experiment_id, "b", epoch=2)
+    assert await store.claims.resume(claim.experiment_id, "c") is Toggle.ALREADY
 
 
 async def test_an_orphan_that_was_stopped_and_resumed_meanwhile_is_not_taken(
     store: Store, other: Store, claim: Claim, place: Place
 ) -> None:
     stale(place, claim)
-    found = await other.orphans(STALE, 10)
-    await store.stop(claim.experiment_id)
+    found = await other.claims.orphans(STALE, 10)
+    await store.claims.stop(claim.experiment_id)
     place.cool(claim.experiment_id)
-    assert isinstance(await store.resume(claim.experiment_id, "c"), Claim)
-    assert [await other.claim(orphan, "b", STALE) for orphan in found] == [None]
+    assert isinstance(await store.claims.resume(claim.experiment_id, "c"), Claim)
+    assert [await other.claims.claim(orphan, "b", STALE) for orphan in found] == [None]
 
 
 async def test_a_resume_during_a_shutdown_waits_for_the_claim_to_be_given_up_or_stale(
@@ -239,7 +241,7 @@ async def test_a_resume_during_a_shutdown_waits_for_the_claim_to_be_given_up_or_
 ) -> None:
     # A shutdown keeps the claim; the next process has another replica id.
     await store.close()
-    assert await other.resume(claim.experiment_id, "b") is Toggle.ALREADY
-    assert await other.claim(claim.experiment_id, "b", STALE) is None
+    assert await other.claims.resume(claim.experiment_id, "b") is Toggle.ALREADY
+    assert await other.claims.claim(claim.experiment_id, "b", STALE) is None
     stale(place, claim)
-    assert await other.claim(claim.experiment_id, "b", STALE) == Claim(claim.experiment_id, "b", epoch=2)
+    assert await other.claims.claim(claim.experiment_id, "b", STALE) == Claim(claim.experiment_id, "b", epoch=2)

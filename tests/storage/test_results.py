@@ -10,7 +10,7 @@ import pytest
 from tests.storage.places import Place
 from tests.storage.values import ERROR, OK, PARKED, claimed, experiment, failure, judged, run
 from tidegate.errors import StoreError
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     AnnotationResult,
     Category,
@@ -35,7 +35,7 @@ async def claim(store: Store) -> Claim:
 
 
 async def everything(store: Store, claim: Claim) -> list[StoredRun]:
-    return await store.results(claim.experiment_id, after=None, limit=1000)
+    return await store.reports.results(claim.experiment_id, after=None, limit=1000)
 
 
 async def test_what_was_written_is_read_again_as_it_was(store: Store, claim: Claim) -> None:
@@ -58,7 +58,7 @@ async def test_results_are_read_by_pages(store: Store, claim: Claim) -> None:
     await store.write([judged(claim, 1, "judge", 2)])
     whole = await everything(store, claim)
     pages: list[StoredRun] = []
-    while page := await store.results(claim.experiment_id, after=pages[-1].cursor if pages else None, limit=1):
+    while page := await store.reports.results(claim.experiment_id, after=pages[-1].cursor if pages else None, limit=1):
         pages += page
     assert [one.cursor for one in pages] == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
     assert pages == whole
@@ -130,10 +130,10 @@ async def test_log_lines_are_kept_in_order_and_fenced_as_results_are(store: Stor
     assert await store.write(lines) == frozenset()
     await claimed(store, claim.experiment_id)
     assert await store.write(lines) == {claim.experiment_id}
-    first, second = await store.last_logs(claim.experiment_id, 10)
+    first, second = await store.reports.last_logs(claim.experiment_id, 10)
     assert (first.level, first.category, first.detail) == (LogLevel.WARN, Category.TASK, {"row": 3, "why": "\x00"})
     assert second.detail == {"why": "stopped"}
-    assert await store.last_logs(claim.experiment_id, 1) == [second]
+    assert await store.reports.last_logs(claim.experiment_id, 1) == [second]
 
 
 async def test_counts_are_of_items_by_status_and_evaluator(store: Store, claim: Claim) -> None:
@@ -141,10 +141,10 @@ async def test_counts_are_of_items_by_status_and_evaluator(store: Store, claim: 
     two = [Annotation("a", score=1.0), Annotation("b", score=0.0)]
     await store.write([judged(claim, 0, annotations=two), judged(claim, 0, "judge", 2, [failure("a"), failure("b")])])
     await store.write([judged(claim, 0, "other", annotations=[failure("", PARKED)])])
-    assert await store.counts(claim.experiment_id) == ResultCounts(
+    assert await store.reports.counts(claim.experiment_id) == ResultCounts(
         rows=3, runs={OK: 2, ERROR: 1, PARKED: 1}, annotations={"judge": {OK: 1, ERROR: 1}, "other": {PARKED: 1}}
     )
-    assert await store.counts(77) == ResultCounts(rows=0)
+    assert await store.reports.counts(77) == ResultCounts(rows=0)
 
 
 async def test_scores_are_means_of_what_was_scored_and_an_error_is_no_zero(store: Store, claim: Claim) -> None:
@@ -157,7 +157,7 @@ async def test_scores_are_means_of_what_was_scored_and_an_error_is_no_zero(store
             judged(claim, 0, "other", annotations=[Annotation("note", value=encoded("anything"))]),
         ]
     )
-    assert await store.scores(claim.experiment_id) == [
+    assert await store.reports.scores(claim.experiment_id) == [
         Score("judge", "exact", ok=2, failed=1, scored=2, mean=0.75, labels={}, labelled=0, valued=0),
         Score("judge", "style", ok=2, failed=1, scored=0, mean=None, labels={"terse": 2}, labelled=2, valued=0),
         Score("other", "note", ok=1, failed=0, scored=0, mean=None, labels={}, labelled=0, valued=1),
@@ -168,7 +168,7 @@ async def test_an_output_with_more_labels_than_people_read_has_none_in_the_summa
     claim = await claimed(store, (await experiment(store, 101, name="many")).id)
     await store.write([run(claim, n) for n in range(101)])
     await store.write([judged(claim, n, annotations=[Annotation("text", label=str(n))]) for n in range(101)])
-    (score,) = await store.scores(claim.experiment_id)
+    (score,) = await store.reports.scores(claim.experiment_id)
     assert (score.ok, score.labels) == (101, {})
 
 

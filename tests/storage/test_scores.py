@@ -9,8 +9,9 @@ from fractions import Fraction
 import pytest
 
 from tests.storage.values import claimed, experiment, judged, run
-from tidegate.storage import Annotation, Store
-from tidegate.storage.score_sums import CompensatedSum
+from tidegate.experiments.storage import Annotation, Store
+from tidegate.experiments.storage.row_scores import score_pages
+from tidegate.experiments.storage.score_sums import CompensatedSum
 
 pytestmark = pytest.mark.anyio
 
@@ -38,8 +39,8 @@ async def test_mean_of_any_finite_scores_is_finite_and_right(store: Store, score
     claim = await claimed(store, made.id)
     for ordinal, score in enumerate(scores):
         await store.write([run(claim, ordinal), judged(claim, ordinal, annotations=[Annotation("a", score=score)])])
-    (found,) = await store.scores(made.id)
-    tally = (await store.tallies([made.id]))[made.id]["judge"].outputs["a"]
+    (found,) = await store.reports.scores(made.id)
+    tally = (await store.tallies.read([made.id]))[made.id]["judge"].outputs["a"]
     expected = float(sum(map(Fraction, scores)) / len(scores))
     assert found.scored == tally.scored == len(scores)
     # The databases sum in their own ways, and a tally scales: scores of the size of the smallest double lose digits.
@@ -54,7 +55,7 @@ async def test_mean_of_the_repetitions_of_a_row_is_finite_and_right(store: Store
     for number, score in enumerate(scores, 1):
         each = [Annotation("a", score=score)]
         await store.write([run(claim, 0, number), judged(claim, 0, repetition=number, annotations=each)])
-    (page,) = [page async for page in store.score_pages(made.id)]
+    (page,) = [page async for page in score_pages(store.database, made.id)]
     (found,) = page.scores
     expected = float(sum(map(Fraction, scores)) / len(scores))
     assert found.mean is not None
@@ -65,7 +66,7 @@ async def test_mean_without_scores_is_none(store: Store) -> None:
     made = await experiment(store, 2)
     claim = await claimed(store, made.id)
     await store.write([run(claim, 0), judged(claim, 0, annotations=[Annotation("a", label="x")])])
-    (found,) = await store.scores(made.id)
+    (found,) = await store.reports.scores(made.id)
     assert (found.ok, found.scored, found.mean, dict(found.labels)) == (1, 0, None, {"x": 1})
 
 
@@ -75,7 +76,7 @@ async def test_scores_of_several_outputs_are_kept_apart(store: Store) -> None:
     for ordinal in range(3):
         outputs = [Annotation("a", score=10.0**ordinal), Annotation("b", score=-1.0), Annotation("c", label="x")]
         await store.write([run(claim, ordinal), judged(claim, ordinal, annotations=outputs)])
-    found = {each.output: (each.ok, each.scored, each.mean) for each in await store.scores(made.id)}
+    found = {each.output: (each.ok, each.scored, each.mean) for each in await store.reports.scores(made.id)}
     assert found == {"a": (3, 3, 37.0), "b": (3, 3, -1.0), "c": (3, 0, None)}
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from tests.effort import effort
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.storage.values import ERROR, INVALID, OK, PARKED, STALE, failure, judged, rows, run
-from tidegate.storage import Annotation, Claim, ExperimentRow, Status, Store, Toggle, claims
+from tidegate.experiments.storage import Annotation, Claim, ExperimentRow, Status, Store, Toggle, claims
 
 ROWS, REPETITIONS = 4, 2
 REPLICAS = ("a", "b")
@@ -109,7 +110,7 @@ class World:
     async def claim(self, replica: str) -> None:
         model = self.model
         may = model.status is Status.READY or model.owner == replica or model.stale
-        got = await self.store.claim(self.made.id, replica, STALE)
+        got = await self.store.claims.claim(self.made.id, replica, STALE)
         assert got == (Claim(self.made.id, replica, model.take(replica)) if may else None)
         if got is not None:
             self.claims[replica] = got
@@ -125,14 +126,14 @@ class World:
 
     async def renew(self, replica: str) -> None:
         mine = self.current(replica)
-        kept = await self.store.renew(replica, {self.made.id: self.held(replica).epoch})
+        kept = await self.store.claims.renew(replica, {self.made.id: self.held(replica).epoch})
         assert kept == ({self.made.id} if mine else set())
         if mine:
             self.model.stale = False
 
     async def release(self, replica: str, status: Status) -> None:
         mine = self.current(replica)
-        assert await self.store.release(self.held(replica), status, "because") is mine
+        assert await self.store.claims.release(self.held(replica), status, "because") is mine
         if mine:
             self.model.free(status)
             self.model.cooling = False
@@ -141,14 +142,14 @@ class World:
         model = self.model
         live = model.status in (Status.READY, Status.RUNNING)
         told = Toggle.ALREADY if not live else Toggle.COOLING if model.cooling else Toggle.DONE
-        assert await self.store.stop(self.made.id) is told
+        assert await self.store.claims.stop(self.made.id) is told
         if told is Toggle.DONE:
             model.free(Status.STOPPED)
             model.cooling = True
 
     async def resume(self, replica: str) -> None:
         model = self.model
-        got = await self.store.resume(self.made.id, replica)
+        got = await self.store.claims.resume(self.made.id, replica)
         if model.status is Status.RUNNING:
             assert got is Toggle.ALREADY
         elif model.cooling:
@@ -159,7 +160,7 @@ class World:
             model.cooling = True
 
     async def orphans(self) -> None:
-        assert await self.store.orphans(STALE, 10) == ([self.made.id] if self.model.stale else [])
+        assert await self.store.claims.orphans(STALE, 10) == ([self.made.id] if self.model.stale else [])
 
     async def run(self, replica: str, items: list[tuple[int, int, Any]]) -> None:
         claim = self.held(replica)
@@ -188,12 +189,12 @@ class World:
 
     async def pending(self, again: bool, limit: int) -> None:
         tasks: list[Any] = []
-        while page := await self.store.pending_tasks(
+        while page := await self.store.pending.tasks(
             self.made.id, after=tasks[-1].cursor if tasks else None, limit=limit, retry_failed=again
         ):
             tasks += page
         evals: list[Any] = []
-        while page_of_evals := await self.store.pending_evals(
+        while page_of_evals := await self.store.pending.evals(
             self.made.id, EVALUATORS, after=evals[-1].cursor if evals else None, limit=limit, retry_failed=again
         ):
             evals += page_of_evals
@@ -204,13 +205,13 @@ class World:
         """The whole of it, at the end of the history."""
         for again in (False, True):
             await self.pending(again, 100)
-        stored = await self.store.results(self.made.id, after=None, limit=100)
+        stored = await self.store.reports.results(self.made.id, after=None, limit=100)
         assert {one.cursor: one.status for one in stored} == self.model.runs
         notes = {(*one.cursor, name, said.output): said.status for one in stored for name, said in one.annotations}
         assert notes == {
             (*item, output): status for item, said in self.model.notes.items() for output, status in said.items()
         }
-        found = await self.store.find(self.made.id)
+        found = await self.store.experiments.find(self.made.id)
         assert found is not None
         assert (found.status, found.claimed_by, found.epoch) == (
             self.model.status,
@@ -222,16 +223,16 @@ class World:
 async def played(place: Place, name: str, history: list[tuple[Any, ...]]) -> None:
     store = await Store.open(place.url)
     try:
-        made = await store.create(name, {}, REPETITIONS, "")
-        await store.add_rows(made.dataset_id, [replace(row, line=None) for row in rows(ROWS)])
+        made = await store.experiments.create(name, {}, REPETITIONS, "")
+        await store.datasets.add_rows(made.dataset_id, [replace(row, line=None) for row in rows(ROWS)])
         world = World(store, place, made)
         for step, *given_to in history:
             act: Callable[..., Awaitable[None]] = getattr(world, step)
             await act(*given_to)
         await world.end()
-        if await store.stop(made.id) is Toggle.COOLING:
+        if await store.claims.stop(made.id) is Toggle.COOLING:
             place.cool(made.id)
-            await store.stop(made.id)
+            await store.claims.stop(made.id)
     finally:
         await store.close()
 
@@ -248,7 +249,7 @@ def long_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BOUNDED = settings(
-    max_examples=18,
+    max_examples=effort(6, 18),
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate, Phase.shrink],

@@ -14,8 +14,16 @@ from hypothesis import strategies as st
 from tests.storage.places import Place
 from tests.storage.values import ERROR, INVALID, OK, PARKED, STALE, claimed, experiment, failure, judged, run
 from tidegate.errors import StoreError
-from tidegate.storage import Annotation, Claim, Failure, ResultCounts, ResultStatus, Store
-from tidegate.storage.tally import BINS, MAX_KINDS, MAX_LABELS, MAX_OUTPUTS, OutputTally, ResultFacts, StageTally
+from tidegate.experiments.storage import Annotation, Claim, Failure, ResultCounts, ResultStatus, Store
+from tidegate.experiments.storage.tally import (
+    BINS,
+    MAX_KINDS,
+    MAX_LABELS,
+    MAX_OUTPUTS,
+    OutputTally,
+    ResultFacts,
+    StageTally,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -34,8 +42,8 @@ scores = st.floats(allow_nan=False, allow_infinity=False)
 
 async def assert_agrees(store: Store, experiment_id: int) -> None:
     """Compare the tally with what the results themselves tell, and with a tally that is built from them."""
-    kept = (await store.tallies([experiment_id]))[experiment_id]
-    counts, found = await store.counts(experiment_id), await store.scores(experiment_id)
+    kept = (await store.tallies.read([experiment_id]))[experiment_id]
+    counts, found = await store.reports.counts(experiment_id), await store.reports.scores(experiment_id)
     assert {ResultStatus(status): count for status, count in kept["task"].counts.items()} == counts.runs
     evaluators = {name: tally for name, tally in kept.items() if name != "task" and tally.items}
     assert {name: tally.counts for name, tally in evaluators.items()} == judged_counts(counts)
@@ -52,9 +60,9 @@ async def assert_agrees(store: Store, experiment_id: int) -> None:
     }  # fmt: skip
     for one in found:
         assert evaluators[one.evaluator].outputs[one.output].mean == near(one.mean)
-    assert sorted(kinds(kept)) == sorted(map(kind, await store.failures(experiment_id)))
-    assert await store.build_tally(experiment_id, anew=True)
-    built = (await store.tallies([experiment_id]))[experiment_id]
+    assert sorted(kinds(kept)) == sorted(map(kind, await store.reports.failures(experiment_id)))
+    assert await store.tallies.build(experiment_id, anew=True)
+    built = (await store.tallies.read([experiment_id]))[experiment_id]
     assert sums(kept) == sums(built)
 
 
@@ -134,30 +142,30 @@ async def test_batches_of_two_replicas_miss_nothing_of_each_other(store: Store, 
 
 
 async def test_refused_batch_changes_no_tally(store: Store, other: Store, claim: Claim, place: Place) -> None:
-    before = await store.tallies([claim.experiment_id])
+    before = await store.tallies.read([claim.experiment_id])
     with pytest.raises(StoreError):
         # The run of the judgement is not there.
         await store.write([run(claim, 1), judged(claim, 4, repetition=2)])
     place.age(claim.experiment_id, STALE + 1)
     await claimed(other, claim.experiment_id, "b")
     assert await store.write([run(claim, 2)]) == {claim.experiment_id}
-    assert await store.tallies([claim.experiment_id]) == before
+    assert await store.tallies.read([claim.experiment_id]) == before
 
 
 async def test_results_without_a_tally_are_counted_by_a_build(store: Store, claim: Claim, place: Place) -> None:
     place.sql("DELETE FROM tidegate_tallies")
     await store.write([run(claim, 2), judged(claim, 1)])
-    assert await store.tallies([claim.experiment_id]) == {}
-    assert await store.build_tally(claim.experiment_id)
-    assert not await store.build_tally(claim.experiment_id)
+    assert await store.tallies.read([claim.experiment_id]) == {}
+    assert await store.tallies.build(claim.experiment_id)
+    assert not await store.tallies.build(claim.experiment_id)
     await store.write([judged(claim, 0)])
     await assert_agrees(store, claim.experiment_id)
-    assert not await store.build_tally(999)
+    assert not await store.tallies.build(999)
 
 
 async def test_tally_is_deleted_with_its_experiment(store: Store, claim: Claim, place: Place) -> None:
-    await store.stop(claim.experiment_id)
-    assert await store.delete(claim.experiment_id)
+    await store.claims.stop(claim.experiment_id)
+    assert await store.deletion.remove(claim.experiment_id)
     assert place.sql("SELECT * FROM tidegate_tallies") == []
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.storage.places import CONFIGS, OpenTransaction, Place
 from tests.storage.values import STALE, claimed, experiment, rows, run
 from tidegate.errors import ClaimLost, StoreError
-from tidegate.storage import Claim, Status, Store, Toggle
+from tidegate.experiments.storage import Claim, Status, Store, Toggle
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ class Scene:
         return await waiting
 
     async def state(self) -> tuple[Status, str | None, int]:
-        found = await self.store.find(self.id)
+        found = await self.store.experiments.find(self.id)
         assert found is not None
         return found.status, found.claimed_by, found.epoch
 
@@ -60,65 +60,65 @@ async def scene(place: Place, store: Store, other: Store) -> Scene:
 
 async def test_a_stop_that_waits_while_the_claim_is_renewed_is_done(scene: Scene) -> None:
     with scene.make(scene.place.renewed(scene.id)) as renewal:
-        assert await scene.second(scene.other.stop(scene.id), renewal) is Toggle.DONE
+        assert await scene.second(scene.other.claims.stop(scene.id), renewal) is Toggle.DONE
     assert await scene.state() == (Status.STOPPED, None, 1)
 
 
 async def test_a_stop_that_waits_while_another_one_is_made_finds_it_so(scene: Scene) -> None:
     with scene.make(scene.place.freed(scene.id, "STOPPED")) as stop:
-        assert await scene.second(scene.other.stop(scene.id), stop) is Toggle.ALREADY
+        assert await scene.second(scene.other.claims.stop(scene.id), stop) is Toggle.ALREADY
 
 
 async def test_a_stop_that_waits_while_another_one_is_given_up_is_done(scene: Scene) -> None:
     with scene.make(scene.place.freed(scene.id, "STOPPED")) as stop:
-        assert await scene.second(scene.other.stop(scene.id), stop, commit=False) is Toggle.DONE
+        assert await scene.second(scene.other.claims.stop(scene.id), stop, commit=False) is Toggle.DONE
 
 
 async def test_a_stop_that_waits_while_the_run_ends_changes_nothing(scene: Scene) -> None:
     with scene.make(scene.place.freed(scene.id, "COMPLETED")) as end:
-        assert await scene.second(scene.other.stop(scene.id), end) is Toggle.ALREADY
+        assert await scene.second(scene.other.claims.stop(scene.id), end) is Toggle.ALREADY
     assert await scene.state() == (Status.COMPLETED, None, 1)
 
 
 async def test_an_end_that_waits_while_a_stop_is_made_does_not_undo_it(scene: Scene) -> None:
     with scene.make(scene.place.freed(scene.id, "STOPPED")) as stop:
-        assert await scene.second(scene.store.release(scene.claim, Status.COMPLETED), stop) is False
+        assert await scene.second(scene.store.claims.release(scene.claim, Status.COMPLETED), stop) is False
     assert await scene.state() == (Status.STOPPED, None, 1)
 
 
 async def test_an_end_that_waits_while_somebody_else_claims_does_not_end_his_run(scene: Scene) -> None:
     with scene.make(scene.place.claimed(scene.id, "b")) as taking:
-        assert await scene.second(scene.store.release(scene.claim, Status.ERROR, "because"), taking) is False
+        assert await scene.second(scene.store.claims.release(scene.claim, Status.ERROR, "because"), taking) is False
     assert await scene.state() == (Status.RUNNING, "b", 2)
 
 
 async def test_a_stop_that_waits_while_an_orphan_is_taken_stops_its_new_owner(scene: Scene) -> None:
     scene.place.age(scene.id, STALE + 1)
     with scene.make(scene.place.claimed(scene.id, "b")) as taking:
-        assert await scene.second(scene.other.stop(scene.id), taking) is Toggle.DONE
-    assert await scene.store.renew("b", {scene.id: 2}) == frozenset()
+        assert await scene.second(scene.other.claims.stop(scene.id), taking) is Toggle.DONE
+    assert await scene.store.claims.renew("b", {scene.id: 2}) == frozenset()
     assert await scene.state() == (Status.STOPPED, None, 2)
 
 
 async def test_a_search_that_waits_while_a_stop_is_made_takes_nothing(scene: Scene) -> None:
     scene.place.age(scene.id, STALE + 1)
     with scene.make(scene.place.freed(scene.id, "STOPPED")) as stop:
-        assert await scene.second(scene.other.claim(scene.id, "b", STALE), stop) is None
+        assert await scene.second(scene.other.claims.claim(scene.id, "b", STALE), stop) is None
     assert await scene.state() == (Status.STOPPED, None, 1)
 
 
 async def test_a_search_that_waits_while_its_owner_renews_takes_nothing(scene: Scene) -> None:
     scene.place.age(scene.id, STALE + 1)
-    assert await scene.other.orphans(STALE, 10) == [scene.id]
+    assert await scene.other.claims.orphans(STALE, 10) == [scene.id]
     with scene.make(scene.place.renewed(scene.id)) as renewal:
-        assert await scene.second(scene.other.claim(scene.id, "b", STALE), renewal) is None
+        assert await scene.second(scene.other.claims.claim(scene.id, "b", STALE), renewal) is None
     assert await scene.state() == (Status.RUNNING, "a", 1)
 
 
 async def test_a_renewal_that_waits_while_somebody_else_claims_says_that_it_is_lost(scene: Scene) -> None:
     scene.place.age(scene.id, STALE + 1)
     with scene.make(scene.place.claimed(scene.id, "b")) as taking:
-        assert await scene.second(scene.store.renew("a", {scene.id: 1}), taking) == frozenset()
+        assert await scene.second(scene.store.claims.renew("a", {scene.id: 1}), taking) == frozenset()
     assert await scene.state() == (Status.RUNNING, "b", 2)
 
 
@@ -126,22 +126,22 @@ async def test_a_renewal_that_waits_while_the_same_replica_claims_anew_says_that
     scene: Scene,
 ) -> None:
     with scene.make(scene.place.claimed(scene.id, "a")) as taking:
-        assert await scene.second(scene.store.renew("a", {scene.id: 1}), taking) == frozenset()
-    assert await scene.store.renew("a", {scene.id: 2}) == {scene.id}
+        assert await scene.second(scene.store.claims.renew("a", {scene.id: 1}), taking) == frozenset()
+    assert await scene.store.claims.renew("a", {scene.id: 2}) == {scene.id}
 
 
 @pytest.mark.parametrize("replica", ["a", "b"])
 async def test_a_resume_that_waits_while_another_one_claims_finds_it_so(scene: Scene, replica: str) -> None:
-    await scene.store.release(scene.claim, Status.ERROR, "because")
+    await scene.store.claims.release(scene.claim, Status.ERROR, "because")
     with scene.make(scene.place.claimed(scene.id, "a")) as taking:
-        assert await scene.second(scene.other.resume(scene.id, replica), taking) is Toggle.ALREADY
+        assert await scene.second(scene.other.claims.resume(scene.id, replica), taking) is Toggle.ALREADY
     assert await scene.state() == (Status.RUNNING, "a", 2)
 
 
 async def test_a_resume_that_waits_while_the_search_takes_an_orphan_finds_it_so(scene: Scene) -> None:
     scene.place.age(scene.id, STALE + 1)
     with scene.make(scene.place.claimed(scene.id, "b")) as taking:
-        resuming = asyncio.ensure_future(scene.other.resume(scene.id, "c"))
+        resuming = asyncio.ensure_future(scene.other.claims.resume(scene.id, "c"))
         if scene.place.on_sqlite:
             await scene.place.waiting(1)
         taking.commit()
@@ -151,9 +151,9 @@ async def test_a_resume_that_waits_while_the_search_takes_an_orphan_finds_it_so(
 
 
 async def test_a_search_that_waits_while_a_user_resumes_takes_nothing(scene: Scene) -> None:
-    await scene.store.stop(scene.id)
+    await scene.store.claims.stop(scene.id)
     with scene.make(scene.place.claimed(scene.id, "c")) as taking:
-        searching = asyncio.ensure_future(scene.other.claim(scene.id, "b", STALE))
+        searching = asyncio.ensure_future(scene.other.claims.claim(scene.id, "b", STALE))
         if scene.place.on_sqlite:
             await scene.place.waiting(1)
         taking.commit()
@@ -162,38 +162,38 @@ async def test_a_search_that_waits_while_a_user_resumes_takes_nothing(scene: Sce
 
 
 async def test_a_spec_that_waits_to_be_amended_while_somebody_else_claims_is_not(scene: Scene) -> None:
-    amending = scene.store.amend(scene.claim, {"task": "other.py:answer"}, 5)
+    amending = scene.store.experiments.amend(scene.claim, {"task": "other.py:answer"}, 5)
     with scene.make(scene.place.claimed(scene.id, "b")) as taking, pytest.raises(ClaimLost):
         await scene.second(amending, taking)
-    found = await scene.store.find(scene.id)
+    found = await scene.store.experiments.find(scene.id)
     assert found is not None
     assert found.repetitions == 1
 
 
 async def test_a_spec_is_not_amended_after_a_stop(scene: Scene) -> None:
-    await scene.other.stop(scene.id)
+    await scene.other.claims.stop(scene.id)
     with pytest.raises(ClaimLost):
-        await scene.store.amend(scene.claim, {"task": "other.py:answer"}, 5)
+        await scene.store.experiments.amend(scene.claim, {"task": "other.py:answer"}, 5)
 
 
 async def test_a_renewal_after_the_spec_was_amended_keeps_the_claim_and_the_other_way_round(scene: Scene) -> None:
     mine = {scene.id: scene.claim.epoch}
-    await scene.store.amend(scene.claim, {"task": "other.py:answer"}, 5)
-    assert await scene.other.renew("a", mine) == set(mine)
-    await scene.store.amend(scene.claim, {"task": "eval.py:answer"}, 1)
-    assert await scene.other.renew("a", mine) == set(mine)
+    await scene.store.experiments.amend(scene.claim, {"task": "other.py:answer"}, 5)
+    assert await scene.other.claims.renew("a", mine) == set(mine)
+    await scene.store.experiments.amend(scene.claim, {"task": "eval.py:answer"}, 1)
+    assert await scene.other.claims.renew("a", mine) == set(mine)
 
 
 async def test_a_mark_that_waits_while_somebody_else_claims_is_not_raised(scene: Scene) -> None:
     with scene.make(scene.place.claimed(scene.id, "b")) as taking:
-        await scene.second(scene.store.advance(scene.claim, 3), taking)
+        await scene.second(scene.store.claims.advance(scene.claim, 3), taking)
     marks = scene.place.sql(f"SELECT low_water, task_water FROM {CONFIGS} WHERE experiment_id = {scene.id}")
     assert marks == [(0, 0)]
 
 
 async def test_who_has_waited_renews_from_when_he_is_let_in_and_not_from_when_he_asked(scene: Scene) -> None:
     with scene.make(scene.place.renewed(scene.id)) as renewal:
-        renewing = asyncio.create_task(scene.other.renew("a", {scene.id: 1}))
+        renewing = asyncio.create_task(scene.other.claims.renew("a", {scene.id: 1}))
         await scene.place.waiting(1)
         asked = scene.place.now()
         scene.place.later_than(asked)
@@ -206,12 +206,12 @@ async def test_who_has_waited_renews_from_when_he_is_let_in_and_not_from_when_he
 Act = Callable[[Scene], Awaitable[object]]
 
 ACTS: dict[str, Act] = {
-    "claim": lambda scene: scene.store.claim(scene.id, "a", STALE),
-    "renew": lambda scene: scene.store.renew("a", {scene.id: 1}),
-    "release": lambda scene: scene.store.release(scene.claim, Status.COMPLETED),
-    "stop": lambda scene: scene.store.stop(scene.id),
-    "advance": lambda scene: scene.store.advance(scene.claim, 3),
-    "amend": lambda scene: scene.store.amend(scene.claim, {"task": "other.py:answer"}, 5),
+    "claim": lambda scene: scene.store.claims.claim(scene.id, "a", STALE),
+    "renew": lambda scene: scene.store.claims.renew("a", {scene.id: 1}),
+    "release": lambda scene: scene.store.claims.release(scene.claim, Status.COMPLETED),
+    "stop": lambda scene: scene.store.claims.stop(scene.id),
+    "advance": lambda scene: scene.store.claims.advance(scene.claim, 3),
+    "amend": lambda scene: scene.store.experiments.amend(scene.claim, {"task": "other.py:answer"}, 5),
     "write": lambda scene: scene.store.write([run(scene.claim, 0)]),
 }
 
@@ -220,12 +220,12 @@ ACTS: dict[str, Act] = {
 async def test_an_act_that_the_database_does_not_take_changes_nothing_and_can_be_made_again(
     scene: Scene, name: str
 ) -> None:
-    before = await scene.store.find(scene.id)
+    before = await scene.store.experiments.find(scene.id)
     scene.place.sql(f"ALTER TABLE {CONFIGS} RENAME TO elsewhere")
     with pytest.raises(StoreError):
         await ACTS[name](scene)
     scene.place.sql(f"ALTER TABLE elsewhere RENAME TO {CONFIGS}")
-    after = await scene.store.find(scene.id)
+    after = await scene.store.experiments.find(scene.id)
     assert before is not None
     assert after is not None
     assert (after.status, after.claimed_by, after.epoch, after.spec) == (
@@ -255,10 +255,10 @@ async def test_an_act_whose_answer_was_lost_is_made_again_without_harm(scene: Sc
 
 
 async def test_a_dataset_whose_answer_was_lost_is_stored_again_without_harm(scene: Scene) -> None:
-    made = await scene.store.find(scene.id)
+    made = await scene.store.experiments.find(scene.id)
     assert made is not None
     for _ in range(2):
-        await scene.store.add_rows(made.dataset_id, rows(5, start=3))
-    found = await scene.store.find(scene.id)
+        await scene.store.datasets.add_rows(made.dataset_id, rows(5, start=3))
+    found = await scene.store.experiments.find(scene.id)
     assert found is not None
     assert found.rows == 8

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     AnnotationResult,
     Claim,
@@ -28,15 +28,15 @@ def rows(count: int, start: int = 0) -> list[NewRow]:
 
 async def experiment(store: Store, count: int = 3, repetitions: int = 1, name: str = "capitals") -> ExperimentRow:
     """A new experiment with so many rows, all stored."""
-    made = await store.create(name, {"task": "eval.py:answer"}, repetitions, "questions.jsonl")
-    await store.add_rows(made.dataset_id, rows(count))
-    await store.complete_dataset(made.dataset_id)
+    made = await store.experiments.create(name, {"task": "eval.py:answer"}, repetitions, "questions.jsonl")
+    await store.datasets.add_rows(made.dataset_id, rows(count))
+    await store.datasets.complete(made.dataset_id)
     return made
 
 
 async def claimed(store: Store, experiment_id: int, replica: str = "a") -> Claim:
     """A claim that must succeed."""
-    claim = await store.claim(experiment_id, replica, STALE)
+    claim = await store.claims.claim(experiment_id, replica, STALE)
     assert claim is not None
     return claim
 

@@ -24,5 +24,4 @@ def scene() -> Scene:
 
 @pytest.fixture
 def narrow() -> Scene:
-    """With one slot."""
     return Scene(max_concurrency=1)

@@ -34,21 +34,17 @@ class Providers:
         self.meters = MeterProvider([self.reader])
 
     def instrument(self, registry: RateLimitRegistry) -> None:
-        """Tells this SDK of a registry."""
         instrument(registry, tracer_provider=self.tracers, meter_provider=self.meters)
 
     @contextmanager
     def span(self, name: str) -> Iterator[None]:
-        """A span of the user's around a block."""
         with self.tracers.get_tracer("user").start_as_current_span(name):
             yield
 
     def spans(self, name: str) -> list[ReadableSpan]:
-        """The finished spans of that name, in the order of their end."""
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
 
     def noted(self, name: str) -> list[str]:
-        """The names of the events on the one span of that name."""
         (span,) = self.spans(name)
         return [event.name for event in span.events]
 
@@ -101,7 +97,6 @@ class Scene:
         self.flows: list[Flow] = []
 
     def call(self, key: Key = KEY, max_wait: float = 60.0, attempts: int = 1) -> Flow:
-        """A call, up to its first effect."""
         governed = PlainCall(self.registry, key, CallPolicy(max_wait, attempts), 60.0, 0)
         assert governed.try_start() is None, "somebody listens, so every call has the whole dialogue"
         flow = governed.exchange(StubWaker, None, None)
@@ -111,12 +106,10 @@ class Scene:
         return flow
 
     def after(self, flow: Flow, seconds: float) -> None:
-        """Wakes a waiting call some time later."""
         self.clock.advance(seconds)
         resume(flow, Resume(self.clock()))
 
     def reply(self, flow: Flow, outcome: Outcome, seconds: float = 0.0) -> None:
-        """Answers an attempt some time later."""
         self.clock.advance(seconds)
         resume(flow, Resume(self.clock(), AttemptResult(outcome)))
 

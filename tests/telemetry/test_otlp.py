@@ -53,8 +53,7 @@ class Post(BaseHTTPRequestHandler):
         self.send_header("content-length", "0")
         self.end_headers()
 
-    def log_message(self, *given: object) -> None:
-        """Says nothing."""
+    def log_message(self, *given: object) -> None: ...
 
 
 @pytest.fixture
@@ -68,7 +67,6 @@ def receiver() -> Iterator[Receiver]:
 
 
 def scopes(found: Any) -> list[Any]:
-    """Those of our scope in a request."""
     resources = getattr(found, "resource_spans", None) or found.resource_metrics
     inner = [
         each for resource in resources for each in getattr(resource, "scope_spans", None) or resource.scope_metrics

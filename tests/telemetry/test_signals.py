@@ -41,7 +41,6 @@ NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 
 def specimen(kind: type[events.Event]) -> events.Event:
-    """An event of that class with something in every field."""
     return kind(KEY, 1.0, **{field.name: SPECIMENS.get(field.name, 3) for field in dataclasses.fields(kind)[2:]})
 
 

@@ -27,7 +27,6 @@ def tracer(providers: Providers) -> Tracer:
 
 @pytest.fixture
 def told(registry: RateLimitRegistry, providers: Providers) -> RateLimitRegistry:
-    """A registry that this test's SDK hears of."""
     providers.instrument(registry)
     return registry
 

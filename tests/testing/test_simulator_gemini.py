@@ -20,7 +20,6 @@ GENERATE = {"contents": [{"role": "user", "parts": [{"text": "How high?"}]}]}
 
 
 def judged(*limiters: Any, call: Call | None = None, times: int = 1, seconds: float | None = None) -> Any:
-    """What Gemini's table makes of the last answer."""
     gate = Gate(limiters, Pricing())
     for _ in range(times):
         refusal: Any = gate.admit(call or Call(), 0.0)

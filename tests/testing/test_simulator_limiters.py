@@ -39,7 +39,6 @@ exact = st.integers(0, 1000).map(lambda value: Fraction(value, 7))
 
 
 def admitted(limiter, history):
-    """(instant, amount) of the attempts that fitted."""
     now, taken = Fraction(0), []
     for wait, amount in history:
         now += wait

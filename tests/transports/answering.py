@@ -47,8 +47,7 @@ class Server:
 
             do_GET = do_POST
 
-            def log_message(self, *facts: object) -> None:
-                """Nothing."""
+            def log_message(self, *facts: object) -> None: ...
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
@@ -65,7 +64,6 @@ class Server:
 
 
 def chunks(body: IO[bytes]) -> Iterator[bytes]:
-    """The pieces of a chunked request."""
     while size := int(body.readline(), 16):
         yield body.read(size)
         body.readline()

@@ -20,7 +20,6 @@ BUSY = b'{"error": {"type": "rate_limit_error", "code": "rate_limit_exceeded", "
 
 
 def run(registry: RateLimitRegistry, test: Test, **options: Any) -> None:
-    """Runs a test with a wrapped session."""
 
     async def main() -> None:
         async with aiohttp.ClientSession(**options) as session:
@@ -30,7 +29,6 @@ def run(registry: RateLimitRegistry, test: Test, **options: Any) -> None:
 
 
 async def ask(session: aiohttp.ClientSession, url: Any, **options: Any) -> bytes:
-    """The body of an answer."""
     async with session.post(url, **{"json": BODY, **options}) as response:
         return await response.read()
 
@@ -43,7 +41,6 @@ class Gate:
         self._open = threading.Event()
 
     def open(self) -> None:
-        """Lets the rest go, or the connection end."""
         self._open.set()
 
     def __iter__(self) -> Iterator[bytes]:

@@ -15,8 +15,8 @@ import tidegate
 from tests.transports.answering import ANSWER, BODY, Server, fine, only, refused_at_first
 from tests.transports.sessions import BUSY, READS, ask, impatient, refusing, run
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.sdks.sdk import is_given_up
 from tidegate.transports.aiohttp import TRANSPORT
+from tidegate.transports.sdks.sdk import is_given_up
 
 
 @pytest.mark.parametrize("read", READS)

@@ -131,7 +131,6 @@ def registry() -> RateLimitRegistry:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every wait is a long one."""
     monkeypatch.setattr(bearer, "LOOK_AFTER", 0.0)
     monkeypatch.setattr(bearer, "STALE_AFTER", 0.0)
 
@@ -251,7 +250,6 @@ def test_end_of_a_token_that_is_no_time_changes_no_answer(registry: RateLimitReg
 
 @pytest.fixture
 def replies() -> Iterator[Any]:
-    """A refusal, a rejection, and good answers."""
     fine = json.dumps(answer_body("openai")).encode()
     told = json.dumps({"error": {"message": "Unknown token.", "code": "invalid_token"}}).encode()
     return itertools.chain(

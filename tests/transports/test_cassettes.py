@@ -46,7 +46,6 @@ def installed() -> Iterator[RateLimitRegistry]:
 
 
 def cassette(folder: Path, url: str, *statuses: int) -> Any:
-    """A player of one recording with these statuses."""
     recorded = [
         {
             "request": {"method": "POST", "uri": url, "body": "", "headers": {}},
@@ -64,7 +63,6 @@ def cassette(folder: Path, url: str, *statuses: int) -> Any:
 
 
 def untaught(registry: RateLimitRegistry) -> bool:
-    """Return whether nothing was learned, held or refused by what was played."""
     return all(
         (key.quotas, key.refused, key.failed, key.in_flight) == ((), 0, 0, 0)
         for key in registry.snapshot().keys.values()

@@ -14,7 +14,7 @@ import requests
 
 from tests import bedrock as aws
 from tests.transports.answering import BODY, Server
-from tidegate import redaction
+from tidegate.admission import redaction
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.settings import Settings
 

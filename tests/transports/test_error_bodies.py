@@ -48,7 +48,6 @@ def colour(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def connected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No proxy stands between the tests and their servers."""
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
 

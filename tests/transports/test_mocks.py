@@ -142,8 +142,7 @@ class MemoryAdapter(requests.adapters.BaseAdapter):
         raw = urllib3.HTTPResponse(io.BytesIO(b"{}"), status=self.statuses.pop(0), preload_content=False)
         return requests.adapters.HTTPAdapter().build_response(request, raw)
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize("stream", [False, True])

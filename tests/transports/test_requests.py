@@ -26,8 +26,7 @@ class Refusing(requests.adapters.BaseAdapter):
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         raise requests.ConnectionError(request=request)
 
-    def close(self) -> None:
-        """Nothing is open."""
+    def close(self) -> None: ...
 
 
 @pytest.fixture
@@ -235,8 +234,7 @@ def test_a_hook_that_raises_for_the_status_does_not_hide_a_refusal(registry: Rat
             response.headers["retry-after"] = "0.01"
             return response
 
-        def close(self) -> None:
-            """Nothing is open."""
+        def close(self) -> None: ...
 
     with registry.wrap(requests.Session()) as session:
         session.mount("https://", Scripted())

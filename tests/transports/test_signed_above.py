@@ -48,7 +48,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every wait is a long one."""
     monkeypatch.setattr(sigv4, "STALE_AFTER", 0.0)
     monkeypatch.setattr(bearer, "LOOK_AFTER", 0.0)
     return
@@ -96,7 +95,6 @@ def signed(url: str, credentials: Any = None) -> dict[str, str]:
 
 
 def posted(stack: str, registry: RateLimitRegistry, url: str, headers: dict[str, str]) -> int:
-    """The status that a wrapped client of a stack gets."""
     if stack == "requests":
         with requests.Session() as session:
             session.trust_env = False

@@ -90,7 +90,6 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every wait is a long one."""
     monkeypatch.setattr(sigv4, "STALE_AFTER", 0.0)
     monkeypatch.setattr(bearer, "LOOK_AFTER", 0.0)
     return

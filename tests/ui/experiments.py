@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.core.token_totals import TokenTotals
-from tidegate.storage import (
+from tidegate.experiments.storage import (
     Annotation,
     AnnotationResult,
     BatchRecord,
@@ -22,7 +22,7 @@ from tidegate.storage import (
     Store,
     encoded,
 )
-from tidegate.storage.records import ItemUsage
+from tidegate.experiments.storage.records import ItemUsage
 
 ROWS = 350
 """Rows of `capitals`: three full pages of the table and a part of one."""
@@ -50,7 +50,7 @@ BATCHES = (
 
 CODE = """
 import os, time
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 def answer(row):
     while not os.path.exists("go"):
@@ -89,17 +89,17 @@ async def made_again(url: str) -> None:
             scored = (Annotation("correct", score=float(n % 5 > 0)),)
             batch.append(AnnotationResult(claim.experiment_id, claim.epoch, n, 1, "correct", scored))
         await store.write(batch)
-        await store.release(claim, Status.COMPLETED)
+        await store.claims.release(claim, Status.COMPLETED)
     finally:
         await store.close()
 
 
 async def _claimed(store: Store, name: str, evaluators: list[str], rows: list[NewRow], **more: Any) -> Claim:
     spec: dict[str, Any] = {"name": name, "task": "answer", "evaluators": {each: [] for each in evaluators}, **more}
-    experiment = await store.create(name, spec, 1, f"{name}.jsonl")
-    await store.add_rows(experiment.dataset_id, rows)
-    await store.complete_dataset(experiment.dataset_id)
-    claim = await store.claim(experiment.id, "elsewhere", 60.0)
+    experiment = await store.experiments.create(name, spec, 1, f"{name}.jsonl")
+    await store.datasets.add_rows(experiment.dataset_id, rows)
+    await store.datasets.complete(experiment.dataset_id)
+    claim = await store.claims.claim(experiment.id, "elsewhere", 60.0)
     assert claim is not None
     return claim
 
@@ -144,7 +144,9 @@ async def _capitals(store: Store) -> None:
             )
             batch.append(AnnotationResult(number, epoch, n, 1, "judge", verdict, 1, 1.1, usage=spent(n, "judge")))
     await store.write(batch)
-    await store.release(claim, Status.STOPPED, "no answer of openai for an hour; resume tries the parked rows again")
+    await store.claims.release(
+        claim, Status.STOPPED, "no answer of openai for an hour; resume tries the parked rows again"
+    )
 
 
 async def _hostile(store: Store) -> None:
@@ -161,8 +163,8 @@ async def _hostile(store: Store) -> None:
         )  # fmt: skip
     await store.write(batch)
     for record in BATCHES:
-        await store.save_batch(claim, record)
-    await store.release(claim, Status.COMPLETED)
+        await store.batches.save(claim, record)
+    await store.claims.release(claim, Status.COMPLETED)
 
 
 def counted(folder: Path) -> None:

@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Match, Mount, Route
 from starlette.testclient import TestClient
 
-from tidegate.ui.access_policy import ANSWER_HEADERS
-from tidegate.ui.experiment_routes import experiment_routes
-from tidegate.ui.route_table import RouteTable
-from tidegate.ui.server import create_app
+from tidegate.experiments.screens.routes import experiment_routes
+from tidegate.server.access_policy import ANSWER_HEADERS
+from tidegate.server.app import create_app
+from tidegate.server.route_table import RouteTable
 
 HOST = "127.0.0.1:4780"
 TOKEN = "the-token"
@@ -60,7 +60,6 @@ def app() -> Starlette:
 
 
 def added(request: Request) -> JSONResponse:
-    """Answer at a route of another module's table."""
     return JSONResponse({"number": request.path_params["number"]})
 
 
@@ -69,7 +68,6 @@ PUBLIC = {"/", "/static"}
 
 
 def filled(route: BaseRoute) -> str:
-    """Return a path that the route matches."""
     if isinstance(route, Mount):
         return f"{route.path}/app.js"
     assert isinstance(route, Route), "a route of another kind needs forged requests of its own"
@@ -152,7 +150,6 @@ def test_every_answer_has_the_headers(client: TestClient, path: str) -> None:
 
 
 async def broken(request: Request) -> JSONResponse:
-    """Fail as code with a fault does."""
     raise RuntimeError("a fault")
 
 

@@ -16,8 +16,8 @@ from tests.ui import experiments
 from tests.ui.experiments import AGAIN, FAILED, INVALID, PARKED
 from tests.ui.test_experiments import CAPITALS, HOSTILES, got, opened
 from tests.ui.test_serve import PATIENCE
-from tidegate.storage import Annotation, AnnotationResult, Claim, Status, Store
-from tidegate.ui import experiment_comparison
+from tidegate.experiments.screens import comparison as experiment_comparison
+from tidegate.experiments.storage import Annotation, AnnotationResult, Claim, Status, Store
 
 AFTER = 3
 """Number of `capitals-2`."""
@@ -78,10 +78,10 @@ async def judged_once_more(database: Path) -> None:
     """Add a result of a further evaluator to `capitals-2`."""
     store = await Store.open(str(database))
     try:
-        claim = await store.resume(AFTER, "elsewhere")
+        claim = await store.claims.resume(AFTER, "elsewhere")
         assert isinstance(claim, Claim)
         await store.write([AnnotationResult(AFTER, claim.epoch, 0, 1, "later", (Annotation("later", score=1.0),))])
-        await store.release(claim, Status.COMPLETED)
+        await store.claims.release(claim, Status.COMPLETED)
     finally:
         await store.close()
 

@@ -24,16 +24,16 @@ from tests.ui import experiments
 from tests.ui.experiments import BUDGET, FAILED, HOSTILE, INVALID, PARKED, ROWS
 from tests.ui.test_access_policy import HOST, OWN, TOKEN
 from tests.ui.test_serve import PATIENCE
+from tidegate.experiments.engine.replica import replica_name, replica_tag
+from tidegate.experiments.screens.answers import WHOLE, readable
+from tidegate.experiments.screens.routes import PAGE, experiment_routes
+from tidegate.experiments.screens.source import ExperimentSource
+from tidegate.experiments.storage import Store, claims
+from tidegate.experiments.storage.row_pages import CELL
 from tidegate.launch.counter_row import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals
-from tidegate.runner.replica import replica_name, replica_tag
-from tidegate.storage import Store, claims
-from tidegate.storage.row_pages import CELL
-from tidegate.ui.experiment_answers import WHOLE, readable
-from tidegate.ui.experiment_routes import PAGE, experiment_routes
-from tidegate.ui.experiment_source import ExperimentSource
-from tidegate.ui.server import create_app
+from tidegate.server.app import create_app
 
 CAPITALS, HOSTILES = 1, 2
 ANSWERED = ROWS - len(FAILED) - len(PARKED) - len(INVALID)
@@ -221,7 +221,7 @@ def test_filters_find_their_rows(client: TestClient, query: dict[str, object], f
 
 
 def test_search_says_how_far_it_came(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.storage.row_pages.SEARCHED", 15)
+    monkeypatch.setattr("tidegate.experiments.storage.row_pages.SEARCHED", 15)
     query = {"evaluator": "judge", "output": "score", "low": 0.95}
     page = got(client, f"/{CAPITALS}/rows", **query)
     assert (ordinals(page), page["more"], page["searched"]) == ([], True, [14, 1])
@@ -339,7 +339,7 @@ def test_what_the_rows_of_a_run_wait_for_is_told(
     total = KeyTotal("k")
     total.add(row, running=True)
     run = ProgramRun(7, f"tidegate experiment run {replica_tag(replica)}", Totals({"k": total}, True), 1.0)
-    monkeypatch.setattr("tidegate.ui.experiment_answers.live_runs", lambda: [run])
+    monkeypatch.setattr("tidegate.launch.runs.live_runs", lambda: [run])
     (key,) = got(client, f"/{CAPITALS}")["keys"]
     assert key["waiting"] == 0
     assert key["blocked"].startswith("quota requests used up: next call in 16:")
@@ -389,15 +389,15 @@ def test_resume_starts_a_process_that_answers_the_rest(
 async def stopped_run(database: Path) -> int:
     """An experiment that has all its rows, and was stopped before the first answer."""
     store = await Store.open(str(database))
-    from tidegate.storage import NewRow, Status
+    from tidegate.experiments.storage import NewRow, Status
 
     spec: dict[str, Any] = {"name": "counted", "source": "counted.py:experiment", "task": "answer", "evaluators": {}}
-    made = await store.create("counted", spec, 1, "rows")
-    await store.add_rows(made.dataset_id, [NewRow(n, str(n), {"n": n}) for n in range(30)])
-    await store.complete_dataset(made.dataset_id)
-    claim = await store.claim(made.id, "a", 60.0)
+    made = await store.experiments.create("counted", spec, 1, "rows")
+    await store.datasets.add_rows(made.dataset_id, [NewRow(n, str(n), {"n": n}) for n in range(30)])
+    await store.datasets.complete(made.dataset_id)
+    claim = await store.claims.claim(made.id, "a", 60.0)
     assert claim is not None
-    await store.release(claim, Status.STOPPED)
+    await store.claims.release(claim, Status.STOPPED)
     await store.close()
     return made.id
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from tidegate.ui.server import HEADER_SECONDS, CallbackServer, bind
+from tidegate.server.app import HEADER_SECONDS, CallbackServer, bind
 
 HEAD = b"GET %b HTTP/1.1\r\nhost: x\r\n"
 PATIENCE = 60.0

@@ -16,7 +16,7 @@ from tidegate.launch.change_ring import RING_BYTES, SOURCE_CODES, ChangeRing
 from tidegate.launch.counter_row import INTEGERS, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals
-from tidegate.ui.limit_history import CHANGES, FORGOTTEN_AFTER, SAMPLES, LimitHistory
+from tidegate.server.limit_history import CHANGES, FORGOTTEN_AFTER, SAMPLES, LimitHistory
 
 KEY = "openai · api.openai.com · gpt-5-mini"
 BEGAN = 1000.0

@@ -26,8 +26,8 @@ from tests.warm import WarmProcess
 from tidegate.admission import key_hook
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.main import app
+from tidegate.server.app import bind, names_of
 from tidegate.testing import Limit, Scenario, Simulator
-from tidegate.ui.server import bind, names_of
 
 PATIENCE = 120.0
 """Seconds after which a server that does not answer fails the test; no test is near it."""
@@ -214,7 +214,7 @@ def test_a_program_that_only_installs_appears_with_what_the_provider_counted(tmp
 
 def test_the_page_is_up_without_the_database_library() -> None:
     code = (
-        "import sys, tidegate.ui.server; "
+        "import sys, tidegate.server.app; "
         "print([name for name in ('sqlalchemy', 'alembic', 'pandas', 'openai') if name in sys.modules])"
     )
     done = subprocess.run(

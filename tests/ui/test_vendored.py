@@ -6,9 +6,9 @@ import hashlib
 import re
 from pathlib import Path
 
-import tidegate.ui.server
+import tidegate.server.app
 
-VENDOR = Path(tidegate.ui.server.__file__).parent / "static" / "vendor"
+VENDOR = Path(tidegate.server.app.__file__).parent / "static" / "vendor"
 
 
 def test_files_have_their_hashes_and_licences() -> None:

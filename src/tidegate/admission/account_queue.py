@@ -5,7 +5,7 @@ these heads the earliest goes first, and no later call of any model goes before 
 model holds does not stand in the way of others. After each step at one model, `run` pumps the queue of the earliest
 held head until that one still has to wait. So every change of a shared quota reaches the head that it concerns.
 
-Only the earliest held head waits for the instant at which the quota has room. The others look `PATIENCE` seconds later,
+Only the earliest held head waits for the instant at which the quota has room. The others look a second later,
 in case its executor (event loop or thread) does not run.
 """
 
@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from tidegate.admission.executors import PATIENCE, ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.admission.wait_queue import ExecutorGroup, Waiter
+from tidegate.admission.wait_queue import UNTAKEN_SECONDS, ExecutorGroup, Waiter
 from tidegate.core.limiter_state import Out
 from tidegate.core.two_levels import ModelController
 from tidegate.core.values import INFINITY, Cost
@@ -69,13 +68,13 @@ class AccountQueue:
         """Return the number of calls that wait at the other models."""
         return sum(queue.waiting.count for each, queue in self.queues.items() if each is not model)
 
-    def run(self, pumped: ModelQueue, now: float, out: Out, running_thread: int = 0) -> list[Waiter]:
+    def run(self, pumped: ModelQueue, now: float, out: Out) -> list[Waiter]:
         """Admit held heads in order of arrival after a step at `pumped`; return the waiters to wake."""
         to_wake: list[Waiter] = []
         done = pumped if self.first() is pumped else None
         while (first := self.first()) is not None and first is not done:
             rank = first.rank
-            to_wake = _in_order(to_wake, first.pump_alone(now, out, running_thread))
+            to_wake = _in_order(to_wake, first.pump_alone(now, out))
             done = first if self.first() is first and first.rank == rank else None
         for queue, (cost, ready) in list(self.asked.items()):
             if queue.model.ready_at(cost, now)[0] < ready:
@@ -93,8 +92,8 @@ class ModelQueue(KeyQueue):
 
     is_shared = True
 
-    def __init__(self, model: ModelController, account_queue: AccountQueue, executors: ExecutorTable) -> None:
-        super().__init__(model, executors)
+    def __init__(self, model: ModelController, account_queue: AccountQueue) -> None:
+        super().__init__(model)
         self.model = model
         self.account_queue = account_queue
         account_queue.queues[model] = self
@@ -105,16 +104,16 @@ class ModelQueue(KeyQueue):
         head = self.waiting.head()
         return (-head.priority, head.place) if head is not None else None
 
-    def pump(self, now: float, out: Out, running_thread: int = 0, outside_waiters: int = 0) -> list[Waiter]:
+    def pump(self, now: float, out: Out, outside_waiters: int = 0) -> list[Waiter]:
         """Admit calls from the head, as the base class, then those of other models that a shared quota held."""
         to_wake: list[Waiter] = []
         if self.waiting.count or self.ready_callbacks or self.admission.untaken:
-            to_wake = self.pump_alone(now, out, running_thread, outside_waiters)
-        return _in_order(to_wake, self._run_account(now, out, running_thread))
+            to_wake = self.pump_alone(now, out, outside_waiters)
+        return _in_order(to_wake, self._run_account(now, out))
 
-    def pump_alone(self, now: float, out: Out, running_thread: int = 0, outside_waiters: int = 0) -> list[Waiter]:
+    def pump_alone(self, now: float, out: Out, outside_waiters: int = 0) -> list[Waiter]:
         """Admit calls from the head of this queue; note whether the account holds the next one."""
-        to_wake = super().pump(now, out, running_thread, outside_waiters)
+        to_wake = super().pump(now, out, outside_waiters)
         head = self.waiting.head()
         if head is not None and self.model.account.holds(self.gate, now):
             self.account_queue.held[self] = self.model.ready_at(head.cost, now)[0]
@@ -143,33 +142,35 @@ class ModelQueue(KeyQueue):
         self._leave()
 
     def close(self) -> None:
-        """Leave the account: the key is forgotten."""
+        """Leave the account and the log; the controllers of a log stay until then, as others may use the models."""
         self._leave()
         del self.account_queue.queues[self.model]
-        self.model.account.models.remove(self.model)
+        if self.log is None:
+            self.model.account.models.remove(self.model)
+        elif self.log.leave(self):
+            self.model.account.models.clear()
 
     def _leave(self) -> None:
         self.account_queue.held.pop(self, None)
         self.account_queue.asked.pop(self, None)
 
-    def _run_account(self, now: float, out: Out, running_thread: int = 0) -> list[Waiter]:
+    def _run_account(self, now: float, out: Out) -> list[Waiter]:
         queues = self.account_queue
-        return queues.run(self, now, out, running_thread) if queues.held or queues.asked else []
+        return queues.run(self, now, out) if queues.held or queues.asked else []
 
     def _time_head(
         self,
         group: ExecutorGroup,
         head: Waiter,
         ready: float,
-        probe_at: float,
         now: float,
         out: Out,
         to_wake: list[Waiter],
     ) -> bool:
         """Set the timer of the head's group, as the base class; later where the head of another model goes first."""
         if ready < INFINITY and self.account_queue.opens_at(self.model, now)[1]:
-            ready += PATIENCE
-        return super()._time_head(group, head, ready, probe_at, now, out, to_wake)
+            ready += UNTAKEN_SECONDS
+        return super()._time_head(group, head, ready, now, out, to_wake)
 
 
 def _in_order(earlier: list[Waiter], later: list[Waiter]) -> list[Waiter]:

@@ -1,16 +1,59 @@
-"""Warnings of event loops that are blocked, while calls wait on them or for their slots."""
+"""Event loops that do not run, while calls wait on them or for their slots: a probe, and warnings.
+
+Theory of operation. An attempt of an event loop ends only when that loop runs. If calls of other executors wait for its
+slot and nothing happens at the key, the loop gets a probe: a callback to run. A loop that does not run the callback in
+time is blocked, perhaps by a thread whose call waits for the slot.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
+from typing import Any
 
-from tidegate.admission.loop_monitor import LoopProbe
-from tidegate.admission.wait_queue import Waiter
+from tidegate.admission.wait_queue import ReadyCallback, Waiter
+from tidegate.core.limiter_state import Permit
 
 logger = logging.getLogger("tidegate")
 _warned = False
 _expected = False
+
+
+class LoopProbe(ReadyCallback):
+    """Probe of the event loop, asyncio's or trio's, of `attempt`, sent when it is first woken.
+
+    `sent_at` is in monotonic seconds. `answered` says that the loop ran the callback. A second wake warns that the loop
+    is blocked.
+    """
+
+    __slots__ = ("_sent", "answered", "attempt", "sent_at")
+
+    def __init__(self, attempt: Permit, now: float) -> None:
+        super().__init__(self._send)
+        self.attempt = attempt
+        self.sent_at = now
+        self.answered = self._sent = False
+
+    def _send(self) -> None:
+        loop: Any = self.attempt.loop
+        if self._sent:
+            _warn_once(
+                "event loop of thread %s blocked: it holds slots that calls of other threads wait for; they go before"
+                " its own calls, which stand still until it runs again; await what it waits for, or use"
+                " asyncio.to_thread",
+                next((each.name for each in threading.enumerate() if each.ident == self.attempt.thread), "unknown"),
+            )
+        if self._sent or loop is None:
+            return
+        self._sent = True
+        schedule = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+        # A loop that is closed never answers.
+        with suppress(RuntimeError):
+            schedule(self._answer)
+
+    def _answer(self) -> None:
+        self.answered = True
 
 
 def expect_blocked_loops(expected: bool) -> None:
@@ -22,18 +65,9 @@ def expect_blocked_loops(expected: bool) -> None:
     _expected = expected
 
 
-def _warn_once(message: str, *arguments: object) -> None:
-    """Write at most one warning per process about event loops that are blocked."""
-    global _warned
-    if not _warned:
-        _warned = True
-        logger.warning(message, *arguments)
-
-
 def warn_of_blocking(waiter: Waiter) -> None:
     """Warn of a call that has to wait and keeps an event loop from running."""
-    executor = waiter.executor
-    if executor is not None and executor.blocks and not _expected:
+    if getattr(waiter.waker, "blocks", False) and not _expected:
         _warn_once(
             "event loop of thread %s blocked: a synchronous call waits on it for %s of %s; it goes before the loop's"
             " own calls, which stand still until it returns; use the asynchronous client, or asyncio.to_thread",
@@ -43,22 +77,9 @@ def warn_of_blocking(waiter: Waiter) -> None:
         )
 
 
-def _warn_of_stalled_loop(probe: LoopProbe) -> None:
-    """Warn that other calls do not wait for the attempts of an event loop that does not run."""
-    _warn_once(
-        "event loop of thread %s blocked: it holds slots that calls of other threads wait for; they go before its own"
-        " calls, which stand still until it runs again; await what it waits for, or use asyncio.to_thread",
-        next((thread.name for thread in threading.enumerate() if thread.ident == probe.thread), probe.thread),
-    )
-
-
-def wake(waiter: Waiter) -> bool:
-    """Wake a waiter; return whether its executor still runs."""
-    waker = waiter.waker
-    if isinstance(waiter, LoopProbe) and waiter.stalled:
-        _warn_of_stalled_loop(waiter)
-    if waker is None:
-        return True
-    if waiter.permit is None and waiter.until is not None:
-        return waker.arm(waiter.until)
-    return waker.wake()
+def _warn_once(message: str, *arguments: object) -> None:
+    """Write at most one warning per process about event loops that are blocked."""
+    global _warned
+    if not _warned:
+        _warned = True
+        logger.warning(message, *arguments)

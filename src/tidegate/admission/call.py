@@ -20,7 +20,6 @@ from tidegate.admission.handoff import PermitHandoff, current_handoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.listeners import next_call_number
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
-from tidegate.classification import classify_error, error_text
 from tidegate.core import backoff, events
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.display import printable
@@ -30,6 +29,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import CAPACITY, CUSTOM, ELSEWHERE, INFINITY, OK, UNSERVING, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
 from tidegate.errors import DeadlineExceeded, add_note
+from tidegate.providers.classification import classify_error, error_text
 
 
 class GovernedCall(Waiter):

@@ -18,7 +18,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from tidegate.thread_states import frame_of, handled_by
+from tidegate.admission.thread_states import frame_of, handled_by
 
 LOOK_EVERY = 1.0
 """Seconds after which a waiting thread wakes to ask for this state, and between two looks of the process. Raising it

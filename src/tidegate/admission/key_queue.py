@@ -5,24 +5,33 @@ for an instant at which it may be admitted. All other calls wait to be woken, or
 `enqueue`, `dequeue`, a timer) ends in `pump`. It admits from the head as many calls as may go, and returns the waiters
 to wake. The caller wakes them after it has released the key table's lock.
 
-An executor is an event loop or a thread. Nothing depends on the head's executor alone. If several executors wait, a few
-others *watch*: they look `PATIENCE` seconds after the head had to look, or a permit had to be taken. A permit that was
-not taken is taken back, and its executor is passed over until it runs again. Each executor keeps the timer for its
-calls' deadlines.
+An executor is an event loop or a thread. Where calls of several executors matter, one call of each looks now and then.
+A permit that is not taken within `UNTAKEN_SECONDS` is taken back, and the calls of its executor are passed over until
+one of them looks. A call that blocks an event loop's own thread goes beyond the slots at once: the loop's attempts
+cannot end before. `tidegate.admission.blocked_loops` finds any other loop that holds slots and does not run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
+from tidegate.admission.blocked_loops import LoopProbe
 from tidegate.admission.callers import Callers
-from tidegate.admission.executors import PATIENCE, Executor, ExecutorTable
-from tidegate.admission.loop_monitor import LoopMonitor
 from tidegate.admission.wait_log import WaitLog
-from tidegate.admission.wait_queue import UNPRICED, ExecutorGroup, Price, ReadyCallback, Waiter, WaitQueue, priced
+from tidegate.admission.wait_queue import (
+    UNPRICED,
+    UNTAKEN_SECONDS,
+    ExecutorGroup,
+    Price,
+    ReadyCallback,
+    Waiter,
+    WaitQueue,
+    executor_of,
+    priced,
+)
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
@@ -36,10 +45,9 @@ SAMPLE = 256
 """Queued calls whose cost `mean_cost` reads, at most. Raising it makes each snapshot of a long queue slower. Chosen: a
 mean of this many is right within a few per cent."""
 
-WATCHERS = 8
-"""Executors other than the head's that keep a timer, at most. Raising it lets the queue pass more executors that stall
-at once, and costs more timers. Chosen: while the queue moves, each looks only about once in `PATIENCE` seconds times
-its number."""
+LOOKS_PER_SECOND = 8
+"""Looks of waiting executors a second, at most, together. Raising it wakes many waiting threads more often; lowering it
+takes permits back later. Chosen: an eighth of a second is short beside `UNTAKEN_SECONDS`."""
 
 
 class KeyQueue:
@@ -47,21 +55,19 @@ class KeyQueue:
 
     `ready_callbacks` holds callbacks of `try_admit`; `gate` was closed last. `pools` are the connection pools of the
     clients that use the key, as far as they are known. `wait_log` exists after the first failed attempt. `callers` are
-    the calls that wait. `is_shared`: steps here may admit calls of other keys, which share quotas with this one.
+    the calls that wait. `is_shared`: steps here may admit calls of other keys, which share quotas with this one. `log`
+    is that of the key where other processes share its limits (`admission.shared_keys.LogSession`).
     """
 
     __slots__ = (
-        "_ahead_elsewhere",
-        "_monitor",
+        "_probe",
         "_released_order",
         "_soonest_deadline",
         "_untaken",
-        "_untaken_of_several",
-        "_watchers",
         "admission",
         "callers",
-        "executors",
         "gate",
+        "log",
         "pools",
         "ready_callbacks",
         "tokens",
@@ -72,9 +78,8 @@ class KeyQueue:
 
     is_shared = False
 
-    def __init__(self, admission: AdmissionController, executors: ExecutorTable | None = None) -> None:
+    def __init__(self, admission: AdmissionController) -> None:
         self.admission = admission
-        self.executors = executors if executors is not None else ExecutorTable()
         self.waiting = WaitQueue()
         self.gate = ""
         self.pools: WeakSet[Any] | None = None
@@ -82,28 +87,23 @@ class KeyQueue:
         self.callers = Callers()
         # Calls with a permit that they have not taken yet, and its instant.
         self._untaken: dict[Waiter, float] = {}
-        # Whether these calls may be of more than one executor.
-        self._untaken_of_several = False
-        self._watchers: list[ExecutorGroup] = []
+        # The last probe of an event loop that holds a slot for which calls of other executors wait.
+        self._probe: LoopProbe | None = None
         # No queued call has an earlier deadline.
         self._soonest_deadline = INFINITY
         # Number of the attempt whose rejection named the newest reset.
         self._released_order = 0
-        self._monitor = LoopMonitor(admission, self.executors)
         self.wait_log: WaitLog | None = None
         self.tokens = TokenCounter()
         self.unshared_reason = ""
-        # Calls at other keys that are ahead since an executor was passed over.
-        self._ahead_elsewhere: list[Waiter] = []
-
-    @property
-    def members(self) -> int:
-        """Return the number of processes that share the key's limits; here one."""
-        return 1
+        self.log: Any = None
 
     @property
     def sharing(self) -> Sharing:
-        """Return the number of processes that share the key's limits, and by what; here none, perhaps with a reason."""
+        """Return the number of processes that share the key's limits, and by what; for none perhaps a reason."""
+        if self.log is not None:
+            sharing: Sharing = self.log.sharing
+            return sharing
         return Sharing(lost=self.unshared_reason) if self.unshared_reason else UNSHARED
 
     @property
@@ -175,10 +175,16 @@ class KeyQueue:
                 waiter.permit = self.admission.admit(waiter.cost, now, now - waiter.joined_at, out, call=waiter.number)
                 self._note_permit(waiter, now)
                 return []
-        group = self._join(waiter, now, out)
-        to_wake = self.pump(now, out)
+        to_wake: list[Waiter] = []
+        group = self._join(waiter, now, to_wake)
+        to_wake += self.pump(now, out)
         if group.timer_holder is None or group.timer_holder.until is None or waiter.deadline < group.timer_holder.until:
             group.ensure_timer(to_wake)
+        if waiter.is_queued and self.gate == "concurrency" and getattr(waiter.waker, "blocks", False):
+            self._price(waiter)
+            if self.admission.admits(waiter.cost, now, slots=False)[0] <= now:
+                # The attempts that hold the slots may be those of the event loop that this call blocks.
+                self._admit_beyond(waiter, now, out, to_wake)
         return [each for each in to_wake if each is not waiter]
 
     def take(self, waiter: Waiter) -> Permit | None:
@@ -189,7 +195,6 @@ class KeyQueue:
             waiter.held, waiter.permit = permit, None
             self.callers.discard(waiter)
             self._untaken.pop(waiter, None)
-            self._untaken_of_several = self._untaken_of_several and bool(self._untaken)
             if self.admission.untaken:
                 self.admission.untaken -= 1
         return permit
@@ -203,12 +208,17 @@ class KeyQueue:
         """Put a refused call back to its old place; return the waiters to wake. The caller pumps after it."""
         waiter.joined_at = now
         to_wake: list[Waiter] = []
-        self._join(waiter, now, out).ensure_timer(to_wake)
+        self._join(waiter, now, to_wake).ensure_timer(to_wake)
         return to_wake
 
     def poll(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Look on behalf of a waiting call, which shows that its executor runs; return the waiters to wake."""
-        self._note_running(waiter, now)
+        group = self.waiting.groups.get(waiter.executor)
+        if group is not None:
+            self.waiting.restore(group)
+            if group.timer_holder is waiter:
+                # Its timer has run out, or is about to be set again.
+                waiter.until = None
         to_wake = self.pump(now, out)
         group = self.waiting.groups.get(waiter.executor)
         if group is not None:
@@ -218,30 +228,25 @@ class KeyQueue:
 
     def dequeue(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Take a call out of the queue; return the waiters to wake."""
-        executor = waiter.executor
-        revived = executor is not None and executor.stalled
-        group = self.waiting.groups.get(executor) if waiter.is_queued else None
-        held = group is not None and group.timer_holder is waiter
-        if not self.waiting.dequeue(waiter):
+        group = self.waiting.groups.get(waiter.executor) if waiter.is_queued else None
+        if group is None:
             return []
-        if executor is not None:
-            executor.note_running(now)
-        if not held and not revived:
+        changed = group.timer_holder is waiter or group.passed_over
+        self.waiting.dequeue(waiter)
+        if not changed:
             return []
+        self.waiting.restore(group)
         to_wake = self.pump(now, out)
-        if group is not None:
-            group.ensure_timer(to_wake)
+        group.ensure_timer(to_wake)
         return to_wake
 
     def note_asked(self, cost: Cost, ready: float, gate: str, now: float) -> None:
         """Note that a call outside the queue was told to ask again at `ready`; here nothing changes that unseen."""
 
-    def look_at(self, ready: float, gate: str, now: float) -> float:
-        """Return when to look again for a call that may go at `ready`; here nothing opens `gate` unseen."""
-        return ready
-
     def close(self) -> None:
-        """End the use of the queue: its key is forgotten."""
+        """End the use of the queue: its key is forgotten, and its log left."""
+        if self.log is not None:
+            self.log.leave(self)
 
     def forget(self) -> None:
         """Forget waiting calls and permits not taken yet: after a fork they belong to the parent."""
@@ -249,9 +254,7 @@ class KeyQueue:
         self.callers.clear()
         self.ready_callbacks.clear()
         self._untaken.clear()
-        self._untaken_of_several = False
-        self._watchers.clear()
-        self._monitor.forget()
+        self._probe = None
 
     def mend(self, now: float, out: Out) -> list[Waiter]:
         """Make consistent again what an interrupt of the program left half done; return the waiters to wake.
@@ -261,10 +264,8 @@ class KeyQueue:
         callers, admission = set(self.callers.waiting), self.admission
         ready = {waiter for waiter in callers if waiter.permit is not None}
         answered = {waiter for waiter in callers if waiter.replay is not None or waiter.opens_at is not None}
-        self._untaken, self._untaken_of_several = dict.fromkeys(ready, now), len(ready) > 1
+        self._untaken = dict.fromkeys(ready, now)
         admission.untaken = len(ready)
-        self._watchers.clear()
-        self._monitor.forget()
         for waiter in ready | answered:
             waiter.is_queued = False
         self.waiting.rebuild(callers - ready - answered)
@@ -277,71 +278,40 @@ class KeyQueue:
             group.ensure_timer(to_wake)
         return to_wake
 
-    def reclaim_permits(self, now: float, out: Out, running_thread: int = 0, outside_waiters: int = 0) -> None:
-        """Take back the permits of executors that do not run, if a call of a running executor waits.
-
-        `running_thread` identifies a thread that is known to run (0: none). `outside_waiters` calls wait outside the
-        queue.
-        """
-        while self._untaken:
-            waiter, given_at = next(iter(self._untaken.items()))
-            executor = waiter.executor
-            if (
-                executor is None
-                or not executor.is_late(given_at, now, running_thread)
-                or not self._others_wait(executor, outside_waiters)
-            ):
-                return
-            self._stall(executor, now, out)
-
     def next_reclaim_at(self, now: float) -> float:
         """Return when to look next for a permit that was not taken; infinity if there is none."""
         if not self._untaken:
             return INFINITY
-        waiter, given_at = next(iter(self._untaken.items()))
-        executor = waiter.executor
-        at = (given_at if executor is None else max(given_at, executor.ran_at)) + PATIENCE
-        return at if at > now else now + PATIENCE
+        at = next(iter(self._untaken.values())) + UNTAKEN_SECONDS
+        return at if at > now else now + UNTAKEN_SECONDS
 
-    def pump(self, now: float, out: Out, running_thread: int = 0, outside_waiters: int = 0) -> list[Waiter]:
+    def pump(self, now: float, out: Out, outside_waiters: int = 0) -> list[Waiter]:
         """Admit calls from the head while the gates are open; return the waiters to wake.
 
-        These are the admitted calls, the expired ones and a new head. `running_thread` identifies a thread that is
-        known to run (0: none). `outside_waiters` calls wait outside the queue.
+        These are the admitted calls, the expired ones and a new head. `outside_waiters` calls wait outside the queue.
         """
         to_wake: list[Waiter] = []
-        waiting, admission, until, probe_at = self.waiting, self.admission, INFINITY, INFINITY
+        waiting, admission = self.waiting, self.admission
         changed_groups: list[ExecutorGroup] = []
         if self._untaken:
-            self.reclaim_permits(now, out, running_thread, outside_waiters)
+            self._reclaim_permits(now, out, outside_waiters, to_wake)
         rejection = admission.rejection
         reset_at = rejection.reset_at if rejection is not None else None
         if rejection is not None and reset_at is not None and self._soonest_deadline < reset_at:
             self._admit_without_time(rejection, now, out, changed_groups, to_wake)
         while (group := waiting.head_group()) is not None:
-            head, executor = group.first, group.executor
+            head = group.first
             assert head is not None, "an empty group is taken out of the line"
-            if (
-                waiting.active_groups + outside_waiters > 1
-                and executor is not None
-                and group.missed(now, running_thread)
-            ):
-                self._stall(executor, now, out)
-                continue
-            blocks = executor.blocks if executor is not None else 0
             # Usually the key is not rejected and the head is priced: this saves a function call.
             if rejection is not None or head.priced_version != admission.estimate.version:
-                ready, gate = self._ready_at(head, now, blocks)
+                ready, gate = self._ready_at(head, now)
             else:
-                ready, gate = admission.ready_at(head.cost, now, blocks)
+                ready, gate = admission.ready_at(head.cost, now)
             ready, self.gate = admission.released_at((ready, gate), head.cost, now)
             if ready > now:
-                if gate == "concurrency" and self._monitor.should_probe(executor, waiting.active_groups):
-                    probe_at, blocked = self._monitor.ask(executor, waiting.active_groups, now, running_thread, to_wake)
-                    if blocked is not None:
-                        self._stall(blocked, now, out)
-                    if probe_at <= now:
-                        continue
+                if gate == "concurrency" and self._pass_blocked_loop(group, head, now, out, to_wake):
+                    changed_groups.append(group)
+                    continue
                 # A slot becomes free when an answer arrives: that instant is never certain.
                 if (
                     ready > self._soonest_deadline
@@ -349,19 +319,16 @@ class KeyQueue:
                     and self._expire_early(now, ready, changed_groups, to_wake)
                 ):
                     continue
-                if not self._time_head(group, head, ready, probe_at, now, out, to_wake):
+                self._plan_look(group.executor, now)
+                look_at = admission.look_at(ready, self.gate, now)
+                if not self._time_head(group, head, look_at, now, out, to_wake):
                     changed_groups.append(group)
                     continue
-                until = ready
                 break
             # Keep this order: `KeyTable.dequeue` reads `is_queued` first, then `permit`, without the lock.
             waited = now - head.joined_at
-            beyond = (
-                rejection is not None and rejection.in_force and admission.ready_at(head.cost, now, blocks)[0] > now
-            )
-            permit = head.permit = admission.admit(head.cost, now, waited, out, blocks, beyond, call=head.number)
-            if executor is not None:
-                permit.thread = executor.thread
+            beyond = rejection is not None and rejection.in_force and admission.ready_at(head.cost, now)[0] > now
+            head.permit = admission.admit(head.cost, now, waited, out, beyond, call=head.number)
             self._note_permit(head, now)
             waiting.dequeue(head)
             head.until = None
@@ -373,16 +340,6 @@ class KeyQueue:
                 self._admit_beyond(nested, now, out, to_wake)
         for each in changed_groups:
             each.ensure_timer(to_wake)
-        if waiting.active_groups > 1 or (
-            self._untaken
-            and group is not None
-            and (self._untaken_of_several or self._first_untaken().executor is not group.executor)
-        ):
-            self._watch(group, min(until, probe_at - PATIENCE), now, running_thread, out, to_wake)
-        if group is None:
-            self._monitor.forget()
-        if waiting.passed_over or self._ahead_elsewhere:
-            self._wake_passed_over(now, to_wake)
         if (
             self.ready_callbacks
             and not outside_waiters
@@ -404,18 +361,18 @@ class KeyQueue:
         group: ExecutorGroup,
         head: Waiter,
         ready: float,
-        probe_at: float,
         now: float,
         out: Out,
         to_wake: list[Waiter],
     ) -> bool:
         """Set the timer of the head's group; return False where deadlines have passed and calls were taken out."""
+        look_at = self.waiting.look_at
         if (
             now < self._soonest_deadline
             and ready == INFINITY
-            and probe_at == INFINITY
             and group.timer_holder is head
             and head.until
+            and head.until <= look_at
         ):
             # No deadline has passed, and the head's timer is set for the next one.
             return True
@@ -424,25 +381,22 @@ class KeyQueue:
         if deadline <= now:
             self._expire(group, now, to_wake, out)
             return False
-        if probe_at < group.watch_at and self.waiting.active_groups < 2:
-            group.watch_at = probe_at
-            group.set_timer(ready, to_wake)
-        elif group.timer_holder is not head or head.until != min(ready, deadline):
+        if group.timer_holder is not head or head.until != min(ready, deadline, look_at):
             group.set_timer(ready, to_wake)
         return True
 
-    def _ready_at(self, waiter: Waiter, now: float, blocks: int = 0) -> tuple[float, str]:
+    def _ready_at(self, waiter: Waiter, now: float) -> tuple[float, str]:
         """Return when a queued call may go, and the gate that holds it."""
         if waiter.priced_version != self.admission.estimate.version:
             self._price(waiter)
         rejection, admission = self.admission.rejection, self.admission
         if rejection is None:
-            return admission.ready_at(waiter.cost, now, blocks)
+            return admission.ready_at(waiter.cost, now)
         if rejection.waits(waiter.deadline):
             opens = rejection.opens_at(now)
             if opens > now:
                 return opens, rejection.gate
-        ready, gate = admission.ready_at(waiter.cost, now, blocks)
+        ready, gate = admission.ready_at(waiter.cost, now)
         if ready > now and rejection.lets_go(len(admission.permits_in_flight)):
             return admission.admits(waiter.cost, now)
         return ready, gate
@@ -466,7 +420,7 @@ class KeyQueue:
         self._soonest_deadline = soonest
 
     def _give_permit(self, waiter: Waiter, now: float, out: Out) -> None:
-        """Give a call a permit beyond learned limits."""
+        """Give a call a permit beyond the slots and the pace."""
         waiter.place = waiter.place or self.waiting.next_place()
         waited = now - waiter.joined_at
         waiter.permit = self.admission.admit(waiter.cost, now, waited, out, beyond=True, call=waiter.number)
@@ -530,85 +484,103 @@ class KeyQueue:
         waiter.until = None
         changed_groups.append(group)
 
-    def _join(self, waiter: Waiter, now: float, out: Out) -> ExecutorGroup:
-        """Put a call into the queue and return its group; pass over the event loop that it blocks, if it does so."""
+    def _join(self, waiter: Waiter, now: float, to_wake: list[Waiter]) -> ExecutorGroup:
+        """Put a call into the queue and return its group; pass over the calls of an event loop that it blocks."""
+        waker, waiting = waiter.get_waker(), self.waiting
         if waiter.executor is None:
-            waiter.executor = self.executors.get(waiter.get_waker())
-        executor = waiter.executor
+            waiter.executor = executor_of(waker)
         self.callers.add(waiter)
-        if executor.loop is None and not waiter.place:
-            self.callers.replace_twin(waiter, self.waiting)
-        executor.note_running(now)
-        if executor.blocks:
-            for blocked in self.executors.stall_thread(executor.blocks):
-                self._stall(blocked, now, out)
-            self.admission.release_probe(executor.blocks, now)
-        self._soonest_deadline = min(self._soonest_deadline, waiter.deadline) if self.waiting.count else waiter.deadline
-        return self.waiting.enqueue(waiter)
+        if waiter.executor is waker and not waiter.place:
+            self.callers.replace_twin(waiter, waiting)
+        self._soonest_deadline = min(self._soonest_deadline, waiter.deadline) if waiting.count else waiter.deadline
+        if getattr(waker, "blocks", False):
+            thread = getattr(waker, "thread", 0)
+            for other in waiting.groups.values():
+                if other.first is not None and getattr(other.first.waker, "thread", 0) == thread:
+                    self._pass_over(other, to_wake)
+        group = waiting.enqueue(waiter)
+        waiting.restore(group)
+        self._plan_look(waiter.executor, now)
+        return group
 
-    def _note_running(self, waiter: Waiter, now: float) -> None:
-        """Note that the executor of a waiting call runs; clear the group's timer if the call held it."""
-        executor = waiter.executor
-        if executor is None:
-            return
-        executor.note_running(now)
-        group = self.waiting.groups.get(executor)
-        if group is not None and group.timer_holder is waiter:
-            # Its timer has run out, or is about to be set again.
-            group.watch_at = INFINITY
-            waiter.until = None
-
-    def _others_wait(self, executor: Executor, outside_waiters: int) -> bool:
-        """Return whether calls of running executors other than `executor` wait."""
+    def _others_wait(self, executor: object, outside_waiters: int) -> bool:
+        """Return whether calls of executors other than `executor` wait that are not passed over."""
         group = self.waiting.groups.get(executor)
         return self.waiting.active_groups + outside_waiters > (group is not None and group.entry is not None)
 
-    def _stall(self, executor: Executor, now: float, out: Out) -> None:
-        """Pass an executor over until it runs again, and take back the permits that it has not taken."""
-        executor.stall()
-        # At other keys it may have stood before calls that run: the next head there looks at once.
-        for group in executor.groups:
-            ahead = group.next_head()
-            if ahead is not None and ahead.queue is not self:
-                self._ahead_elsewhere.append(ahead)
-        for waiter in [waiter for waiter in self._untaken if waiter.executor is executor]:
+    def _reclaim_permits(self, now: float, out: Out, outside_waiters: int, to_wake: list[Waiter]) -> None:
+        """Take back the permits that were not taken in time, if a call of another executor waits."""
+        while self._untaken:
+            waiter, given_at = next(iter(self._untaken.items()))
+            late = now >= given_at + UNTAKEN_SECONDS
+            if waiter.executor is None or not late or not self._others_wait(waiter.executor, outside_waiters):
+                return
             permit = self.take(waiter)
             if permit is not None and not permit.settled and permit.generation == self.admission.generation:
                 self.withdraw(waiter, permit, now, out)
-            # It was woken for that permit: it looks as soon as it runs.
-            waiter.until = None
             self.callers.add(waiter)
-            self.waiting.enqueue(waiter)
+            self._pass_over(self.waiting.enqueue(waiter), to_wake)
 
-    def _wake_passed_over(self, now: float, to_wake: list[Waiter]) -> None:
-        """Wake one call of each group that is passed over, and the next heads at other keys.
+    def _pass_over(self, group: ExecutorGroup, to_wake: list[Waiter]) -> None:
+        """Pass over the calls of a group until one looks; wake the first, so that it looks when its executor runs."""
+        first = group.first
+        if first is not None and not group.passed_over:
+            self.waiting.pass_over(group)
+            if group.timer_holder is not None:
+                group.timer_holder.until = None
+            group.timer_holder = first.until = None
+            to_wake.append(first)
 
-        The former looks as soon as its executor runs, the latter at once.
+    def _pass_blocked_loop(
+        self, group: ExecutorGroup, head: Waiter, now: float, out: Out, to_wake: list[Waiter]
+    ) -> bool:
+        """Admit the head beyond slots that a blocked event loop holds, or pass over that loop's calls.
+
+        Return whether either was done. A slot of a thread, or of the head's own loop, is waited for: that attempt ends.
+        A call that was refused first waits `UNTAKEN_SECONDS`.
         """
-        for group in self.waiting.passed_over:
-            if group.first is not None and group.stalled:
-                if group.timer_holder is not None:
-                    group.timer_holder.until = None
-                group.timer_holder, group.watch_at = None, INFINITY
-                group.first.until = None
-                to_wake.append(group.first)
-        self.waiting.passed_over.clear()
-        while self._ahead_elsewhere:
-            ahead = self._ahead_elsewhere.pop()
-            if ahead.is_queued:
-                ahead.until = now
-                to_wake.append(ahead)
+        admission, probe = self.admission, self._probe
+        flying = admission.permits_in_flight.values()
+        oldest = next(iter(flying), None)
+        loop = oldest.loop if oldest is not None else None
+        if oldest is None or loop is None or (loop is group.executor and self.waiting.active_groups < 2):
+            self._probe = None
+        elif probe is None or probe.attempt is not oldest or probe.answered:
+            if now >= admission.used_at + UNTAKEN_SECONDS:
+                self._probe = LoopProbe(oldest, now)
+                to_wake.append(self._probe)
+        elif now >= probe.sent_at + UNTAKEN_SECONDS:
+            if loop is group.executor:
+                self._pass_over(group, to_wake)
+                return True
+            if (
+                (head.is_unsent or now >= head.joined_at + UNTAKEN_SECONDS)
+                and not self._untaken
+                and all(each.loop not in (None, group.executor) for each in flying if each.thread)
+                and admission.admits(head.cost, now, slots=False)[0] <= now
+            ):
+                self._admit_beyond(head, now, out, to_wake)
+                to_wake.append(probe)
+                return True
+        return False
 
-    def _first_untaken(self) -> Waiter:
-        """Return the call whose permit has waited longest to be taken; there must be one."""
-        return next(iter(self._untaken))
+    def _plan_look(self, executor: object, now: float) -> None:
+        """Set when each group looks at the latest: other executors than its own may not run.
+
+        `executor` is that of the head.
+        """
+        waiting, count = self.waiting, len(self.waiting.groups)
+        alone = count < 2
+        if alone and self._untaken:
+            alone = next(iter(self._untaken)).executor is executor
+        if alone and self.admission.permits_in_flight:
+            alone = next(iter(self.admission.permits_in_flight.values())).loop in (None, executor)
+        waiting.look_at = INFINITY if alone else now + max(UNTAKEN_SECONDS, count / LOOKS_PER_SECOND)
 
     def _note_permit(self, waiter: Waiter, now: float) -> None:
         self.admission.counts.unsent -= waiter.is_unsent
         self.admission.untaken += 1
         self.admission.given_at = now
-        if self._untaken and waiter.executor is not None and self._first_untaken().executor is not waiter.executor:
-            self._untaken_of_several = True
         self._untaken[waiter] = now
 
     def _price(self, waiter: Waiter) -> None:
@@ -634,47 +606,3 @@ class KeyQueue:
         if not self.admission.untested or self._ready_at(waiter, now)[1] != "concurrency":
             return False
         return self.admission.admits(waiter.cost, now)[0] <= now
-
-    def _watch(
-        self, own: ExecutorGroup | None, ready: float, now: float, running_thread: int, out: Out, to_wake: list[Waiter]
-    ) -> None:
-        """Make a few executors look in case the head's executor, or one that was given a permit, does not run.
-
-        `own` is the head's group. Each watcher looks `PATIENCE` seconds after the one before it, so each stalled one
-        costs that much. The head's own timer serves for this only where few others watch, since each admission changes
-        the head.
-        """
-        waiting, watchers = self.waiting, self._watchers
-        for group in watchers:
-            executor = group.executor
-            if (
-                executor is not None
-                and group.entry is not None
-                and waiting.active_groups > 1
-                and group.missed(now, running_thread)
-            ):
-                self._stall(executor, now, out)
-        watchers[:] = [group for group in watchers if group.entry is not None and group is not own]
-        due = min(ready + PATIENCE, self.next_reclaim_at(now))
-        if due == INFINITY:
-            return
-        if len(watchers) < WATCHERS:
-            watchers += [group for group in self._candidates(own) if group not in watchers][: WATCHERS - len(watchers)]
-        suspect = self._first_untaken().executor if self._untaken else None
-        chain = [group for group in watchers if group.executor is not suspect]
-        # The head's group watches too where another executor was given a permit.
-        doubtful = self._untaken and own is not None and (self._untaken_of_several or own.executor is not suspect)
-        if own is not None and doubtful and len(watchers) < WATCHERS:
-            chain.append(own)
-        chain += [group for group in watchers if group.executor is suspect]
-        for number, group in enumerate(chain):
-            at = due + number * PATIENCE
-            if at < group.watch_at - 1e-6:
-                group.watch_at = at
-                group.set_timer(ready if group is own else INFINITY, to_wake)
-
-    def _candidates(self, own: ExecutorGroup | None) -> Iterator[ExecutorGroup]:
-        """Yield the newest groups: they wait longest, so a watcher is seldom replaced."""
-        for group in islice(reversed(self.waiting.groups.values()), 2 * WATCHERS):
-            if group is not own and group.entry is not None:
-                yield group

@@ -20,19 +20,17 @@ from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
-from tidegate import redaction
-from tidegate.admission import fork, key_hook, token_costs
+from tidegate.admission import fork, key_hook, redaction, token_costs
 from tidegate.admission.account_queue import ModelQueue
 from tidegate.admission.accounts import AccountTable, SharingModels
 from tidegate.admission.blocked_loops import warn_of_blocking
-from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.listeners import Listener
 from tidegate.admission.rejection_log import log_begin, log_end
 from tidegate.admission.resources import MEASURE_EVERY, measure
+from tidegate.admission.saved_state import Seeds
 from tidegate.admission.shared_keys import SharedKeys
 from tidegate.admission.steps import CallTable, nothing
-from tidegate.admission.suspensions import SuspensionTable
 from tidegate.admission.wait_log import WaitLog
 from tidegate.admission.wait_queue import UNPRICED, Waiter
 from tidegate.core import events, saved_state
@@ -43,9 +41,8 @@ from tidegate.core.rejection import KeyRejection, in_force
 from tidegate.core.safe_capacity import ABANDONED
 from tidegate.core.snapshot import QueueForecast, RegistrySnapshot, queue_forecast
 from tidegate.core.two_levels import AccountController, ModelController
-from tidegate.core.values import INFINITY, OK, REFUSED, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.values import INFINITY, OK, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
-from tidegate.saved_state import Seeds
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import Carrier
 from tidegate.shared_log.carriers import text_of
@@ -113,8 +110,6 @@ class KeyTable(CallTable):
         )
         self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
         self._accounts = AccountTable(settings)
-        self.suspension_table = SuspensionTable(settings, calendar)
-        self._executors = ExecutorTable()
         fork.register(self)
 
     @property
@@ -189,13 +184,10 @@ class KeyTable(CallTable):
             if queue is None:
                 return to_wake, None
             now = self._enter(queue)
-            executor = waiter.executor
-            if waiter.permit is None or (executor is not None and executor.stalled):
+            if waiter.permit is None:
                 to_wake = [each for each in queue.poll(waiter, now, out) if each is not waiter]
                 if queue.wait_log is not None and waiter.permit is None:
                     self._note_wait(queue, queue.waiting.count, now)
-            elif executor is not None:
-                executor.note_running(now)
             permit = queue.take(waiter)
             if permit is not None:
                 # The attempt starts now; the permit was given when another call settled.
@@ -266,7 +258,7 @@ class KeyTable(CallTable):
             now = self._enter(queue)
             silence = queue.admission.note_silent(permit, slow, now, self.draw(), out)
             self._note_wait(queue, queue.waiting.count, now)
-            return queue.pump(now, out, get_ident()), silence
+            return queue.pump(now, out), silence
 
         return self._step(step, lambda: Silence.UNKNOWN)
 
@@ -472,13 +464,11 @@ class KeyTable(CallTable):
         self._stepping = False
         if self._shared is not None:
             self._shared.after_fork()
-        self.suspension_table.renew_locks()
         self._deferred.clear()
         self._listeners.pending.clear()
         for queue in self._queues.values():
             queue.forget()
             queue.admission.forked()
-        self._executors.clear()
 
     def _queue_of(self, key: Key, window: float, now: float) -> KeyQueue:
         queue = self._queues.get(key)
@@ -493,14 +483,12 @@ class KeyTable(CallTable):
         account = self._accounts.of(key, window, now, self._seed_account)
         admission = self._seeded(key, window, now, account)
         queue: KeyQueue
-        if self._shared is not None and (shared := self._shared.queue(admission, account, self._executors)) is not None:
-            queue = shared
-        elif account is not None and isinstance(admission, ModelController):
-            queue = ModelQueue(admission, account.queue, self._executors)
+        if account is not None and isinstance(admission, ModelController):
+            queue = ModelQueue(admission, account.queue)
         else:
-            queue = KeyQueue(admission, self._executors)
+            queue = KeyQueue(admission)
         if self._shared is not None:
-            queue.unshared_reason = self._shared.take_reason(key)
+            self._shared.attach(queue)
         if key_hook.on_new_queue is not None and (record := key_hook.on_new_queue(queue)) is not None:
             self._records.append(record)
         if account is not None:
@@ -627,8 +615,6 @@ class KeyTable(CallTable):
                 self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
             if outcome.kind is not OK:
                 self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
-                if self.settings.suspend_models and outcome.kind in REFUSED:
-                    self._records.append(partial(self.suspension_table.note_refusal, permit.key, outcome))
         if rejoin is None or rejoin.queue is None or permit.state.aside:
             return self._pump(queue, now, out)
         to_wake: list[Waiter] = []
@@ -671,7 +657,7 @@ class KeyTable(CallTable):
     def _pump(self, queue: KeyQueue | None, now: float, out: list[events.Event] | None) -> list[Waiter]:
         if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
             return []
-        return queue.pump(now, out, get_ident())
+        return queue.pump(now, out)
 
     def _note_rejection(
         self, key: Key, ended: KeyRejection | None, begun: KeyRejection | None, forgotten: bool = False

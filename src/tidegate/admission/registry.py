@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
@@ -17,31 +17,19 @@ from typing import Any, TypeVar
 from tidegate.admission import key_hook
 from tidegate.admission.arguments import checked_cost
 from tidegate.admission.drive import adrive, drive
-from tidegate.admission.executors import PATIENCE
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.key_table import KeyTable, today
 from tidegate.admission.listeners import next_call_number
-from tidegate.admission.suspensions import (
-    Advice,
-    Suspension,
-    checked_count,
-    checked_end,
-    covers,
-    names_same,
-    normalised,
-)
-from tidegate.admission.wait_queue import ReadyCallback, Waiter
+from tidegate.admission.saved_state import MAX_KEYS, LearnedKey, LearnedState
+from tidegate.admission.wait_queue import UNTAKEN_SECONDS, ReadyCallback, Waiter
 from tidegate.core import events
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.saved_state import SavedKey, export, export_quotas
-from tidegate.core.snapshot import HeadWait
-from tidegate.core.unavailability import AVAILABLE, NEVER, KeyOutage
+from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key, Outcome
-from tidegate.core.wait_text import CLOSED, awaited
 from tidegate.core.window_inference import DEFAULT_WINDOW
-from tidegate.errors import ConfigurationError, require
+from tidegate.errors import ConfigurationError
 from tidegate.providers import load_prices
-from tidegate.saved_state import MAX_KEYS, LearnedKey, LearnedState
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import Carrier
 from tidegate.shared_log.carriers import AUTO, carrier_of
@@ -159,7 +147,6 @@ class RateLimitRegistry(KeyTable):
         super().__init__(settings, clock, draw, calendar, carrier or own)
         if own is not None:
             weakref.finalize(self, own.close)
-        self._held: dict[str, float] = {}
         if self.settings.telemetry:
             from tidegate.telemetry.activation import watch_for_sdk
 
@@ -175,7 +162,7 @@ class RateLimitRegistry(KeyTable):
 
     def wrap(self, client: T, *, max_wait: float | None = None, priority: int = 0) -> T:
         """Return the same client, governed by this registry; see `tidegate.wrap`."""
-        from tidegate.sdks.attach import attach
+        from tidegate.transports.sdks.attach import attach
 
         return attach(client, self, max_wait, priority)
 
@@ -227,7 +214,7 @@ class RateLimitRegistry(KeyTable):
                 queue.ready_callbacks.setdefault(wake, ReadyCallback(wake))
             return to_wake, answer
 
-        return self._step(step, lambda: NotReady(self.clock() + PATIENCE, "queue", queued=True))
+        return self._step(step, lambda: NotReady(self.clock() + UNTAKEN_SECONDS, "queue", queued=True))
 
     def _admit_or_refuse(
         self, queue: KeyQueue, cost: Cost, now: float, out: list[events.Event] | None
@@ -236,7 +223,7 @@ class RateLimitRegistry(KeyTable):
         admission = queue.admission
         to_wake: list[Waiter] = []
         if queue.waiting.count or admission.untaken or queue.is_shared:
-            to_wake = queue.pump(now, out, threading.get_ident(), outside_waiters=1)
+            to_wake = queue.pump(now, out, outside_waiters=1)
         ready, gate = admission.ready_at(cost, now)
         stated = gate.startswith("quota") or ready <= admission.unavailability.stated_until
         head, rejection = queue.waiting.head(), admission.rejection
@@ -254,7 +241,7 @@ class RateLimitRegistry(KeyTable):
             return to_wake, permit
         queue.note_asked(cost, refusal.ready_at, refusal.gate, now)
         # Permits that other calls do not take are taken back then.
-        refusal.ready_at = min(queue.look_at(refusal.ready_at, refusal.gate, now), queue.next_reclaim_at(now))
+        refusal.ready_at = min(admission.look_at(refusal.ready_at, refusal.gate, now), queue.next_reclaim_at(now))
         return to_wake, refusal
 
     def unavailable(self, key: Key) -> KeyOutage:
@@ -265,104 +252,6 @@ class RateLimitRegistry(KeyTable):
             return [], queue.admission.unavailable(self.clock()) if queue is not None else AVAILABLE
 
         return self._step(step, lambda: AVAILABLE)
-
-    def suspend(
-        self,
-        target: str | Key,
-        *,
-        seconds: float | None = None,
-        until: datetime | None = None,
-        reason: str = "",
-    ) -> Suspension | None:
-        """Suspend `target` for `seconds`, or until an aware time; return the suspension that holds now.
-
-        A target is `provider/model`, `provider/*`, or a key. The keys that it names admit no call until then in this
-        process; attempts in flight go on. Other processes see it in `suspended` and `advise`, where they share
-        `Settings.suspensions`. A suspension only ever becomes longer. Return None for a target without a provider or a
-        model. Raise `ConfigurationError` for a time that is neither or both, and a reason that is no text.
-        """
-        require(isinstance(reason, str), "reason", reason, "a text")
-        found = self.suspension_table.suspend(target, checked_end(seconds, until, self._calendar()), reason)
-        if found is not None:
-            ahead = (found.until - self._calendar()).total_seconds()
-            self._hold(found.target, self.clock() + ahead)
-        return found
-
-    def resume(self, target: str | Key) -> bool:
-        """End the suspension of `target`; return whether there was one. Its keys admit calls again at once."""
-        self._hold(normalised(target), NEVER)
-        return self.suspension_table.resume(target)
-
-    def suspended(self, target: str | Key) -> Suspension | None:
-        """Return the longest suspension that holds for `target` now, or for its whole provider; None without one."""
-        return self.suspension_table.of(target)
-
-    def suspensions(self) -> list[Suspension]:
-        """Return the suspensions that hold now, by target."""
-        return self.suspension_table.all()
-
-    def advise(self, target: str | Key, *, wanted: int, active: int = 0, most: int | None = None) -> Advice:
-        """Return the number of further workers to start for `target`, where `active` run and `wanted` are to run.
-
-        It is 0 while the target is suspended, or while a key of it in this process is paused or down. Else it leaves
-        room for the calls in flight that these keys have been found to admit, and for `most` workers. Raise
-        `ConfigurationError` for a number that is negative or not whole.
-        """
-        for field, count in (("wanted", wanted), ("active", active), ("most", wanted if most is None else most)):
-            checked_count(field, count)
-        held = self.suspended(target)
-        if held is not None:
-            ends_in = (held.until - self._calendar()).total_seconds()
-            return Advice(0, True, held.until, f"suspended: {held.reason or 'no reason given'}", ends_in)
-        name, most = normalised(target), wanted if most is None else most
-
-        def step(out: Out) -> tuple[list[Waiter], HeadWait | float]:
-            now, slots = self.clock(), 0.0
-            queues = [queue for key, queue in self._queues.items() if covers(name, key)]
-            for queue in queues:
-                closing = queue.closing(now)
-                if closing.gate in CLOSED:
-                    return [], closing
-                slots += INFINITY if queue.admission.untested else queue.admission.concurrency.limit
-            return [], slots if queues else INFINITY
-
-        found = self._step(step, lambda: 0.0)
-        if isinstance(found, HeadWait):
-            left = found.seconds
-            until_time = None if left is None else self._calendar() + timedelta(seconds=left)
-            return Advice(0, True, until_time, awaited(found.gate), left)
-        return Advice(max(0, int(min(wanted, most, found)) - active))
-
-    def _hold(self, target: str, until: float) -> None:
-        """Close the keys of a target until a monotonic instant; minus infinity opens them."""
-
-        def step(out: Out) -> tuple[list[Waiter], None]:
-            now, to_wake = self.clock(), list[Waiter]()
-            ended = {each for each in self._held if until <= now and names_same(each, target)}
-            self._held = {each: end for each, end in self._held.items() if end > now and each not in ended}
-            if until > now:
-                self._held[target] = until
-            for key, queue in self._queues.items():
-                if covers(target, key):
-                    self._close_held(queue, now)
-                    to_wake += self._pump(queue, now, out)
-            return to_wake, None
-
-        self._step(step, lambda: self._deferred.append(lambda out: step(out)[0]))
-
-    def _close_held(self, queue: KeyQueue, now: float) -> None:
-        key = queue.admission.key
-        queue.admission.pause.suspend(
-            max((end for each, end in self._held.items() if covers(each, key)), default=NEVER)
-        )
-        queue.admission.counts.note_closing(now)
-        self._note_wait(queue, queue.waiting.count, now)
-
-    def _new_queue(self, key: Key, window: float, now: float) -> KeyQueue:
-        queue = super()._new_queue(key, window, now)
-        if self._held:
-            self._close_held(queue, now)
-        return queue
 
     def execute(
         self,

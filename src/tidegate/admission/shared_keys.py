@@ -20,13 +20,10 @@ from functools import partial
 from typing import Any
 from weakref import WeakMethod
 
-from tidegate.admission.account_queue import ModelQueue
 from tidegate.admission.accounts import SharingModels
-from tidegate.admission.executors import ExecutorTable
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.admission.wait_queue import ExecutorGroup, Waiter
+from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
-from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Out
 from tidegate.core.replica import Replica
 from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableRecord
@@ -88,6 +85,7 @@ class LogSession:
 
     __slots__ = (
         "_away_since",
+        "_carrier",
         "_changed",
         "_clock",
         "_is_lost",
@@ -107,12 +105,14 @@ class LogSession:
     def __init__(
         self,
         log: MemberLog,
+        carrier: str,
         replica: Replica,
         clock: Callable[[], float],
         opened: list[LogSession],
         changed: Callable[[int, str], object],
     ) -> None:
         self._log: MemberLog | None = log
+        self._carrier = carrier
         self._changed = changed
         self.replica = replica
         self._clock = clock
@@ -131,9 +131,9 @@ class LogSession:
         replica.stepping = False
 
     @property
-    def members(self) -> int:
-        """Return the number of processes that shared the log at the last step, this one included."""
-        return self._step.members if self._log is not None else 1
+    def sharing(self) -> Sharing:
+        """Return the number of processes that shared the log at the last step, this one included, and by what."""
+        return Sharing(self._step.members if self._log is not None else 1, self._carrier, self.lost)
 
     @property
     def lost(self) -> str:
@@ -374,10 +374,6 @@ class SharedKeys:
         self.sessions: dict[bytes, LogSession] = {}
         self._reasons: dict[Key, str] = {}
 
-    def take_reason(self, key: Key) -> str:
-        """Return the reason why the log of a key that begins now was not joined, once; empty where it need not be."""
-        return self._reasons.pop(key, "")
-
     def controller(
         self, key: Key, window: float, now: float, account: SharingModels | None
     ) -> ReplicatedController | None:
@@ -401,21 +397,13 @@ class SharedKeys:
         found.key = key
         return found
 
-    def queue(
-        self, admission: AdmissionController, account: SharingModels | None, executors: ExecutorTable
-    ) -> KeyQueue | None:
-        """Return the queue of a shared key; None for another one."""
-        if not isinstance(admission, ReplicatedController):
-            return None
-        session = self._session_of(admission)
-        queue: KeyQueue
-        if account is None:
-            queue = SharedQueue(admission, session, self._carrier.kind, executors)
-        else:
-            assert isinstance(admission, ReplicatedModel), "a key with an account has two levels"
-            queue = SharedModelQueue(admission, session, self._carrier.kind, account, executors)
-        session.queues.append(queue)
-        return queue
+    def attach(self, queue: KeyQueue) -> None:
+        """Give the queue of a shared key its log, and that of another one the reason why its log was not joined."""
+        admission = queue.admission
+        if isinstance(admission, ReplicatedController):
+            queue.log = next(each for each in self.sessions.values() if each.replica is admission.replica)
+            queue.log.queues.append(queue)
+        queue.unshared_reason = self._reasons.pop(admission.key, "")
 
     def enter(self, queue: KeyQueue | None, now: float) -> float:
         """Begin a step at the log of a queue, if it has one; return the time after that."""
@@ -499,7 +487,7 @@ class SharedKeys:
         for left in [name for name, each in self.sessions.items() if each.left]:
             del self.sessions[left]
         session = self.sessions[name] = LogSession(
-            log, replica, self._clock, self.opened, partial(self._note_change, named)
+            log, self._carrier.kind, replica, self._clock, self.opened, partial(self._note_change, named)
         )
         return session
 
@@ -508,85 +496,5 @@ class SharedKeys:
             return ReplicatedKey(key, self._settings, window, now)
         return ReplicatedModel(key, self._settings, window, now, account.controller)
 
-    def _session_of(self, admission: ReplicatedController) -> LogSession:
-        return next(each for each in self.sessions.values() if each.replica is admission.replica)
-
     def _digest(self, key: Key) -> bytes:
         return hashlib.blake2b(repr(tuple(key)).encode(), key=self._secret[:64], digest_size=16).digest()
-
-
-class LoggedQueue(KeyQueue):
-    """Part of the queue of a shared key: the members of its log, and the looks that its head takes for their sake."""
-
-    __slots__ = ()
-
-    _session: LogSession
-    _carrier: str
-
-    @property
-    def members(self) -> int:
-        """Return the number of processes that share the key's limits, this one included."""
-        return self._session.members
-
-    @property
-    def sharing(self) -> Sharing:
-        """Return the number of processes that share the key's limits, and by what."""
-        return Sharing(self._session.members, self._carrier, self._session.lost)
-
-    def look_at(self, ready: float, gate: str, now: float) -> float:
-        """Return when to look again for a call that may go at `ready`: another process may open its gate earlier."""
-        assert isinstance(self.admission, ReplicatedController), "the queue of a shared key"
-        return self.admission.look_at(ready, gate, now)
-
-    def _time_head(
-        self,
-        group: ExecutorGroup,
-        head: Waiter,
-        ready: float,
-        probe_at: float,
-        now: float,
-        out: Out,
-        to_wake: list[Waiter],
-    ) -> bool:
-        """Set the timer of the head's group, as the base class, for an earlier look where one is due."""
-        return super()._time_head(group, head, self.look_at(ready, self.gate, now), probe_at, now, out, to_wake)
-
-
-class SharedQueue(LoggedQueue):
-    """The admission controller and the wait queue of a shared key."""
-
-    __slots__ = ("_carrier", "_session")
-
-    def __init__(
-        self, admission: ReplicatedController, session: LogSession, carrier: str, executors: ExecutorTable
-    ) -> None:
-        super().__init__(admission, executors)
-        self._session, self._carrier = session, carrier
-
-    def close(self) -> None:
-        """End the use of the queue, as the base class, and leave the log."""
-        self._session.leave(self)
-
-
-class SharedModelQueue(LoggedQueue, ModelQueue):
-    """The admission controller and the wait queue of a model whose account is shared."""
-
-    __slots__ = ("_carrier", "_session")
-
-    def __init__(
-        self,
-        model: ReplicatedModel,
-        session: LogSession,
-        carrier: str,
-        account: SharingModels,
-        executors: ExecutorTable,
-    ) -> None:
-        ModelQueue.__init__(self, model, account.queue, executors)
-        self._session, self._carrier = session, carrier
-
-    def close(self) -> None:
-        """End the use of the queue: the controller stays, as other processes may use the model."""
-        self._leave()
-        del self.account_queue.queues[self.model]
-        if self._session.leave(self):
-            self.model.account.models.clear()

@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from tidegate.admission.blocked_loops import wake
 from tidegate.admission.listeners import Listeners
 from tidegate.admission.rejection_log import write_record
 from tidegate.admission.wait_queue import Waiter
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 NUDGED = 8
 """Executors of waiting calls that a finalizer wakes, at most, so that one of them does its rest. Raising it wakes more
-in vain; lowering it trusts fewer not to be stalled. Chosen: as many as watch a queue (`key_queue.WATCHERS`)."""
+in vain; lowering it trusts fewer to run. Chosen: as many as look in a second (`key_queue.LOOKS_PER_SECOND`)."""
 
 T = TypeVar("T")
 
@@ -130,7 +129,7 @@ class StepTable:
 
     def _wake_all(self, to_wake: list[Waiter]) -> None:
         for waiter in to_wake:
-            if not wake(waiter):
+            if not waiter.wake_up():
                 # Its event loop is closed: its place or its permit stays unused.
                 self._deferred.append(partial(self._take_out, waiter))
 

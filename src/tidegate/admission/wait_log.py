@@ -52,7 +52,7 @@ class WaitLog:
             self._told_never = True
             return WaitRecord(WARNING, f"has no capacity for this account: {never}; calls wait until max_wait")
         pause, breaker = latest_pause(admission), admission.breaker
-        closings = [(pause.until, "pause"), (day_reset(admission), DAY), (admission.pause.suspended_until, "suspended")]
+        closings = [(pause.until, "pause"), (day_reset(admission), DAY)]
         if not breaker.closed:
             closings.append((max(now, breaker.ready_at), "breaker"))
         tried, gate = max(closings)
@@ -70,7 +70,7 @@ class WaitLog:
         if (expected <= NOTED and not unreached) or (level <= self._level and now < self._logged_at + REPEATED):
             return None
         self._level, self._logged_at = level, now
-        last = admission.unavailability.last if gate not in (DAY, "suspended") else None
+        last = admission.unavailability.last if gate != DAY else None
         cause = failure_text(last) if last is not None else ""
         if unreached:
             then = f"calls wait for {duration(breaker.max_unreached)} from the first error on, then get theirs"

@@ -3,8 +3,9 @@
 Theory of operation. A waiter is anything with a `wake()`, so threads, asyncio loops and trio share one queue. Waiters
 of equal priority form a lane, first come, first served; a refused call returns to its old place. A heap holds the
 deadlines that are not in order of arrival. The calls of one executor (an event loop or a thread) form a group. The
-queue is a heap of groups by their first calls. A group whose executor does not run is passed over as a whole and keeps
-its places. Joining, leaving from any place and finding the head cost the same for any number of waiters.
+queue is a heap of groups by their first calls. A group whose call did not take its permit is passed over, until one of
+its calls looks again, and keeps its places. Joining, leaving from any place and finding the head cost the same for any
+number of waiters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from heapq import heapify, heappop, heappush, merge
 from typing import Any, Protocol
 
-from tidegate.admission.executors import Executor
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Outcome, ReplayableRefusal
@@ -44,15 +44,29 @@ Price = Callable[[CostEstimator], Cost]
 
 UNPRICED = Cost()
 
+UNTAKEN_SECONDS = 1.0
+"""Seconds within which a call must take its permit, and an event loop answer a probe. Raising it makes all others wait
+longer for a blocked loop. Lowering it passes over loops that are only busy. Chosen: above long steps of parsing."""
+
+UNKNOWN = object()
+"""Executor of the calls whose wakers name no event loop."""
+
+
+def executor_of(waker: Waker) -> object:
+    """Return what runs a waiting call: its event loop, or for a thread the waker itself."""
+    loop = getattr(waker, "loop", UNKNOWN)
+    return waker if loop is None else loop
+
 
 class Waiter:
     """One call in a wait queue. Instants are monotonic seconds; `place` orders calls of equal priority.
 
     A call may wait long, so its price is computed when it is the head, from the knowledge by then. `queue` is its key
-    queue, and `executor` runs it. A call that need not wait gets one of two results. `replay` is an answer in place of
-    an attempt. `opens_at` is the instant, after its deadline, at which its gate (a limiter of the key) opens. `number`
-    joins its events, 0 where nothing reports them. `held` is the last permit that it took, and settles.
-    `twin_of` is its identity, once it waits. `inside` are the permits of calls of its key that wait for its end.
+    queue, and `executor` is its event loop or thread, None until it waits. A call that need not wait gets one of two
+    results. `replay` is an answer in place of an attempt. `opens_at` is the instant, after its deadline, at which its
+    gate (a limiter of the key) opens. `number` joins its events, 0 where nothing reports them. `held` is the last
+    permit that it took, and settles. `twin_of` is its identity, once it waits. `inside` are the permits of calls of its
+    key that wait for its end.
     """
 
     __slots__ = (
@@ -91,7 +105,7 @@ class Waiter:
         self.inside: tuple[Permit, ...] = ()
         self.twin_of: Hashable | None = None
         self.waker: Waker | None = None
-        self.executor: Executor | None = None
+        self.executor: object = None
         self.priority = priority
         self.is_queued = False
         self.is_unsent = True
@@ -136,6 +150,15 @@ class Waiter:
         if self.waker is None:
             self.waker = self.make_waker()
         return self.waker
+
+    def wake_up(self) -> bool:
+        """Make the call look now, or at its new timer; return whether its executor can still run."""
+        waker = self.waker
+        if waker is None:
+            return True
+        if self.permit is None and self.until is not None:
+            return waker.arm(self.until)
+        return waker.wake()
 
 
 class ReadyCallback(Waiter):
@@ -217,9 +240,8 @@ class PriorityLane:
 class ExecutorGroup:
     """The calls of one executor that wait for one key, first come, first served within a priority.
 
-    `first` is the next of them to go. `timer_holder` waits with a timeout for all of them, until its `until`.
-    `watch_at` is when it looks on behalf of other groups; infinity if it does not. `entry` is the group's entry in the
-    queue's order, None while it is passed over.
+    `first` is the next of them to go. `timer_holder` waits with a timeout for all of them, until its `until`. `entry`
+    is the group's entry in the queue's order, None while the group is `passed_over`.
     """
 
     __slots__ = (
@@ -230,39 +252,22 @@ class ExecutorGroup:
         "entry",
         "executor",
         "first",
+        "passed_over",
         "timer_holder",
         "waiting",
-        "watch_at",
     )
 
-    def __init__(self, waiting: WaitQueue, executor: Executor | None) -> None:
+    def __init__(self, waiting: WaitQueue, executor: object) -> None:
         self.waiting = waiting
         self.executor = executor
         self.first: Waiter | None = None
         self.timer_holder: Waiter | None = None
         self.entry: list[Any] | None = None
-        self.watch_at = INFINITY
+        self.passed_over = False
         self.count = 0
         self._lanes: dict[int, PriorityLane] = {}
         self._deadlines: list[list[Any]] = []
         self._entry_count = 0
-
-    @property
-    def stalled(self) -> bool:
-        """Return whether its executor is known not to run."""
-        return self.executor is not None and self.executor.stalled
-
-    def enlist(self) -> None:
-        """Put the group into its queue's order, by the place of its first call, unless its executor does not run."""
-        self.waiting.enlist(self)
-
-    def pass_over(self) -> None:
-        """Take the group out of the order of its queue; its calls keep their places."""
-        self.waiting.pass_over(self)
-
-    def next_head(self) -> Waiter | None:
-        """Return the call that is next in the queue of this group."""
-        return self.waiting.head()
 
     def enqueue(self, waiter: Waiter) -> None:
         """Add a call at the tail, or at its old place if it has one."""
@@ -338,7 +343,7 @@ class ExecutorGroup:
         timer_holder, earliest = self.first, self.earliest()
         if timer_holder is None or earliest is None:
             return
-        until = min(ready, self.watch_at, earliest.deadline)
+        until = min(ready, self.waiting.look_at, earliest.deadline)
         if self.timer_holder is not timer_holder:
             if self.timer_holder is not None:
                 self.timer_holder.until = None
@@ -351,22 +356,13 @@ class ExecutorGroup:
     def ensure_timer(self, to_wake: list[Waiter]) -> None:
         """Ensure that the group's timer meets its first deadline, wherever the group is in the queue."""
         earliest, timer_holder = self.earliest(), self.timer_holder
-        if earliest is None or self.stalled:
+        if earliest is None or self.passed_over:
             return
-        if timer_holder is None or (timer_holder.until is None and earliest.deadline < INFINITY):
+        due = min(earliest.deadline, self.waiting.look_at)
+        if timer_holder is None or (timer_holder.until is None and due < INFINITY):
             self.set_timer(INFINITY, to_wake)
-        elif timer_holder.until is not None and earliest.deadline < timer_holder.until - 1e-6:
+        elif timer_holder.until is not None and due < timer_holder.until - 1e-6:
             self.set_timer(timer_holder.until, to_wake)
-
-    def missed(self, now: float, running_thread: int) -> bool:
-        """Return whether the group did not look at an instant at which it had to."""
-        timer_holder, executor = self.timer_holder, self.executor
-        return (
-            timer_holder is not None
-            and timer_holder.until is not None
-            and executor is not None
-            and (executor.is_late(timer_holder.until, now, running_thread))
-        )
 
     def _compact(self) -> None:
         if len(self._deadlines) <= 2 * self.count + 64:
@@ -378,16 +374,16 @@ class ExecutorGroup:
 class WaitQueue:
     """The calls that wait for one key; `count` is their number. `aside` calls wait outside the queue.
 
-    `groups` holds those of each executor. `passed_over` holds the groups that were passed over and not notified yet.
-    `active_groups` counts the groups that are not passed over. `next_place()` returns the place of a call that arrives
-    now; a call admitted at once needs one too, to return to.
+    `groups` holds those of each executor. `active_groups` counts the groups that are not passed over. Each group looks
+    at `look_at` at the latest. `next_place()` returns the place of a call that arrives now; a call admitted at once
+    needs one too, to return to.
     """
 
-    __slots__ = ("_order", "_sequence", "active_groups", "aside", "count", "groups", "next_place", "passed_over")
+    __slots__ = ("_order", "_sequence", "active_groups", "aside", "count", "groups", "look_at", "next_place")
 
     def __init__(self) -> None:
-        self.groups: dict[Executor | None, ExecutorGroup] = {}
-        self.passed_over: list[ExecutorGroup] = []
+        self.groups: dict[object, ExecutorGroup] = {}
+        self.look_at = INFINITY
         self.active_groups = self.aside = 0
         self._order: list[list[Any]] = []
         self._sequence = 0
@@ -400,8 +396,6 @@ class WaitQueue:
         group = self.groups.get(executor)
         if group is None:
             group = self.groups[executor] = ExecutorGroup(self, executor)
-            if executor is not None:
-                executor.groups.add(group)
         group.enqueue(waiter)
         self.count += 1
         if group.first is waiter:
@@ -418,13 +412,13 @@ class WaitQueue:
         self.count -= 1
         if not group.count:
             self._delist(group)
-            self._forget(group)
+            del self.groups[waiter.executor]
         elif was_first and group.entry is not None:
             self.enlist(group)
         return True
 
     def head(self) -> Waiter | None:
-        """Return the next call of executors that run: the highest priority, then the earliest place."""
+        """Return the next call of groups not passed over: the highest priority, then the earliest place."""
         group = self.head_group()
         return group.first if group is not None else None
 
@@ -439,9 +433,9 @@ class WaitQueue:
         return None
 
     def enlist(self, group: ExecutorGroup) -> None:
-        """Put a group into the order by its first call, unless its executor is stalled."""
+        """Put a group into the order by its first call, unless it is passed over."""
         first, entry = group.first, group.entry
-        if group.stalled or first is None:
+        if group.passed_over or first is None:
             return
         if entry is not None and len(self._order) == 1:
             entry[0], entry[1] = -first.priority, first.place
@@ -456,13 +450,18 @@ class WaitQueue:
             heapify(self._order)
 
     def pass_over(self, group: ExecutorGroup) -> None:
-        """Take a group out of the order; its first call is woken later, to show whether its executor runs again."""
-        if group.entry is not None:
-            self._delist(group)
-            self.passed_over.append(group)
+        """Take a group out of the order, until `restore`; its calls keep their places."""
+        group.passed_over = True
+        self._delist(group)
+
+    def restore(self, group: ExecutorGroup) -> None:
+        """Put a group that was passed over back into the order: one of its calls looked."""
+        if group.passed_over:
+            group.passed_over = False
+            self.enlist(group)
 
     def in_order(self) -> Iterator[Waiter]:
-        """Yield the waiting calls in the order in which they will go if all executors run."""
+        """Yield the waiting calls in the order in which they will go if no group is passed over."""
         return merge(*(group.in_order() for group in self.groups.values()), key=_order)
 
     @property
@@ -489,12 +488,8 @@ class WaitQueue:
             self.enqueue(waiter)
 
     def _reset(self) -> None:
-        for group in self.groups.values():
-            if group.executor is not None:
-                group.executor.groups.discard(group)
         self.groups = {}
         self._order = []
-        self.passed_over = []
         self.active_groups = 0
         self.count = 0
 
@@ -503,12 +498,6 @@ class WaitQueue:
             group.entry[3] = None
             group.entry = None
             self.active_groups -= 1
-
-    def _forget(self, group: ExecutorGroup) -> None:
-        executor = group.executor
-        del self.groups[executor]
-        if executor is not None:
-            executor.groups.remove(group)
 
 
 def _order(waiter: Waiter) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import typer
 
+from tidegate.admission.redaction import clean_arguments
 from tidegate.cli.live_view import StatusLine, drawable
 from tidegate.cli.run_report import EndedRun, RunReport
 from tidegate.cli.status_text import StatusText, end_line
@@ -22,16 +23,12 @@ from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import StateFile, environment
 from tidegate.launch.gateway_process import GatewayProcess
 from tidegate.launch.runs import run_folder, write_command
-from tidegate.launch.shared_counters import FAILURES
-from tidegate.launch.text_counts import read_counts
 from tidegate.launch.totals import Folder
-from tidegate.redaction import clean_arguments
 
 STDERR = 2
 
 LOOK_EVERY = 0.5
-"""Seconds between two updates of the status line. Raising it saves work and shows changes later. Chosen: equal to
-`launch.shared_counters.OUTLOOK_EVERY`, after which the forecast is new."""
+"""Seconds between two updates of the status line. Chosen: a person sees changes as they happen."""
 
 
 GIVEN_UP = 75
@@ -49,7 +46,6 @@ class RunOptions(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """Return whether the counts of the processes are needed."""
         return self.shown or self.report is not None or self.strict
 
     @property
@@ -87,21 +83,21 @@ def run_command(command: Sequence[str], options: RunOptions) -> int:
         say = _say
         if shown and drawable(STDERR, os.environ):
             row = StatusLine(STDERR, os.environ)
-            say = row.say_ours
+            say = row.say
             ended = _drawn(child, folder, row)
         else:
             ended = child.wait(_nothing, _nothing, LOOK_EVERY)
         if gateway is not None:
             gateway.end()
-        totals, missed = folder.totals(), ungoverned.read(Path(run_dir))
-        failures = read_counts(Path(run_dir), FAILURES)
+        totals = folder.totals()
+        missed = ungoverned.read(Path(run_dir), totals.hosts)
         if shown:
-            say(end_line(totals, missed, failures, shlex.join(clean_arguments(command))))
+            say(end_line(totals, missed, shlex.join(clean_arguments(command))))
         if state is not None:
             _keep(state, run_dir, shown)
         if options.report is not None:
             seconds = time.monotonic() - began_at
-            _report(options.report, EndedRun(command, ended, seconds, totals, missed, failures), shown)
+            _report(options.report, EndedRun(command, ended, seconds, totals, missed), shown)
     code = child.end_alike(ended)
     return GIVEN_UP if options.strict and not code and totals.sum("given_up") else code
 

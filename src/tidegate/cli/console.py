@@ -8,8 +8,7 @@ from typing import TypeVar
 from rich.console import Console
 
 UNBOUNDED = 10_000
-"""Columns of a file or a pipe. Lowering it folds or cuts long lines. Chosen: wider than any line, so nothing is folded
-or cut there."""
+"""Columns of a file or a pipe. Chosen: wider than any line, so nothing is folded or cut there."""
 
 AnyConsole = TypeVar("AnyConsole", bound=Console)
 

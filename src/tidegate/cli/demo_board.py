@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.core.snapshot import QuotaSnapshot
-from tidegate.demo.run import DemoRun, Phase
 from tidegate.testing import Limit
+from tidegate.testing.demo.run import DemoRun, Phase
 
 NAMES = {"openai": "OpenAI", "anthropic": "Anthropic"}
 HEADLINES: dict[Phase, str] = {
@@ -65,7 +65,6 @@ def amount(quota: QuotaSnapshot | Limit | None) -> str:
 
 
 def line(run: DemoRun) -> str:
-    """Return one run as a line of plain text."""
     waiting = f", {run.key.waiting} waiting" if run.key is not None else ""
     return (
         f"{NAMES[run.track.sdk]}, {run.phase}: {run.done}/{run.rows} rows, {run.lost.total()} lost, "

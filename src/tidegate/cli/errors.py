@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
+from tidegate.admission.redaction import clean
 from tidegate.errors import ConfigurationError
-from tidegate.redaction import clean
 
 UNUSABLE = 2
 """Exit code for an unusable value, the same as for an unknown option (click: UsageError.exit_code)."""
@@ -29,6 +29,5 @@ def in_one_line(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def stop(message: str, code: int = 1) -> typer.Exit:
-    """Print the message on standard error, and return the exception to raise."""
     typer.echo(f"tidegate: {clean(message)}", err=True)
     return typer.Exit(code)

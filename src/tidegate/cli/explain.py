@@ -32,8 +32,7 @@ FAILED = 1
 """Exit code if a line was not an answer, or named an unknown provider."""
 
 MAX_LINE_BYTES = 1 << 24
-"""Maximum bytes of one line, which is read as a whole. Raising it needs more memory for a garbled input. Chosen: more
-than any answer needs."""
+"""Maximum bytes of one line, which is read as a whole. Chosen: more than any answer needs."""
 
 RETURNED = {
     Kind.OK: "return the answer",
@@ -96,8 +95,7 @@ def explained(lines: Any, settings: Settings) -> Iterator[dict[str, Any]]:
 def explanation(line: bytes, settings: Settings) -> dict[str, Any]:
     """Return the meaning of the answer on `line`; raise `BadLine`.
 
-    `settings` say how long a capacity refusal pauses a key, and which quotas models share. Where the answer states
-    quotas that its key shares, `account` names the key of these quotas.
+    `account` names the key of the quotas that its key shares, if the answer states such.
     """
     answer = _object(line)
     status = answer.get("status")
@@ -197,7 +195,7 @@ def _text(answer: dict[str, Any], name: str) -> str:
 def _addressed(answer: dict[str, Any], settings: Settings) -> tuple[providers.Provider, Key, str]:
     """Return provider, key and error of an answer: by the hint, else by the address, else by `COMPATIBLE`.
 
-    The error is empty, or says that no table has the name in the hint: the address then decides.
+    The error, if any, says that no table has the name in the hint; the address then decides.
     """
     hint, model = _text(answer, "provider"), _text(answer, "model")
     try:

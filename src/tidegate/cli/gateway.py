@@ -33,16 +33,16 @@ def gateway(
     Ctrl-C ends it. `tidegate run` starts one by itself.
     """
     try:
-        from tidegate.gateway.server import governed, run
-        from tidegate.gateway.upstreams import Upstreams
-        from tidegate.ui.access_policy import new_token
-        from tidegate.ui.server import bind
+        from tidegate.server.access_policy import new_token
+        from tidegate.server.app import bind
+        from tidegate.server.gateway.server import governed, run
+        from tidegate.server.gateway.upstreams import Upstreams
     except ImportError as error:
         raise stop(f"gateway not available: {error.name} is not installed; run: pip install 'tidegate[ui]'") from None
-    from tidegate._install import install
     from tidegate.admission.registry import RateLimitRegistry
     from tidegate.launch.gateway_process import redirection
     from tidegate.settings import Settings
+    from tidegate.transports.install import install
 
     added = upstream or []
     Upstreams(added)

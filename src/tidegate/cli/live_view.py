@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from rich.cells import set_cell_size
 
-from tidegate.cli.status_text import by_waiting, heading, outcomes, quota_left, state_lines, unreadable
+from tidegate.cli.status_text import by_waiting, heading, outcomes, state_lines, unreadable
 from tidegate.core.display import printable
+from tidegate.core.wait_text import quota_left
 from tidegate.launch.totals import KeyTotal
 
 if TYPE_CHECKING:
@@ -32,17 +33,14 @@ if TYPE_CHECKING:
     from tidegate.launch.runs import ProgramRun
 
 PERIOD = 1.0
-"""Seconds between two pictures. Raising it saves work and shows changes later. Chosen: that of the live page
-(`ui.limit_history.PERIOD`)."""
+"""Seconds between two pictures. Chosen: that of the live page (`server.limit_history.PERIOD`)."""
 
 BAR = 24
-"""Columns of a bar. Raising it shows smaller shares and needs a wider terminal. Chosen: with the longest usual text
-beside it, a line fits into 80 columns."""
+"""Columns of a bar. Chosen: with the longest usual text beside it, a line fits into 80 columns."""
 
 LEAST_ROWS, LEAST_COLUMNS = 4, 24
-"""Smallest terminal that gets a status line: `LEAST_ROWS` lines high and `LEAST_COLUMNS` characters wide. Raising
-either removes the line from more terminals. Chosen: below that, the line leaves no room for the program or for its own
-text."""
+"""Smallest terminal that gets a status line: `LEAST_ROWS` lines high and `LEAST_COLUMNS` characters wide. Chosen: below
+that, the line leaves no room for the program or for its own text."""
 
 LOCAL_FLAGS = 3
 """Index of the flags for line mode and echo in the result of `termios.tcgetattr`."""
@@ -79,14 +77,10 @@ class StatusLine:
             self._rows = 0
 
     def say(self, text: str) -> None:
-        """Print a line after the program's output, on a separate row even if the output ends inside a row."""
+        """Print a line of tidegate on a separate row, even if the program's output ends inside a row."""
         size = self._size()
         columns = size[0] if size is not None else 0
-        self._write(" " * columns + "\r\x1b[K" * bool(columns) + text + "\n")
-
-    def say_ours(self, text: str) -> None:
-        """Print a line of tidegate after the program's output."""
-        self.say(f"tidegate: {printable(text)}")
+        self._write(" " * columns + "\r\x1b[K" * bool(columns) + f"tidegate: {printable(text)}\n")
 
     def _release(self) -> str:
         return f"\x1b7\x1b[r\x1b[{self._rows};1H\x1b[2K\x1b8" if self._rows else ""
@@ -117,14 +111,13 @@ class StatusLine:
 
 
 def drawable(fd: int, environ: Mapping[str, str]) -> bool:
-    """Return whether the row can be drawn at all: on a terminal that can move its cursor."""
     return os.isatty(fd) and environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def picture(look: Callable[[], Sequence[ProgramRun]], nothing: str) -> None:
     """Draw all programs that `look` returns, and `nothing` where there is none, until Ctrl-C.
 
-    The picture has a screen of its own, so that the terminal is as before at the end.
+    A separate screen keeps the terminal as it was.
     """
     from rich.console import Console, Group
     from rich.live import Live
@@ -169,7 +162,8 @@ def _bars(key: KeyTotal, now: float) -> Table:
     table.add_column()
     table.add_row("", _bar(key.in_flight, key.slots), Text("in flight"))
     for quota in key.outlook(now).quotas:
-        table.add_row("", _bar(quota.limit - quota.usable, quota.limit), Text(quota_left(quota)))
+        left = quota_left(quota.usable, quota.name, quota.limit, quota.window)
+        table.add_row("", _bar(quota.limit - quota.usable, quota.limit), Text(left))
     return table
 
 

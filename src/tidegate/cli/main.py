@@ -14,26 +14,25 @@ from typer.main import get_command
 import tidegate
 from tidegate.cli.errors import in_one_line
 
-COMMANDS = (
-    "advise",
-    "demo",
-    "docs",
-    "doctor",
-    "explain",
-    "gateway",
-    "run",
-    "serve",
-    "simulate",
-    "status",
-    "experiment",
-)
+COMMANDS = {
+    "demo": "tidegate.cli.demo",
+    "docs": "tidegate.cli.docs",
+    "doctor": "tidegate.cli.doctor.command",
+    "explain": "tidegate.cli.explain",
+    "gateway": "tidegate.cli.gateway",
+    "run": "tidegate.cli.run",
+    "serve": "tidegate.cli.serve",
+    "simulate": "tidegate.cli.simulate",
+    "status": "tidegate.cli.status",
+    "experiment": "tidegate.experiments.commands.group",
+}
+"""Module of each command, in the order of the help."""
 
 
 class Commands(TyperGroup):
     """Command group that imports a command only when it is named: `tidegate run` precedes every program it starts."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the command names, in the order of the help."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -55,10 +54,10 @@ def _first_sentence(text: str) -> str:
 
 
 def _load(name: str) -> Any:
-    """Return the command `name`, or the group `experiment`, from the module of that name."""
+    module = import_module(COMMANDS[name])
     if name == "experiment":
-        return get_command(import_module("tidegate.cli.experiment.commands").app)
-    command = getattr(import_module(f"tidegate.cli.{name}"), name)
+        return get_command(module.app)
+    command = getattr(module, name)
     alone = typer.Typer(add_completion=False, rich_markup_mode=None)
     # Options after the first argument of `run` belong to the program that it starts.
     alone.command(name, context_settings={"allow_interspersed_args": name != "run"})(in_one_line(command))

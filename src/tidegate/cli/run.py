@@ -80,7 +80,7 @@ def run(
 def _check_prices(path: Path) -> None:
     """Raise `ConfigurationError` for an unusable file of prices, with which no process would be governed.
 
-    The processes of the command get its absolute path, as they may work in other directories.
+    The command gets its absolute path, as its processes may work in other directories.
     """
     from tidegate.providers import load_prices
 
@@ -118,7 +118,6 @@ def _kept(state: Path | None, shown: bool) -> StateFile | None:
 
 
 def is_stderr_open() -> bool:
-    """Return whether there is a standard error to write to."""
     try:
         os.fstat(STDERR)
     except OSError:

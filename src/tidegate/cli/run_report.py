@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tidegate.admission.redaction import clean, clean_arguments
 from tidegate.errors import ConfigurationError
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals
 from tidegate.launch.ungoverned import Ungoverned
-from tidegate.redaction import clean, clean_arguments
 
 VERSION = 1
 """Version of the report; a field that changes its meaning or goes raises it."""
@@ -27,14 +27,13 @@ COUNTS = {
 
 
 class EndedRun(NamedTuple):
-    """Ended run: its command, its wait status, its duration in seconds, its counts, and its failed calls by reason."""
+    """Ended run: its command, its wait status, its duration in seconds, its counts, and what was not governed."""
 
     command: Sequence[str]
     status: int
     seconds: float
     totals: Totals
     ungoverned: Ungoverned
-    failures: Mapping[str, int]
 
 
 class RunReport:
@@ -67,7 +66,7 @@ def facts(run: EndedRun) -> dict[str, Any]:
         "seconds": round(run.seconds, 3),
         "calls": totals.calls,
         **{name: totals.sum(counter) for name, counter in COUNTS.items()},
-        "failures": dict(run.failures),
+        "failures": dict(totals.failures),
         "abandoned": sum(each.abandoned for each in totals.keys.values()),
         "in_flight": sum(each.in_flight for each in totals.keys.values()),
         "waiting": sum(each.queued for each in totals.keys.values()),

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
+from tidegate.cli.database_option import DATABASE, Db
 from tidegate.cli.errors import stop
-from tidegate.cli.experiment.options import DATABASE, Db
 from tidegate.errors import ConfigurationError
 
 DEFAULT_PORT = 4780
 """Port that is tried first. Chosen: no registered service has it."""
+
+EXPERIMENT_SCREENS = "tidegate.experiments.screens.routes"
+"""Module of the screens of experiments, which nothing below experiments imports."""
 
 EVERYWHERE = ("0.0.0.0", "::", "")
 """Hosts that stand for all addresses of the machine."""
@@ -48,10 +52,10 @@ def serve(
             "host", host, "it must be 127.0.0.1, localhost or ::1; --unsafe-public allows others, without encryption"
         )
     try:
-        from tidegate.ui.access_policy import new_token
-        from tidegate.ui.experiment_routes import experiment_routes
-        from tidegate.ui.server import bind, create_app, names_of
-        from tidegate.ui.server import serve as run_server
+        routes = import_module(EXPERIMENT_SCREENS)
+        from tidegate.server.access_policy import new_token
+        from tidegate.server.app import bind, create_app, names_of
+        from tidegate.server.app import serve as run_server
     except ImportError as error:
         raise stop(f"page not available: {error.name} is not installed; run: pip install 'tidegate[ui]'") from None
     listener = bind(host, port)
@@ -65,4 +69,4 @@ def serve(
             typer.echo("page not encrypted: whoever listens on the network can read its token and its data", err=True)
         typer.echo(f"page ready: http://{names[0]}/#{token}")
 
-    run_server(create_app(hosts=names, token=token, tables=[experiment_routes(db)]), listener, started)
+    run_server(create_app(hosts=names, token=token, tables=[routes.experiment_routes(db)]), listener, started)

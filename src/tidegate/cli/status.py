@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.errors import stop
-from tidegate.cli.status_text import by_waiting, facts, heading, lines, unreadable
+from tidegate.cli.status_text import by_waiting, heading, lines, unreadable
 from tidegate.core.display import json_line
 
 STDOUT = 1
@@ -28,6 +28,7 @@ def status(
     if os.name != "posix":
         raise stop("status not available: it reads the counts of `tidegate run`, which needs a POSIX system")
     from tidegate.launch.runs import live_runs
+    from tidegate.launch.totals import facts_of
 
     if watch:
         if as_json:
@@ -45,7 +46,7 @@ def status(
             typer.echo(heading(run))
         for key in by_waiting(run):
             if as_json:
-                known = {"pid": run.pid, "command": run.command, "elapsed": run.elapsed, **facts(key, now)}
+                known = {"pid": run.pid, "command": run.command, "elapsed": run.elapsed, **facts_of(key, now)}
                 typer.echo(json_line(known))
             else:
                 for line in lines(key, now):

@@ -6,42 +6,50 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
 from tidegate.admission.key_hook import NO_HOST
 from tidegate.core.display import printable
-from tidegate.core.token_totals import token_facts, tokens_text
-from tidegate.core.wait_text import CLOSED, amount, awaited, clock, duration, never_answered, sized, wait_text
+from tidegate.core.token_totals import tokens_text
+from tidegate.core.wait_text import (
+    CLOSED,
+    amount,
+    awaited,
+    clock,
+    counted,
+    duration,
+    eta_text,
+    never_answered,
+    queue_text,
+    quota_left,
+    refusals_text,
+    shared_by,
+    sized,
+    wait_text,
+)
 from tidegate.launch.totals import KeyTotal, Totals
 from tidegate.transports.other_stacks import remedy
 
 if TYPE_CHECKING:
-    from tidegate.core.snapshot import QuotaForecast
     from tidegate.launch.runs import ProgramRun
     from tidegate.launch.ungoverned import Ungoverned
 
 SPANS = (2.0, 60.0)
 """Shortest and longest period over which a rate is measured, in seconds. Between them, it is the quota's window.
-Raising either makes the shown rate steadier and later. Chosen: several updates of the line, and a minute, which is the
-usual window."""
+Chosen: several updates of the line, and a minute, which is the usual window."""
 
 HOSTS = 5
-"""Most hosts that the last line names; its counts include all. Raising it lengthens the line. Chosen: the line stays
-readable and still names the frequent hosts."""
+"""Most hosts that the last line names; its counts include all. Chosen: the line stays readable."""
 
 REASONS = 3
-"""Most reasons of failed calls, or for ungoverned processes, that the last line names. Raising it lengthens the line.
-Chosen: one run seldom has more."""
+"""Most reasons that the last line names. Chosen: one run seldom has more."""
 
-
-NONE: Mapping[str, int] = MappingProxyType({})
 
 COLUMNS = 10_000
-"""Columns of a line that nothing cuts. Lowering it drops parts of long lines. Chosen: wider than any line."""
+"""Columns of a line that nothing cuts. Chosen: wider than any line."""
 
 
 class Part(NamedTuple):
@@ -71,7 +79,7 @@ class StatusText:
         others = sum(1 for each in totals.keys.values() if each is not key and each.in_flight + each.waiting)
         parts = list(self._parts(key, now))
         if others:
-            parts.append(Part(6, f"{others} more {'key' if others == 1 else 'keys'}"))
+            parts.append(Part(6, counted(others, "more key")))
         return _fitting(parts, key.key, columns)
 
     def _parts(self, key: KeyTotal, now: float) -> Iterator[Part]:
@@ -110,7 +118,7 @@ class StatusText:
 def _fitting(parts: list[Part], key: str, columns: int) -> str:
     """Return the parts and the key, without those of the highest ranks where they do not fit.
 
-    The key is last. It is cut to its model before anything else is dropped.
+    The key is last; it is cut to its model before anything else is dropped.
     """
     names = key.split(" · ")
     kept = [*parts, Part(4, key)]
@@ -126,12 +134,10 @@ def _joined(parts: list[Part]) -> str:
     return "tidegate  " + " · ".join(part.text for part in parts)
 
 
-def end_line(
-    totals: Totals, ungoverned: Ungoverned | None = None, failures: Mapping[str, int] = NONE, command: str = "CMD…"
-) -> str:
+def end_line(totals: Totals, ungoverned: Ungoverned | None = None, command: str = "CMD…") -> str:
     """Return the line at the end: the governed calls, then the ungoverned processes and calls.
 
-    `failures` are the failed calls by reason, as far as it is known. `command` is what was run, for a remedy.
+    `command` is what was run, for a remedy.
     """
     missed = list(_missed(ungoverned)) if ungoverned is not None else []
     if not totals.pythons:
@@ -145,7 +151,7 @@ def end_line(
         modules = ", ".join(sorted(ungoverned.ways))
         governed = f"no LLM call was seen; {modules} cannot be governed: {remedy(ungoverned.ways, printable(command))}"
     else:
-        governed = _counted(totals, failures)
+        governed = _counted(totals)
     return "; ".join([governed, *missed])
 
 
@@ -157,10 +163,7 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
         yield f"some processes ran ungoverned: {' | '.join(reasons[:REASONS])}{further}"
     hosts = ungoverned.hosts.copy()
     if lost := hosts.pop(NO_HOST, 0):
-        yield (
-            f"{lost} {'call' if lost == 1 else 'calls'} had a URL without a host "
-            "(does the base URL begin with https://?)"
-        )
+        yield f"{counted(lost, 'call')} had a URL without a host (does the base URL begin with https://?)"
     if calls := ungoverned.calls - lost:
         named = [printable(host) for host, _ in hosts.most_common(HOSTS)]
         more = len(hosts) > HOSTS or ungoverned.others
@@ -175,36 +178,35 @@ def _missed(ungoverned: Ungoverned) -> Iterator[str]:
     if ungoverned.sockets:
         sessions, hosts = ungoverned.sockets.total(), ungoverned.sockets
         which = _named(hosts)
-        what = f"websocket {'session' if sessions == 1 else 'sessions'}"
-        where = f"{len(hosts)} {'host' if len(hosts) == 1 else 'hosts'}"
         why = "Realtime and the Responses API over a websocket; only calls over HTTP can be governed"
-        yield f"{sessions} {what} with {where} {'was' if sessions == 1 else 'were'} not governed: {which} ({why})"
+        what = f"{counted(sessions, 'websocket session')} with {counted(len(hosts), 'host')}"
+        yield f"{what} {'was' if sessions == 1 else 'were'} not governed: {which} ({why})"
 
 
 def _named(hosts: Counter[str]) -> str:
     return ", ".join([printable(host) for host, _ in hosts.most_common(HOSTS)] + ["more"] * (len(hosts) > HOSTS))
 
 
-def _counted(totals: Totals, failures: Mapping[str, int]) -> str:
+def _counted(totals: Totals) -> str:
     if not totals.calls:
         return "no LLM call was seen; `tidegate doctor` lists what is governed"
     parts = [
-        f"{totals.calls} {'call' if totals.calls == 1 else 'calls'}",
-        *_endings(totals, failures),
-        _refusals(totals),
+        counted(totals.calls, "call"),
+        *_endings(totals),
+        refusals_text(totals.sum("refused"), totals.sum("absorbed")),
     ]
     never = (never_answered(key.counts["answered"], key.counts["refused"]) for key in totals.keys.values())
     parts += filter(None, (_share(totals), tokens_text(totals.tokens), _shared(totals), next(filter(None, never), "")))
     return ", ".join(parts)
 
 
-def _endings(totals: Totals, failures: Mapping[str, int]) -> Iterator[str]:
+def _endings(totals: Totals) -> Iterator[str]:
     """Yield what became of the calls; the numbers add up to them."""
     yield f"{totals.sum('answered')} answered"
     yield f"{totals.sum('given_up')} given up"
     if failed := totals.sum("failed_calls"):
         why = next((key.cause for key in totals.keys.values() if key.cause), "")
-        yield f"{failed} failed{_reasons(failures) or (f' ({why})' if why else '')}"
+        yield f"{failed} failed{_reasons(totals.failures) or (f' ({why})' if why else '')}"
     if abandoned := sum(key.abandoned for key in totals.keys.values()):
         yield f"{abandoned} abandoned"
     if flying := sum(key.in_flight for key in totals.keys.values()):
@@ -213,21 +215,14 @@ def _endings(totals: Totals, failures: Mapping[str, int]) -> Iterator[str]:
         yield f"{queued} waiting at the end"
 
 
-def _reasons(failures: Mapping[str, int]) -> str:
+def _reasons(failures: Counter[str]) -> str:
     """Return the most frequent reasons of failed calls in brackets; without their numbers where there is one alone."""
-    most = Counter(failures).most_common()
+    most = failures.most_common()
     if not most:
         return ""
     told = [f"{number} × {text or 'other'}" for text, number in most[:REASONS]]
     told += ["more"] if len(most) > REASONS else []
     return f" ({printable(most[0][0] if len(most) == 1 else ', '.join(told))})"
-
-
-def _refusals(totals: Totals) -> str:
-    refused, retried = totals.sum("refused"), totals.sum("absorbed")
-    if refused <= retried:
-        return f"{retried} {'refusal' if retried == 1 else 'refusals'} retried"
-    return f"{refused} {'refusal' if refused == 1 else 'refusals'}, {retried} of them retried"
 
 
 def _shared(totals: Totals) -> str:
@@ -251,93 +246,40 @@ def _share(totals: Totals) -> str:
 def without_others(key: KeyTotal) -> str:
     """Return how many processes that share a key an ETA leaves out, since their waiting calls are not known."""
     unseen = key.unseen_members
-    return f" without {unseen} other {'process' if unseen == 1 else 'processes'}" if unseen else ""
-
-
-def shared_by(members: int, carrier: str) -> str:
-    """Return that this number of processes share the limits of a key, and by what, where that is known."""
-    return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
+    return f" without {counted(unseen, 'other process')}" if unseen else ""
 
 
 def heading(run: ProgramRun) -> str:
-    """Return the line of a program above its keys."""
     if run.unreadable:
         return printable(f"{run.command} unreadable: {run.unreadable}; use the `tidegate status` of its environment")
     return printable(f"{run.command} (pid {run.pid}, running for {duration(run.elapsed)})")
-
-
-def facts(key: KeyTotal, now: float) -> dict[str, Any]:
-    """Return one key as plain values. Durations are in seconds, None where they cannot be estimated.
-
-    The limits are those of `members` processes, whichever program they belong to, which are `shared_through` a file, a
-    server or Ray.
-
-    `calls` are answered, given up, failed, abandoned, in flight or waiting. `retried` of the `refused` attempts were
-    followed by another.
-    """
-    seen = key.outlook(now)
-    head, ahead = key.head_wait(seen), key.eta(seen)
-    return {
-        "key": key.key,
-        "in_flight": key.in_flight,
-        "limit": key.slots,
-        "waiting": key.waiting,
-        "calls": key.calls,
-        "answered": key.counts["answered"],
-        "given_up": key.counts["given_up"],
-        "failed": key.counts["failed_calls"],
-        "abandoned": key.abandoned,
-        "refused": key.counts["refused"],
-        "retried": key.counts["absorbed"],
-        "members": key.members,
-        "shared_through": key.carrier if key.members > 1 else "",
-        "gate": head.gate,
-        "next_in": head.seconds,
-        "stated_wait": head.stated,
-        "eta": ahead.seconds,
-        "eta_gate": ahead.gate,
-        "eta_without": key.unseen_members,
-        "tokens": token_facts(key.tokens),
-        "quotas": [{"name": q.name, "level": q.level, "limit": q.limit, "window": q.window} for q in seen.quotas],
-    }
 
 
 def lines(key: KeyTotal, now: float) -> Iterator[str]:
     """Yield one key as lines of text, with its quotas; the reason of a wait goes first."""
     yield from state_lines(key, now)
     for quota in key.outlook(now).quotas:
-        yield f"    {quota_left(quota)}"
-
-
-def quota_left(quota: QuotaForecast) -> str:
-    """Return the unused amount of a quota with its limit."""
-    return f"{amount(quota.usable)} of {sized(quota.name, quota.limit, quota.window)} left"
+        yield f"    {quota_left(quota.usable, quota.name, quota.limit, quota.window)}"
 
 
 def by_waiting(run: ProgramRun) -> list[KeyTotal]:
-    """Return the keys of a program, those with the most waiting calls first."""
     return sorted(run.totals.keys.values(), key=lambda each: (-each.waiting, each.key))
 
 
 def unreadable(run: ProgramRun) -> Iterator[str]:
-    """Yield a line for each process whose counts cannot be read."""
     for pid, why in run.totals.unreadable.items():
         yield f"  counts of process {pid} unreadable: {why}; they are not shown"
 
 
 def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
-    """Yield the lines of a key without its quotas."""
     seen = key.outlook(now)
     head, ahead = key.head_wait(seen), key.eta(seen)
     yield f"  {key.key}"
     if key.waiting or head.gate in CLOSED:
         yield f"    {wait_text(*head)}"
-    parts = [f"{key.in_flight} of at most {key.slots} in flight", f"{key.waiting} waiting"]
-    if key.waiting:
-        parts.append("ETA unknown" if ahead.seconds is None else f"ETA {clock(ahead.seconds)}{without_others(key)}")
-    if key.members > 1:
-        parts.append(shared_by(key.members, key.carrier))
-    yield f"    {' · '.join(parts)}"
+    eta = eta_text(ahead.seconds) + ("" if ahead.seconds is None else without_others(key))
+    shared = shared_by(key.members, key.carrier) if key.members > 1 else ""
+    yield f"    {queue_text(key.in_flight, key.slots, key.waiting, eta, shared)}"
     if text := tokens_text(key.tokens):
         yield f"    {text}"
 
@@ -345,7 +287,7 @@ def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
 def outcomes(key: KeyTotal) -> str:
     """Return the calls by outcome; those that did not occur are left out, except the answered ones."""
     counts = key.counts
-    parts = [f"{counts['answered']} of {key.calls} call{'' if key.calls == 1 else 's'} answered"]
+    parts = [f"{counts['answered']} of {counted(key.calls, 'call')} answered"]
     if counts["refused"]:
         parts.append(f"{counts['refused']} refused, {counts['absorbed']} tried again")
     for number, text in (

@@ -9,8 +9,6 @@ a list.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from tidegate.core import events
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
 from tidegate.core.cost_estimator import MAX_BELIEVED_TOKENS
@@ -35,13 +33,11 @@ class AdmissionController(LimiterState):
 
     __slots__ = ()
 
-    def admit(
-        self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False, call: int = 0
-    ) -> Permit:
+    def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
         """Take a slot, charge the quotas and return the permit; the caller has checked `ready_at` with the same cost.
 
-        A call `beyond` the learned limits (its caller has checked `admits`) opens no slot and uses no pace. `call` is
-        its number for events, 0 where it has none.
+        `ready_at` was checked with the same cost. A call `beyond` the learned limits (`admits` was checked) takes no
+        slot and uses no pace. `call` is its number for events.
         """
         if not self.permits_in_flight:
             self._began = now
@@ -51,13 +47,10 @@ class AdmissionController(LimiterState):
         probe = self.breaker.state is not CLOSED and self._probing(now, out)
         if self.pause.alone:
             self.pause.sent(now)
-        overcommits = bool(blocked or self.stalled_loops) and not beyond and self.overcommits(blocked, now)
         permit = self.permits_in_flight[self.order] = Permit(self, cost, self.order, now, probe, beyond)
         if not beyond:
             under_way = len(self.permits_in_flight)
-            if overcommits:
-                permit.overcommitted = permit.beyond = True
-            elif under_way >= self.concurrency.limit:
+            if under_way >= self.concurrency.limit:
                 self.concurrency.filled(under_way, now, waited)
             if self.pacer.active:
                 self.pacer.sent(now, waited)
@@ -104,15 +97,6 @@ class AdmissionController(LimiterState):
         if self.rejection is not None:
             self.rejection.note_probe_lost(permit.order)
 
-    def release_probe(self, thread: int, now: float) -> None:
-        """Let another attempt be the breaker's probe, where the present probe runs on the blocked `thread`."""
-        if self.breaker.state is not BreakerState.HALF_OPEN:
-            return
-        for permit in self.permits_in_flight.values():
-            if permit.probe and permit.thread == thread:
-                permit.probe = False
-                self.breaker.abandoned(True, now)
-
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
         """Learn from the headers of an answer whose body is still streaming; `settle` follows at its end."""
         self.concurrency.note_accepted()
@@ -132,14 +116,13 @@ class AdmissionController(LimiterState):
         permit.learned = True
 
     def learn_usage(self, facts: RequestFacts, usage: Usage, now: float) -> None:
-        """Update the cost estimate with the usage of a request of that shape."""
         self.estimate.learn(facts, usage)
 
     def note_silent(self, permit: Permit, slow: bool, now: float, draw: float, out: Out) -> Silence:
-        """Record that an attempt got no answer in all the time that its caller gives it; return what that means.
+        """Record that an attempt had no answer within the time limit of its caller; return what that means.
 
-        The attempt continues, and counts once. If later attempts are answered, it is slow by itself, and so are all
-        attempts at the same work (`slow`): while the breaker is closed, they do not count.
+        The attempt continues, and counts once. It is `slow`, as all attempts at the same work, if later attempts are
+        answered: while the breaker is closed, slow attempts do not count.
         """
         if permit.learned or self.answered_order > permit.order:
             return Silence.SLOW
@@ -150,7 +133,6 @@ class AdmissionController(LimiterState):
         return Silence.UNKNOWN if self.breaker.closed else Silence.OUTAGE
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-        """Release the slot and learn from the attempt's outcome. `draw` is uniform in [0, 1)."""
         saturation = len(self.permits_in_flight)
         self._end(permit)
         self.used_at = now
@@ -208,7 +190,6 @@ class AdmissionController(LimiterState):
         for mirror in self.quotas.mirrors.values():
             mirror.used = 0.0
         self.permits_in_flight = {}
-        self.stalled_loops.clear()
         if self.breaker.state is BreakerState.HALF_OPEN:
             self.breaker.abandoned(True, self.used_at)
 
@@ -222,16 +203,16 @@ class AdmissionController(LimiterState):
         ended = counts.answered + counts.refused + counts.failed + counts.abandoned
         counts.abandoned += max(0, counts.attempts - ended - self.in_flight)
 
+    def look_at(self, ready: float, gate: str, now: float) -> float:
+        """Return when to look again for a call that may go at `ready`; here nothing opens `gate` unseen."""
+        return ready
+
     def _end(self, permit: Permit) -> None:
-        """Take a permit out of those in flight, and drop its event loop: charges keep permits for a window."""
+        """Take a permit out of those in flight, and drop its event loop, because charges keep permits for a window."""
         # In this order: an interrupt of the program between both leaves a permit that can still be settled.
         self.permits_in_flight.pop(permit.order, None)
         permit.settled = True
-        loop, permit.loop = permit.loop, None
-        if self.stalled_loops and all(each.loop is not loop for each in self.permits_in_flight.values()):
-            # The loop removes itself too, without the lock.
-            with suppress(ValueError):
-                self.stalled_loops.remove(loop)
+        permit.loop = None
 
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1

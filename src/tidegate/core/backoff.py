@@ -50,38 +50,30 @@ def ceiling(failures: int, base: float, cap: float) -> float:
 
 
 GRACE_ROUND_TRIPS = 3.0
-"""Refusal round trips after which a single attempt that is not refused counts as admitted. Raising it delays the next
-calls after a pause; lowering it sends them before a slow refusal. Chosen: `refused_within` learns a mean, which single
-refusals exceed."""
+"""Refusal round trips after which a single attempt counts as admitted: single refusals exceed the mean."""
 
 GRACE_FIRST = 0.25
-"""Seconds of that time before the first refusal was measured. Raising it delays the next calls after the first pause.
-Chosen: within `GRACE_BOUNDS`; the first measured refusal replaces it."""
+"""Seconds of that time before the first refusal was measured. Chosen: within `GRACE_BOUNDS`."""
 
 GRACE_BOUNDS = (0.02, 2.0)
-"""Bounds of that time in seconds. Raising the lower one delays calls of a near provider; raising the upper one delays
-those of a slow one. Chosen: a single measurement near zero, or of a stalled loop, must not decide."""
+"""Bounds of that time in seconds. Chosen: a single measurement near zero, or of a stalled loop, must not decide."""
 
 
 PROGRESS = 4
-"""Calls admitted between two waves of refusals from which on the second one does not repeat the first. Raising it slows
-a key down whose provider admits a few calls after each time that it names."""
+"""Calls admitted between two waves of refusals from which on the second wave is a new one. Chosen: a provider that
+admits a few calls after each named time makes progress."""
 
 
 IN_VAIN = 2
 WAVE = 8
-"""Waves in a row that repeat the one before, and refusals of one wave, from which on a quota's mirror is not trusted to
-hold calls back. Raising them sends more refused calls where a mirror is wrong; lowering them paces calls that a mirror
-would hold back better."""
+"""Repeated waves, and refusals of one wave, from which on a quota's mirror is not trusted to hold calls back."""
 
 
 FADES = 0.9
-"""Share that is left of each attempt's weight after each refusal. Raising it averages over more refusals, and pauses
-later when a provider begins to refuse everything. Chosen: ten refusals tell a share of a few per cent."""
+"""Share of each attempt's weight that is left after a refusal. Chosen: ten refusals show a few per cent."""
 
 OCCASIONAL = 0.2
-"""Share of refused attempts up to which a refusal does not pause the key. Raising it sends on to a provider that
-refuses more. Chosen: one refused attempt a five costs as much as a short pause does."""
+"""Share of refused attempts up to which a refusal does not pause the key: then it costs less than a pause."""
 
 
 class RefusedShare:
@@ -127,13 +119,12 @@ class Pause:
         "share",
         "stated",
         "stated_until",
-        "suspended_until",
         "until",
         "used",
     )
 
     def __init__(self) -> None:
-        self.until = self.opened_at = self.suspended_until = float("-inf")
+        self.until = self.opened_at = float("-inf")
         self.used = self.alone = False
         self._grace_until = float("-inf")
         self.grace = GRACE_FIRST
@@ -146,10 +137,7 @@ class Pause:
         self._vain, self._named = 0, False
 
     def repeated(self, admitted: int, named: bool = True) -> None:
-        """Record a wave of refusals, after `admitted` attempts of this key in all: few since the last one, or many.
-
-        Only waves that `named` a time can repeat right after it.
-        """
+        """Record a wave of refusals; only one that `named` a time can repeat the wave right before it."""
         few = admitted - self._admitted < PROGRESS
         self._repeats = self._repeats + 1 if few else 0
         self._vain = self._vain + 1 if few and named and self._named else 0
@@ -165,10 +153,9 @@ class Pause:
     ) -> float:
         """Close the gate for `hint` seconds, or without one for a growing jittered delay; return its end.
 
-        The provider asked for `stated` seconds, where a shorter wait is tried first. A hint is capped at
-        `MAX_PAUSE_SECONDS`. With `alone` the gate opens with a single attempt. Without a hint only the first refusal of
-        a wave extends it. Where refusals repeat right after the time that they name, the wait doubles each time, and
-        the gate opens with a single attempt.
+        The provider asked for `stated` seconds, where a shorter wait is tried first. With `alone` the gate opens with a
+        single attempt. Without a hint only the first refusal of a wave extends the delay. Refusals that repeat right
+        after a named time double the wait, and the gate opens with a single attempt.
         """
         self.used = True
         if self.until <= now:
@@ -214,30 +201,19 @@ class Pause:
         self._known = True
 
     def sent(self, now: float) -> None:
-        """Record that an attempt goes out; a single attempt starts its grace."""
         if self.alone:
             self._grace_until = now + self.grace
             self.alone = False
 
     def withdrawn(self, sent_at: float) -> None:
-        """Undo the attempt admitted at `sent_at`: if it was the single attempt, the next one is."""
+        """Undo the attempt admitted at `sent_at`; the next attempt goes alone in its place."""
         if self._grace_until == sent_at + self.grace:
             self._grace_until = float("-inf")
             self.alone = True
 
-    def suspend(self, until: float) -> None:
-        """Close the gate until an instant that the program has named; minus infinity ends that."""
-        self.used = True
-        self.suspended_until = until
-
     def opens_at(self, now: float) -> float:
         """Return when the next attempt may go."""
-        return max(self.until, self._grace_until, self.suspended_until, now)
-
-    @property
-    def gate(self) -> str:
-        """Return the name of the closed gate: `suspended` where the program holds it closed, else `pause`."""
-        return "suspended" if self.suspended_until > max(self.until, self._grace_until) else "pause"
+        return max(self.until, self._grace_until, now)
 
     def _extend(self, until: float) -> None:
         self.until = max(self.until, until)

@@ -18,27 +18,25 @@ from typing import NamedTuple
 from tidegate.core.values import INFINITY, ResetInstant
 
 FIRST_CHECK = 4
-"""Steps before the first comparison; each next one comes after half as many again. Raising it learns later; lowering it
-fits free numbers to too few steps."""
+"""Steps before the first comparison; fewer fit any rule. Each next comparison comes after half as many again."""
 
 MOST_STEPS = 64
-"""Steps that are kept at most, and between two comparisons. Raising it makes learning dearer and a change slower."""
+"""Steps that are kept, and steps between two comparisons. Chosen: a comparison costs time for each step."""
 
 MOST_CALLS = 256
-"""Calls that are kept at most. Raising it needs more memory; lowering it loses the calls of a large burst."""
+"""Calls that are kept. Chosen: a large burst fits."""
 
 REST = 4096
-"""Calls that are left out after a comparison of `MOST_STEPS` that changed nothing. Raising it notices a change later,
-unless a refusal shows it; lowering it costs time: a call that is looked at takes 20 us more."""
+"""Calls that are left out after a comparison of `MOST_STEPS` that changed nothing: a compared call costs 20 us more."""
 
 FARTHEST = 16
-"""Calls of a step at most, where the level is not rounded. Raising it adds steps that hide their single calls."""
+"""Most calls of a step where the level is not rounded: a longer step hides its single calls."""
 
 APART = 2.0
-"""Roundings of the level that a step falls at least. Raising it takes longer steps, which hide single calls more."""
+"""Roundings of the level that a step falls at least: less shows rounding, more hides single calls."""
 
 MOST_ERROR = 0.5
-"""Relative error of a step at most. Raising it gives more weight to calls that overtook each other."""
+"""Greatest relative error of a step: calls that overtook each other err more."""
 
 
 class SentCall(NamedTuple):
@@ -83,7 +81,6 @@ class ChargeStep(NamedTuple):
         return (abs(self.fall - predicted) + self.rounding) / max(abs(self.fall), abs(predicted), 1.0)
 
     def charged(self, rule: int) -> float:
-        """Return all that was charged by a rule."""
         return sum([call.by_rule[rule] for call in self.calls]) + self.ended[rule]
 
 
@@ -102,7 +99,6 @@ class ChargeSteps:
         self.begin()
 
     def begin(self) -> None:
-        """Begin again with the calls and steps."""
         self._first += len(self._calls)
         self._calls.clear()
         self._found.clear()
@@ -146,7 +142,6 @@ class ChargeSteps:
         self._ended = tuple([total + each for total, each in zip(self._ended, by_rule, strict=True)])
 
     def refund(self, number: int) -> None:
-        """Take back the charge of a call that was refused."""
         place = number - self._first
         if place >= 0:
             call = self._calls[place]
@@ -158,10 +153,7 @@ class ChargeSteps:
         return self._calls[place] if place >= 0 else None
 
     def answered(self, number: int, found: FoundLevel, rate: float, unsure: float, rule: int) -> bool:
-        """Add what the answer to the call of that number states; return whether a comparison is due.
-
-        The quota refills by `rate` a second, which is known to `unsure`, and calls are charged by `rule`.
-        """
+        """Add what the answer to call `number` states; return whether a comparison is due."""
         if number < self._first:
             return False
         instant = found.instant

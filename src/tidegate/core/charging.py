@@ -25,15 +25,13 @@ from tidegate.core.input_charging import COUNTED, LEAST, UNITS, InputChargingMod
 from tidegate.core.values import INFINITY, Cost, Unit
 
 SPAN = 0.05
-"""Share of the limit that a span uses. Raising it slows the learning; lowering it lets single odd answers count."""
+"""Share of the limit that a span uses: less lets single odd answers count."""
 
 NOISE = 0.01
-"""Share of the limit below which a fall counts as none: providers round, and other clients take a little. Raising it
-lets cheap rules pass for each other."""
+"""Share of the limit below which a fall counts as none: providers round, and other clients take a little."""
 
 MEMORY = 0.7
-"""Weight of the earlier spans when one ends: about the last three, because estimates of single calls err. Raising it
-makes a change of the rule take more spans."""
+"""Weight of the earlier spans when one ends: about the last three, because estimates of single calls err."""
 
 CLOSE = 0.2
 """Relative error of a prediction that counts as right: estimates of the output are no better."""
@@ -42,8 +40,7 @@ CLEARLY = 1 / 3
 """Error of a rule, as a share of that of the rule in force, at which it takes over."""
 
 CONFIRMATIONS = 2
-"""Spans in a row that a better rule needs; one where the rule in force errs by half. A span may hold the calls of
-another client."""
+"""Spans in a row that a better rule needs (one at half the error): another client may have called in one."""
 
 SETTLED = 8
 """Spans after which the rule in force is no longer in doubt, unless it errs by more than `CLOSE` again."""
@@ -56,12 +53,10 @@ RULES: dict[Unit, tuple[str, ...]] = {
 """Charging rules by the unit of the quota. The first one is the provider table's."""
 
 STEPS_CLEARLY = 0.5
-"""Error over the steps, as a share of that in force, at which another charge takes over. Raising it lets chance
-decide."""
+"""Error over the steps, as a share of that in force, at which another charge takes over: more lets chance decide."""
 
 STEP_NOISE = 0.02
-"""Mean error of the steps that counts for none: estimates of the input are no better. Raising it needs clearer
-evidence."""
+"""Mean error of the steps that counts for none: estimates of the input are no better."""
 
 RETURNING = frozenset({"input + bound, unused returned", "bound, unused returned"})
 PRODUCING = frozenset({"input + output", "output"})
@@ -78,9 +73,9 @@ def at_admission(unit: Unit, cost: Cost, amount: float) -> tuple[float, ...]:
 
 
 def at_end(unit: Unit, cost: Cost, output: float | None, amount: float) -> tuple[float, ...]:
-    """Return the charge at the end of the answer by each rule (below zero: returned); `amount` is the table's.
+    """Return the charge at the end of the answer by each rule (below zero: returned);
 
-    `output` is the number of tokens produced, None where unknown: then the estimate stands for it.
+    `amount` is the table's. `output` is in tokens; where it is None, the estimate stands for it.
     """
     if unit == "input_tokens":
         return (0.0,)
@@ -108,7 +103,7 @@ class ChargingEvidence(NamedTuple):
 class Unsure(NamedTuple):
     """Charges, by each rule, of calls that may have overtaken the answered one, or have been overtaken by it.
 
-    `above` is what may be in the fall beyond the prediction, `below` what is predicted and may not be in it.
+    The fall of the level may include `above` beside the predicted charges, and may lack `below` of them.
     """
 
     above: Sequence[float]
@@ -172,7 +167,6 @@ class ChargingModel:
 
     @property
     def evidence(self) -> ChargingEvidence:
-        """Return the rule in force and its evidence."""
         rules = RULES[self.unit]
         refuted = tuple(rules[each] for each in self.refuted)
         words = self.input.words if self.input is not None else ""
@@ -180,11 +174,9 @@ class ChargingModel:
 
     @property
     def settled(self) -> bool:
-        """Return whether the rule in force was confirmed often enough to be believed."""
         return self._spans >= SETTLED or self.single
 
     def forget_span(self) -> None:
-        """Begin a new span."""
         self._low = self._high = 0.0
         self._predicted = [0.0] * len(RULES[self.unit])
         # Of the answer that began the span, the other way round.
@@ -204,8 +196,8 @@ class ChargingModel:
     def first(self, used: float, own: Sequence[float], sent: Sequence[float], quantum: float, now: float) -> bool:
         """Check the rules by the first answer; return whether another one holds from now on.
 
-        `used` units, rounded to `quantum`, were taken when the answered call was admitted. By each rule, its `own`
-        charge is in it, and at most the charges of all calls `sent` until then.
+        `used` units, rounded to `quantum`, were taken when the answered call was admitted: by each rule its `own`
+        charge, and at most the charges of all calls `sent` until then.
         """
         slack = CLOSE * used + quantum
         fits = [low <= used + slack and used <= high + slack for low, high in zip(own, sent, strict=True)]
@@ -227,8 +219,8 @@ class ChargingModel:
     ) -> bool:
         """Add the fall of the level between two answers; return whether another rule holds from now on.
 
-        The fall is from `low` to `high`, one of them infinite where a full or an empty quota hides a part. Levels were
-        rounded to `rounding`. `find_unsure` returns what is unsure of the later answer.
+        The fall is from `low` to `high`; infinity where a full or empty quota hides a part. Levels are rounded to
+        `rounding`.
         """
         self._add(low, high, predicted)
         self._refused_below = None
@@ -275,8 +267,8 @@ class ChargingModel:
     ) -> bool:
         """Add a fall that a refusal shows, as `fell` does; return whether another rule holds from now on.
 
-        The refused call may have overtaken those sent earlier, or been overtaken by later ones. So at most all calls
-        that are still `outstanding` are in the fall, and a rule that predicts less with all of them is refuted.
+        Calls overtake each other, so at most all calls that are `outstanding` are in the fall. A rule that predicts
+        less with all of them is refuted.
         """
         if self._low == -INFINITY:
             self.forget_span()  # this fall alone says more
@@ -285,7 +277,7 @@ class ChargingModel:
         begun, self._refused_below = self._refused_below, unsure.below if unsure is not None else self._below
         refuted = self._refuted_by_fall(self._low, self._predicted, self._above, outstanding, limit)
         if refuted is None and begun is not None:
-            # Since another refusal: what that span does not show may show here.
+            # The span since another refusal may refute the rule where the whole one does not.
             refuted = self._refuted_by_fall(low, predicted, begun, outstanding, limit)
         if refuted is None:
             return False
@@ -306,10 +298,7 @@ class ChargingModel:
         outstanding: Sequence[tuple[float, ...]],
         limit: float,
     ) -> tuple[int, ...] | None:
-        """Return the rules that a fall by at least `low` refutes, None where it does not refute the one in force.
-
-        `above` is what may be in the fall beyond what is `predicted`, besides all that is `outstanding`.
-        """
+        """Return the rules that a fall by at least `low` refutes; None where the one in force is not refuted."""
         if low < SPAN * limit:
             return None
         shown = low - CLOSE * abs(low) - NOISE * limit
@@ -322,15 +311,11 @@ class ChargingModel:
         return tuple(each for each in range(len(most)) if most[each] < shown)
 
     def sent(self, by_rule: Sequence[float], cost: Cost) -> int:
-        """Add a call that is sent to the steps; return its number there."""
         # A charge that stands for several calls hides what each was charged.
         return self.steps.sent(by_rule if cost.requests <= 1.0 else (INFINITY,) * len(by_rule), cost.cached_change)
 
     def answered(self, number: int, found: FoundLevel, rate: float, unsure: float, now: float) -> bool:
-        """Add the level that the answer to the call of that number states; return whether another charge holds.
-
-        The quota refills by `rate` a second, which is known to `unsure`.
-        """
+        """Add the level found by the answer to call `number`; return whether another charge holds."""
         if not self.steps.answered(number, found, rate, unsure, self.rule):
             return False
         if self._compare_steps(now):
@@ -392,14 +377,13 @@ class ChargingModel:
         return errors
 
     def _scored(self, errors: Sequence[float]) -> list[float]:
-        """Return the scores of the rules after one more span with these errors: their running means."""
         return [MEMORY * score + (1.0 - MEMORY) * error for score, error in zip(self._scores, errors, strict=True)]
 
     def _best(self, errors: Sequence[float], least: float, most: float, clearly: float = 1.0) -> int:
         """Return the rule that fits best: within `CLOSE`, the one that predicts the fall best if none overtook another.
 
-        By that measure, too, it must be better than the rule in force: its error at most the share `clearly`. Where
-        only one end of the fall is known, that end is the likeliest.
+        It must be better than the rule in force: its error at most the share `clearly`. Where only one end of the fall
+        is known, that end is the likeliest.
         """
         low, high = (least if least > -INFINITY else most), (most if most < INFINITY else least)
         shown = min(abs(low), abs(high))
@@ -408,7 +392,6 @@ class ChargingModel:
         return min(better, key=lambda each: (errors[each], plain[each]))
 
     def _end_span(self, unsure: Unsure | None) -> None:
-        """Begin a new span, with the earlier ones at the weight `MEMORY`."""
         self._low, self._high = MEMORY * self._low, MEMORY * self._high
         self._predicted = [MEMORY * each for each in self._predicted]
         self._above = [MEMORY * each for each in self._above]

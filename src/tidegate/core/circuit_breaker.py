@@ -59,13 +59,12 @@ MAX_COOLDOWN_SECONDS = 60.0
 openai, `INITIAL_RETRY_DELAY`; chosen: half the longest backoff of a gRPC connection, because a probe is one call."""
 
 GROWTH = 1.05
-"""Factor on the cooldown after each failed probe. Raising it sends fewer probes and finds a recovery later. Chosen: the
-mean cooldown is then the first one and a twentieth of the outage so far, and 12 seconds of outage meet 20 requests at
-most (the openai and anthropic SDKs double the delay; a probe is cheap)."""
+"""Factor on the cooldown after each failed probe. Chosen: 12 s of outage meet 20 requests at most, and later the
+cooldown is a twentieth of the outage."""
 
 MIN_SILENCE_SECONDS = GRACE_BOUNDS[0]
-"""Least seconds after which a silent probe counts as answered, and of the lateness of a look from which on the answer
-may still be unread. Raising it delays the next probe where failures return at once."""
+"""Least seconds after which a silent probe counts as answered. A look later than this may have left the answer
+unread."""
 
 
 class CircuitBreaker:
@@ -100,7 +99,6 @@ class CircuitBreaker:
 
     @property
     def closed(self) -> bool:
-        """Return whether all calls may pass."""
         return self.state is BreakerState.CLOSED
 
     def reach(self) -> None:
@@ -110,7 +108,7 @@ class CircuitBreaker:
     def answered(self, probe: bool, sent_at: float, now: float) -> bool:
         """Record an answer of a working server; return whether it closed the breaker.
 
-        An answer resets the count of failures where it is to an attempt sent after the first one that failed.
+        It resets the count of failures if its attempt was sent after the first failed one.
         """
         if sent_at > self._failing_since:
             self.failures = 0
@@ -119,7 +117,7 @@ class CircuitBreaker:
         return (probe or now >= self.gives_up_at) and self._close(now)
 
     def failed(self, probe: bool, sent_at: float, now: float, draw: float) -> bool:
-        """Record an outage failure; return whether it opened the breaker. `draw` is uniform in [0, 1).
+        """Record an outage failure; return whether it opened the breaker.
 
         An attempt sent before the breaker last closed belongs to the past outage and does not count.
         """

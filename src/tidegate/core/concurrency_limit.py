@@ -32,7 +32,7 @@ from tidegate.core.backoff import GRACE_FIRST
 from tidegate.core.values import INFINITY
 
 WORTH = 0.3
-"""Share of the gain that a higher level has to bring (CONTROL 3). Raising it cuts the limit sooner."""
+"""Share of the proportional gain that a higher level has to bring (CONTROL 3)."""
 
 ENOUGH = 8
 """Answers needed for the mean of a level."""
@@ -44,8 +44,8 @@ DOUBT = 1.5
 """Standard errors by which two levels must differ beyond the required gain."""
 
 APART = sqrt(2.0)
-"""Ratio of the numbers in flight from which two levels are compared. Raising it finds a knee later; lowering it takes
-chance for a knee where the number in flight is near the bound between two levels. Derived: half a level."""
+"""Ratio of the numbers in flight from which two levels are compared: half a level, because nearer ones differ by
+chance."""
 
 HOLD_FIRST = 10.0
 """Seconds after the first cut before a higher limit is tried; they double with each cut."""
@@ -66,7 +66,6 @@ class LatencyLevel:
         self.count = self.seconds = self.squares = self.flying = 0.0
 
     def add(self, flying: int, seconds: float) -> None:
-        """Add one answer."""
         if self.count >= MEMORY:
             self.count /= 2.0
             self.seconds /= 2.0
@@ -79,7 +78,6 @@ class LatencyLevel:
 
     @property
     def mean(self) -> float:
-        """Return the mean latency in seconds."""
         return self.seconds / self.count
 
     @property
@@ -165,9 +163,8 @@ SATURATED = 0.8
 """Share of the limit that must be in flight for a success to count towards growth (Inspect AI 0.3.285: 80 %)."""
 
 RAMP = 0.05
-"""Seconds in which the slots double in slow start below `SLOW_FROM`; in twice that time up to the number of requests
-that a header announced. A new key waits as long for a first answer before more slots open: raising that wait to 0.25 s
-made bench.lab's *silent-steady* and *unlimited* 0.026 slower."""
+"""Seconds in which the slots double in slow start below `SLOW_FROM`; twice that up to the number of announced requests.
+Measured (bench.lab): at 0.25 s a new key waits longer for its first answer, and *silent-steady* is 0.026 slower."""
 
 RAMP_RATE = 200.0
 """Most new slots a second in slow start."""
@@ -182,16 +179,13 @@ DOUBLING = log(2.0)
 """Continuous growth at this rate per unit of time doubles in that time."""
 
 TRIAL_GROWTH = 8.0
-"""Factor on that wait after each refused test, while slots do not explain all refusals. Raising it costs fewer
-refusals, and keeps a ceiling for longer that random refusals suggested."""
+"""Factor on that wait after each refused test while slots do not explain all refusals."""
 
 MAX_TRIAL_SECONDS = 16.0
-"""Most seconds of that wait, and its seconds after a refused test that confirms the ceiling. Raising it costs slots
-fewer refusals, and finds slots later that were added."""
+"""Most seconds of that wait, and its seconds after a refused test that confirms the ceiling."""
 
 TRIALS = 4
-"""Admitted tests in a row after which a ceiling is raised. A single one may have used a slot that was just free (its
-answer still in flight)."""
+"""Admitted tests in a row after which a ceiling is raised: a single one may have used a slot just freed."""
 
 
 START_CONCURRENCY = 4
@@ -249,7 +243,6 @@ class ConcurrencyLimit:
 
     @property
     def growing_fast(self) -> bool:
-        """Return whether the limit is in slow start."""
         return self._ramping
 
     def opens_at(self, now: float) -> float:
@@ -261,11 +254,10 @@ class ConcurrencyLimit:
         self._heard = True
 
     def filled(self, in_flight: int, now: float, waited: float = 0.0) -> None:
-        """Record that the last slot, or one more, was taken by the attempt that makes it `in_flight`.
+        """Record that the attempt that makes it `in_flight` took the last slot, or one more.
 
-        Its call has waited for `waited` seconds. Where it waited for a new slot and the event loop was late, the next
-        slots open earlier, within one doubling. Before the first answer they do not: a busy machine that delays the
-        loop delays the first refusal as well.
+        Its call waited for `waited` seconds. If the event loop was late, the next slots open earlier, within one
+        doubling. Before the first answer they do not: the delay of a busy machine delays the first refusal too.
         """
         if self.ceiling < INFINITY:
             if in_flight > self.limit:
@@ -324,9 +316,8 @@ class ConcurrencyLimit:
     ) -> bool:
         """Return whether a ceiling explains a refusal with `in_flight` calls; if so, cut the limit just below it.
 
-        `admitted` is the highest number in flight at which an earlier attempt was sent and not refused. An attempt not
-        refused within `grace` seconds was admitted. A refused test has `confirmed` the ceiling where slots explain all
-        refusals so far.
+        `admitted` is the highest number in flight of an admitted attempt: one not refused within `grace` seconds. A
+        refused test has `confirmed` the ceiling where slots explain all refusals.
         """
         self._heard = True
         self._grace = max(RAMP, grace)  # no test follows another within a doubling
@@ -374,14 +365,12 @@ class ConcurrencyLimit:
         self._opens = 0.0 if self.useful == INFINITY else INFINITY
 
     def export(self, now: float) -> dict[str, float]:
-        """Return the ceiling for a later run; empty where none was met."""
         return {"slots": self.ceiling} if self.ceiling < INFINITY else {}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
         """Start under the ceiling of an earlier run, on trial: one more call is tested after a moment.
 
-        If that is refused, the old ceiling is confirmed. If it is admitted, or fewer calls are refused, the ceiling is
-        forgotten.
+        A refusal confirms the ceiling; an admission, or a refusal of fewer calls, drops it.
         """
         slots = plain.get("slots", 0.0)
         if slots >= 1.0:
@@ -421,8 +410,7 @@ class ConcurrencyLimit:
 
 
 FIRST_BOUND = 1000
-"""Calls in flight of one key at first, without a configured bound. Raising it opens more connections before the machine
-was measured. Precedent: openai and anthropic, max_connections=1000."""
+"""Calls in flight of one key at first, without a configured bound (openai, anthropic: max_connections=1000)."""
 
 MAX_BOUND = 100_000
 """Calls in flight of one key at most, without a configured bound. Chosen: no machine carries more connections."""
@@ -446,13 +434,11 @@ class CallBound:
 
     @property
     def highest(self) -> int:
-        """Return the most calls that may be in flight."""
         highest = self.risen if self.configured is None else self.configured
         return highest if self.pool is None else max(1, min(highest, self.pool))
 
     @property
     def may_rise(self) -> bool:
-        """Return whether the bound rises once it is reached."""
         return self.configured is None and self.risen < MAX_BOUND and (self.pool is None or self.pool > self.risen)
 
     def rise(self, most: int) -> None:

@@ -16,42 +16,34 @@ from collections.abc import Mapping
 from tidegate.core.values import RequestFacts, Usage
 
 CHARS_PER_TOKEN = 4.0
-"""Characters per token before the first answer. Raising it charges first requests fewer tokens. Source: about four
-characters of English per token (OpenAI help centre, "What are tokens and how to count them")."""
+"""Characters per token before the first answer. Source: about four characters of English per token (OpenAI help centre,
+"What are tokens and how to count them")."""
 
 CHARS_BOUNDS = (0.5, 16.0)
-"""Bounds of the learned characters per token. Raising the upper one charges less where texts are cheap; raising the
-lower one charges less where they are dear. Chosen: a factor of four or more on either side of English prose."""
+"""Bounds of the learned characters per token. Chosen: a factor of four or more on either side of English prose."""
 
 OUTPUT_PRIOR = 256.0
-"""Tokens expected of an answer until the key's own answers are known. Raising it reserves more of a token quota at
-first, which admits fewer calls. Chosen: between a classifier's 16 tokens and a writer's 4000."""
+"""Tokens expected of a first answer. Chosen: between a classifier's 16 tokens and a writer's 4000."""
 
 MEMORY = 0.9
-"""Weight of the past in the running means of answers. Raising it makes them steadier and slower to follow. Chosen:
-about the last ten answers (curator keeps the last fifty)."""
+"""Weight of the past in the running means of answers: the last ten (curator keeps the last fifty)."""
 
 LINE_MEMORY = 0.95
-"""Weight of the past in the line. Raising it makes the line steadier and slower to follow. Chosen: about the last
-twenty answers; a line needs more of them than a mean."""
+"""Weight of the past in the line. Chosen: about the last twenty answers; a line needs more of them than a mean."""
 
 MAX_SAVED_TOKENS = 1e6
-"""Tokens that an earlier run may have found at most. Raising it lets a garbled state reserve more. Chosen: above the
-longest answers of today, which have 128,000."""
+"""Tokens that an earlier run may have found at most. Chosen: above the longest answers of today, which have 128,000."""
 
 MAX_BELIEVED_TOKENS = 1e9
-"""Tokens or characters of one call from which anything is learned at most. Raising it lets a garbled usage spoil the
-estimates. Chosen: above, the value is nonsense."""
+"""Most tokens or characters of one call that anything is learned from. Chosen: a greater value is nonsense."""
 
 DOUBTED = 4.0
-"""Factor by which a first answer may differ from an earlier run's mean. Beyond it, that run is out of date. Raising
-it keeps an outdated mean for more answers. Chosen: lengths of single answers vary, so a smaller difference proves
-nothing."""
+"""Factor by which a first answer may differ from an earlier run's mean. Beyond it, that run is out of date. Chosen:
+lengths of single answers vary, so a smaller difference proves nothing."""
 
 LEAN = 0.03
-"""Share of their mean below which deviations of request lengths count as none: the line then follows the ratio. Raising
-it ignores a fixed part of requests that are nearly equally long. Chosen: lengths that are nearly equal determine no
-slope."""
+"""Share of their mean below which deviations of request lengths count as none: the line then follows the ratio. Chosen:
+lengths that are nearly equal determine no slope."""
 
 UNBOUNDED = -1
 
@@ -99,7 +91,6 @@ class CostEstimator:
         }
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begin with the values of an earlier run instead of the priors."""
         low, high = CHARS_BOUNDS
         self.chars_per_token = min(high, max(low, plain.get("chars_per_token", CHARS_PER_TOKEN)))
         self.fixed_tokens = min(MAX_SAVED_TOKENS, max(0.0, plain.get("fixed_tokens", 0.0)))

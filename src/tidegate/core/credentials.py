@@ -1,7 +1,7 @@
 """Patterns of credentials in a text, and their removal.
 
-This is the second line of defence. `tidegate.redaction` knows the credentials of this process by value, and the
-patterns here find those that it cannot know. Every pattern is linear in the length of the text: a repetition is
+This is the second line of defence. `tidegate.admission.redaction` knows the credentials of this process by value, and
+the patterns here find those that it cannot know. Every pattern is linear in the length of the text: a repetition is
 bounded, or nothing that can fail follows it.
 """
 
@@ -20,12 +20,11 @@ DIGEST = "~"
 """Start of a path segment that replaces a credential; the digest follows, where there is one."""
 
 TEST_CHARACTERS = 256
-"""Characters of a value that are tested; the removal continues to the end of the value. Raising it makes the redaction
-of long values slower. Chosen: keys have 20 to 250 (as `redaction.MAX_PIECED_CHARACTERS`)."""
+"""Characters of a value that are tested; all of it is removed. Chosen: keys have 20 to 250."""
 
 URL_CHARACTERS = 2048
-"""Characters of an address that are read as one; the rest is treated as any other text. Raising it costs time per text.
-Chosen: as long as the longest path that is looked up (`providers._schema.MAX_PATH`)."""
+"""Characters of an address that are read as one; the rest is treated as any other text. Chosen: as long as the longest
+path that is looked up (`providers._schema.MAX_PATH`)."""
 
 _JOINT = r"(?:[-_. ]|%5[fF]|%2[dD]|%20)?"
 _KEYS = "access|account|api|app|auth|client|deploy|encryption|function|license|master|private|secret|service|shared"
@@ -134,15 +133,14 @@ _IDENTIFIER = re.compile(
 """Prefixes of the identifiers that providers issue, and ask for in support."""
 
 GIT_DIGITS = 40
-"""Hexadecimal digits of git's object names, which stay in a text; shorter ones (MD5, trace ids) are not long runs.
-Another value would remove commits from texts. Source: SHA-1, 160 bits."""
+"""Hexadecimal digits of git's object names (SHA-1), which stay; shorter runs (MD5, trace ids) are not long."""
 
 BASE64_CHANGES = 0.45
-"""Share of neighbours of different kinds from which a run with separators is random. Raising it leaves more of them.
-Chosen: random base64 has 0.65 with a deviation of 0.09, and the names of models have up to 0.4."""
+"""Share of neighbours of different kinds from which a run with separators is random. Chosen: random base64 has 0.65
+with a deviation of 0.09, and the names of models have up to 0.4."""
 
 LABEL_CHARACTERS = 24
-"""Characters before a run in which its kind may be named. Raising it spares digests further from their names."""
+"""Characters before a run in which its kind may be named, so that digests stay."""
 
 _LABEL = re.compile(
     r"(?i)(?:sha-?[0-9]{0,3}|md5|digest|e-?tag|checksum|hash|commit|revision|trace|span|request|correlation|uuid|\bid)"
@@ -185,8 +183,7 @@ def without_credentials(text: str) -> str:
 def masked(address: str, digest: Callable[[str], str] | None = None, known: Callable[[str], bool] | None = None) -> str:
     """Return a base URL without credentials: no user, no query, and `~` for path segments that are credentials.
 
-    `digest` returns the text after the `~`, so that two credentials give two addresses. `known` recognises a credential
-    that this process uses.
+    `digest` returns the text after the `~`. `known` recognises a credential that this process uses.
     """
     scheme, found, rest = address.partition("://")
     if not found:
@@ -404,8 +401,8 @@ def _valued(
 ) -> str:
     """Return the text without the secret values that follow `names`.
 
-    A value that is not secret is read again from its first character, because it may be a name itself. Only the end of
-    a secret one is looked for: else a text of names alone would take time with the square of its length.
+    A value that is not secret is read again, because it may be a name itself. Of a secret one only the end is looked
+    for, so the time stays linear.
     """
     parts: list[str] = []
     at = 0

@@ -36,8 +36,7 @@ from tidegate.core.values import CAPACITY, ELSEWHERE, TERMINAL, Cause, Key, Kind
 RESEND_BASE = 0.1
 RESEND_CAP = 8.0
 """Seconds before a call is sent again whose failure shows no limit of the key: the first wait at most, doubled each
-time, and the longest. Raising them leaves callers idle; lowering them sends more attempts in a short overload. Derived:
-nine tries within `OWN_SECONDS`."""
+time, and the longest. Derived: nine tries within `OWN_SECONDS`."""
 
 UNSENT = Outcome(Kind.RATE_LIMIT)
 """Outcome that stands for the missing one of a call that was given up before its first attempt."""
@@ -132,9 +131,7 @@ class QueuedCall(Protocol):
     """Place of one call in its key's queue; no method blocks."""
 
     @property
-    def key(self) -> Key:
-        """Return the key of the queue."""
-        ...
+    def key(self) -> Key: ...
 
     @property
     def until(self) -> float | None:
@@ -142,9 +139,7 @@ class QueuedCall(Protocol):
         ...
 
     @property
-    def gate(self) -> str:
-        """Return the name of the closed gate."""
-        ...
+    def gate(self) -> str: ...
 
     @property
     def recalled(self) -> bool:
@@ -182,10 +177,7 @@ class QueuedCall(Protocol):
         ...
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> bool:
-        """Release the permit with the attempt's outcome; with `rejoin` the call queues at its old place at once.
-
-        Return whether it does. Else a call that continues backs off by itself.
-        """
+        """Release the permit; return whether the call queues at its old place at once, which needs `rejoin`."""
         ...
 
     def abandon(self, permit: Permit) -> None:
@@ -289,7 +281,6 @@ class _Exchange:
         self.own: RepeatedFailure | None = None
 
     def run(self, now: float, draw: Callable[[], float], started: StartedExchange | None) -> Flow:
-        """Run the call from the queue, or from a first attempt, to its ending."""
         try:
             while True:
                 if started is None:
@@ -318,29 +309,24 @@ class _Exchange:
                 self.call.count_left()
 
     def enqueue(self, now: float) -> None:
-        """Join the queue, or pass at once."""
         self.gate, self.queued_at = "", now
         self.permit = self.call.poll(now) if self.is_queued else self.call.enqueue(now, self.deadline)
 
     @property
     def wait_is_useless(self) -> bool:
-        """Return whether further waiting is useless."""
         call = self.call
         return call.recalled or call.replay is not None or call.opens_at is not None
 
     def wait(self) -> WaitUntil:
-        """Return the step that waits until the queue must be looked at again."""
         self.gate = self.call.gate or "queue"
         return WaitUntil(self.call.until, self.call.get_waker())
 
     def count_wait(self, now: float) -> None:
-        """Count the time in the queue."""
         if self.gate:
             self.call.emit(events.RequestWaited, now - self.queued_at, self.gate)
         self.waited += now - self.queued_at
 
     def send(self, now: float) -> Generator[Effect, Resume, float]:
-        """Perform one attempt; return the time of its end."""
         assert self.permit is not None, "an attempt is sent under a permit"
         self.call.begin_attempt(self.permit, self.attempts, now - self.queued_at)
         if self.attempt is None:
@@ -354,7 +340,6 @@ class _Exchange:
         return resume.now
 
     def settle(self, now: float) -> RetryTime:
-        """Release the permit with the attempt's outcome; decide whether and when another attempt follows."""
         permit, attempt, call = self.permit, self.attempt, self.call
         assert permit is not None, "an attempt holds its permit"
         assert attempt is not None, "a Send is resumed with what became of it"
@@ -377,10 +362,7 @@ class _Exchange:
         return RetryTime.LATER if retry is RetryTime.AT_ONCE and not self.is_queued else retry
 
     def judge_own(self, permit: Permit, outcome: Outcome, now: float, retry: RetryTime) -> tuple[RetryTime, bool]:
-        """Return when the call is repeated, and whether others outran it, by the fate of calls sent after its attempts.
-
-        A failure while the key answers others is repeated here. A call that others outran lets them go first.
-        """
+        """Return when the call is repeated, and whether others outran it, by the fate of calls sent later."""
         refused = outcome.kind in CAPACITY
         if not refused and (outcome.kind is not Kind.TRANSIENT or outcome.cause is not Cause.OUTAGE):
             return retry, False
@@ -443,7 +425,6 @@ class _Exchange:
         return now
 
     def final_result(self, now: float) -> ExchangeResult:
-        """Return the result where the last attempt is not repeated."""
         attempt = self.attempt
         assert attempt is not None, "an attempt was made"
         self.is_over, outcome = True, attempt.outcome
@@ -469,7 +450,6 @@ class _Exchange:
         return ExchangeResult(Ending.GIVEN_UP, self.attempt, self.waited)
 
     def expired_result(self, now: float) -> ExchangeResult:
-        """Return the result where the call leaves the queue without a permit."""
         attempt, gate, self.is_over = self.attempt, self.call.gate, True
         self.call.count_given_up(attempt.outcome if attempt is not None else None)
         self.call.emit(events.QueueDeadline, now - self.started_at, gate, now - self.queued_at)
@@ -499,10 +479,7 @@ class _Exchange:
 def retry_time(
     policy: CallPolicy, permit: Permit, outcome: Outcome, now: float, deadline: float, failures: int
 ) -> RetryTime:
-    """Return whether and when another attempt follows a failed one.
-
-    `failures` is the number of transient failures so far, including this one.
-    """
+    """Return whether and when another attempt follows a failed one, the `failures`-th transient failure."""
     if deadline <= now or not policy.replayable:
         return RetryTime.NO
     at_once = RetryTime.AT_ONCE if policy.patient else RetryTime.NO

@@ -10,12 +10,12 @@ that applies:
 
 - A quota mirror lacked the units: it holds the next call back by itself, and nothing is cut.
 - Too many calls were in flight, or too many a second: the concurrency limit is cut, or the pacer sets the rate.
-- The cause is not ours (other clients' capacity, a model that is not ready): the key pauses, and one attempt goes
-  alone.
+- The cause is not this client (other clients' capacity, a model that is not ready): the key pauses, and one attempt
+  goes alone.
 
 A time that the provider names pauses the key in any case. A refusal of a call beyond the learned slots and rate proves
-no more than they already say: it cuts nothing. Nor does the failure of a call that is its own cause (`Outcome.own`): it
-is only counted, unless it names a time.
+nothing new, so no limit is cut. The failure of a call that is its own cause (`Outcome.own`) is only counted, unless it
+names a time.
 """
 
 from __future__ import annotations
@@ -36,12 +36,10 @@ from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading
 
 SCARCE = 0.1
-"""Share of a quota below which an event warns of it, where no copy can pace it. Raising it warns earlier. Source:
-promptfoo's scheduler."""
+"""Share of a quota below which an event warns of it, where no copy can pace it. Source: promptfoo's scheduler."""
 
 
 def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-    """Update the quota mirrors from the headers."""
     made, scarcest = gates.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
     for mirror in made:
         _adopt(gates, mirror, permit, outcome, now)
@@ -229,8 +227,8 @@ def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Ou
 def _seen_until(mirror: QuotaMirror, permit: Permit, in_flight: Iterable[Permit], quantum: float) -> int:
     """Return the order before which charges are in the first reading, which is rounded to `quantum`.
 
-    It found no more taken than the calls up to its own can have taken, so no other client took a part. As many
-    charges as surely fit into what was taken are left out, whichever of the calls came first.
+    The reading must find no more taken than these calls can have taken, so no other client took a part. Charges that
+    surely fit into what was taken are left out, whichever call came first.
     """
     half = quantum / 2.0 if quantum > 1.0 else 0.0
     left = mirror.limit - mirror.stood - half - expected_charge(mirror, permit.cost)
@@ -275,12 +273,11 @@ CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.OUTAGE}
 """Causes whose refusals may come at random, whatever the client does."""
 
 ABSURD_HINT = 86_400.0
-"""Seconds: a capacity refusal that asks for this wait or more is not believed. Raising it obeys longer waits. Source:
-TinyLLM#17, 86400 s for a per-minute limit."""
+"""Seconds of a wait that no capacity refusal is believed to ask for (TinyLLM#17: 86400 s for a minute's limit)."""
 
 
 def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-    """Close the gate that explains a refusal. `draw` is uniform in [0, 1)."""
+    """Close the gate that explains a refusal."""
     gates.counts.refused += 1
     if outcome.answer is not None and outcome.answer.body:
         gates.refusal = outcome, now
@@ -301,8 +298,6 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         # The mirror would let the next call go at once, as it did before.
         gate = ""
     paced = not gate and (outcome.cause in CUTTING or permit.beyond)
-    if permit.overcommitted and not gate:
-        gates.refuse_overcommit(now)
     tried, stated = False, hint or 0.0
     span: tuple[float, float] | None = None
     pause = gates.pause_for(gate, outcome.readings) if hint and (gate or paced) else gates.pause
@@ -310,7 +305,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
     if hint and paced and pause is gates.pause and not permit.beyond and outcome.cause is not Cause.SLOPE:
         let_in = gates.counts.attempts - gates.counts.refused
         wait = gates.hints.seconds(hint, permit.sent_at, now, let_in, gates.pause.grace, new_wave)
-        tried, hint = wait < hint, wait or None
+        tried, hint = now + wait < gates.hints.ends, wait or None
         gates.pacer.timed = gates.hints.counts_down
         span = gates.hints.span(stated) if hint else None
     elif hint and gate:
@@ -353,8 +348,8 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
 def _ready_within(gates: LimiterState, pause: Pause, gate: str, permit: Permit, hint: float, now: float) -> float:
     """Return the seconds until the quota that explains a refusal has room, where its hint agrees; else the hint.
 
-    Whole seconds are rounded up, so a hint states an interval. An instant of the quota's copy within it is more exact.
-    A call that was refused there shows that the copy is wrong, or that the provider means what it says.
+    Whole seconds of a hint are rounded up, so an earlier instant of the mirror within them is more exact. A call that
+    was refused at the mirror's instant shows that the mirror is wrong.
     """
     mirror = gates.quotas.mirrors.get(gate)
     if mirror is None or rounding_of(hint) < WHOLE or permit.sent_at < pause.stated_until:
@@ -507,7 +502,7 @@ def _explained_by_concurrency(
 ) -> bool:
     """Return whether the concurrency limit explains the refusal.
 
-    A slope refusal has another cause, and so has one that names a time, unless its cause is concurrency.
+    A slope refusal, or one that names a time, has another cause, unless that cause is concurrency.
     """
     cause, limit, grace = outcome.cause, gates.concurrency, gates.pause.grace
     if cause is Cause.SLOPE or (outcome.retry_after and cause is not Cause.CONCURRENCY):

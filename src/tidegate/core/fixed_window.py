@@ -31,10 +31,10 @@ from tidegate.core.values import INFINITY, QuotaReading, Refill, ResetInstant
 from tidegate.core.window_inference import COARSE, DEFAULT_WINDOW, MONTH, NATURAL_WINDOWS, snap, usable_window
 
 SAME = 0.25
-"""Two signs less than this number of periods (or of the shortest window) apart are of one boundary."""
+"""Share of a period (or of the shortest window) within which two signs are of one boundary."""
 
 AGREE = 0.05
-"""Two measures of a period agree within this share."""
+"""Share within which two measures of a period agree."""
 
 
 def boundary_of(reading: QuotaReading, sent_at: float, now: float) -> tuple[float, float]:
@@ -51,8 +51,8 @@ def boundary_of(reading: QuotaReading, sent_at: float, now: float) -> tuple[floa
 class ResetSchedule:
     """The boundaries of one quota: the next one lies between `low` and `high` (None: no sign yet).
 
-    `period` is in seconds; `known` says that it is certain, and `certain` whether waiting for the next boundary is
-    right, or a try would tell more.
+    `period` is in seconds; `known` says that it is certain. If the schedule is not `certain`, a try shows more than
+    waiting for the next boundary.
     """
 
     __slots__ = ("_before", "_instant", "_measured", "_sign", "_told", "high", "known", "low", "period")
@@ -74,14 +74,10 @@ class ResetSchedule:
         return self._told or self.known
 
     def declare(self, period: float) -> None:
-        """The provider says how long a period is."""
         self.period, self.known = period, True
 
     def lies(self, low: float, high: float, told: bool, instant: ResetInstant | None = None) -> None:
-        """A boundary lies in this interval: `told` is the next one, else it was passed.
-
-        An `instant` is its time by the provider's own clock.
-        """
+        """Take in that a boundary is within this interval: the next one if `told`, else the last one."""
         if not (isfinite(low) and isfinite(high)):
             # An absurd reset: it says nothing.
             return
@@ -107,7 +103,7 @@ class ResetSchedule:
         self.low, self.high = low + step, high + step
 
     def passed(self, now: float) -> tuple[float, float] | None:
-        """The boundary that was passed last, if one was since the last look; then the next one is a period later."""
+        """Return the last boundary if one was passed since the last look; the next one is a period later."""
         if self.low is None or self.high is None or now < self.high:
             return None
         gone = (now - self.high) // self.period
@@ -122,14 +118,14 @@ class ResetSchedule:
         return low, high
 
     def not_before(self, instant: float) -> None:
-        """The next boundary lies after this instant: a request was refused then."""
+        """Record a refusal at `instant`: the next boundary is later."""
         if self.low is not None and self.high is not None and self.low < instant < self.high:
             self.low = instant
             if self._told:
                 self._sign = self.low, self.high
 
     def passed_between(self, low: float, high: float) -> None:
-        """A boundary was passed in this interval, which is a part of the one known."""
+        """Record that a boundary was passed in this interval, a part of the known one."""
         assert self.low is not None
         assert self.high is not None
         self._before = self.low, self.high, self._sign, self._told
@@ -177,7 +173,7 @@ CAREFUL = (1.0 / 256.0, 1.0 / 8.0)
 class CautiousRamp:
     """Sending carefully from `began` on: a few of `limit` units, then up to twice as many in each step of `seconds`.
 
-    It is `trying` what is known to be empty, or spending what is supposed to be back.
+    While `trying`, the quota is known to be empty; else it is expected to be full again.
     """
 
     __slots__ = ("_at", "_left", "_most", "_size", "began", "seconds", "trying")
@@ -191,17 +187,14 @@ class CautiousRamp:
         self.seconds = seconds
 
     def left(self, now: float) -> float:
-        """Units that may go out at `now`."""
         if self._left > 0.0:
             return self._left
         return min(self._most, 2.0 * self._size) if now >= self._at + self.seconds else 0.0
 
     def ready_at(self, now: float) -> float:
-        """When the next may go out."""
         return now if self._left > 0.0 else max(now, self._at + self.seconds)
 
     def charge(self, amount: float, now: float) -> None:
-        """Charge an amount that goes out now."""
         if self._left <= 0.0:
             self._size = self._left = min(self._most, 2.0 * self._size)
         self._left -= amount
@@ -214,12 +207,13 @@ SHORTER = (1.0, 10.0)
 SEEN = 0.25
 WHOLE = 0.9
 MORE = 1.1
-"""Shares of a portion that must have been admitted recently: where only what is still under way is known (the
-rest may have been answered since), and where all of it is; and that may have been."""
+"""Shares of a portion that must have been admitted recently: `SEEN` where only the calls in flight are known, `WHOLE`
+where all are. More than `MORE` of a portion does not fit into it."""
 
 STRIKES = 3
 STRIKES_WINDOWS = 5.0
-"""Refusals that a portion may explain before it counts as none: a number, and one more for each few windows."""
+"""Refusals that a portion may explain before it counts as none: `STRIKES`, and one more for each `STRIKES_WINDOWS`
+windows."""
 
 
 class SubWindow:
@@ -234,22 +228,22 @@ class SubWindow:
         self._strikes = 0
 
     def explains(self, now: float) -> bool:
-        """Return whether it explains one more refusal, as one of which half had been spent."""
+        """Return whether more than half of it is spent, which explains one more refusal."""
         return self.mirror.level(now) < 0.5 * self.mirror.limit
 
     def fails(self, limit: float, now: float) -> bool:
-        """Return whether it was none: its quota has another `limit` now, refills otherwise, or refuses on."""
+        """Return whether no such portion exists: the quota changed its `limit` or refill, or refuses more often."""
         allowed = STRIKES + (now - self.mirror.since) / (STRIKES_WINDOWS * self.mirror.window)
         return limit != self._limit or self.mirror.turned is not None or self._strikes > allowed
 
     def refused(self) -> None:
-        """It explained a refusal."""
         self._strikes += 1
 
 
 class AdmittedBurst(NamedTuple):
-    """The calls admitted before a refused request: seconds before it, of those under way; how many in all since the
-    first of them, in so many seconds.
+    """Calls admitted before a refused request: `calls` in `seconds` since the first of them.
+
+    `under_way` has the seconds between each call in flight and the refused request.
     """
 
     under_way: list[float]
@@ -258,9 +252,10 @@ class AdmittedBurst(NamedTuple):
 
 
 def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wait: float) -> QuotaReading | None:
-    """The shorter quota that a refusal names, as a reading of it, or None where it names none.
+    """Return a reading of the shorter quota that a refusal names;
 
-    `name`, `limit` and `window` (seconds) are the announced quota's, `wait` is how many seconds the refusal asks for.
+    None where it names none. `name`, `limit` and `window` (seconds) are the announced quota's; the refusal asks to
+    `wait`.
     """
     for shorter in SHORTER:
         portion = float(round(limit * shorter / window))
@@ -268,7 +263,7 @@ def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wa
         recently = let_in.calls if known else sum(ago <= shorter for ago in let_in.under_way)
         least = portion * (WHOLE if known else SEEN)
         fits = max(1.0, least) <= recently <= int(MORE * portion)
-        # All calls so far went within so many windows at most, wherever their boundaries lie.
+        # All calls so far went within this number of windows at most, wherever the boundaries are.
         windows = let_in.seconds // shorter + 2.0
         fits = fits and let_in.calls <= windows * max(1.0, MORE * portion)
         if 2.0 * shorter <= window and wait <= shorter and fits:
@@ -279,10 +274,7 @@ def portion_of(name: str, limit: float, window: float, let_in: AdmittedBurst, wa
 
 
 def refutes_portion(limit: float, window: float, let_in: AdmittedBurst) -> bool:
-    """Return whether a refusal came before the least portion of the announced quota was admitted.
-
-    It does where all admitted calls are known, because a portion refuses nothing before it is spent.
-    """
+    """Return whether a refusal came before the least portion was admitted, where all admitted calls are known."""
     shortest = SHORTER[0]
     return let_in.seconds <= shortest and let_in.calls < WHOLE * limit * shortest / window
 
@@ -299,24 +291,24 @@ STEP_ROUND_TRIPS = 3.0
 STEP_FIRST = 0.25
 STEP_BOUNDS = (0.02, 2.0)
 STEP_WINDOWS = 1.0 / 24.0
-"""Seconds in which a refusal would have come back: three refusal round trips, as in `pause`; and at most such a part of
-a window that the whole limit, which takes twelve steps, is out in half of it."""
+"""Seconds in which a refusal would have come back: `STEP_ROUND_TRIPS` refusal round trips. At most `STEP_WINDOWS` of a
+window, so that the twelve steps of the whole limit take half of it."""
 
 PROVEN = 0.9
-"""Share of the limit that goes out within one window, unrefused, where what was supposed to be one is one."""
+"""Share of the limit that must go out within one window, unrefused, to prove that window."""
 
 WIDE = 0.2
-"""Share of a period: where a boundary is less sure than that, trying shows more than waiting."""
+"""Uncertainty of a boundary, as a share of a period, above which a try shows more than waiting."""
 
 BACK = 0.5
 LITTLE = 0.25
-"""Shares of the limit: so much more than expected is left where a boundary was passed, and so little where none was."""
+"""Shares of the limit: `BACK` more than expected is left where a boundary was passed, less than `LITTLE` where none
+was."""
 
 
 PARTS = 2
-"""Windows in a row that end in a refusal after a part of the limit, or answers in a row that move a boundary which was
-not passed, from which on the quota is a continuous one. Raising it meets more refusals; one such window may be shared
-with another client. Chosen: the least number that is not a single coincidence."""
+"""Refused windows in a row that gave a part of the limit, or answers in a row that move a boundary, after which the
+quota counts as continuous. Chosen: the least number that is not a single coincidence."""
 
 
 class FixedWindowMirror(QuotaMirror):
@@ -385,7 +377,6 @@ class FixedWindowMirror(QuotaMirror):
 
     @property
     def declared(self) -> float | None:
-        """Its window where that is certain."""
         return self._boundaries.period if self._boundaries.known else None
 
     @property
@@ -398,11 +389,9 @@ class FixedWindowMirror(QuotaMirror):
 
     @property
     def is_predictable(self) -> bool:
-        """Return whether the instant at which the quota comes back is known."""
         return self._boundaries.high is not None
 
     def level(self, now: float) -> float:
-        """Units that may be spent at `now`."""
         self._roll(now)
         level = self._unspent()
         if self._exhausted:
@@ -439,7 +428,7 @@ class FixedWindowMirror(QuotaMirror):
     def _trial_at(self, now: float) -> float:
         """Return when a lone call tests whether the boundary was passed, or when its silence says so.
 
-        It goes in the middle of the interval in which the boundary lies, so that each window halves the interval.
+        It goes in the middle of the possible interval, so that each window halves the interval.
         """
         if self._tried_at is not None:
             return max(now, self._tried_at + self._step)
@@ -449,7 +438,6 @@ class FixedWindowMirror(QuotaMirror):
         return max(now, (low + high) / 2.0)
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
-        """Charges `amount` now and holds `reserve` until `settle`; returns the charge."""
         self._roll(now)
         trying = self._careful is not None and self._careful.trying
         lacks = self._exhausted or self._unspent() < min(amount, self.limit) - 1e-9
@@ -465,7 +453,6 @@ class FixedWindowMirror(QuotaMirror):
         return debit
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
-        """Takes back the charge of a request that the provider refused."""
         if debit.charged_at >= self._began_at:
             self._ceiling += debit.amount
         if self._late and debit.charged_at >= self._late[0].charged_at:
@@ -475,10 +462,7 @@ class FixedWindowMirror(QuotaMirror):
         self.reserved = max(0.0, self.reserved - reserve)
 
     def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
-        """The provider refused what was sent at `sent_at`: the window is empty, whatever was counted.
-
-        `retry_after` (seconds) tells its boundary.
-        """
+        """Record that the window is empty, whatever was counted; `retry_after` (seconds) names its boundary."""
         self._roll(now)
         if self._supposed and self._anchor_at < self._began_at <= sent_at and self.ledger.total < LITTLE * self.limit:
             self.turned = "continuous"
@@ -506,7 +490,6 @@ class FixedWindowMirror(QuotaMirror):
     def observe(
         self, reading: QuotaReading, order: int, sent_at: float, now: float, debit: LoggedCharge | None
     ) -> None:
-        """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`."""
         if reading.limit is not None:
             self.limit = max(reading.limit, 1.0)
         elif reading.remaining is not None and reading.remaining > self.limit:
@@ -586,10 +569,7 @@ class FixedWindowMirror(QuotaMirror):
             self._begin(*passed)
 
     def _compare_boundaries(self, low: float, high: float, sent_at: float) -> None:
-        """Count an answer that names another boundary than one before it, where neither was passed in between.
-
-        The boundary of a window does not move; the time until a bucket is full does, with each call.
-        """
+        """Count an answer that moves a boundary which was not passed: only the time until a bucket is full moves."""
         last_low, last_high, last_sent_at = self._named
         self._named = low, high, sent_at
         apart = max(low - last_high, last_low - high)
@@ -617,7 +597,6 @@ class FixedWindowMirror(QuotaMirror):
             self._turn_continuous()
 
     def _begin(self, low: float, high: float) -> None:
-        """Begin a window whose boundary lies in this interval."""
         self._trials, self._tried_at, self._silent = 0, None, None
         self._moved = 0
         short = False

@@ -30,19 +30,18 @@ from tidegate.core.values import INFINITY
 from tidegate.core.window_inference import NATURAL_WINDOWS
 
 PARTS = 2
-"""Periods of the interval that are kept beside a natural one. Raising it finds other periods closer, and takes longer.
-"""
+"""Periods of the interval that are kept beside a natural one: more of them take longer."""
 
 LATE = 2.0
-"""Graces by which calls may arrive late. Raising it learns the growth later; lowering it takes delays for a smaller
-growth. 1 took the growth of some drawn providers for less, and cost these 0.5 refusals a call."""
+"""Graces by which calls may arrive late. Measured: 1 took delays for a smaller growth, at 0.5 refusals a call (drawn
+providers)."""
 
 PATIENT = 2
-"""Periods without a refusal after which the growth is tried beyond its bound, doubled with each trial in vain. Raising
-it holds a wrong bound for longer. 1 cost 0.03 refusals a call (16 drawn providers)."""
+"""Periods without a refusal after which the growth is tried beyond its bound, doubled with each trial in vain.
+Measured: 1 cost 0.03 refusals a call (16 drawn providers)."""
 
 MOST_CALLS = 1 << 13
-"""Calls of two periods from which on the model is given up. Raising it takes memory and larger checkpoints."""
+"""Calls of two periods from which on the model is given up, because of its memory and checkpoints."""
 
 TICK = 1e-6
 """Seconds after its period at which a call has left it: sums of instants are not exact."""
@@ -155,7 +154,6 @@ class GrowthLimit:
 
     @property
     def overgrown(self) -> bool:
-        """Return whether two periods have more calls than the model keeps."""
         return len(self._sends) > MOST_CALLS
 
     def late(self) -> None:
@@ -170,7 +168,7 @@ class GrowthLimit:
     def found(self, sent_at: float, number: int) -> bool:
         """Take in that a single attempt was admitted; return whether that shows the period.
 
-        It does not where the silence was shorter than the run, whose calls may then leave the period at any time.
+        It does not after a silence shorter than the run, whose calls may then leave the period at any time.
         """
         run = self._refused_at - self._begun_at
         if not self._shortest or sent_at - self._refused_at < run or self.least > MOST_CALLS:
@@ -186,7 +184,6 @@ class GrowthLimit:
         return True
 
     def sent(self, now: float, number: int) -> None:
-        """Take in that a call goes out; calls have ascending numbers."""
         sends, tried = self._sends, self._tried
         sends.append((now, number))
         self._left -= 1
@@ -244,7 +241,6 @@ class GrowthLimit:
         return now + period + self._delay
 
     def refused(self, number: int, sent_at: float, now: float, grace: float) -> None:
-        """Take in the refusal of a call."""
         sends = self._sends
         place = next((place for place in range(len(sends) - 1, -1, -1) if sends[place][1] == number), -1)
         if place < 0:
@@ -277,7 +273,6 @@ class GrowthLimit:
                 return
 
     def withdrawn(self, sent_at: float) -> None:
-        """Forget a call that was never sent."""
         place = bisect_right(self._sends, (sent_at, INFINITY)) - 1
         if place >= 0 and self._sends[place][0] == sent_at:
             self._remove(place)

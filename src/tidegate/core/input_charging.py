@@ -23,8 +23,8 @@ UNITS: frozenset[Unit] = frozenset({"tokens", "input_tokens"})
 """Units whose charge includes the input."""
 
 WORTH_MOST = 4.0
-"""Worth of an estimated token at most, and its inverse at least. Raising it takes the bound of the output for input
-that is dearer than estimated. Source: `CHARS_PER_TOKEN`, of which other scripts than the Latin have one."""
+"""Greatest worth of an estimated token, and inverse of the least. Source: `CHARS_PER_TOKEN`, which is 1 in other
+scripts."""
 
 
 class InputChargingModel:
@@ -54,7 +54,7 @@ class InputChargingModel:
     def errors(self, steps: Sequence[ChargeStep], rule: int, newest: float) -> tuple[list[float], float]:
         """Return the error of each hypothesis over the steps, where `rule` holds, and the best minimum.
 
-        A call that was sent before any usage was known had the same share read from a cache as the `newest` one.
+        A call sent before any usage was known counts with the cached share of the `newest` one.
         """
         counted = [[call.by_rule[rule] for call in step.calls] for step in steps]
         cached = [[call.cached or newest for call in step.calls if call.by_rule[rule]] for step in steps]
@@ -73,7 +73,6 @@ class InputChargingModel:
         return [plain, read, error], least
 
     def charged(self, step: ChargeStep, rule: int, newest: float) -> float:
-        """Return the charge of a step's calls by the hypothesis in force."""
         return sum([self.charge(call.by_rule[rule], call.cached or newest) for call in step.calls])
 
 
@@ -86,7 +85,6 @@ def estimate_error(steps: Sequence[ChargeStep], charged: Sequence[float]) -> flo
 
 
 def charged_above(counted: Sequence[float], least: float) -> float:
-    """Return the charge of calls where each is charged at least so much."""
     return sum([least if each < least else each for each in counted])
 
 

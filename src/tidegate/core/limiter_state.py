@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from tidegate.core import events
-from tidegate.core.backoff import GRACE_FIRST, Pause
+from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker
 from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
@@ -43,8 +43,7 @@ class Permit:
     `informs` says whether a success's headers are to be read: always, but only now and then while ample quota is left.
     Headers of a refusal are always read.
 
-    A permit `beyond` the learned slots and rate is for a call that does not wait: its refusal cuts neither. An
-    `overcommitted` permit is beyond them, too: it took a slot that an attempt of a stalled event loop may still hold.
+    A permit `beyond` the slots and the learned rate is for a call that must not wait: its refusal cuts neither.
 
     A `silent` attempt was given no answer within the time limit of its caller.
 
@@ -65,7 +64,6 @@ class Permit:
         "loop",
         "mark",
         "order",
-        "overcommitted",
         "place",
         "probe",
         "sent_at",
@@ -93,7 +91,6 @@ class Permit:
         self.place = 0
         self.thread = 0
         self.loop: object = None
-        self.overcommitted = False
         self.settled = False
         self.silent = False
         self.answered = False
@@ -143,11 +140,9 @@ class KeyCounts:
         self.latencies: deque[float] = deque(maxlen=100)
 
     def note_sent(self, now: float) -> None:
-        """Count an attempt that is sent at `now`."""
         self.attempts += 1
 
     def note_answered(self, latency: float) -> None:
-        """Count an attempt that was answered after `latency` seconds."""
         self.latencies.append(latency)
         self.answered += 1
 
@@ -165,19 +160,17 @@ class KeyCounts:
             self.note_fate("given_up", outcome)
 
     def note_failed_call(self, outcome: Outcome) -> None:
-        """Count a call whose failure is handed back."""
         self.failed_calls += 1
         self.note_fate("handed_back", outcome)
 
     def copy(self) -> KeyCounts:
-        """Return the same counts in memory of this process."""
         counts = KeyCounts()
         for name in KeyCounts.__slots__:
             setattr(counts, name, getattr(self, name))
         counts.latencies = self.latencies.copy()
         return counts
 
-    def note_closing(self, now: float = -INFINITY) -> None:
+    def note_closing(self) -> None:
         """Do nothing; a subclass that shares its counts writes until when the key is closed."""
 
     def note_refusal(self, outcome: Outcome) -> None:
@@ -188,7 +181,6 @@ class KeyCounts:
 
     @property
     def calls(self) -> int:
-        """Return the calls so far, sent or not."""
         return self.attempts - self.resent + self.unsent
 
     @property
@@ -199,22 +191,13 @@ class KeyCounts:
 
 BUSY = 0.5
 """Seconds for which slow start, or a test of a ceiling, waits for an admitted call that has not run. Raising it waits
-longer for a stalled loop. Chosen: an event loop that starts two thousand calls is busy for that long and reads no
+longer for a blocked event loop. Chosen: an event loop that starts two thousand calls is busy for that long and reads no
 refusal."""
-
-OVERCOMMIT_WAIT_UNKNOWN = 1.0
-"""Seconds before a refused slot of a stalled event loop is tried again, while the latency is unknown. Raising it delays
-a call that blocks its loop; lowering it costs more refusals. Chosen: between the latencies of small and large models.
-"""
-
-OVERCOMMIT_WAIT_MAX = 60.0
-"""Most seconds of the same wait, where answers take longer. Raising it delays a blocking call of a key with slow
-answers. Chosen: a minute; one latency of many minutes would otherwise hold the call for as long."""
 
 ALIVE_SECONDS = 1.0
 ALIVE_LATENCIES = 3.0
-"""Seconds since the last good answer, and mean latencies, for which a failure of another call is no outage. Raising
-them repeats more calls at the beginning of an outage. Chosen: answers of a busy key come far more often."""
+"""Seconds since the last good answer, and mean latencies, for which a failure of another call is no outage. Chosen:
+answers of a busy key come far more often."""
 
 Out = list[events.Event] | None
 """List to which events are appended, or None without listeners."""
@@ -282,8 +265,7 @@ class LimiterState:
 
     `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was reported and
     nothing was sent since. `untaken` permits, the last one granted at `given_at`, are of calls that have not run since.
-    Until they run, the absence of refusals proves little. `stalled_loops` are event loops that do not run. Their
-    attempts cannot end, and do not count from `overcommit_at` on. `home` identifies the key table that the key is in.
+    Until they run, the absence of refusals proves little. `home` identifies the key table that the key is in.
     `answered_order` is the order of the newest attempt that any answer came to. `admitted_order` is that of the newest
     attempt with a good answer, `admitted_cost` its cost, and `admitted_at` the instant of the last one. The failure
     settled last is `aside` where it shows no limit of the key: only its own call waits.
@@ -313,7 +295,6 @@ class LimiterState:
         "key",
         "latency_knee",
         "order",
-        "overcommit_at",
         "pacer",
         "pause",
         "permits_in_flight",
@@ -323,7 +304,6 @@ class LimiterState:
         "rejection",
         "resumes",
         "scarce",
-        "stalled_loops",
         "unavailability",
         "untaken",
         "used_at",
@@ -357,13 +337,10 @@ class LimiterState:
         self.resumes = self.aside = self.scarce = False
         self.rejection: KeyRejection | None = None
         self.refusal: tuple[Outcome, float] | None = None
-        self.stalled_loops: list[object] = []
-        self.overcommit_at = now
         self._attempts_before = self._refused_before = 0
 
     @property
     def in_flight(self) -> int:
-        """Return the number of attempts in flight."""
         return len(self.permits_in_flight)
 
     @property
@@ -388,57 +365,17 @@ class LimiterState:
 
     @property
     def at_bound(self) -> bool:
-        """Return whether the limit has reached the bound of this process."""
         return self.concurrency.limit >= self.concurrency.highest
 
     def apply_bound(self) -> None:
-        """Hold the concurrency limit to the bound of this process."""
         self.concurrency.limit_to(self.bound.highest)
 
-    def counted(self, blocked: int) -> int:
-        """Return the number of attempts in flight that can end.
-
-        An attempt cannot end while its event loop does not run, or on the thread `blocked` (its identifier, 0: none).
-        """
-        if not blocked and not self.stalled_loops:
-            return len(self.permits_in_flight)
-        return sum(
-            not (blocked and permit.thread == blocked) and not self.is_stalled(permit.loop)
-            for permit in self.permits_in_flight.values()
-        )
-
-    def overcommits(self, blocked: int, now: float) -> bool:
-        """Return whether slots are free only because attempts that cannot end do not count, as in `counted`."""
-        return (
-            bool(blocked or self.stalled_loops)
-            and self.concurrency.opens_at(now) > now
-            and self.counted(blocked) < self.concurrency.limit <= len(self.permits_in_flight)
-        )
-
-    def refuse_overcommit(self, now: float) -> None:
-        """Close the slots of stalled loops for as long as an answer takes: the provider still counts them."""
-        latency = self.counts.latency
-        wait = OVERCOMMIT_WAIT_UNKNOWN
-        if latency < INFINITY:
-            wait = max(GRACE_FIRST, min(latency, OVERCOMMIT_WAIT_MAX))
-        self.overcommit_at = now + wait
-
-    def is_stalled(self, loop: object) -> bool:
-        """Return whether an event loop is known not to run."""
-        return any(loop is each for each in self.stalled_loops)
-
-    def ready_at(self, cost: Cost, now: float, blocked: int = 0) -> tuple[float, str]:
-        """Return when `cost` may go, and the gate that delays it ('': now; infinity: when an attempt in flight ends).
-
-        The call may block the thread `blocked`. Then the event loop of that thread cannot end its attempts, so they do
-        not count.
-        """
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        """Return when `cost` may go, and the gate that delays it ('': now; infinity: until an attempt ends)."""
         ready, gate = now, ""
         if len(self.permits_in_flight) >= self.concurrency.limit:
             opens = self.concurrency.opens_at(now)
-            if self.overcommits(blocked, now):
-                opens = min(opens, max(now, self.overcommit_at))
-            elif self.untaken:
+            if self.untaken:
                 opens = max(opens, self.given_at + BUSY)
             if opens > now:
                 ready, gate = opens, "concurrency"
@@ -455,10 +392,10 @@ class LimiterState:
         if self.pause.used:
             paused = self.pause.opens_at(now)
             if paused > ready:
-                ready, gate = paused, self.pause.gate
+                ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > ready:
-            if self.quotas.unproven and not self.counted(blocked):
+            if self.quotas.unproven and not self.permits_in_flight:
                 # A quota known only from an earlier run must not block the key: one call tests it.
                 quota, name = self.quotas.probed_at(cost, now)
                 if quota <= ready:
@@ -467,26 +404,23 @@ class LimiterState:
         return ready, gate
 
     def released_at(self, held: tuple[float, str], cost: Cost, now: float) -> tuple[float, str]:
-        """Return when a call goes that `ready_at` holds: earlier where its key was never reached.
-
-        From `gives_up_at` on, neither the breaker nor an inferred limit holds it.
-        """
+        """Return when a call held by `ready_at` goes: from `gives_up_at` on no inferred limit holds it."""
         gives_up_at = self.breaker.gives_up_at
         if held[0] <= now or gives_up_at == INFINITY:
             return held
         return self.admits(cost, now, probes=False) if now >= gives_up_at else min(held, (gives_up_at, held[1]))
 
-    def admits(self, cost: Cost, now: float, probes: bool = True) -> tuple[float, str]:
+    def admits(self, cost: Cost, now: float, probes: bool = True, slots: bool = True) -> tuple[float, str]:
         """Return the same as `ready_at` without inferred limits: of slots and pace, only `limit.highest` counts.
 
-        Without `probes`, an open breaker holds no call.
+        Without `probes`, an open breaker holds no call; without `slots`, no number of attempts in flight does.
         """
-        if len(self.permits_in_flight) >= self.concurrency.highest:
+        if slots and len(self.permits_in_flight) >= self.concurrency.highest:
             return INFINITY, "concurrency"
         ready, gate = (self.breaker.opens_at(now), "breaker") if probes else (now, "")
         paused = self.pause.opens_at(now)
         if paused > ready:
-            ready, gate = paused, self.pause.gate
+            ready, gate = paused, "pause"
         quota, name = self.quotas.ready_at(cost, now)
         if quota > now and self.quotas.unproven and not self.permits_in_flight:
             quota, name = self.quotas.probed_at(cost, now)
@@ -500,10 +434,9 @@ class LimiterState:
         return self.concurrency.growing_fast and not self.pacer.active and self.concurrency.useful == INFINITY
 
     def certain(self, gate: str) -> bool:
-        """Return whether the provider stated the instant at which `gate` opens, and no answer in flight can change it.
+        """Return whether the provider stated when `gate` opens, and no answer in flight can change it.
 
-        Slots, pace and breaker open at guessed instants. A quota opens earlier than its mirror says where a call in
-        flight returns units that it was overcharged.
+        Slots, pace and breaker open at guessed instants. A quota opens earlier if a call in flight returns units.
         """
         if gate == "pause":
             return self.provenance.pause.origin is Source.RETRY_AFTER

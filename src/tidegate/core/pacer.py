@@ -19,7 +19,7 @@ five phases:
 A key that leaves the pace unused proves nothing: a hold lasts as much longer, any other phase begins again.
 
 Refusals may have other causes than the rate. So a pace slower than that of one lone caller is used only where that pace
-was tried first (`PaceFloor`). A rate whose hold is refused twice in a row is raised again without a wait.
+was tried first (`PaceFloor`). After two refused holds in a row the rate is raised without a wait.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ from tidegate.core.refusal_cause import DECISIVE, EVIDENCE
 from tidegate.core.values import INFINITY, Cause
 
 DROP = 0.25
-"""Cut at a refusal where the pace had held: capacity went, nobody knows how much. A bucket keeps what this leaves."""
+"""Cut at a refusal where the pace had held: capacity went by an unknown amount. A bucket keeps what this leaves."""
 
 FASTEST = 1e5
 BURST_MOST = 3600.0
-"""Calls a second of an earlier run that are believed at most, and the seconds of them that a bucket may hold."""
+"""Most calls a second that are taken from an earlier run, and most seconds of them that a bucket may hold."""
 
 MANY = 30
 TRUE_SHARE = 0.9
 DOUBTS = 2
-"""The rate is taken from `PROGRESS` calls between two refusals, and from `MANY` of a deep bucket. While holding, less
-than `TRUE_SHARE` of the pace was no drop but a measurement too high. A few calls are doubted so many times, where
-they do not show that the rate is below that share of the pace."""
+"""The rate is measured from `PROGRESS` calls between two refusals, from `MANY` of a deep bucket. A hold that ends below
+`TRUE_SHARE` of its pace was measured too high; else capacity went. Few calls are doubted `DOUBTS` times unless they
+show a rate below that share."""
 
 NARROWEST = 1.02
 """Least first step of a rise, where a bucket of one or two calls is known well."""
@@ -82,23 +82,21 @@ NARROWEST = 1.02
 WINDOW_WAITS = 2
 WINDOW_CALLS = PROGRESS
 WINDOW_AGAIN = 50
-"""Lone attempts refused in a row after which a window may have been used up, the fewest calls of one, and calls before
-a window is suspected again. Raising them finds fewer windows; lowering them costs slow buckets refusals."""
+"""`WINDOW_WAITS` lone attempts refused in a row show that a window may be used up, of `WINDOW_CALLS` calls at least.
+After a wrong suspicion `WINDOW_AGAIN` calls pass before the next one."""
 
 SHORTEST_RUN = 0.05
-"""Least seconds in which the calls of a window are sent. Raising it begins windows more gently."""
+"""Least seconds in which the calls of a window are sent, so that it begins gently."""
 
 WIDE = 2.5
-"""Ratio of the highest to the least rate that explain the calls between two refusals, from which on they measure none.
-Raising it holds rates that are less certain; lowering it costs more refusals until a rate is held."""
+"""Ratio of the highest to the least possible rate from which on the calls between two refusals measure none."""
 
 KEPT_CALLS = 2 * PROGRESS
-"""A hold is broken where a refusal ends it after this many calls. Fewer calls show a drop, or a measurement too high.
-Raising it lets more random refusals pass for a rate."""
+"""Calls after which a refusal ends a hold; after fewer it shows a drop, or a measurement too high."""
 
 CHANCE_CALLS = 2
-"""Calls that go at once after a refusal that chance may have caused: an empty bucket refuses them. Raising it decides
-sooner between chance and a rate, and costs more refusals where it is a rate. 3 cost the family `flips` 0.002."""
+"""Calls that go at once after a refusal that chance may have caused: an empty bucket refuses them. Measured: 3 cost the
+family `flips` 0.002 refusals a call."""
 
 
 class Pacer:
@@ -118,7 +116,6 @@ class Pacer:
         "_lone_at",
         "_next",
         "_next_count",
-        "_no_window_until",
         "_patience",
         "_probe_up",
         "_ramp",
@@ -130,6 +127,7 @@ class Pacer:
         "_window_begun_at",
         "_window_let_in",
         "_window_size",
+        "_windowless_calls",
         "active",
         "chance_odds",
         "gauge",
@@ -168,7 +166,7 @@ class Pacer:
         # The same where the rate may change: a refusal counts as random by these odds alone.
         self.chance_odds = -INFINITY
         self._lone_at = self._refused_at = 0.0
-        self._no_window_until = self._window_size = 0
+        self._windowless_calls = self._window_size = 0
         self._window_begun_at, self._window_let_in = 0.0, 0
         self._next, self._next_count = 0.0, 0
         self._broken = self._again = 0
@@ -180,7 +178,7 @@ class Pacer:
 
     @property
     def rate(self) -> float:
-        """The pace, in calls a second."""
+        """Pace in calls a second."""
         return self.spacing.rate
 
     @property
@@ -190,11 +188,11 @@ class Pacer:
 
     @property
     def mark(self) -> int:
-        """Return what an attempt that goes out now must bring along to its refusal; -1 while nothing is paced."""
+        """Return the attempts sent so far, which an attempt hands back with its refusal; -1 without a pace."""
         return self.gauge.sent if self.active else -1
 
     def sent(self, now: float, waited: float = 0.0) -> None:
-        """A call goes out that has waited for `waited` seconds; asked only while active."""
+        """Count a call that goes out after waiting `waited` seconds; asked only while active."""
         gauge, spacing = self.gauge, self.spacing
         gauge.went(now)
         proven = spacing.proven(now)
@@ -239,9 +237,9 @@ class Pacer:
         latency: float = INFINITY,
         known: float = 0.0,
     ) -> None:
-        """The first refusal, of what was sent at `sent_at`, after the `run` of calls that were admitted.
+        """Take in the first refusal, of the attempt sent at `sent_at` after the `run` of admitted calls.
 
-        Of what goes alone nothing is heard for `grace` seconds where it was admitted. Answers take `latency` seconds.
+        A lone attempt that is not refused within `grace` seconds was admitted. Answers take `latency` seconds.
         """
         self._floor.know(latency)
         self._floor.trying = False
@@ -276,7 +274,7 @@ class Pacer:
         grace: float,
         latency: float = INFINITY,
     ) -> None:
-        """A refusal of the attempt that was sent with `mark`; asked only while active."""
+        """Take in a refusal of the attempt that was sent with `mark`; asked only while active."""
         self.spacing.grace = grace
         self.gauge.stated = self.stated
         self._floor.know(latency)
@@ -355,7 +353,7 @@ class Pacer:
         """The first call after a silence was admitted: where a window began, as many follow as before the silence."""
         first, self.spacing.waits = self.gauge.first, 0
         self.spacing.sent(self.gauge.burst, now)
-        if first is None or first.calls < WINDOW_CALLS or self.gauge.let_in < self._no_window_until:
+        if first is None or first.calls < WINDOW_CALLS or self.gauge.let_in < self._windowless_calls:
             return
         self.phase, self._floor.trying = PacerPhase.WINDOWED, False
         size, begun_at = self._window_size, self._window_begun_at
@@ -373,9 +371,9 @@ class Pacer:
     def _states_window(self, count: int, seconds: float, sent_at: float) -> bool:
         """Return whether the stated wait excludes every bucket that admitted `count` calls in `seconds` since the zero.
 
-        An empty bucket admits a call after the inverse of its rate at the latest, and one may have come back before.
+        An empty bucket admits a call after the inverse of its rate, and one may have come back before.
         """
-        if self.stated is None or count < WINDOW_CALLS or self.gauge.let_in < self._no_window_until:
+        if self.stated is None or count < WINDOW_CALLS or self.gauge.let_in < self._windowless_calls:
             return False
         return (count - 1) * (self.stated[0] - sent_at) > seconds
 
@@ -448,19 +446,19 @@ class Pacer:
             return True
         if not window.confirmed:
             # Not as many as before the silence, but the next window may have as many as this one. The calls since the
-            # silence show no rate: nobody knows when it ended.
+            # silence show no rate, because its end is unknown.
             size = let_in - self._window_let_in
             begun_at = window.begun_at
             self._leave_window(now)
             if size > WINDOW_CALLS:
-                self._window_size, self._window_begun_at, self._no_window_until = size, begun_at, 0
+                self._window_size, self._window_begun_at, self._windowless_calls = size, begun_at, 0
                 return True
             return False
         self._leave_window(now)
         return False
 
     def _leave_window(self, now: float) -> None:
-        self._no_window_until = self.gauge.let_in + WINDOW_AGAIN
+        self._windowless_calls = self.gauge.let_in + WINDOW_AGAIN
         self.spacing.reset_backoff()
         self._window_size = 0
         window = self._window
@@ -474,13 +472,12 @@ class Pacer:
         self._start_up(max(SLOWEST, self._window.rate, self.gauge.pace(now)), now)
 
     def export(self, now: float) -> dict[str, float]:
-        """The pace, for a later run; nothing before it was measured."""
         if not self.active or not self.gauge.rate:
             return {}
         return {"rate": self.sustained_rate, "burst": self.gauge.burst}
 
     def seed(self, plain: Mapping[str, float], now: float) -> None:
-        """Begins by holding the rate that an earlier run measured; the first rise or refusal measures it again."""
+        """Hold the rate that an earlier run measured; the first rise or refusal measures it again."""
         rate = plain.get("rate", 0.0)
         if not SLOWEST <= rate <= FASTEST:
             return
@@ -541,7 +538,7 @@ class Pacer:
         return self.gauge.informed and self._highest < rate
 
     def _wait(self, cause: Cause, sent_at: float, now: float) -> None:
-        """Nothing, or next to nothing, was admitted since the last refusal: the next one goes alone, and later."""
+        """Let the next attempt go alone, and later: hardly anything was admitted since the last refusal."""
         if cause is not Cause.OVERLOAD:
             self._former = -1.0
         seconds = next_wait(self.spacing, cause)
@@ -553,7 +550,7 @@ class Pacer:
         self._after(self._patience if self.phase is PacerPhase.CRUISE else 0.0, SEEK_CALLS, now)
 
     def _recover(self, now: float) -> None:
-        """It was an outage: everything is as it was."""
+        """Restore the state before an outage."""
         self.spacing.waits = 0
         if self._former > 0.0:
             self.spacing.ready(0.0, now)
@@ -562,7 +559,7 @@ class Pacer:
             self.active = False
 
     def _try_floor(self, now: float) -> None:
-        """Go on at the floor where it is due; what is done now is done again if that fails."""
+        """Continue at the floor where it is due; a failed trial undoes what is done now."""
         gauge, floor = self.gauge, self._floor
         if self.phase is PacerPhase.RAMP or self.timed or not floor.due(self.rate, gauge.let_in):
             return

@@ -49,35 +49,31 @@ PATIENCE_SHALLOW = 110.0
 PRECISE = 60
 TOP = 0.85
 SAME = 1.0 - TOP
-"""Seconds of holding while the rate is under `TOP` of the best, and where it has changed by more than `SAME`. Else so
-many calls pay for each refusal since the last measurement (one in 150 is 0.007), less where fewer than `PRECISE` were
-measured. A bucket that keeps nothing loses what is held too low: there fewer pay for a rise."""
+"""Seconds of holding: `PATIENCE_SECONDS` for a rate below `TOP` of the best, `PATIENCE_KNOWN` for one that changed by
+more than `SAME`. Else `PATIENCE_CALLS` pay for each refusal since the last measurement, fewer if it had less than
+`PRECISE` calls. A bucket that keeps nothing loses what is held too low, so there `PATIENCE_SHALLOW` pay."""
 
 SMALL = 2.5
 SHALLOW_SECONDS = 0.5
-"""A bucket of less than this number of calls, or of seconds of its rate, keeps next to nothing."""
+"""Calls of a bucket, or seconds of its rate, below which it keeps next to nothing."""
 
 
 def shallow(gauge: RateMeter) -> bool:
-    """Return whether the bucket keeps next to nothing."""
     return gauge.burst < max(SMALL, SHALLOW_SECONDS * gauge.rate)
 
 
 FEW = 16.0
-"""A bucket of less than this number of calls, or `SHALLOW_SECONDS` of its rate, soon runs over where its rate rises.
-Raising it looks for a higher rate sooner and costs refusals."""
+"""Calls of a bucket (or `SHALLOW_SECONDS` of its rate) below which it soon runs over where its rate rises."""
 
 PATIENCE_FIRST = 20.0
 PATIENCE_GROWTH = 3.0
-"""Calls for which a rate is held that was measured once, and the factor with each time that it is measured again. A
-rate that has just changed may change again. Raising them finds a rate later that has risen; lowering them costs
-refusals."""
+"""Calls for which a rate is held that was measured once, because it may change again, and factor for each
+repetition."""
 
 
 HELD_SPANS = 3.0
-"""Times the seconds of a first measurement for which its rate is held at most. Raising it keeps a rate for longer that
-was measured amid a change; lowering it costs refusals: 2 cost the row
-`silent-steady` 0.002 a call."""
+"""Times the seconds of a first measurement for which its rate is held. Measured: 2 cost `silent-steady` 0.002 refusals
+a call."""
 
 
 def cruise_seconds(
@@ -85,7 +81,7 @@ def cruise_seconds(
 ) -> float:
     """Return the seconds to hold the rate that was just measured from `count` calls, at the price of `refusals`.
 
-    It was `before` (0: not known). Rates are in calls a second. A `precise` rate is known within the share that is left
+    It was `before` (0: unknown). Rates are in calls a second. A `precise` rate is known within the share that is left
     unused.
     """
     rate, best = gauge.rate, gauge.best
@@ -103,12 +99,12 @@ def cruise_seconds(
 
 
 SLOWEST = 1.0 / 60.0
-"""Calls a second that are tried at least (C-17: growing to 60 s)."""
+"""Least pace in calls a second (C-17: growing to 60 s)."""
 
 FIRST_WAIT_MOST = 0.75
 FIRST_WAIT_SHARE = 0.8
-"""The first refusal holds everybody back for this share of the run before it, at most for these seconds: what comes
-back in the meantime is kept by any bucket that the run came from."""
+"""Wait of all calls after the first refusal: this share of the run before it, `FIRST_WAIT_MOST` seconds at most. Any
+bucket that the run came from keeps what comes back in that time."""
 
 WAIT_GROWTH = 1.6
 WAIT_CALLS = 2.0
@@ -116,18 +112,18 @@ OUTAGE_SECONDS = 0.5
 OUTAGE_GROWTH = 1.1
 OUTAGE_WAITS = 4
 WAITS_MOST = 60
-"""Waits grow while nothing is admitted, from two calls' time on. Where a server says that it is overloaded they stay
-within half a second at first, so that its recovery is seen; after so many of them it was an outage, and everything is
-as it was before. None grows beyond the sixtieth."""
+"""While nothing is admitted, waits grow by `WAIT_GROWTH`, from the time of `WAIT_CALLS` on. Under overload the first
+`OUTAGE_WAITS` stay at `OUTAGE_SECONDS`, so that a recovery is seen; more of them were an outage, after which the former
+state returns. No wait grows beyond the sixtieth."""
 
 CLIMB_WAIT = 0.16
 CLIMB_WAITS = 8
 CLIMB_WAIT_GROWTH = 1.5
-"""Under a slope limit: the first wait, how many are as long, and how they grow then."""
+"""Under a slope limit: the first wait in seconds, the number of equal waits, and the growth of later ones."""
 
 
 def first_wait(run: Burst, cause: Cause, grace: float) -> float:
-    """Seconds that everybody waits after the first refusal, which came after `run`; at least `grace`."""
+    """Return the seconds that all calls wait after the first refusal, which ended `run`; at least `grace`."""
     if cause is Cause.SLOPE:
         return CLIMB_WAIT
     most = OUTAGE_SECONDS if cause is Cause.OVERLOAD else FIRST_WAIT_MOST
@@ -135,7 +131,7 @@ def first_wait(run: Burst, cause: Cause, grace: float) -> float:
 
 
 def next_wait(spacing: PacingBucket, cause: Cause) -> float:
-    """Seconds until the next attempt goes alone, after one that was refused."""
+    """Return the seconds until the next attempt goes alone, after a refused one."""
     waits = spacing.waits + 1
     seconds = max(WAIT_GROWTH * spacing.wait, WAIT_CALLS / spacing.rate)
     if cause is Cause.OVERLOAD:
@@ -146,15 +142,15 @@ def next_wait(spacing: PacingBucket, cause: Cause) -> float:
 
 
 FIRST_WAITS = 4.0
-"""The first pace spreads the run over this number of first waits more than it took."""
+"""First waits that are added to the seconds of the run, over which the first pace spreads its calls."""
 
 SEEK_STEP = 1.5
 SEEK_CALLS = 3
 SEEK_BACK = 0.5
 SEEK_LEAD = 2.0
-"""While the rate is not known the pace grows by half when so many calls were admitted; a refusal halves it at most. It
-runs ahead of what was admitted so far by no more than this (as a rise: `RISE_MOST`), or only after `PATIENCE_SECONDS`:
-the faster it is when it is refused, the more calls are under way, and are refused or charged later."""
+"""While the rate is unknown the pace grows by `SEEK_STEP` after `SEEK_CALLS` admitted calls; a refusal halves it at
+most. It exceeds `SEEK_LEAD` of the admitted rate only after `PATIENCE_SECONDS`: a faster pace has more calls in flight
+when it is refused, and they are refused or charged later."""
 
 
 class StartupPhase:
@@ -166,19 +162,18 @@ class StartupPhase:
         self._lead_until = 0.0
 
     def first(self, run: Burst, wait: float) -> float:
-        """The first pace after what came after `run` was refused, and no call went for `wait` seconds."""
+        """Return the first pace after a refusal ended `run`, and no call went for `wait` seconds."""
         return run.calls / (run.seconds + FIRST_WAITS * wait)
 
     def begin(self, now: float) -> None:
-        """A pace is tried from now on."""
         self._lead_until = now + PATIENCE_SECONDS
 
     def back(self, pace: float, count: int, seconds: float) -> float:
-        """The pace after one at which only `count` calls were admitted, in `seconds`."""
+        """Return the pace after one at which only `count` calls were admitted in `seconds`."""
         return min(pace, max(pace * SEEK_BACK, (count + 0.5) / seconds))
 
     def step(self, pace: float, let_in: float, now: float, small: bool = False) -> float:
-        """The pace after one that was not refused; `let_in` is how many calls a second were, since the search began."""
+        """Return the pace after one that was not refused; `let_in` calls a second went since the start."""
         if not small and now < self._lead_until and pace * SEEK_STEP > SEEK_LEAD * let_in:
             return pace
         self.begin(now)
@@ -190,8 +185,8 @@ STEP_MOST = 2.0
 STEP_SECONDS = 0.15
 STEP_CALLS = 2
 RISE_MOST = 2.0
-"""The first step of a rise; each that holds for this time and this number of calls is followed by its square, up to
-double. Far under the best rate it begins with that. Beyond twice the best a step has to hold for `PATIENCE_SECONDS`."""
+"""A rise begins with the step `STEP`, or `STEP_MOST` far below the best rate. A step that holds for `STEP_SECONDS` and
+`STEP_CALLS` is squared, up to `STEP_MOST`. Beyond `RISE_MOST` of the best a step must hold for `PATIENCE_SECONDS`."""
 
 
 class ProbeUpPhase:
@@ -203,18 +198,18 @@ class ProbeUpPhase:
         self._factor, self._growth, self._highest = STEP, 2.0, 0.0
 
     def narrow(self, pace: float, best: float, step: float) -> None:
-        """It will go up from `pace` in small equal steps."""
+        """Prepare a rise from `pace` in small equal steps."""
         self.prepare(pace, best)
         self._factor, self._growth = step, 1.0
 
     def prepare(self, pace: float, best: float) -> None:
-        """It will go up from `pace`, where `best` was known."""
+        """Prepare a rise from `pace`, where `best` was known."""
         self._growth = 2.0
         self._factor = STEP if pace >= TOP * best else STEP_MOST
         self._highest = RISE_MOST * best
 
     def step(self, pace: float) -> tuple[float, float]:
-        """The pace to try after `pace`, and the seconds for which it has to hold."""
+        """Return the pace to try after `pace`, and the seconds for which it has to hold."""
         tried = pace * self._factor
         self._factor = min(STEP_MOST, self._factor**self._growth)
         if tried <= self._highest:
@@ -229,8 +224,8 @@ AFTERMATH_FADES = 0.7
 AFTERMATH_MOST = 1.0
 AFTERMATH_FIRST = 0.3
 AFTERMATH_SHARE = 0.045
-"""After the bucket has been drained, calls under way may still be charged (output tokens). Nothing goes for as long
-as that lasted the last time, a second at most; at first for this share of what the bucket holds: half an answer."""
+"""Seconds without calls after a bucket was drained, because calls in flight may still be charged (output tokens). They
+are as long as last time, `AFTERMATH_MOST` at most; the first time `AFTERMATH_SHARE` of the content: half an answer."""
 
 
 class DrainDelay:
@@ -242,16 +237,15 @@ class DrainDelay:
         self._drained_at = self._lasts = 0.0
 
     def refused(self, wait: float, now: float) -> None:
-        """A refusal while the rate was held, after which no call goes for `wait`: it may have been of the aftermath."""
+        """Record a refusal during a hold, followed by a `wait`: charges of calls in flight may have caused it."""
         if 0.0 < now - self._drained_at < AFTERMATH_MOST:
             self._lasts = now - self._drained_at + wait
 
     def drained(self, now: float) -> None:
-        """The bucket was found to be empty."""
         self._drained_at = now
 
     def seconds(self, burst: float, pace: float) -> float:
-        """Return how long to wait this time, at `pace` calls a second, where the bucket holds `burst` calls."""
+        """Return the seconds to wait now, at `pace` calls a second, where the bucket holds `burst` calls."""
         lasts = max(self._lasts, min(AFTERMATH_FIRST, AFTERMATH_SHARE * burst / pace))
         self._lasts *= AFTERMATH_FADES
         return lasts
@@ -259,25 +253,21 @@ class DrainDelay:
 
 SHORTEST_CALL = 0.001
 LONGEST_CALL = 1.0
-"""Seconds that count of a shorter and of a longer latency. The first keeps the floor finite where a clock stands still.
-Raising the second makes the floor slower for keys with long answers. One second is a tenth of the ten seconds within
-which a key that is admitted again is to be in full use."""
+"""Bounds of the latency in seconds. The lower one keeps the floor finite where a clock stands still. The upper one is a
+tenth of the ten seconds within which a key that is admitted again must be in full use."""
 
 BETTER = 2.0
-"""A trial succeeds where it lets in this many times what the slow pace would. Raising it refuses more of the trials
-that random refusals interrupt; at 1 a trial of a true rate would succeed by rounding."""
+"""Ratio of admitted calls to those of the slow pace at which a trial succeeds: at 1 rounding decides."""
 
 TRIALS_APART = 64
-"""Calls admitted between two failed trials at most: one refusal in 64 calls is within the 0.02 of a silent provider."""
+"""Most calls between two failed trials: one refusal in 64 calls is within the 0.02 of a silent provider."""
 
 PROOFS = 4
-"""Failed trials in a row, one a call, before they come apart. Raising it costs a true rate one more refusal each time
-slowness seemed not to help, and frees a key sooner whose trials random refusals interrupt."""
+"""Failed trials in a row, one a call, after which trials come apart: slowness may seem useless by chance."""
 
 NAMED_PROOFS = PROOFS + 3
-"""Failed trials that count as made where refusals name a time: the next one is 16 calls later. Raising it costs a slow
-bucket with wrong hints fewer refusals. Without any trial, keys that are refused at random with a hint stay slow (laws).
-"""
+"""Failed trials that count as made where refusals name a time: the next trial is 16 calls later. Measured (laws):
+without any trial, keys that are refused at random with a hint stay slow."""
 
 
 class PaceFloor:
@@ -306,10 +296,10 @@ class PaceFloor:
         return pace < self.pace and let_in >= self._next and not self.trying
 
     def begin(self, pace: float, let_in: int, now: float, between: bool = False) -> float:
-        """Begin a trial where `pace` was used, after `let_in` calls; return the pace of the trial.
+        """Begin a trial where `pace` was used, after `let_in` calls; return the pace of the trial: the floor.
 
-        It is the floor. Where `between`, each second trial is of the mean of both: a bucket of one call that ran over
-        seems slower than it is, and refuses the floor as well.
+        With `between`, each second trial is at the mean of both: a full bucket of one call seems slower than it is, and
+        refuses the floor too.
         """
         self.trying = True
         self.slow = pace
@@ -324,9 +314,9 @@ class PaceFloor:
         return let_in - self._count > content + self._better * self.slow * (now - self.since)
 
     def judge(self, let_in: int, alone: bool, sent_at: float) -> bool:
-        """Judge a trial by the refusal of what was sent at `sent_at`; return whether the pace is what it was before.
+        """Judge a trial by the refusal of an attempt sent at `sent_at`; return whether the former pace returns.
 
-        An attempt that went `alone`, after a wait, says nothing of the floor; nor does one that had gone slowly.
+        An attempt that went `alone` after a wait, or before the trial, shows nothing about the floor.
         """
         if not self.trying:
             return False
@@ -345,5 +335,5 @@ class PaceFloor:
         return True
 
     def doubt(self) -> None:
-        """Slowness did not help: the next trial is due at once."""
+        """Make the next trial due at once: slowness did not help."""
         self._failed, self._next = 0, 0

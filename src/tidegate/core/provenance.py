@@ -8,8 +8,7 @@ from enum import StrEnum
 from tidegate.core.values import INFINITY, QuotaReading, Refill
 
 MINUTE = 60.0
-"""Seconds after which an observation of anything but a quota is old. Raising it repeats old refusals to calls that do
-not wait. Chosen: most windows are of a minute."""
+"""Seconds after which an observation of anything but a quota is old. Chosen: most windows are of a minute."""
 
 
 class Source(StrEnum):
@@ -78,39 +77,32 @@ class Provenance:
         self.at = -INFINITY
 
     def record(self, origin: Source, now: float) -> None:
-        """Record one more observation."""
         self.count = self.count + 1 if origin is self.origin else 1
         self.origin = origin
         self.at = now
 
     def seeded(self) -> None:
-        """Record that the value is from an earlier run and nothing has confirmed it yet."""
         self.origin, self.count = Source.EARLIER_RUN, 0
 
     def learnt(self, of: str, now: float, holds_for: float = MINUTE) -> LearnedValue:
-        """Return the present state of the value."""
         return LearnedValue(of, self.origin, self.count, now - self.at, holds_for)
 
 
 SAME_WINDOW = 0.01
-"""Relative difference below which two inferred windows are the same. Raising it reports a vague window sooner, lowering
-it later. Chosen: texts show windows in three digits."""
+"""Relative difference below which two inferred windows are the same. Chosen: texts show windows in three digits."""
 
 
 CONFIRMING_ROUNDS = 2
-"""Rounds of requests, each sent after the answers to the one before, that confirm an inferred window. Raising it
-reports a window later; lowering it reports some wrong ones. Measured: with one, a burst of 6 that takes 2 s confirms
-itself."""
+"""Rounds of requests, each sent after the answers to the one before, that confirm an inferred window. Measured: with
+one, a burst of 6 that takes 2 s confirms itself."""
 
 
 class QuotaProvenance(Provenance):
-    """Provenance of the local copy of a quota; `window` says where the length of its window was learned.
+    """Provenance of the local copy of a quota;
 
-    `said` is the kind of refill that the headers state. The true kind may have turned out to be another one.
-
-    `reported_window` is the window in seconds for users. The answers to a first burst of requests may suggest a
-    far shorter or longer one, so an inferred window is reported once later requests have confirmed it. `retold` says
-    that it is another one since the last event.
+    `window` says where the length of its window was learned. `said` is the kind of refill that the headers state, which
+    may be wrong. `reported_window` is the window in seconds for users: an inferred one is reported once later requests
+    have confirmed it. `retold` says that it has changed since the last event.
     """
 
     __slots__ = ("_inferred", "_inferred_at", "_rounds", "reported_window", "retold", "said", "window")
@@ -125,7 +117,6 @@ class QuotaProvenance(Provenance):
         self.retold = False
 
     def record_reading(self, reading: QuotaReading, now: float) -> None:
-        """Record a reading."""
         self.count = self.count + 1 if self.origin is Source.HEADERS else 1
         self.origin, self.at = Source.HEADERS, now
         self.said = reading.refill
@@ -135,7 +126,6 @@ class QuotaProvenance(Provenance):
             self.window = Source.ANSWERS
 
     def note_window(self, window: float, sent_at: float, now: float) -> None:
-        """Record the present window, after the answer to a request sent at `sent_at`."""
         if window == self.reported_window:
             return
         if self.window is not Source.HEADERS:
@@ -151,7 +141,6 @@ class QuotaProvenance(Provenance):
         self.reported_window = window
 
     def learnt_window(self, of: str, now: float, holds_for: float) -> LearnedValue:
-        """Return the present state of the window."""
         count = 0 if self.window is Source.DEFAULT else self.count
         return LearnedValue(of, self.window if self.count else self.origin, count, now - self.at, holds_for)
 

@@ -44,10 +44,7 @@ def is_sum(reading: QuotaReading, readings: Iterable[QuotaReading]) -> bool:
 
 
 def charge_of(mirror: QuotaMirror, cost: Cost, place: int, reserves: bool) -> tuple[float, float]:
-    """Return the charge of a call at admission, and the reserve until its answer ends, by the rule in force.
-
-    It is a function and no method of the mirror, because most calls need nothing else of it.
-    """
+    """Return the charge at admission, and the reserve. A function, because most calls need no other method."""
     model = mirror.charging
     if model is None or not cost.input_estimate:
         return cost[place], cost.produced if reserves else 0.0
@@ -68,7 +65,7 @@ def expected_charge(mirror: QuotaMirror, cost: Cost) -> float:
 
 
 def mirror_of(reading: QuotaReading, now: float, default_window: float) -> QuotaMirror:
-    """A mirror of a quota that is read for the first time; `default_window` (seconds) where nothing says another."""
+    """Return a mirror of a newly read quota; `default_window` (seconds) where no window is stated."""
     # Where no header says how it comes back, a window promises least, and shows soon whether it is one.
     silent = reading.window is None and reading.reset_after is None
     if reading.refill == "fixed" or silent:
@@ -77,15 +74,13 @@ def mirror_of(reading: QuotaReading, now: float, default_window: float) -> Quota
 
 
 SENT_TOGETHER = 0.01
-"""Seconds within which an answer may have found calls sent after its own. Raising it leaves units out that were taken,
-which are refused when they seem to be back; lowering it counts some twice, which wait a window more. Measured: 0.03 s
-and more, and none at all, are worse (rolling-window)."""
+"""Seconds in which an answer may have found later calls. Measured (rolling-window): 0.03 and 0 are worse."""
 
 
 def turned_into(
     refill: Refill, mirror: QuotaMirror, reading: QuotaReading, sent_at: float, now: float, default_window: float
 ) -> QuotaMirror:
-    """Another kind of mirror in the place of one whose quota comes back otherwise; what was charged stays."""
+    """Return another kind of mirror for a quota that comes back otherwise, with the same charges."""
     turned: QuotaMirror
     if refill == "fixed":
         turned = FixedWindowMirror(reading, now, default_window)
@@ -131,7 +126,7 @@ class ChargeOwner(Protocol):
 
 
 class UnknownOwner:
-    """Whoever it is: unless it was `answered`, the charge stays in doubt until an answer confirms it."""
+    """An unknown owner: unless `answered`, the charge stays in doubt until an answer confirms it."""
 
     __slots__ = ("answered",)
 
@@ -147,9 +142,9 @@ Tabbed = tuple[list[Charge], Cost, int, float, ChargeOwner]
 
 
 def coalesce_charges(tab: list[Tabbed], confirmed: int) -> list[Tabbed]:
-    """Return what is to be booked of a tab, where a reading of the call numbered `confirmed` is about to be taken in.
+    """Return what is to be booked of a tab, before a reading of the call numbered `confirmed` is taken in.
 
-    The reading drops the charges that it confirms as soon as they are made: for that, one stands for them all.
+    The reading drops the confirmed charges at once, so one charge stands for all of them.
     """
     if not confirmed:
         return tab
@@ -170,8 +165,8 @@ def coalesce_charges(tab: list[Tabbed], confirmed: int) -> list[Tabbed]:
 READ_CALLS = 64
 READ_SHARE = 1 / 16
 READ_SECONDS = 1.0
-"""While all is ample, an answer is read after so many calls, such a share of the room used, or so long: what comes
-first. To read one takes as long as everything else that is done for five calls."""
+"""While all quotas are ample, an answer is read after `READ_CALLS` calls, `READ_SHARE` of the room or `READ_SECONDS`,
+whichever comes first. Reading one costs the time of five calls."""
 
 
 class SamplingBudget:
@@ -183,7 +178,7 @@ class SamplingBudget:
         self.calls, self.until = 0, 0.0
 
     def renew(self, charged: Iterable[tuple[QuotaMirror, int, bool]], cost: Cost, now: float) -> None:
-        """Begins again with a call that is read; those to come cost as much, and are `charged` to these mirrors."""
+        """Begin again with a call that is read; later ones cost as much, and are `charged` to these mirrors."""
         calls: float = READ_CALLS
         for mirror, place, reserves in charged:
             amount = sum(charge_of(mirror, cost, place, reserves))
@@ -193,8 +188,8 @@ class SamplingBudget:
 
 
 EXPLORE_WAIT = 1.0
-"""Seconds of a wait from which on one call tests whether another charging rule holds, and first seconds between such
-calls. Raising it makes wrong tables cost more time; lowering it costs refusals where the table is right."""
+"""Seconds of a wait from which on one call tests another charging rule, and first seconds between such calls. Less
+costs refusals where the table is right."""
 
 EXPLORE_MAX = 60.0
 """Most seconds between two such calls: the usual window of a quota."""
@@ -204,14 +199,12 @@ AMPLE = 0.5
 
 
 class QuotaSet:
-    """The mirrors of one key by name; they come into being with the first reading that names them.
+    """The mirrors of one key by name, from the first reading that names each.
 
-    Those that are `unproven` an earlier run knew, and this one has not seen yet.
-
-    `ample` says that more than half of each is left; it is found again with each answer that is read, and ends between
-    two of them where what was charged since has used up a mirror's `room`. While it lasts, charges go on a tab, and are
-    booked in one go before anything looks at a mirror: what a mirror says is the same. `asks` says that the answer to
-    the call charged last is to be read.
+    Those that are `unproven` were known by an earlier run, and no answer has named them yet. `ample` says that more
+    than half of each quota is left: from an answer that is read until charges use up a mirror's `room`. Until then
+    charges wait on a tab, and are booked together before a mirror is read. `asks` says that the answer to the call
+    charged last is to be read.
     """
 
     __slots__ = (
@@ -267,7 +260,7 @@ class QuotaSet:
         return self._mirrors
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
-        """The instant at which every quota has room for `cost`, and the name of the last one to have it."""
+        """Return when every quota has room for `cost`, and the name of the last one to have it."""
         amounts = self._amounts_of(cost)
         if self.ample:
             for mirror, amount, reserve in amounts:
@@ -292,10 +285,7 @@ class QuotaSet:
         return latest, binding if latest > now else ""
 
     def _amounts_of(self, cost: Cost) -> list[tuple[QuotaMirror, float, float]]:
-        """Return each quota that a call counts against, in their order, with its charge and reserve there.
-
-        They are kept for the call that asks, as it is charged next if the other gates are open, too.
-        """
+        """Return each quota of a call, with its charge and reserve, which are kept for the charge that follows."""
         known, amounts = self._priced
         if known is not cost:
             amounts = []
@@ -324,7 +314,7 @@ class QuotaSet:
         self._explore_at = now + self._explore_wait
 
     def probed_at(self, cost: Cost, now: float) -> tuple[float, str]:
-        """As `ready_at`, by those quotas alone that this run has seen itself."""
+        """Return the same as `ready_at` by those quotas alone that this run has seen."""
         latest, binding = now, ""
         for mirror, place, reserves in self._charged:
             if mirror.name not in self.unproven:
@@ -333,10 +323,7 @@ class QuotaSet:
         return latest, binding
 
     def seed(self, reading: QuotaReading, said: Refill, now: float) -> None:
-        """Begins with a quota as an earlier run knew it; it is `unproven` until an answer names it.
-
-        `said` is how headers said that it comes back.
-        """
+        """Begin with a quota of an earlier run, `unproven` until an answer names it; `said` is its refill."""
         if reading.name in self._mirrors or not measurable(reading):
             return
         mirror = self._make(reading, now)
@@ -346,7 +333,7 @@ class QuotaSet:
         self.unproven.add(reading.name)
 
     def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]:
-        """The unproven mirrors that an answer has named; with `forget` the others go."""
+        """Return the unproven mirrors that an answer has named; with `forget` the others go."""
         proven = [self._mirrors[name] for name in self.unproven if name in names]
         self.unproven.difference_update(names)
         for name in list(self.unproven) if forget else ():
@@ -374,7 +361,6 @@ class QuotaSet:
 
     @property
     def known(self) -> bool:
-        """Return whether any quota is known."""
         return bool(self._mirrors)
 
     def debit(
@@ -385,10 +371,7 @@ class QuotaSet:
         call: ChargeOwner = UNANSWERED,
         charges: list[Charge] | None = None,
     ) -> list[Charge]:
-        """Charges an attempt to every quota it counts against; the charges may come into the list later.
-
-        With `charges` they are added to that list.
-        """
+        """Charge an attempt to every quota it counts against, and add the charges to `charges`, perhaps later."""
         if charges is None:
             charges = []
         if not self._charged:
@@ -426,7 +409,7 @@ class QuotaSet:
         return False
 
     def debit_late(self, mirror: QuotaMirror, cost: Cost, order: int, sent_at: float, only_reserve: bool) -> Charge:
-        """Charges a new mirror with an attempt that was sent before it; nothing is learned from the estimate.
+        """Charge a new mirror with an attempt that was sent before it; nothing is learned from the estimate.
 
         With `only_reserve`, the reading has seen the charge at admission.
         """
@@ -452,10 +435,10 @@ class QuotaSet:
         cost: Cost = UNIT_WEIGHT,
         output: float | None = None,
     ) -> None:
-        """Turns what an attempt had reserved into a charge of what it `produced`; `returned` tokens come back.
+        """Turn what an attempt had reserved into a charge of what it `produced`;
 
-        A quota with several charging rules charges `cost` by the one in force, with its `output` (tokens, None where
-        unknown).
+        `returned` tokens come back. Several charging rules charge `cost` by the one in force, with its `output`
+        (tokens; None: unknown).
         """
         if self._tab:
             self._book()
@@ -479,7 +462,7 @@ class QuotaSet:
             self._spend(mirror, max(0.0, amount - reserve))
 
     def refund(self, charges: Iterable[Charge]) -> None:
-        """Takes back what a refused request was not charged."""
+        """Take back what a refused request was not charged."""
         if self._tab:
             self._book()
         for charged, debit, reserve in charges:
@@ -490,7 +473,7 @@ class QuotaSet:
     def on_refused(
         self, name: str, order: int, sent_at: float, now: float, retry_after: float | None, cost: Cost = UNIT_WEIGHT
     ) -> None:
-        """The provider refused the request numbered `order` for want of the quota `name`, whatever its mirror says."""
+        """Record a refusal for want of the quota `name`, whatever its mirror says."""
         self.ample = False
         if self._explorer:
             self._explored(order, True, now)
@@ -511,7 +494,7 @@ class QuotaSet:
     def observe(
         self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
     ) -> tuple[list[QuotaMirror], tuple[float, str] | None]:
-        """Takes in the readings of one response; returns the mirrors they made, and the scarcest that nothing paces.
+        """Take in the readings of one response; return the new mirrors, and the scarcest quota that nothing paces.
 
         Of that one, the share that is left and its name.
         """
@@ -566,15 +549,13 @@ class QuotaSet:
 
     @property
     def divided(self) -> bool:
-        """Return whether a portion is known."""
         return self._portion is not None
 
     def explained_by_portion(self, now: float) -> str:
-        """The portion that explains a refusal at `now`; '' where none is known that does."""
         return self._portion.mirror.name if self._portion is not None and self._portion.explains(now) else ""
 
     def portion(self, let_in: AdmittedBurst, hint: float | None, now: float) -> str:
-        """The shorter quota that a refusal speaks of though every announced one shows room; '' where there is none."""
+        """Return the shorter quota that a refusal shows although every announced one has room; '' without one."""
         if not hint:
             return ""
         for mirror in self.mirrors.values():
@@ -604,7 +585,7 @@ class QuotaSet:
             self._priced = None, []
 
     def _check_portion(self, portion: SubWindow, now: float) -> None:
-        # Where it was none, the whole quota of that limit is not taken for divided again.
+        # A refuted portion: a quota of this limit is not divided.
         parent = self._mirrors.get(portion.parent)
         if parent is not None and not portion.fails(parent.limit, now):
             return
@@ -623,12 +604,11 @@ class QuotaSet:
         return turned
 
     def book(self) -> None:
-        """Charges what is on the tab."""
         if self._tab:
             self._book()
 
     def _book(self, confirmed: int = 0) -> None:
-        """Charges what is on the tab; a reading of the call numbered `confirmed` is about to be taken in."""
+        """Charge what is on the tab, before a reading of the call numbered `confirmed` is taken in."""
         tab, self._tab = self._tab, []
         for charges, cost, order, now, call in coalesce_charges(tab, confirmed):
             self._charge(charges, cost, order, now, call)

@@ -18,12 +18,12 @@ from tidegate.core.values import INFINITY, MAX_AMOUNT, Cost, QuotaReading, Refil
 
 UNSEEN = 0.5
 UNDERWAY = 5.0
-"""Requests by which an answer may show more room than expected before it must have overtaken some, and how long those
-may have been on their way, in seconds (openai: DEFAULT_TIMEOUT connect=5.0)."""
+"""Requests by which an answer may show more room than expected without having overtaken any, and most seconds of a
+request on its way (openai: DEFAULT_TIMEOUT connect=5.0)."""
 
 
 OVERTAKEN = 0.1
-"""Seconds within which requests may overtake each other on their way, so that an answer may have seen them or not."""
+"""Seconds within which requests may overtake each other, so that an answer may have seen either."""
 
 
 class LoggedCharge:
@@ -62,7 +62,7 @@ class ChargeLog:
         self._recent: deque[LoggedCharge] = deque()
 
     def add(self, debit: LoggedCharge) -> None:
-        """Books a charge, the newest of all."""
+        """Book a charge, the newest of all."""
         if not -MAX_AMOUNT <= debit.amount <= MAX_AMOUNT:
             debit.amount = 0.0
         self.entries.append(debit)
@@ -70,11 +70,10 @@ class ChargeLog:
         debit.mark = self.dropped + self.total
 
     def since(self, debit: LoggedCharge) -> float:
-        """The sum of the charges made after `debit`."""
         return self.dropped + self.total - debit.mark
 
     def amend(self, debit: LoggedCharge, amount: float) -> float:
-        """Sets a charge to `amount`; returns by how much the sum changed (0 once the anchor has passed it)."""
+        """Set a charge to `amount`; return by how much the sum changed (0 once the anchor has passed it)."""
         if not debit.live or not -MAX_AMOUNT <= amount <= MAX_AMOUNT:
             return 0.0
         change = amount - debit.amount
@@ -90,11 +89,11 @@ class ChargeLog:
         seen: float = INFINITY,
         fell: float = -INFINITY,
     ) -> None:
-        """Forgets the charges numbered up to `order`.
+        """Forget the charges numbered up to `order`.
 
-        What is unanswered stays where the request sent at `sent_at` may have overtaken it: if it was made less than
-        `reorder` seconds before, and the latest of it if not more than `seen` units had been charged by then. What the
-        level `fell` by at least, had been charged.
+        An unanswered one stays where the request sent at `sent_at` may have overtaken it: if made less than `reorder`
+        seconds before, and not more than `seen` units had been charged by then. What the level `fell` by had been
+        charged.
         """
         entries = self.entries
         due: list[LoggedCharge] = []
@@ -115,7 +114,7 @@ class ChargeLog:
             self.total = 0.0
 
     def drop_before(self, instant: float) -> None:
-        """Forgets the charges made before `instant` (monotonic seconds)."""
+        """Forget the charges made before `instant` (monotonic seconds)."""
         while self.entries and self.entries[0].charged_at < instant:
             self._forget(self.entries.popleft())
         if not self.entries:
@@ -160,7 +159,7 @@ class ChargeLog:
 def _overtaken(
     due: list[LoggedCharge], pending: list[LoggedCharge], sent_at: float, reorder: float, seen: float, fell: float
 ) -> Collection[LoggedCharge]:
-    """Those of `pending`, the unanswered of `due`, that the provider may not have charged yet: see `drop_through`."""
+    """Return those of `pending`, the unanswered of `due`, that the provider may not have charged yet."""
     stays = {debit for debit in pending if debit.charged_at >= sent_at - reorder}
     gone = sum(debit.amount for debit in due if debit not in stays)
     for debit in pending:
@@ -178,13 +177,13 @@ def _overtaken(
 
 
 class QuotaMirror(ABC):
-    """A local copy of one quota: `limit` of `unit`, with what was charged to it since the last answer in `ledger`.
+    """A local copy of one quota: `limit` of `unit`, with the charges since the last answer in `ledger`.
 
-    `reserved` is held for what is charged when its answer ends. `room` says how many units may be charged before less
-    than half of the limit is left. `used` were charged by this process from `since` on (monotonic seconds), when
-    `stood` were left; the first reading had seen `found` of its charges. By its newest reset or refusal, the provider
-    states that it is full again, or that the next call fits, at `stated_at`; infinity where it states nothing.
-    `charging` is the model of its charging rule, None where there is only one.
+    `reserved` is held for charges at the end of answers. `room` is the units that may be charged before less than half
+    of the limit is left. `used` units were charged by this process since the instant `since`, when `stood` units were
+    left; the first reading included `found` of them. `stated_at` is when the quota is full, or the next call fits, by
+    the provider's newest statement; infinity without one. `charging` is the model of its charging rule, None where
+    there is only one.
     """
 
     __slots__ = (
@@ -220,16 +219,16 @@ class QuotaMirror(ABC):
     @property
     @abstractmethod
     def window(self) -> float:
-        """Seconds that it counts over."""
+        """Seconds that the quota counts over."""
 
     @property
     def declared(self) -> float | None:
-        """The window where the provider says it, or where it is known for certain."""
+        """Return the window where the provider states it, or where it is certain."""
         return self.window
 
     @property
     def turned(self) -> Refill | None:
-        """Return how the quota comes back, where that turned out to be otherwise than this copy takes it to."""
+        """Return how the quota comes back, where that differs from this mirror's kind."""
         return None
 
     @property
@@ -266,10 +265,7 @@ class QuotaMirror(ABC):
         return max(at_admission(self.unit, cost, cost[place])) if self.charging is not None else cost[place]
 
     def may_fit_at(self, cost: Cost, place: int, now: float) -> float:
-        """Return when a call fits by another charging rule than the one in force, which is still in doubt.
-
-        Infinity where no other rule is in doubt, or where nothing comes back before a boundary.
-        """
+        """Return when a call fits by another charging rule that is in doubt; infinity without one."""
         model = self.charging
         if model is None or model.settled or model.single or not cost.input_estimate:
             return INFINITY
@@ -297,10 +293,7 @@ class QuotaMirror(ABC):
         return self.level(now)
 
     def begin_charging(self, own: Cost, others: Sequence[Cost], place: int, quantum: float, now: float) -> None:
-        """Check the charging rules by the first answer: to the call `own`, with `others` in flight.
-
-        Its reading was rounded to `quantum`.
-        """
+        """Check the charging rules by the first answer, to `own` with `others` in flight, rounded to `quantum`."""
         if self.charging is None or not own.input_estimate:
             return
         mine = at_admission(self.unit, own, own[place])
@@ -337,9 +330,9 @@ class QuotaMirror(ABC):
             self._stated_order = order
 
     def stated_by(self, ready: float, now: float) -> float:
-        """Return `ready`, but no later than the provider states, where nothing was charged since its newest statement.
+        """Return `ready`, but no later than stated, where nothing was charged since the newest statement.
 
-        A wrong belief about the charge of a call, or the window, cannot hold calls back for longer.
+        So a wrong charge or window cannot hold calls back for longer.
         """
         if ready <= self.stated_at or self._anchor_order > self._stated_order or self.reserved > 0.0:
             return ready
@@ -349,10 +342,10 @@ class QuotaMirror(ABC):
 
     @abstractmethod
     def level(self, now: float) -> float:
-        """Units that may be spent at `now`, in the provider's count; negative where more is promised than is there."""
+        """Return the units that may be spent at `now`, by the provider's count; negative where reserves exceed them."""
 
     def resets_at(self, now: float) -> float | None:
-        """When the whole limit is there again all at once; None where it comes back bit by bit."""
+        """Return when the whole limit is back at once; None where it comes back bit by bit."""
         return None
 
     @abstractmethod
@@ -361,13 +354,10 @@ class QuotaMirror(ABC):
 
     @abstractmethod
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
-        """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
+        """Charge `amount` now and hold `reserve` until `settle`; return the charge, to be amended or refunded."""
 
     def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
-        """Turns the reservation of what was sent at `sent_at` into a charge of what was `produced`.
-
-        It is below zero where a part of the charge comes back.
-        """
+        """Turn the reserve of the call sent at `sent_at` into a charge of what it `produced`; below zero: returned."""
         self.reserved = max(0.0, self.reserved - reserve)
         if produced:
             self._charge(LoggedCharge(produced, order, now))
@@ -377,7 +367,7 @@ class QuotaMirror(ABC):
     ) -> float:
         """Do the same as `settle` where several charging rules are possible; return the charge (below zero: returned).
 
-        `output` is the tokens produced, None where unknown; `table` is the charge by the provider's table.
+        `output` is in tokens, None where unknown; `table` is the charge by the provider's table.
         """
         assert self.charging is not None, "only quotas of tokens have several rules"
         by_rule = at_end(self.unit, cost, output, table)
@@ -393,20 +383,17 @@ class QuotaMirror(ABC):
 
     @abstractmethod
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
-        """Takes back the charge of a request that the provider refused: it was not debited there."""
+        """Take back the charge of a request that the provider refused: it was not debited there."""
 
     @abstractmethod
     def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
-        """The provider refused what was sent at `sent_at`; `retry_after` is in seconds, where it said one.
-
-        The refused call needed `amount` units.
-        """
+        """Record a refusal of a call of `amount` units sent at `sent_at`; `retry_after` is in seconds, if stated."""
 
     @abstractmethod
     def observe(
         self, reading: QuotaReading, order: int, sent_at: float, now: float, debit: LoggedCharge | None
     ) -> None:
-        """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
+        """Anchor the copy at the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
 
     def _charge(self, debit: LoggedCharge) -> None:
         self.ledger.add(debit)

@@ -14,8 +14,8 @@ from tidegate.core.rate_meter import Burst, PacingBucket
 CLIMB_FROM = 1.2
 CLIMB = 1.1
 CLIMB_SLOWER = 1.2
-"""First pace, as a multiple of what was admitted during a second; its growth at each step; and the factor of the time
-to a step. A refusal multiplies that time, and a step that holds divides it, down to `STEP_SECONDS`."""
+"""First pace, as a multiple of what was admitted in a second, growth at each step, and factor of a step's seconds. A
+refusal multiplies the seconds, and a step that holds divides them, down to `STEP_SECONDS`."""
 
 
 class RampPhase:
@@ -39,14 +39,10 @@ class RampPhase:
         return pace * CLIMB
 
     def refused(self) -> None:
-        """Take in that the pace grew too fast."""
         self.seconds *= CLIMB_SLOWER
 
     def sent(self, spacing: PacingBucket, number: int, burst: float, proven: bool, now: float) -> bool:
-        """Return whether the model continues with a call that goes out; `proven`: the one that went alone was admitted.
-
-        The provider's bucket holds `burst` calls.
-        """
+        """Return whether the model continues with a call that goes out; `proven`: the lone one was admitted."""
         growth = self.growth
         if growth is None:
             return False

@@ -10,9 +10,8 @@ A client that was idle finds the bucket full. What it admits from then on, less 
 
 `PacingBucket` is a small token bucket that refills at `rate`; a refusal empties it. It holds one call, and what came
 back while a call waited, because a late event loop catches up. After an idle time it holds what the provider's bucket
-kept. After a refusal nothing goes for a
-while, then one attempt goes *alone*. Since refusals return much sooner than answers, it was admitted if it is not
-refused within a few refusal round trips. Only then do others follow.
+kept. After a refusal nothing goes for a while, then one attempt goes *alone*. Since refusals return much sooner than
+answers, it was admitted if it is not refused within a few refusal round trips. Only then do others follow.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from typing import NamedTuple
 from tidegate.core.values import INFINITY
 
 BEST_FADES = 0.93
-"""What is left of the best rate at each measurement: it is forgotten over some ten of them."""
+"""Share that is left of the best rate at each measurement, so that ten of them forget it."""
 
 REMEMBERED = 512
-"""Sends whose instants are kept. Raising it costs memory (16 bytes each) and time at each refusal."""
+"""Sends whose instants are kept, at 16 bytes each. Chosen: all are read at each refusal."""
 
 CONTENT_SHARE = 0.5
-"""Share of the content that is admitted at least before a refusal after an idle time measures it. Less shows a lower
-rate, or chance. Raising it keeps a content for longer that has become wrong. Chosen: half is seen in one burst."""
+"""Least share of the content that must be admitted before a refusal after an idle time measures it. Less shows a lower
+rate, or chance. Chosen: half is seen in one burst."""
 
 DEEP = 3.0
-"""Seconds of its rate that a bucket must hold to be deep: right after it was drained, little is admitted at first."""
+"""Seconds of its rate that a deep bucket holds: right after it was drained, little is admitted at first."""
 
 
 class Burst(NamedTuple):
@@ -100,14 +99,11 @@ class RateMeter:
 
     @property
     def let_in(self) -> int:
-        """Calls that were admitted, or are not known to have been refused."""
+        """Calls admitted, or not known to have been refused."""
         return self.sent - self._refused
 
     def note(self, run: Burst, at: float = 0.0, alone: bool = False) -> None:
-        """The first refusal of all came after `run`, of what was sent at `at`; repeating it does nothing.
-
-        Where it went `alone`, with nothing in flight, the calls before it do not show what the bucket holds.
-        """
+        """Record that the first refusal ended `run`; calls before one that went `alone` show no content."""
         if self.first is None:
             self.first, self.first_at = run, at
             self._least_content = INFINITY if alone else 1.0
@@ -115,14 +111,13 @@ class RateMeter:
             self.burst = max(self.burst, float(run.calls))
 
     def begin(self, at: float) -> None:
-        """Counts from here on, where the hidden quota was empty."""
+        """Count from here on: the hidden quota was empty."""
         self._zero_at, self._zero_count, self._zero_mark = at, self.sent - self._refused, self.sent - 1
         self._zero_stated, self._full_at = self.stated, INFINITY
         self._seen = self._zero_count
         self.price = 0
 
     def went(self, now: float) -> None:
-        """Count a call that goes out at `now`."""
         if self._sends is None:
             self._sends = deque(maxlen=REMEMBERED)
         self._sends.append((self.sent, now))
@@ -131,7 +126,7 @@ class RateMeter:
     def bounds(self, mark: int, sent_at: float) -> tuple[float, float]:
         """Return the least and the highest rate that explain the calls since the zero and the refusal of `sent_at`.
 
-        Where no rate does, the refusals have another cause or the rate has changed: `consistent` is False then.
+        Where no rate does, another cause refused or the rate has changed: `consistent` is False then.
         """
         count, seconds = self.since_zero(mark - self._refused, sent_at)
         # Before the first measurement, the calls since the zero tell the rate roughly.
@@ -185,7 +180,7 @@ class RateMeter:
 
     @property
     def content(self) -> float:
-        """Most calls that the bucket may hold, by the run before the first refusal."""
+        """Return the most calls that the bucket may hold, by the run before the first refusal."""
         return self._content_at(self.rate)
 
     def _content_at(self, rate: float) -> float:
@@ -195,7 +190,7 @@ class RateMeter:
         return max(self._least_content, float(ceil(self.first.calls - rate * self.first.seconds)))
 
     def refused(self, mark: int) -> int:
-        """Counts a refusal of what was sent after `mark` others; returns how many of those were admitted."""
+        """Count a refusal of the attempt sent after `mark` others; return how many of those were admitted."""
         self.price += 1
         let_in = mark - self._refused
         self._refused, self._refused_mark = self._refused + 1, mark
@@ -217,21 +212,18 @@ class RateMeter:
         self._refused += 1
 
     def since_zero(self, let_in: int, sent_at: float) -> tuple[int, float]:
-        """Calls that were admitted since the zero, and the seconds it took."""
         return let_in - self._zero_count, sent_at - self._zero_at
 
     @property
     def zero_at(self) -> float:
-        """Return the instant of the zero."""
         return self._zero_at
 
     @property
     def first_since_zero(self) -> float:
-        """Return when the first call since the zero was sent that was admitted; 0 without one."""
         return next((at for _, at in self._sends or () if at > self._zero_at), 0.0)
 
     def pace(self, now: float) -> float:
-        """Calls a second that were admitted since the zero, or are not known to have been refused."""
+        """Return the calls a second since the zero that were admitted, or are not known to have been refused."""
         count, seconds = self.since_zero(self.let_in, now)
         return count / seconds if seconds > 0.0 else 0.0
 
@@ -250,10 +242,10 @@ class RateMeter:
         self._full_at, self._full_count = now, self.let_in - 1
 
     def measure_content(self, let_in: int, sent_at: float) -> bool:
-        """Take in a refusal of what was sent at `sent_at`; return whether it is the first since a full bucket.
+        """Take in a refusal of the attempt sent at `sent_at`; return whether it is the first since a full bucket.
 
-        Such a refusal shows no rate, because a full bucket loses its refill. It shows the content where most of the
-        calls came out of that: else a small error of the rate would count as content.
+        A full bucket loses its refill, so such a refusal shows no rate. It shows the content if most calls came out of
+        that: else a small error of the rate would count as content.
         """
         seconds, calls = sent_at - self._full_at, let_in - self._full_count
         if seconds < 0.0:
@@ -269,7 +261,7 @@ class RateMeter:
         return True
 
     def measured(self, count: int, seconds: float) -> None:
-        """Takes in a measurement: `count` calls came back in `seconds`."""
+        """Take in a measurement: `count` calls came back in `seconds`."""
         self.rate = count / seconds
         self.best = max(self.rate, self.best * BEST_FADES)
         self.last = (count, seconds)
@@ -278,7 +270,6 @@ class RateMeter:
             self.burst = max(1.0, self.first.calls - self.rate * self.first.seconds)
 
     def deep(self, pace: float) -> bool:
-        """Return whether the bucket holds seconds of this pace."""
         return self.burst > DEEP * pace
 
 
@@ -304,7 +295,6 @@ class PacingBucket:
 
     @property
     def rate(self) -> float:
-        """Return the pace in calls a second."""
         return self._rate
 
     def set_rate(self, rate: float, now: float) -> None:
@@ -315,7 +305,6 @@ class PacingBucket:
         self._rate, self._at = rate, now
 
     def opens_at(self, now: float) -> float:
-        """When the next call may go."""
         missing = 1.0 - self._level - self._rate * (now - self._at)
         return now if missing <= 1e-9 else now + missing / self._rate
 
@@ -329,7 +318,6 @@ class PacingBucket:
 
     @property
     def lone(self) -> bool:
-        """Return whether the next attempt goes alone."""
         return self._lone
 
     def proven(self, now: float) -> bool:
@@ -340,10 +328,10 @@ class PacingBucket:
         return True
 
     def sent(self, burst: float, now: float, waited: float = 0.0) -> tuple[bool, float]:
-        """A call goes out that has waited for `waited` seconds, where the provider's bucket holds `burst`.
+        """Count a call that waited for `waited` seconds, where the provider's bucket holds `burst`.
 
-        Return whether it goes alone, and the seconds for which the pace was left unused before it. An idle client has
-        what came back: the bucket kept it.
+        Return whether it goes alone, and the seconds for which the pace was unused before. A bucket kept what came back
+        to an idle client.
         """
         level = self._level + self._rate * (now - self._at)
         most = 1.0 + self._rate * waited + self._saved
@@ -372,38 +360,33 @@ class PacingBucket:
             self._level += 1.0
 
     def emptied(self, now: float) -> None:
-        """A refusal: nothing is left."""
+        """Record a refusal: nothing is left."""
         self._judged_at = INFINITY
         self._level, self._at = min(0.0, self._level + self._rate * (now - self._at)), now
 
     def ready(self, level: float, now: float) -> None:
-        """Has `level` calls to let go at `now`."""
         self._level, self._at = level, now
 
     def paused(self, seconds: float, rate: float) -> None:
-        """Save what comes back at `rate` in `seconds` for which the provider told all calls to wait.
-
-        At their end one call may go in any case, and nothing goes alone.
-        """
+        """Save what comes back at `rate` in `seconds` without calls; then one may go, and nothing goes alone."""
         self._saved = rate * seconds
         self._level = min(self._level, max(1.0, self._saved) - self._rate * seconds)
         self._lone = False
 
     def burst(self, calls: int, now: float) -> None:
-        """Let this number of calls go at once, and none alone."""
         self._level, self._at, self._saved, self._lone = float(calls), now, calls - 1.0, False
 
     def hold_off(self, seconds: float) -> None:
-        """Lets nothing go for this time from the refusal that emptied it; never shortens that."""
+        """Let nothing go for this time from the refusal that emptied the bucket; never shorten that."""
         self._level = min(self._level, 1.0 - self._rate * seconds)
 
     def wait_alone(self, seconds: float) -> None:
-        """Lets one go alone, `seconds` after the refusal that emptied it."""
+        """Let one attempt go alone, `seconds` after the refusal that emptied the bucket."""
         self.waits += 1
         self.wait = seconds
         self._level = 1.0 - self._rate * seconds
         self._lone = True
 
     def reset_backoff(self) -> None:
-        """Enough was admitted: the next wait is short again."""
+        """Make the next wait short again: enough was admitted."""
         self.waits, self.wait = 0, 0.0

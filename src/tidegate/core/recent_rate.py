@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 SPAN_SECONDS = 60.0
-"""Seconds over which the rate is measured. Raising it makes an ETA steadier and slower to follow a change. Chosen: a
-quota per minute shows its true rate."""
+"""Seconds over which the rate is measured. Chosen: a quota per minute shows its true rate."""
 
 
 class RecentRate:
@@ -20,7 +19,6 @@ class RecentRate:
         self._began = 0.0
 
     def note(self, done: int, now: float) -> None:
-        """Note the number of results at `now` (monotonic seconds)."""
         if not self._looks:
             self._began = now
         self._looks.append((now, done))

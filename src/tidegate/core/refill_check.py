@@ -11,8 +11,7 @@ from tidegate.core.quota_base import OVERTAKEN
 from tidegate.core.values import INFINITY
 
 NOISE = 1.0
-"""Units by which a level may be off, added to those of `OVERTAKEN`: both refusals may have missed a unit by little.
-Raising it takes more refusals until a wrong window is dropped."""
+"""Units by which a level may be off, added to those of `OVERTAKEN`: both refusals may have missed a unit by little."""
 
 
 class RefillCheck:
@@ -25,17 +24,15 @@ class RefillCheck:
         self._level = self._at = 0.0
 
     def charged(self, amount: float, rate: float, limit: float, now: float) -> None:
-        """Count a charge, at `rate` units a second."""
         self._level = min(limit, self._level + rate * (now - self._at)) - amount
         self._at = now
 
     def refunded(self, amount: float, charged_at: float) -> None:
-        """Take back a charge that was counted."""
         if charged_at > self.since:
             self._level += amount
 
     def refused(self, amount: float, later: float, rate: float, limit: float, sent_at: float) -> bool:
-        """Return whether the refusal of a call of `amount` units contradicts the rate; count from this refusal on.
+        """Return whether a refusal of `amount` units contradicts the rate; count from this refusal on.
 
         `later` units were charged after the call was sent.
         """

@@ -36,18 +36,16 @@ from tidegate.core.rate_meter import Burst
 from tidegate.core.values import INFINITY
 
 REMEMBERED = 96
-"""Attempts that are kept, and twice as many answers. Raising it keeps evidence from before a change for longer."""
+"""Attempts that are kept; of answers twice as many. More keep evidence from before a change."""
 
 COMPARED_ATTEMPTS = 4 * REMEMBERED
-"""Newest attempts by which chance and slots are compared. Raising it costs time at each refusal. Chosen: slots show
-within a few refusals."""
+"""Newest attempts by which chance and slots are compared. Chosen: slots show within a few refusals."""
 
 STRAY = 0.02
-"""Probability of an outcome that a model excludes. Raising it needs more attempts for the same odds."""
+"""Probability of an outcome that a model excludes."""
 
 JITTER = 0.25
-"""Share of a round trip by which travel times may differ. Raising it makes attempts sent close to an answer prove less.
-"""
+"""Share of a round trip by which travel times may differ: attempts sent that close to an answer prove nothing."""
 
 TICK = 1e-9
 """Seconds by which sums of instants may differ."""
@@ -55,44 +53,38 @@ TICK = 1e-9
 TRIED_RATES = 16
 RATE_STEP = 1.3
 SLOWER = 0.5
-"""Rates that are tried for the bucket, and the ratio of each to the one before; the first is this share of the mean.
-Raising the number lets faster rates explain refusals; raising the ratio makes the best fit worse."""
+"""Rates that are tried for the bucket, ratio of each to the next, and share of the mean rate that is the first."""
 
 RATE_RATIO = 1.2
 BUCKET_RATES = (0.0, *(RATE_RATIO**power / 60.0 for power in range(60)))
 """Rates of a bucket whose rate may change, in calls a second: 0, and up to 800. The bounds of a level grow at a rate
-and at the next one, so no rate is between two. Raising the ratio takes less time and lets a bucket explain more.
-Measured over 36 drawn buckets, 24 of which change: no odds rose above 0."""
+and at the next one, so no rate is between two. Measured over 36 drawn buckets, 24 of which change: no odds rose above
+0."""
 
 CHANGE = 5.0
-"""Logarithm of the odds against a change of the rate at an attempt. Raising it takes changes of a rate for chance;
-lowering it takes chance for changes. Chosen: one change in 150 attempts."""
+"""Logarithm of the odds against a change of the rate at an attempt. Chosen: one change in 150 attempts."""
 
 MOST_RANDOM = 0.4
-"""Greatest share of attempts that are refused at random. Raising it takes a provider that refuses nearly everything for
-a random one; the row `stray-refusals` refuses 0.3."""
+"""Greatest share of attempts that are refused at random: the row `stray-refusals` refuses 0.3."""
 
 LIKELY_STRAY = 0.5
-"""Probability from which a refusal is taken for one that the bucket has no part in. Raising it takes rare refusals at
-random for a rate; lowering it costs a bucket whose rate falls more refusals."""
+"""Probability from which a refusal counts as one that the bucket has no part in."""
 
 PRIOR_CALLS = 10
-"""Attempts of which one is refused at random, before any is known. Raising it takes clusters of random refusals for a
-bucket."""
+"""Attempts of which one is refused at random, before any is known: fewer take random clusters for a bucket."""
 
 EVIDENCE = 3.0
 DECISIVE = 4.0 * EVIDENCE
 MOST_SURE = 2.0 * EVIDENCE
-"""Logarithm of the odds from which another cause is believed, and from which it is proven, and of the best odds of
-chance. Raising them keeps a wrong cause for longer."""
+"""Logarithm of the odds at which another cause is believed (`EVIDENCE`) and proven (`DECISIVE`), and of the best odds
+of chance (`MOST_SURE`)."""
 
 
 ODDS_AMPLE = MOST_SURE
 ODDS_OVERLOAD = 5.0
-"""Logarithm of the odds of chance at the first refusal where announced quotas are ample, and where the provider blames
-its own load; 0 for a 429 alone. Raising them costs a number of slots or a rate more refusals until it is believed.
-Measured: at 5 the row `silent-slots` costs 0.002 more refusals a call and `random-529-silent` is at 1.10 instead of 4.0
-of the ideal; at 6 `flips-mixed` is 0.06 slower."""
+"""Logarithm of the odds of chance at the first refusal: `ODDS_AMPLE` where announced quotas are ample, `ODDS_OVERLOAD`
+where the provider blames its own load, 0 for a 429 alone. Measured: 5 costs `silent-slots` 0.002 refusals a call, and
+takes `random-529-silent` from 4.0 to 1.10 of the ideal; 6 makes `flips-mixed` 0.06 slower."""
 
 
 class SentAttempt:
@@ -211,10 +203,7 @@ class RefusalCause:
         self._answers: deque[float] = deque(maxlen=2 * REMEMBERED)
 
     def expect_chance(self, odds: float) -> None:
-        """Take in the odds of chance that a refusal shows by itself, before any is compared; 0: it blames the client.
-
-        What overloads show is worth nothing any more where the same provider also blames the client.
-        """
+        """Take in the odds of chance that a refusal shows by itself; 0 (blame of the client) ends those of overload."""
         self._blamed = self._blamed or not odds
         if self._prior >= ODDS_AMPLE:
             return
@@ -258,7 +247,6 @@ class RefusalCause:
             each.in_flight -= 1
 
     def refused(self, order: int, sent_at: float, now: float) -> None:
-        """Record the refusal of what was sent at `sent_at`."""
         self._round_trip = min(self._round_trip, now - sent_at)
         self._fitted_at = -INFINITY
         for attempt in reversed(self._attempts):
@@ -277,7 +265,6 @@ class RefusalCause:
         return max(1, in_flight - vain)
 
     def withdrawn(self, order: int) -> None:
-        """Forget an attempt that was never sent."""
         self._fitted_at = -INFINITY
         self._attempts = deque(each for each in self._attempts if each.order != order)
 
@@ -296,19 +283,18 @@ class RefusalCause:
     def is_stray(self, in_flight: int, now: float) -> bool:
         """Return whether at least `in_flight` slots explain more outcomes than fewer slots do.
 
-        Stray refusals may take as long as answers. To take that for delays would let few slots explain all of them. No
-        refusal of a lone call is stray, and none where slots leave many refusals unexplained: that would be a rate.
+        A stray refusal may take as long as an answer, but to take it for a delay would let few slots explain all. No
+        refusal of a lone call is stray, and none where slots leave many unexplained: that is a rate.
         """
         known = self._known(now)
         unexplained, number = self._best_slots(known, (), delayed=False, beyond=True)
         return number >= in_flight > 1 and unexplained <= MOST_RANDOM * len(known)
 
     def slots_explain(self, now: float) -> bool:
-        """Return whether a number of slots explains all outcomes."""
         return self._best_slots(self._known(now), self._overtakers(now))[0] == 0
 
     def log_odds(self, now: float) -> float:
-        """Return the logarithm of the odds that a bucket refused, and not the slots; 0 where no refusal is kept.
+        """Return the logarithm of the odds that a bucket refused, and not the slots; 0 without a refusal.
 
         An attempt without a refusal counts as admitted after two refusal round trips.
         """
@@ -332,8 +318,8 @@ class RefusalCause:
     def chance_odds(self, now: float) -> float:
         """Return the logarithm of the odds that attempts are refused at random, and by no bucket that may change.
 
-        It is at most twice `EVIDENCE`, and bounded below, so a cause that begins later is believed soon. An attempt
-        without a refusal counts as admitted when the slowest refusal should have come.
+        It is bounded, so a cause that begins later is believed soon. An attempt counts as admitted when the slowest
+        refusal should have come.
         """
         last = max((each.order for each in self._attempts if each.refused), default=-1)
         # A refusal that arrives later than expected cannot be taken in any more: the first one may come early.
@@ -347,10 +333,7 @@ class RefusalCause:
         return self._chance.odds
 
     def is_random(self, now: float, new_wave: bool) -> bool:
-        """Return whether refusals come at random, and neither slots nor a bucket refuse.
-
-        In a wave, later refusals may refute that, but what was once refuted stays so.
-        """
+        """Return whether neither slots nor a bucket refuse; what was once refuted in a wave stays so."""
         if new_wave or self.believes_chance:
             likely = self.chance_odds(now) > EVIDENCE or (self._prior > 0.0 and self._chance.stray > LIKELY_STRAY)
             self.believes_chance = likely and self._beats_slots(now)
@@ -368,7 +351,7 @@ class RefusalCause:
     def _slots_likelihood(self, known: list[SentAttempt]) -> float:
         """Return the logarithm of the probability of these outcomes under the best number of slots.
 
-        Refusals at random may take as long as answers. To take that for delays would let slots explain all of them.
+        Refusals at random may take as long as answers; counting them as delays would let slots explain all.
         """
         number, likelihood = self._best_slots(known, (), delayed=False)[1], 0.0
         for each, (least, running) in zip(known, self._running(known, (), delayed=False), strict=True):
@@ -384,10 +367,7 @@ class RefusalCause:
         return [each for each in attempts if each.refused or each.sent_at <= settled]
 
     def _slowest(self) -> float:
-        """Return the seconds after which an attempt without a refusal was admitted.
-
-        Refusals of a busy server overtake each other, so the slowest one that is kept counts.
-        """
+        """Return the seconds after which an attempt without a refusal was admitted, by the slowest kept refusal."""
         longest = max((each.travel for each in self._attempts if each.refused), default=0.0)
         return max(2.0 * self._round_trip, (1.0 + JITTER) * longest)
 
@@ -399,10 +379,7 @@ class RefusalCause:
     def _best_slots(
         self, known: list[SentAttempt], overtakers: Sequence[float], delayed: bool = True, beyond: bool = False
     ) -> tuple[int, int]:
-        """Return the fewest outcomes that slots exclude, and their number.
-
-        The number explains the newest refusal, unless `beyond` admits all numbers that attempts ran at.
-        """
+        """Return the fewest outcomes that slots exclude, and their number, which explains the newest refusal."""
         ran = list(self._running(known, overtakers, delayed))
         newest = next((place for place in reversed(range(len(known))) if known[place].refused), None)
         # An attempt that was overtaken met more calls than were in flight when it was sent.
@@ -425,8 +402,8 @@ class RefusalCause:
     ) -> Iterator[tuple[int, int]]:
         """Yield for each attempt the least and the most calls that the provider ran when it arrived there.
 
-        Where attempts are `delayed` on their way, the refusals that were under way with them show for how long, and
-        they overtake each other by as much as that differs. Attempts that were refused never ran.
+        Refusals under way with `delayed` attempts show the delay, and the attempts overtake each other by its spread.
+        Attempts that were refused never ran.
         """
         refused = [(place, each) for place, each in enumerate(known) if each.refused] if delayed else []
         sent = [each.sent_at for each in known]
@@ -459,7 +436,6 @@ class RefusalCause:
         return next(rate for rate, count in zip(rates, misfits, strict=True) if count <= min(misfits) + 1)
 
     def _bucket_misfits(self, known: list[SentAttempt], now: float) -> int:
-        """Return the fewest outcomes that a bucket does not explain."""
         return min(self._fits(known, now)[0])
 
     def _fits(self, known: list[SentAttempt], now: float) -> tuple[list[int], list[float]]:

@@ -18,17 +18,14 @@ from tidegate.core.backoff import GRACE_BOUNDS, GRACE_FIRST, GRACE_ROUND_TRIPS
 from tidegate.core.values import Cause, Kind, Outcome
 
 REST_SECONDS = 1.0
-"""Seconds after a rejection for which a caller with another choice, such as a fallback, takes the other. Raising it
-sends fewer requests in vain, and finds out later that the key works again. Chosen: one a second costs little."""
+"""Seconds after a rejection in which a caller with a fallback takes it. Chosen: one call a second costs little."""
 
 GROWTH = 2
-"""Calls that may be in flight for each rejection in a row. Raising it ends waiting calls sooner, and sends more at once
-where the key works again. Source: slow start doubles in the same way."""
+"""Calls that may be in flight for each rejection in a row. Source: slow start doubles in the same way."""
 
 FRUITLESS = 2
-"""Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Raising it waits
-more often in vain. Source: Gemini names seconds where the quota returns at midnight (capture
-gemini-429-multi-violation)."""
+"""Waits for a named reset, in a row, that ended in the same rejection: then the reset is not believed. Source: Gemini
+names seconds where the quota returns at midnight (capture gemini-429-multi-violation)."""
 
 REJECTED = "rejected"
 """Name of the closed gate (limiter) while no reset is known."""
@@ -60,10 +57,10 @@ class KeyRejection:
     __slots__ = (
         "_fruitless",
         "_grace",
+        "_last_order",
         "_probe_order",
         "_probed_at",
         "_rejected_at",
-        "_sent_until",
         "count",
         "in_force",
         "order",
@@ -85,7 +82,7 @@ class KeyRejection:
         self._grace = GRACE_FIRST
         self._fruitless = 0
         # Number of the last attempt that was sent before the first such answer.
-        self._sent_until = 0
+        self._last_order = 0
 
     @property
     def has_false_reset(self) -> bool:
@@ -94,21 +91,17 @@ class KeyRejection:
 
     @property
     def gate(self) -> str:
-        """Return the gate under which this rejection is shown: a day quota's, or that of a key rejected as a whole."""
         return REJECTED if self.reset_at is None else DAY
 
     def note_rejection(self, outcome: Outcome, order: int, last_order: int, sent_at: float, now: float) -> None:
-        """Record a rejecting answer to the attempt numbered `order`, which was sent at `sent_at`.
-
-        `last_order` is the number of the last attempt that was sent so far.
-        """
+        """Record a rejecting answer to the attempt numbered `order`; `last_order` is the newest attempt's number."""
         if self.reset_at is not None and sent_at >= self.reset_at:
             self._fruitless += 1
         self._grace = min(GRACE_BOUNDS[1], max(GRACE_FIRST, GRACE_ROUND_TRIPS * (now - sent_at)))
         same = (self.outcome.kind, self.outcome.cause) == (outcome.kind, outcome.cause) and self.order > 0
         if not same:
-            self._sent_until, self.count = last_order, 0
-        repeats = same and order > self._sent_until
+            self._last_order, self.count = last_order, 0
+        repeats = same and order > self._last_order
         self.outcome, self.order, self._rejected_at = outcome, order, now
         self.count += 1
         self._probed_at = float("-inf")
@@ -117,11 +110,9 @@ class KeyRejection:
         self.in_force = self.in_force or repeats or self.reset_at is not None
 
     def lets_go(self, in_flight: int) -> bool:
-        """Return whether one more call may go beyond learned limits beside those in flight."""
         return self.in_force and in_flight < GROWTH * self.count
 
     def waits(self, deadline: float) -> bool:
-        """Return whether a call with that deadline waits for the reset."""
         return self.reset_at is not None and self.reset_at <= deadline
 
     def opens_at(self, now: float) -> float:

@@ -24,7 +24,6 @@ class ReorderBuffer(Generic[T]):
 
     @property
     def pending(self) -> int:
-        """Return the number of rows submitted that were neither given by `ready` nor evicted."""
         return self._submitted - self._next - self._evicted
 
     def submit(self) -> int:

@@ -13,47 +13,40 @@ from tidegate.core.limiter_state import LimiterState, Permit
 from tidegate.core.values import INFINITY
 
 OWN_TRIES = 3
-"""Failures in a row from which the call may be their cause. Raising it sends more attempts of a call that always fails.
-"""
+"""Failures in a row from which on the call may be their cause."""
 
 OVERTAKEN = 2
-"""Failed attempts after which a later one was answered, from which the call lets others go first. Raising it holds them
-longer behind a call that always fails; lowering it changes the order where refusals are many."""
+"""Failed attempts overtaken by an answered one from which on the call lets others go first. Fewer change the order
+where refusals are many."""
 
 CHANCE_MOST = 1e-7
-"""Probability of that many failures by chance, at most. Raising it gives calls up that only had no luck: at 10 % of
-random refusals, one call in ten million."""
+"""Greatest probability of these failures by chance: at 10 % of random refusals, one call in ten million."""
 
 OWN_SECONDS = 20.0
-"""Seconds of refusals before a call is given back as their cause. Raising it shows the error later; lowering it leaves
-a hidden limit less time to refill. Derived: an error shows at most 30 s later than without tidegate."""
+"""Seconds of refusals before a call is given back as their cause: an error comes 30 s late at most."""
 
 LARGER_FACTOR = 2.0
-"""Cost of a call, as a multiple of that of the last answered one, above which the call may wait for room that the other
-did not need. Raising it sends more calls behind smaller ones, which then take their room; lowering it holds others
-behind a call that never fits. Chosen: estimates of equal calls differ by less."""
+"""Cost, as a multiple of the last answered call's, above which a call may wait for room that the other did not need.
+Chosen: estimates of equal calls differ by less."""
 
 LARGER_SECONDS = 26.0
-"""The same as `OWN_SECONDS` for a call that costs far more than others. Raising it shows the error of a call that never
-fits later; lowering it leaves a bucket less time to fill. Derived: an error shows at most 30 s later than without
-tidegate, and the refusal that shows it comes up to a wait of 4 s later."""
+"""The same as `OWN_SECONDS` for a call that costs far more than others. Derived: an error shows at most 30 s later than
+without tidegate, and the refusal that shows it comes up to a wait of 4 s later."""
 
 HOLD_SECONDS = 15.0
-"""Seconds for which a large refused call holds others, so that room for it can come. Raising it stops others longer for
-a call that never fits; lowering it leaves a bucket less time to fill. Derived: the rest of `LARGER_SECONDS` shows
-beside other calls whether the call never fits."""
+"""Seconds for which a large refused call holds others, so that room for it can come. Derived: the rest of
+`LARGER_SECONDS` shows beside other calls whether the call never fits."""
 
 FAILED_STATUS = 500
 """Status of a server that failed at one request. A gateway's 502 to 504 tell of the server, and not of the request."""
 
 STEADY_RATE = 1.0
-"""Calls a second that are admitted between two refusals of a call, from which the later refusal shows something about
-the call. Raising it holds calls that never fit for longer; lowering it takes the end of a hidden window for a sign."""
+"""Calls a second admitted between two refusals of a call from which on the later one shows something about the call. A
+slower key may be at the end of a hidden window."""
 
 OUTRUN_SLOWLY = 8
-"""Refusals that others outran, from which they show as much where fewer calls are admitted. Raising it shows the error
-of a call that never fits later at a slow key. Derived: at a hidden window that others use up before half of the tries,
-one call in 256 has no luck."""
+"""Refusals that others outran from which on they show as much at a slow key. Derived: at a hidden window that others
+use up before half of the tries, one call in 256 has no luck."""
 
 
 class RepeatedFailure:
@@ -88,7 +81,6 @@ class RepeatedFailure:
         state.failing.began(state.admitted_order)
 
     def failed(self, permit: Permit) -> None:
-        """Take in a failed attempt of the call."""
         counts = permit.state.all_counts
         served = counts.attempts - counts.refused - counts.failed
         if self._order and permit.state.admitted_order > self._order:
@@ -102,7 +94,6 @@ class RepeatedFailure:
         self.tries += 1
 
     def paced_until(self, now: float) -> float:
-        """Return the instant at which the pace admits the next call."""
         pacer = self._state.pacer
         return pacer.spacing.opens_at(now) if pacer.active else now
 
@@ -126,7 +117,6 @@ class RepeatedFailure:
             state.failing.too_large = min(state.failing.too_large, self._cost)
 
     def answered(self, state: LimiterState) -> None:
-        """Record that the call was answered after its failures."""
         if self._cost >= state.failing.too_large:
             state.failing.too_large = INFINITY
 
@@ -135,7 +125,7 @@ class RepeatedFailure:
         return self.is_larger and now - self._began_at < HOLD_SECONDS and self._cost < state.failing.too_large
 
     def _share(self, state: LimiterState) -> float:
-        """Return the share of failed attempts among those of other calls: lately or ever, whichever is greater."""
+        """Return the share of failed attempts among those of other calls: recently or ever, whichever is greater."""
         counts = state.all_counts
         failed, attempts = counts.refused + counts.failed - self.tries, counts.attempts - self.tries
         lately = (failed - self._failed + 1.0) / (max(0, attempts - self._attempts) + 2.0)

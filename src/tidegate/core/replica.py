@@ -30,7 +30,7 @@ from tidegate.core.two_levels import AccountController
 from tidegate.core.values import CAPACITY, INFINITY
 
 MAX_KEYS = 4_096
-"""Keys of one log at most. Raising it lets a hostile log take more memory."""
+"""Most keys of one log: bounds the memory that a hostile log takes."""
 
 _State: TypeAlias = "tuple[dict[str, tuple[Any, list[Any]]], list[Any] | None, dict[tuple[int, int], Permit]]"
 
@@ -61,10 +61,10 @@ class Replica(LogMembership):
                 self.fly(controller, permit, self.member, self.serial)
 
     def replay(self, member: int, at: float, payload: bytes) -> None:
-        """Apply an event of another member. Raise `UnreadableRecord` for a payload that is none.
+        """Apply an event of another member.
 
-        An event of a permit that is not known here changes nothing: this member joined without the state. An empty
-        payload is the end of the member.
+        Raise `UnreadableRecord` for a payload that is none. An event of an unknown permit changes nothing: this member
+        joined without the state. An empty payload is the end of the member.
         """
         if payload:
             self.apply(member, at, read_event(payload))
@@ -77,7 +77,7 @@ class Replica(LogMembership):
         if kind is EventKind.ADMITTED:
             controller = self._controller(event.tag, at)
             if (member, event.serial) not in self.flights:
-                # A member that was out of reach tells its attempts again, and a checkpoint may have them too.
+                # A member that was out of reach repeats its attempts, and a checkpoint may have them too.
                 self.fly(controller, controller.replay_admit(event, at), member, event.serial)
                 self.unseen.admitted(at)
                 self.service.note_admitted(member, at)
@@ -106,7 +106,7 @@ class Replica(LogMembership):
         for permit, serial in self.serials.items():
             tag = controller_of(permit).tag
             self.service.note_admitted(member, now)
-            self.tell(now, ReplicaEvent(EventKind.ADMITTED, tag, serial, cost=permit.cost, beyond=permit.beyond))
+            self.tell(now, ReplicaEvent(EventKind.ADMITTED, tag, serial, flag=permit.beyond, cost=permit.cost))
 
     def abandon(self, member: int, now: float) -> bool:
         """Abandon the attempts in flight of a member that is gone; return whether there were any."""
@@ -137,9 +137,10 @@ class Replica(LogMembership):
         self._note_gone(self.member, now)
 
     def forked(self, member: int) -> None:
-        """Become a new member. In a child process (a negative number) the attempts in flight are the parent's.
+        """Become a new member.
 
-        They stay the own ones of a member that the others took for dead, and of a child that has joined now.
+        In a child process (a negative number) the attempts in flight are the parent's. Else they stay the own ones, as
+        after the others took this member for dead.
         """
         own = dict(self.serials) if self.member < 0 or member >= 0 else {}
         for serial in own.values():
@@ -176,8 +177,8 @@ class Replica(LogMembership):
     def load(self, payload: bytes, at: float, now: float) -> None:
         """Replace all state by that of a checkpoint, whose instant is `at` on this process's clock.
 
-        Own attempts stay in flight, and those that the checkpoint does not have are kept for the log again. Raise an
-        error without any effect for a payload that cannot be read.
+        Own attempts stay in flight; those that the checkpoint lacks are kept for the log again. An unreadable payload
+        raises an error without any effect.
         """
         plain = replica_state.read_checkpoint(payload)
         shift = at - float(plain["at"])
@@ -238,10 +239,8 @@ class Replica(LogMembership):
             self.controllers[tag].restore(quotas, fields)
         account = self.account
         if account is not None and shared is not None:
-            suspended = account.pause.suspended_until
             for field, value in zip(ACCOUNT, shared, strict=True):
                 setattr(account, field, value)
-            account.pause.suspended_until = suspended
         self.flights = flights
         for controller in self.controllers.values():
             controller.held = {}
@@ -257,7 +256,7 @@ class Replica(LogMembership):
             if (self.member, serial) not in self.flights:
                 # A permit that is in no checkpoint keeps its identity: its holder settles it.
                 controller = controller_of(permit)
-                event = ReplicaEvent(EventKind.ADMITTED, controller.tag, serial, cost=permit.cost, beyond=permit.beyond)
+                event = ReplicaEvent(EventKind.ADMITTED, controller.tag, serial, flag=permit.beyond, cost=permit.cost)
                 controller.readmit(permit, event, anew.get(serial, now))
                 self.service.note_admitted(self.member, anew.get(serial, now))
                 self.fly(controller, permit, self.member, serial)

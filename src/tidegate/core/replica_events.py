@@ -33,11 +33,10 @@ from tidegate.core.values import (
 )
 
 MAX_RECORD = 16_384
-"""Bytes of a record at most. Raising it shares more readings and slows each reader of a hostile log. Chosen: forty
-times the usual record with four readings."""
+"""Bytes of a record at most. Chosen: forty times the usual record with four readings."""
 
 MAX_OFFSET = 1e6
-"""Seconds between an attempt's sending and its end, at most. Raising it believes longer calls. Chosen: eleven days."""
+"""Seconds between an attempt's sending and its end, at most. Chosen: eleven days."""
 
 
 class UnreadableRecord(ValueError):
@@ -52,7 +51,6 @@ class EventKind(StrEnum):
     LEARNED = "l"
     SETTLED = "s"
     SILENT = "n"
-    PROBE_RELEASED = "p"
     USAGE = "u"
     GONE = "g"
 
@@ -66,8 +64,8 @@ class ReplicaEvent(NamedTuple):
     """One event. `tag` names the key within its log, `serial` the permit within its member.
 
     `sent` is the sending of the attempt in seconds after the event, so at most 0. The other fields have values only for
-    the kinds that need them. `flag` is whether a call overcommits (`ADMITTED`) or is slow (`SILENT`). `number` is the
-    time waited (`ADMITTED`), a uniform draw (`SETTLED`, `SILENT`), or a member (`GONE`).
+    the kinds that need them. `flag` is whether a call is beyond the limits (`ADMITTED`) or slow (`SILENT`). `number` is
+    the time waited (`ADMITTED`), a uniform draw (`SETTLED`, `SILENT`), or a member (`GONE`).
     """
 
     kind: EventKind
@@ -76,7 +74,6 @@ class ReplicaEvent(NamedTuple):
     sent: float = 0.0
     number: float = 0.0
     flag: bool = False
-    beyond: bool = False
     cost: Cost = Cost()
     outcome: Outcome | None = None
     facts: RequestFacts | None = None
@@ -84,7 +81,6 @@ class ReplicaEvent(NamedTuple):
 
 
 def write_event(event: ReplicaEvent) -> bytes:
-    """Return the record of an event."""
     text = _encoded(_plain(event))
     return crc32(text).to_bytes(4, "little") + text
 
@@ -120,7 +116,7 @@ def _plain(event: ReplicaEvent) -> list[Any]:
     kind = event.kind
     plain: list[Any] = [kind._value_, event.tag, event.serial]
     if kind is EventKind.ADMITTED:
-        return [*plain, event.number, event.flag + 2 * event.beyond, _trimmed(event.cost, Cost())]
+        return [*plain, event.number, event.flag, _trimmed(event.cost, Cost())]
     if kind is EventKind.SETTLED or kind is EventKind.LEARNED:
         outcome = event.outcome
         assert outcome is not None, "an ended attempt has an outcome"
@@ -136,12 +132,11 @@ def _event(plain: Any) -> ReplicaEvent:
     kind, tag, serial = EVENT_KINDS[plain[0]], _text(plain[1], 64), _whole(plain[2])
     rest = plain[3:]
     if kind is EventKind.ADMITTED:
-        waited, flags, amounts = rest
+        waited, beyond, amounts = rest
         cost = Cost(*map(_number, amounts))
         if not cost.sound:
             raise UnreadableRecord("record unreadable: its cost is unsound")
-        flags = _whole(flags)
-        return ReplicaEvent(kind, tag, serial, 0.0, _number(waited), bool(flags & 1), bool(flags & 2), cost)
+        return ReplicaEvent(kind, tag, serial, 0.0, _number(waited), beyond is True, cost)
     if kind is EventKind.SETTLED or kind is EventKind.LEARNED:
         sent, draw, outcome = rest
         return ReplicaEvent(kind, tag, serial, _offset(sent), _number(draw), outcome=_outcome(*outcome))

@@ -1,8 +1,8 @@
 """State of a key as a checkpoint: the classes of which it consists, and the instants in it.
 
 Theory of operation. Every class of the modules in `MODULES` may be in the state of a key; its fields are found by its
-slots, so a new field is in the checkpoint without more. `INSTANTS` names the fields that hold instants of the monotonic
-clock. `KEPT` names the fields that belong to one process and are not shared.
+slots, so a new field is in the checkpoint without more. A field with an instant of the monotonic clock says so by its
+name, or is in `INSTANTS`. `KEPT` names the fields that belong to one process and are not shared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from types import ModuleType
 from typing import Any
 
-from tidegate.core import (
+from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     backoff,
     charge_steps,
     charging,
@@ -44,70 +44,17 @@ from tidegate.core import (
     values,
     window_inference,
 )
-from tidegate.core.state_codec import AT, BEFORE, EITHER, EITHER_BEFORE, Shape, StateTable, UnknownState
+from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.state_codec import AT, BEFORE, EITHER, EITHER_BEFORE, Shape, StateTable, UnknownState, slots_of
 
-MODULES: tuple[ModuleType, ...] = (
-    backoff,
-    charge_steps,
-    charging,
-    circuit_breaker,
-    concurrency_limit,
-    cost_estimator,
-    fixed_window,
-    growth_limit,
-    hidden_window,
-    input_charging,
-    limiter_state,
-    pacer,
-    pacer_phases,
-    provenance,
-    quota,
-    quota_base,
-    ramp_phase,
-    rate_meter,
-    refill_check,
-    refusal_cause,
-    rejection,
-    retry_hint,
-    rolling_window,
-    server_clock,
-    token_bucket,
-    unavailability,
-    values,
-    window_inference,
-)
-"""Modules whose classes may be in the state of a key."""
-
-PAIR: Shape = (AT, AT)
+MODULES = [each for each in [*vars().values()] if isinstance(each, ModuleType) and each.__package__ == __package__]
+"""Modules above, whose classes may be in the state of a key."""
 
 INSTANTS: dict[str, dict[str, Shape]] = {
-    "ChanceOdds": {"_at": AT},
-    "ChargingModel": {"since": AT},
-    "CautiousRamp": {"_at": AT, "began": AT},
-    "CircuitBreaker": {"_closed_at": AT, "_failing_since": AT, "_silent_at": AT, "gives_up_at": AT, "ready_at": AT},
-    "ConcurrencyLimit": {"_filled_at": AT, "_listens_until": AT, "_opens": AT, "_test_at": AT},
-    "DrainDelay": {"_drained_at": AT},
-    "FixedWindowMirror": {
-        "since": AT,
-        "stated_at": AT,
-        "_anchor_at": AT,
-        "_began_at": AT,
-        "_empty": (AT, None, None),
-        "_named": (AT, AT, AT),
-        "_probe_at": AT,
-        "_silent": (AT, AT, None),
-        "_tried_at": AT,
-    },
-    "FoundLevel": {"sent_at": AT},
-    "GrowthLimit": {
-        "_begun_at": AT,
-        "_delayed_at": AT,
-        "_heard_at": AT,
-        "_refused_at": AT,
-        "_sends": [(AT, None)],
-        "_tried": [(AT, None)],
-        "_tried_at": AT,
-    },
+    "CautiousRamp": {"began": AT},
+    "ConcurrencyLimit": {"_opens": AT},
+    "FixedWindowMirror": {"_empty": (AT, None, None), "_named": (AT, AT, AT), "_silent": (AT, AT, None)},
+    "GrowthLimit": {"_sends": [(AT, None)], "_tried": [(AT, None)]},
     "HiddenWindow": {
         "_before": [AT],
         "_begun": [(None, AT, AT)],
@@ -116,58 +63,15 @@ INSTANTS: dict[str, dict[str, Shape]] = {
         "_low": AT,
         "_seen": AT,
     },
-    "HintTrust": {"_begun": (AT, None), "_until": AT, "ends": AT},
-    "KeyRejection": {"_probed_at": AT, "_rejected_at": AT, "reset_at": AT, "since": AT},
-    "LatencyKnee": {"_again_at": AT, "_cut_at": AT},
-    "LoggedCharge": {"charged_at": AT},
-    "OutageClock": {"_down": (AT, None), "_since": (AT, None), "_stated_from": AT, "stated_until": AT},
-    "PaceFloor": {"since": AT},
-    "Pacer": {
-        "_instead": (None, None, AT, None),
-        "_lone_at": AT,
-        "_next": AT,
-        "_refused_at": AT,
-        "_stated_before": (AT, AT),
-        "_window_begun_at": AT,
-        "stated": (AT, AT),
-    },
-    "PacingBucket": {"_at": AT, "_judged_at": AT},
-    "Pause": {
-        "_grace_until": AT,
-        "opened_at": AT,
-        "stated_until": AT,
-        "until": AT,
-    },
-    "Permit": {"sent_at": AT},
-    "Provenance": {"at": AT},
-    "QuotaProvenance": {"_inferred_at": AT, "at": AT},
-    "QuotaSet": {"_explore_at": AT, "_tab": [(None, None, None, AT, None)]},
-    "RampPhase": {"_lone_at": AT},
-    "RateMeter": {
-        "_full_at": AT,
-        "_sends": [(None, AT)],
-        "_zero_at": AT,
-        "_zero_stated": (AT, AT),
-        "first_at": AT,
-        "stated": (AT, AT),
-    },
-    "RefillCheck": {"_at": AT, "since": AT},
-    "RefusalCause": {"_answers": [AT], "_fitted_at": AT},
+    "HintTrust": {"_begun": (AT, None), "ends": AT},
+    "OutageClock": {"_down": (AT, None), "_since": (AT, None)},
+    "Pacer": {"_instead": (None, None, AT, None), "_next": AT, "_stated_before": (AT, AT), "stated": (AT, AT)},
+    "QuotaSet": {"_tab": [(None, None, None, AT, None)]},
+    "RateMeter": {"_sends": [(None, AT)], "_zero_stated": (AT, AT), "stated": (AT, AT)},
+    "RefusalCause": {"_answers": [AT]},
     "ResetSlope": {"_points": {"": (None, EITHER_BEFORE)}},
-    "ResetSchedule": {"_before": (AT, AT, PAIR, None), "_sign": PAIR, "high": AT, "low": AT},
-    "RollingWindowMirror": {
-        "_arrived_at": AT,
-        "_back_at": AT,
-        "_late_from": AT,
-        "_late_until": AT,
-        "since": AT,
-        "stated_at": AT,
-    },
-    "SamplingBudget": {"until": AT},
-    "SentAttempt": {"sent_at": AT},
-    "ServerClock": {"_at": AT, "_high": BEFORE, "_low": BEFORE},
-    "StartupPhase": {"_lead_until": AT},
-    "TokenBucketMirror": {"_anchor_at": AT, "_ceiling_at": AT, "_waits_until": AT, "since": AT, "stated_at": AT},
+    "ResetSchedule": {"_before": (AT, AT, (AT, AT), None), "_sign": (AT, AT), "high": AT, "low": AT},
+    "ServerClock": {"_high": BEFORE, "_low": BEFORE},
     "WindowInference": {
         "_first": (AT, None),
         "_instant": (EITHER, EITHER),
@@ -177,38 +81,14 @@ INSTANTS: dict[str, dict[str, Shape]] = {
         "_taken": [(None, AT, AT)],
     },
 }
-"""Fields that hold instants, by class; a subclass names those of its bases too."""
+"""Fields that hold instants without a name that says so (`state_codec.INSTANT`), by class; a subclass names those of
+its bases too."""
 
-CONTROLLER: dict[str, Shape] = {"_began": AT, "overcommit_at": AT}
+CONTROLLER: dict[str, Shape] = {"_began": AT}
 """The fields of a controller that hold instants."""
 
 ACCOUNT = ("order", "pause", "quotas", "slow_start")
 """The fields of an account that its processes share."""
-
-SHARED = (
-    "_attempts_before",
-    "_began",
-    "_refused_before",
-    "answered_order",
-    "breaker",
-    "cause",
-    "concurrency",
-    "epoch",
-    "estimate",
-    "hints",
-    "latency_knee",
-    "order",
-    "overcommit_at",
-    "pacer",
-    "pause",
-    "permits_in_flight",
-    "provenance",
-    "rejection",
-    "resumes",
-    "tally",
-    "unavailability",
-)
-"""The fields of a controller that its processes share; its quotas are written before them."""
 
 OWN = (
     "admitted_at",
@@ -225,15 +105,16 @@ OWN = (
     "quotas",
     "refusal",
     "scarce",
-    "stalled_loops",
     "untaken",
     "used_at",
 )
 """The fields of a controller that belong to one process, and its quotas, which two levels may have."""
 
+SHARED = (*(name for name in slots_of(AdmissionController) if name not in OWN), "tally")
+"""The fields of a controller that its processes share; its quotas are written before them."""
+
 KEPT: dict[str, tuple[str, ...]] = {
     "Outcome": ("error",),
-    "Pause": ("suspended_until",),
     "Permit": ("generation", "loop", "place", "thread", "trace"),
     "QuotaSet": ("_explores",),
     "ReplayableRefusal": ("body", "code", "credential"),
@@ -242,11 +123,10 @@ KEPT: dict[str, tuple[str, ...]] = {
 the next admission checks again."""
 
 MAX_CHECKPOINT = 1 << 20
-"""Bytes of a checkpoint at most, compressed. Raising it shares the state of keys with more charges. Chosen: the charges
-of a hundred thousand calls in one window."""
+"""Bytes of a checkpoint at most, compressed. Chosen: the charges of a hundred thousand calls in one window."""
 
 MAX_PLAIN = 32 << 20
-"""Bytes of a checkpoint at most, uncompressed. Raising it lets a hostile checkpoint take more memory."""
+"""Most bytes of a checkpoint, uncompressed: bounds the memory that a hostile checkpoint takes."""
 
 BASES = ("LimiterState", "QuotaMirror")
 

@@ -22,7 +22,7 @@ from tidegate.core.two_levels import ModelController
 from tidegate.core.unseen_demand import LONGEST
 from tidegate.core.values import CAPACITY, INFINITY, OK, Cause, Cost, Outcome, RequestFacts, Silence, Usage
 
-ADDED = ("held", "own_ends", "replaying", "replica", "slot_turns", "tag", "tally")
+ADDED = ("held", "own_ends", "replica", "slot_turns", "tag", "tally")
 """Fields of a controller that its replica adds."""
 
 
@@ -62,12 +62,10 @@ class LogMembership(MemberTurns):
         self.begin: Callable[[float], None] = _no_step
 
     def tell(self, now: float, event: ReplicaEvent) -> None:
-        """Keep an own event for the log, if another member may read it."""
         if self.talks:
             self.said.append((now, write_event(event)))
 
     def fly(self, controller: ReplicatedController, permit: Permit, member: int, serial: int) -> None:
-        """Note an attempt in flight of any member."""
         self.flights[member, serial] = permit
         controller.held[member] = controller.held.get(member, 0) + 1
 
@@ -97,7 +95,6 @@ class ReplicatedController(AdmissionController):
 
     held: dict[int, int]
     own_ends: deque[tuple[float, float]]
-    replaying: bool | None
     replica: LogMembership
     slot_turns: SlotTurns
     tag: str
@@ -110,13 +107,11 @@ class ReplicatedController(AdmissionController):
         self.held = {}
         self.own_ends = deque()
         self.slot_turns = SlotTurns()
-        self.replaying = None
         self.concurrency.limit_to(MAX_BOUND)
         replica.controllers[tag] = self
 
     @property
     def in_flight(self) -> int:
-        """Return the number of own attempts in flight."""
         replica = self.replica
         return len(self.permits_in_flight) if replica.alone else self.held.get(replica.member, 0)
 
@@ -134,7 +129,7 @@ class ReplicatedController(AdmissionController):
     def apply_bound(self) -> None:
         """Do nothing: the bound of this process is looked up at each admission."""
 
-    def ready_at(self, cost: Cost, now: float, blocked: int = 0) -> tuple[float, str]:
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """Return when `cost` may go, as the base class, in turn with the heads of other members."""
         replica = self.replica
         if not (replica.stepping or replica.alone):
@@ -145,7 +140,7 @@ class ReplicatedController(AdmissionController):
         if replica.alone:
             if len(self.permits_in_flight) >= self.bound.highest:
                 return INFINITY, "concurrency"
-            return super().ready_at(cost, now, blocked)
+            return super().ready_at(cost, now)
         if self.held.get(replica.member, 0) >= self.bound.highest:
             return INFINITY, "concurrency"
         if replica.others:
@@ -160,9 +155,9 @@ class ReplicatedController(AdmissionController):
             if paced > now:
                 return paced, "pace"
         room = replica.room(cost, self.tag, now)
-        ready, gate = super().ready_at(room, now, blocked)
+        ready, gate = super().ready_at(room, now)
         if replica.others and replica.unseen.delayed:
-            alone, _ = super().ready_at(cost, now, blocked)
+            alone, _ = super().ready_at(cost, now)
             return replica.in_turn(ready, gate, alone, self.pause.until, now)
         return ready, gate
 
@@ -192,15 +187,15 @@ class ReplicatedController(AdmissionController):
                 return paced, "pace"
         return None
 
-    def admits(self, cost: Cost, now: float, probes: bool = True) -> tuple[float, str]:
+    def admits(self, cost: Cost, now: float, probes: bool = True, slots: bool = True) -> tuple[float, str]:
         """Return the same without inferred limits and without turns."""
         if not self.replica.stepping:
             self.replica.begin(now)
         if self.replica.held_until > now:
             return self.replica.held_until, ""
-        if self.at_bound:
+        if slots and self.at_bound:
             return INFINITY, "concurrency"
-        return super().admits(self.replica.safe.total(cost, self.tag), now, probes)
+        return super().admits(self.replica.safe.total(cost, self.tag), now, probes, slots)
 
     def look_at(self, ready: float, gate: str, now: float) -> float:
         """Return when a head that may go at `ready` looks: no later than another member may open its gate unnoticed."""
@@ -222,23 +217,17 @@ class ReplicatedController(AdmissionController):
         mirror = self.quotas.counted.get(gate.removeprefix("quota "))
         return LOOK_LATER if mirror is not None and mirror.declared is None else LOOK_RARELY
 
-    def overcommits(self, blocked: int, now: float) -> bool:
-        """Return whether a call overcommits, as the base class; a replayed one did where it was admitted."""
-        return super().overcommits(blocked, now) if self.replaying is None else self.replaying
-
-    def admit(
-        self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False, call: int = 0
-    ) -> Permit:
+    def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
         """Admit an own call, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             replica.served_at = now
             replica.service.note_admitted(replica.member, now)
-            return super().admit(cost, now, waited, out, blocked, beyond, call)
+            return super().admit(cost, now, waited, out, beyond, call)
         self._step(now)
         counts, self.counts = self.counts, self.tally
         try:
-            permit = super().admit(cost, now, waited, out, blocked, beyond, call)
+            permit = super().admit(cost, now, waited, out, beyond, call)
             if replica.safe.members and not (permit.beyond or permit.probe or self.rejection is not None):
                 beside = super().admit
                 replica.safe.add(permit, [beside(cost, now, waited, None) for _ in range(replica.safe.members)])
@@ -254,17 +243,12 @@ class ReplicatedController(AdmissionController):
         replica.fly(self, permit, replica.member, replica.serial)
         replica.served_at = now
         if replica.talks:
-            asked = permit.beyond and not permit.overcommitted
             replica.tell(
-                now,
-                ReplicaEvent(
-                    EventKind.ADMITTED, self.tag, replica.serial, 0.0, waited, permit.overcommitted, asked, cost
-                ),
+                now, ReplicaEvent(EventKind.ADMITTED, self.tag, replica.serial, 0.0, waited, permit.beyond, cost)
             )
         return permit
 
     def withdraw(self, permit: Permit, now: float, out: Out) -> None:
-        """Take back an own permit, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             super().withdraw(permit, now, out)
@@ -284,7 +268,6 @@ class ReplicatedController(AdmissionController):
             replica.tell(now, ReplicaEvent(EventKind.WITHDRAWN, self.tag, serial, permit.sent_at - now))
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-        """Learn from headers, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             super().learn(permit, outcome, now, out)
@@ -305,7 +288,6 @@ class ReplicatedController(AdmissionController):
             )
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-        """Settle an own permit, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
             super().settle(permit, outcome, now, draw, out)
@@ -337,7 +319,6 @@ class ReplicatedController(AdmissionController):
             replica.tell(now, ReplicaEvent(EventKind.SETTLED, self.tag, serial, sent, draw, outcome=told))
 
     def note_silent(self, permit: Permit, slow: bool, now: float, draw: float, out: Out) -> Silence:
-        """Record a silent attempt, as the base class, and keep the event for the log."""
         replica = self._step(now)
         silence = super().note_silent(permit, slow, now, draw, out)
         if replica.talks:
@@ -345,17 +326,7 @@ class ReplicatedController(AdmissionController):
             replica.tell(now, ReplicaEvent(EventKind.SILENT, self.tag, serial, 0.0, draw, slow))
         return silence
 
-    def release_probe(self, thread: int, now: float) -> None:
-        """Let another attempt be the probe, as the base class, and keep the event for the log."""
-        probes = [each for each in self.permits_in_flight.values() if each.probe and each in self.replica.serials]
-        super().release_probe(thread, now)
-        for permit in probes:
-            if not permit.probe:
-                serial = self.replica.serials[permit]
-                self.replica.tell(now, ReplicaEvent(EventKind.PROBE_RELEASED, self.tag, serial))
-
     def learn_usage(self, facts: RequestFacts, usage: Usage, now: float) -> None:
-        """Update the cost estimate, as the base class, and keep the event for the log."""
         replica = self._step(now)
         super().learn_usage(facts, usage, now)
         replica.tell(now, ReplicaEvent(EventKind.USAGE, self.tag, facts=facts, usage=usage))
@@ -369,24 +340,20 @@ class ReplicatedController(AdmissionController):
         """Give up the attempts in flight in a child process: the parent's log ends them there."""
         self.generation += 1
         self.untaken = 0
-        self.stalled_loops.clear()
 
     def replay_admit(self, event: ReplicaEvent, at: float) -> Permit:
-        """Admit a call of another member."""
         counts, used_at = self.counts, self.used_at
-        self.counts, self.replaying = self.tally, event.flag
+        self.counts = self.tally
         try:
             # Its member looked before it admitted, and a look may begin a test of the charging rules.
             self.quotas.ready_at(event.cost, at)
-            blocked = -1 if event.flag else 0
-            permit = super().admit(event.cost, at, event.number, None, blocked, event.beyond)
+            permit = super().admit(event.cost, at, event.number, None, event.flag)
             self._hear_sent(permit, at)
             return permit
         finally:
-            self.counts, self.replaying, self.used_at = counts, None, used_at
+            self.counts, self.used_at = counts, used_at
 
     def replay_end(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
-        """Settle or withdraw a call of another member."""
         permit.sent_at = at + event.sent if event.sent or event.outcome is not ABANDONED else permit.sent_at
         self._hear_end(at)
         counts, used_at = self.counts, self.used_at
@@ -409,9 +376,6 @@ class ReplicatedController(AdmissionController):
                 super().learn(permit, event.outcome, at, None)
             elif event.kind is EventKind.SILENT:
                 super().note_silent(permit, event.flag, at, event.number, None)
-            elif event.kind is EventKind.PROBE_RELEASED and permit.probe:
-                permit.probe = False
-                self.breaker.abandoned(True, at)
         finally:
             self.counts = counts
 
@@ -441,10 +405,8 @@ class ReplicatedController(AdmissionController):
 
     def restore(self, quotas: Any, fields: Iterable[Any]) -> None:
         """Take the state of a checkpoint."""
-        suspended = self.pause.suspended_until
         for field, value in zip(SHARED, fields, strict=True):
             setattr(self, field, value)
-        self.pause.suspended_until = suspended
         if self.rejection is not None and self.rejection.outcome.cause is Cause.AUTH:
             # As with its event: a wrong credential may be that of one process.
             self.rejection = None
@@ -545,7 +507,6 @@ class ReplicatedModel(ReplicatedController, ModelController):
 
 
 def controller_of(permit: Permit) -> ReplicatedController:
-    """Return the controller of a permit in flight."""
     controller = permit.state
     assert isinstance(controller, ReplicatedController), "a permit in flight belongs to a replica"
     return controller

@@ -25,10 +25,9 @@ from tidegate.core.values import INFINITY
 
 TRIED = 0.25
 HALF = 0.5
-"""Share of a hint after which one attempt goes: its quarter, or the seconds of its rounding up to its half. Raising
-them makes wrong hints cost more time; lowering them leaves fewer seconds between two hints, whose rounding then hides
-how fast they count down. Chosen: a quarter is short of the end of a hint that is three times too long; no earlier
-answer shows a better one."""
+"""Share of a hint after which one attempt goes: `TRIED`, or the rounding of the hint, up to `HALF`. Chosen: a quarter
+precedes the end of a hint that is three times too long. Fewer seconds would hide how fast two rounded hints count
+down."""
 
 WHOLE = 1.0
 """Seconds to which a `retry-after` is rounded up (RFC 9110, section 10.2.3: whole seconds)."""
@@ -38,8 +37,8 @@ EXACT = 0.001
 
 
 AGAIN = 2.0
-"""Times the longest hint whose trial showed nothing, from which on another one is tried. Raising it obeys wrong hints
-for longer; at 1 each hint of a second costs a true provider a refusal."""
+"""Ratio to the longest hint whose trial showed nothing from which on another hint is tried. At 1 each hint of a second
+costs a true provider a refusal."""
 
 
 class HintTrust:
@@ -81,7 +80,6 @@ class HintTrust:
         self._least, self._most = 1.0, INFINITY
 
     def in_trial(self, sent_at: float) -> bool:
-        """Return whether an attempt sent at `sent_at` went before the time that the newest refusal named."""
         return sent_at < self.ends
 
     def span(self, hint: float) -> tuple[float, float] | None:
@@ -94,13 +92,12 @@ class HintTrust:
         return low / self._most, self.share * hint
 
     def answered(self, sent_at: float) -> None:
-        """Record a success of an attempt sent before the end of the newest hint."""
         self._proved = self._proved or sent_at >= self._until
 
     def seconds(self, hint: float, sent_at: float, now: float, let_in: int, grace: float, new_wave: bool) -> float:
-        """Return the seconds from `now` on after which the next attempt goes; less than `hint` where it goes alone.
+        """Return the seconds until the next attempt goes; less than `hint` where it goes alone.
 
-        The attempt sent at `sent_at` was refused when `let_in` attempts were admitted or under way in all. What is not
+        The attempt sent at `sent_at` was refused when `let_in` attempts were admitted or in flight in all. What is not
         refused within `grace` seconds was admitted.
         """
         admitted, self._let_in = let_in > self._let_in, let_in
@@ -113,6 +110,10 @@ class HintTrust:
             self._begun = sent_at, hint
         else:
             wait = self._compare(hint, sent_at)
+            latest = self.ends - now
+            if self.counts_down and wait == hint and hint - rounding_of(hint) < latest < hint:
+                # Both hints are rounded up. They agree on an instant that the earlier one bounds more closely.
+                wait = hint = latest
         self._until, self.ends = now + wait, now + hint
         return wait
 

@@ -22,13 +22,13 @@ RETURN_GUARD = 0.02
 
 SPREAD = 0.004
 SPREAD_MOST = 0.4
-"""Seconds by which each of those sent at once arrives after the one before (openai 3.52 over new connections: 3 ms),
-and how late the last one may be."""
+"""Seconds between the arrivals of calls sent at once (openai 3.52 over new connections: 3 ms), and most seconds of the
+last one."""
 
 LATE_MOST = 0.1
 GAP_BOUNDS = (0.004, 0.02)
-"""A refusal that asks to wait no longer than the first time, in seconds, came too early for a return; the next ones
-follow with gaps of about what it waits."""
+"""A refusal that asks to wait less than `LATE_MOST` seconds came too early for a return. The next calls follow with
+gaps of twice that wait, within `GAP_BOUNDS`."""
 
 _charged_at = attrgetter("charged_at")
 
@@ -53,7 +53,7 @@ class RollingWindowMirror(QuotaMirror):
     def __init__(
         self, reading: QuotaReading, now: float, window: float, taken: Iterable[tuple[float, float]] = ()
     ) -> None:
-        """`taken` says what was taken when, before this copy was made: (instant, units), oldest first."""
+        """`taken` holds earlier charges as (instant, units), oldest first."""
         super().__init__(reading, now)
         self.window = window
         self._arrived_at = -INFINITY
@@ -69,13 +69,11 @@ class RollingWindowMirror(QuotaMirror):
         return "fixed" if self._denied else None
 
     def level(self, now: float) -> float:
-        """Units that may be spent at `now`."""
         self._expire(now - self.window)
         # What is charged less at the end of an answer comes back before the charge itself does.
         return self.limit - max(0.0, self.ledger.total + self._theirs) - self.reserved
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
-        """Return the earliest instant at which `amount` and `reserve` fit; more than the limit fits alone."""
         if amount + reserve <= 0.0:
             return now
         missing = min(amount + reserve, self.limit) - self.level(now)
@@ -88,14 +86,13 @@ class RollingWindowMirror(QuotaMirror):
         return now + self.window
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
-        """Charges `amount` now and holds `reserve` until `settle`; returns the charge."""
         debit = LoggedCharge(amount, order, self._arrival(now))
         self.ledger.add(debit)
         self.reserved += reserve
         return debit
 
     def spread(self) -> None:
-        """Takes the charges of the ledger, which another mirror made, to have arrived as this one's would."""
+        """Take the charges of the ledger, made by another mirror, to have arrived as this one's would."""
         for debit in self.ledger.entries:
             debit.charged_at = self._arrival(debit.charged_at)
 
@@ -105,7 +102,6 @@ class RollingWindowMirror(QuotaMirror):
         return self._arrived_at
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
-        """Takes back the charge of a request that the provider refused."""
         if self._late_from <= debit.charged_at <= self._late_until and debit.amount > 0.0:
             self._back_at += self._gap
             self._correct(debit.amount, self._back_at)
@@ -113,7 +109,7 @@ class RollingWindowMirror(QuotaMirror):
         self.reserved = max(0.0, self.reserved - reserve)
 
     def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
-        """The provider refused although this copy saw room: others took it, and it comes back when the refusal says."""
+        """Book the missing room as taken by others, which comes back when the refusal says."""
         wait, room = retry_after or 0.0, max(0.0, self.level(now))
         if wait >= LATE_MOST:
             self._correct(room, now - self.window + wait)
@@ -129,7 +125,6 @@ class RollingWindowMirror(QuotaMirror):
     def observe(
         self, reading: QuotaReading, order: int, sent_at: float, now: float, debit: LoggedCharge | None
     ) -> None:
-        """Compares the copy with the answer to the request numbered `order`, sent at `sent_at`."""
         if reading.limit is not None:
             self.limit = max(reading.limit, 1.0)
         if debit is not None and debit.amount > 0.0 and reading.reset_after is not None and not reading.from_receipt:
@@ -140,7 +135,6 @@ class RollingWindowMirror(QuotaMirror):
         self._anchor_order = order
 
     def _correct(self, amount: float, at: float) -> None:
-        """Book what others took."""
         if amount > 0.0:
             self._others.append(LoggedCharge(amount, 0, at))
             self._theirs += amount

@@ -42,17 +42,14 @@ class SafeCapacity:
         self._returned_at = 0.0
 
     def hold_briefly(self, members: int) -> None:
-        """Leave room for what `members` others admit, whom this member does not hear for a moment; 0: they are heard.
-
-        Repeated calls only change the number of members.
-        """
+        """Leave room for what `members` others admit while they are not heard; 0: they are heard."""
         self.brief = members
         if not members:
             self._unseen.clear()
         self._set_used()
 
     def admitted(self, now: float) -> None:
-        """Note that this member has admitted a call: the others may have done so, and no answer tells it yet."""
+        """Note an own admission: the others may have admitted a call too, which no answer shows yet."""
         if self.brief:
             self._unseen.append(now)
 
@@ -60,10 +57,7 @@ class SafeCapacity:
         self.used = self.members > 0 or self.brief > 0 or bool(self._cautious)
 
     def begin(self, members: int, own: Iterable[Permit], others: Iterable[Permit]) -> list[Permit]:
-        """Assume attempts of `members` others from now on; return those in flight of `others` that are not assumed.
-
-        The attempts in flight of other members end with the `own` ones: when they really end is not heard.
-        """
+        """Assume attempts of `members` others, which end with the `own` ones; return the real ones not assumed."""
         self.members, self.brief = members, 0
         self._unseen.clear()
         self._cautious.clear()
@@ -105,7 +99,6 @@ class SafeCapacity:
         return cost.times(others + 1) if others else cost
 
     def add(self, own: Permit, assumed: list[Permit]) -> None:
-        """Note the assumed attempts beside an own one."""
         self._attempts[own] = assumed
         # An answer is read where it was to be the one of an assumed attempt.
         own.informs = own.informs or any(each.informs for each in assumed)
@@ -115,18 +108,17 @@ class SafeCapacity:
         return self._attempts.pop(own, [])
 
     def outcome(self, own: Outcome) -> Outcome:
-        """Return the outcome of assumed attempts: that of the own one where it depends on the limits.
+        """Return the outcome of assumed attempts: the own one's where it depends on the limits.
 
-        A failure may be that of one attempt, and its readings were taken in already.
+        A failure may be that of one attempt, and the readings were taken in already.
         """
         if own.kind is OK or own.kind in CAPACITY:
             return own._replace(readings=(), answer=None)
         return ABANDONED
 
     def told(self, serial: int, own: Outcome) -> Outcome:
-        """Return the outcome of an own attempt as the others hear it.
+        """Return the outcome of an own attempt as the others hear it: without readings if announced at the return.
 
-        An attempt that was announced at the return counts there as a new one. Its readings would seem newer than those
-        of later attempts.
+        There it counts as a new attempt, so its readings would seem newer than those of later ones.
         """
         return own._replace(readings=()) if serial in self._old else own

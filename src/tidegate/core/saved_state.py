@@ -77,7 +77,6 @@ class SavedKey(NamedTuple):
 
 
 def learners(admission: AdmissionController) -> dict[str, SavedLimiter]:
-    """Return the limiters of a key that are saved as plain numbers, by their saved names."""
     return {"concurrency": admission.concurrency, "pace": admission.pacer, "estimate": admission.estimate}
 
 
@@ -94,7 +93,6 @@ def export_quotas(quotas: QuotaSet, now: float) -> tuple[SavedQuota, ...]:
 
 
 def seed(admission: AdmissionController, learned: SavedKey, age: float, now: float) -> None:
-    """Load the state that an earlier run had learned `age` seconds ago into a new key."""
     seed_quotas(admission.quotas, learned.quotas, age, now)
     for name, learner in learners(admission).items():
         plain = {what: number for what, number in learned.gates.get(name, {}).items() if isfinite(number)}
@@ -107,7 +105,6 @@ def seed(admission: AdmissionController, learned: SavedKey, age: float, now: flo
 
 
 def seed_quotas(quotas: KeyQuotas, learned: Iterable[SavedQuota], age: float, now: float) -> None:
-    """Load the quotas that an earlier run had known `age` seconds ago."""
     for quota in learned:
         quotas.seed(_reading(quota.after(age)), quota.said, now)
 

@@ -24,8 +24,8 @@ DATE_ROUNDING = 1.0
 """Seconds to which a `date` header is cut (RFC 9110, section 5.6.7)."""
 
 DRIFT = 1e-4
-"""Seconds a second by which two clocks may run apart. Raising it forgets what is known sooner. Source: crystal
-oscillators are within 100 parts in a million; no answer tells the drift of the next one."""
+"""Seconds a second by which two clocks may run apart. Source: crystal oscillators are within 100 parts in a million; no
+answer tells the drift of the next one."""
 
 
 class ServerClock:
@@ -47,7 +47,7 @@ class ServerClock:
         self._low, self._high, self._at = low, high, now
 
     def timed(self, readings: Collection[QuotaReading], sent_at: float, now: float) -> Collection[QuotaReading]:
-        """Return the readings of one answer; a reset that is an instant is in seconds from `now`, the receipt, on."""
+        """Return the readings of one answer; resets that are instants become seconds from the receipt `now` on."""
         dated = next((reading.instant.dated for reading in readings if reading.instant is not None), None)
         if dated is None:
             return readings
@@ -60,19 +60,17 @@ class ServerClock:
             return reading
         after = max(0.0, instant.reset - self._high - now)
         resolution = instant.rounding + self._high - self._low
-        # Built anew, as every answer has some: `_replace` takes three times as long.
+        # A new tuple, because `_replace` takes three times as long, and every answer has some.
         return QuotaReading(
             name, unit, refill, limit, remaining, after, window, resolution, quantum, from_receipt, instant
         )
 
 
 PARTS = 8
-"""Parts of the limit, with one lowest point in each. Raising it leaves fewer answers to each; lowering it mixes points
-far apart, whose order needs the window itself."""
+"""Parts of the limit, with one lowest point in each: points far apart need the window itself to be ordered."""
 
 APART = 0.5
-"""Share of the limit by which two points must be apart. Raising it waits for a fuller use; lowering it lets the delay
-of one request count for more of the window."""
+"""Share of the limit by which two points must be apart, so that the delay of one request counts for little."""
 
 
 class ResetSlope:

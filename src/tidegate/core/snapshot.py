@@ -50,10 +50,7 @@ class QuotaForecast(NamedTuple):
         return max(0.0, self.level - self.margin)
 
     def drained_in(self, calls: int, start: float) -> float:
-        """Return the seconds until this quota has admitted `calls`, of which none goes before `start`.
-
-        The calls `elsewhere` that wait for it at other keys count as going before them.
-        """
+        """Return the seconds until `calls` more are admitted, from `start` on, after those that wait `elsewhere`."""
         calls += self.elsewhere
         if self.amount <= 0.0:
             return start
@@ -318,12 +315,10 @@ class KeySnapshot:
 
     @property
     def completed_calls(self) -> int:
-        """Return the calls that were answered."""
         return self.answered
 
     @property
     def unended(self) -> int:
-        """Return the calls that have not ended yet."""
         return self.calls - self.answered - self.given_up - self.failed_calls - self.abandoned_calls
 
     @property
@@ -346,7 +341,6 @@ class AccountSnapshot:
 
 
 def account_snapshot(account: AccountController, waiting: int, now: float) -> AccountSnapshot:
-    """Return the state of one account at `now`, with `waiting` calls at its models."""
     return AccountSnapshot(
         key=account.key,
         at=now,
@@ -362,7 +356,8 @@ def account_snapshot(account: AccountController, waiting: int, now: float) -> Ac
 class RegistrySnapshot:
     """State of every key that the registry knows, least recently used first.
 
-    `accounts` are those whose keys share quotas. These quotas are also among those of each key.
+    `accounts` are those whose keys share quotas, which are also among those of each key. The properties are sums over
+    all keys, as `KeySnapshot` describes them.
     """
 
     keys: Mapping[Key, KeySnapshot]
@@ -370,67 +365,54 @@ class RegistrySnapshot:
 
     @property
     def calls(self) -> int:
-        """Return the calls so far, sent or not, over all keys."""
         return sum(each.calls for each in self.keys.values())
 
     @property
     def attempts(self) -> int:
-        """Return the requests sent, over all keys."""
         return sum(each.attempts for each in self.keys.values())
 
     @property
     def answered(self) -> int:
-        """Return the requests answered, over all keys."""
         return sum(each.answered for each in self.keys.values())
 
     @property
     def given_up(self) -> int:
-        """Return the calls that ended for lack of capacity, over all keys."""
         return sum(each.given_up for each in self.keys.values())
 
     @property
     def completed_calls(self) -> int:
-        """Return the calls that were answered, over all keys."""
         return sum(each.completed_calls for each in self.keys.values())
 
     @property
     def retried_calls(self) -> int:
-        """Return the calls with several attempts, over all keys."""
         return sum(each.retried_calls for each in self.keys.values())
 
     @property
     def failed_calls(self) -> int:
-        """Return the calls whose failure was handed back, over all keys."""
         return sum(each.failed_calls for each in self.keys.values())
 
     @property
     def abandoned_calls(self) -> int:
-        """Return the calls that their callers ended, over all keys."""
         return sum(each.abandoned_calls for each in self.keys.values())
 
     @property
     def unended(self) -> int:
-        """Return the calls that have not ended yet, over all keys."""
         return sum(each.unended for each in self.keys.values())
 
     @property
     def tokens(self) -> TokenTotals:
-        """Return the tokens and the cost of all answers whose usage is known, over all keys."""
         return reduce(TokenTotals.plus, (each.tokens for each in self.keys.values()), NO_TOKENS)
 
     @property
     def refused(self) -> int:
-        """Return the requests refused for lack of capacity, over all keys."""
         return sum(each.refused for each in self.keys.values())
 
     @property
     def in_flight(self) -> int:
-        """Return the requests in flight, over all keys."""
         return sum(each.in_flight for each in self.keys.values())
 
     @property
     def waiting(self) -> int:
-        """Return the calls in a queue, over all keys."""
         return sum(each.waiting for each in self.keys.values())
 
 
@@ -540,7 +522,7 @@ def queue_forecast(admission: AdmissionController, waiting: int, mean: Cost, now
     """Return the forecast of one key at `now` for `waiting` calls that cost `mean` on average."""
     pause = latest_pause(admission)
     tried, by = max(
-        (pause.opens_at(now), pause.gate), (admission.breaker.opens_at(now), "breaker"), (day_reset(admission), DAY)
+        (pause.opens_at(now), "pause"), (admission.breaker.opens_at(now), "breaker"), (day_reset(admission), DAY)
     )
     stated = pause.stated_for(now)
     latencies = admission.counts.latencies

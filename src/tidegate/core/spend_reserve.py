@@ -14,16 +14,13 @@ from typing import NamedTuple
 from tidegate.core.token_totals import NANO, TokenTotals
 
 RECENT = 64
-"""Jobs of a stage whose costs are remembered. Raising it follows a change of the costs later. Chosen: the standard
-deviation of 64 costs is right within a tenth."""
+"""Jobs of a stage whose costs are remembered. Chosen: the standard deviation of 64 costs is right within a tenth."""
 
 DEVIATIONS = 2.0
-"""Standard deviations above the mean that a job reserves. Raising it starts fewer rows at once near the end of a
-budget. Measured (`tests/runner/test_budget.py`): with 2, no run exceeds its budget by 5 % and by a row."""
+"""Standard deviations above the mean that a job reserves. Measured: no run exceeds its budget by 5 % and a row."""
 
 
 def budget_amount(name: str, tokens: TokenTotals) -> float:
-    """Return what tokens cost a budget: dollars where its name is `usd`, else the number of tokens."""
     return tokens.nanodollars * NANO if name == "usd" else float(tokens.input_tokens + tokens.output_tokens)
 
 
@@ -40,7 +37,6 @@ class RecentCosts:
             self.add(cost)
 
     def add(self, cost: float) -> None:
-        """Add the cost of one job."""
         self.count += 1
         self._costs.append(cost)
         number = len(self._costs)
@@ -60,7 +56,7 @@ class StageReserve(NamedTuple):
 def rows_within(amount: float, spent: float, stages: Iterable[StageReserve], wanted: int) -> int:
     """Return how many of the `wanted` rows may start, each of which adds an item to every stage.
 
-    The first stage is that of the tasks. As many rows may be in flight as are measured in each stage; one without any.
+    As many rows may be in flight as are measured in each stage; one without any.
     """
     known = list(stages)
     if spent >= amount:

@@ -6,13 +6,14 @@ from then on, so the decoder builds the same graph. Only classes of a given tabl
 without their constructor, and nothing else is called. So a hostile text makes odd state at worst, never a foreign
 object.
 
-A field that holds an instant is named in a table of shapes. The decoder moves instants by the distance between the
-clocks of the two processes, which is zero on one host.
+A field that holds an instant says so by its name (`INSTANT`), or by its shape in a table. The decoder moves instants by
+the distance between the clocks of the two processes, which is zero on one host.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64decode, b64encode
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -35,6 +36,9 @@ EITHER = 2
 
 EITHER_BEFORE = -2
 """Shape of a duration, or of an instant of the calendar from which a monotonic instant was subtracted."""
+
+INSTANT = re.compile(r"(?:^|_)(?:at|since|until|from)$")
+"""Names of the fields that hold an instant in monotonic seconds."""
 
 CALENDAR = 1e9
 """Seconds from which on an instant is one of the calendar: monotonic clocks count from the start of a machine."""
@@ -73,7 +77,9 @@ class StateTable:
         self.classes = {each.__name__: each for each in classes}
         self.fields = {
             name: tuple(
-                (slot, shapes.get(name, {}).get(slot)) for slot in _names_of(each) if slot not in kept.get(name, ())
+                (slot, shapes.get(name, {}).get(slot, AT if INSTANT.search(slot) else None))
+                for slot in _names_of(each)
+                if slot not in kept.get(name, ())
             )
             for name, each in self.classes.items()
         }
@@ -283,7 +289,6 @@ class StateDecoder:
 
 
 def _part(value: object, fields: Iterable[tuple[str, Shape]]) -> tuple[Any, ...]:
-    """Return those fields of a named tuple."""
     return tuple(getattr(value, name) for name, _ in fields)
 
 

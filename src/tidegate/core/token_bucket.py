@@ -34,39 +34,35 @@ from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 
 ESTIMATE_RATIO = 2.0
-"""Most times that the charge of a call exceeds its estimate. Raising it drops more calls that an answer may have seen.
-Chosen: an estimate by characters may be half of the charge."""
+"""Most times that a charge exceeds its estimate. Chosen: one by characters may be half of the charge."""
 
 LONGER = 2.0
-"""Times the seconds in which a bucket gets back the units of a call. A refusal that states a longer wait is none of a
-bucket. Raising it takes more refusals for those of a bucket."""
+"""Times the seconds in which a bucket refills a call: a refusal that states a longer wait is from no bucket."""
 
 FULL = 0.98
-"""A bucket this full may have wasted refill: a span that touches it proves nothing."""
+"""Share of a bucket above which it may have wasted refill: a span that touches it proves nothing."""
 
 MARGIN_REQUESTS = 0.5
 MARGIN_SHARE = 0.002
 MARGIN_SECONDS = 0.25
-"""Kept in hand so that jitter between two sends does not overdraw: half a request, or what comes back in a quarter of a
-second where that is less; 0.2 % of a token limit."""
+"""Margin against jitter between two sends: half a request, or a quarter of a second's refill if less; 0.2 % of a token
+limit."""
 
 LONG_WINDOW = 3600.0
-"""Seconds; the refusal of a longer one is final for its call (a day's), so nothing is spared there."""
+"""Seconds of a window above which a refusal is final for its call (a day's), so nothing is spared there."""
 
 UNSURE_MOST = 1.0
 UNSURE_SECONDS = 0.5
-"""Requests kept in hand for what cannot be known of the anchor's instant: it was admitted within the time by which its
-answer took longer than the quickest, but within the second time. A client that is slow to send (busy loops, new
-connections) is seen by that."""
+"""Margin in requests for the unknown instant of the anchor: within the answer's delay over the quickest one, and within
+this time. It protects a client that is slow to send (busy loops, new connections)."""
 
 SLACK_SHARE = 0.005
 SLACK_MOST = 0.05
-"""Kept in hand on top after each unexpected refusal: one request, or 0.5 % of a token limit."""
+"""Further margin after each unexpected refusal: one request, or 0.5 % of a token limit; 5 % in all."""
 
 TOLERATED = 0.01
-"""Refusals a call that are acceptable. Each answer takes this share of a step back, so the margin settles where as many
-calls are refused. Raising it costs refusals; lowering it keeps the margin of early refusals for longer, which a run
-pays for at its end. Source: bound of the drawn families with one user."""
+"""Acceptable refusals a call. Each answer takes this share of a step back, so the margin settles at that number.
+Source: bound of the drawn families with one user."""
 
 
 class SafetyMargin:
@@ -81,7 +77,6 @@ class SafetyMargin:
         self._unsure = 0.0
 
     def kept(self, limit: float, rate: float, window: float) -> float:
-        """Units to be kept in hand."""
         if not self._requests:
             base = limit * MARGIN_SHARE
         elif window <= LONG_WINDOW:
@@ -91,12 +86,12 @@ class SafetyMargin:
         return base + self._slack + self._unsure
 
     def refused(self, limit: float) -> None:
-        """The provider refused although there seemed to be room."""
+        """Widen the margin: the provider refused although there seemed to be room."""
         self._step = 1.0 if self._requests else limit * SLACK_SHARE
         self._slack = min(self._slack + self._step, limit * SLACK_MOST)
 
     def anchored(self, rate: float, window: float, took: float) -> None:
-        """The bucket has a new anchor, whose answer came after `took` seconds."""
+        """Take in a new anchor, whose answer came after `took` seconds."""
         if self._slack:
             self._slack = max(0.0, self._slack - TOLERATED * self._step)
         if self._requests:
@@ -110,8 +105,8 @@ class SafetyMargin:
 
 BRIM_SECONDS = 0.005
 SPILT_MOST = 0.25
-"""A bucket that holds hardly more than one request cannot keep anything in hand: it is left full for so long before
-each, and what comes back in the meantime, a quarter of a request at most, is lost."""
+"""Seconds for which a bucket of hardly more than one request stays full before each, because it has no room for a
+margin. A quarter of a request at most is lost by that."""
 
 REORDER_FIRST = 0.2
 REORDER_BOUNDS = (0.01, 0.5)
@@ -119,34 +114,32 @@ REORDER_DECAY = 0.95
 """Seconds within which requests may overtake each other on their way (new connections): learned from what is seen."""
 
 MOST = 1e15
-"""No quota is larger: beyond it doubles lose the single unit."""
+"""Greatest quota: beyond it doubles lose the single unit."""
 
 DRAG_MEMORY = 0.3
 DRAG_NOISE = 0.1
 DRAG_MOST = 0.9
 DRAG_SECONDS = 2.0
-"""What others took of the refill recently they are taken to go on taking, for so many seconds after an answer showed
-it: a running mean over the first time, less the share of the rate that may be noise, which is also the most that one
-answer counts: one alone proves nothing."""
+"""Seconds after an answer for which others are expected to take the same share of the refill. The share is a running
+mean over `DRAG_MEMORY` seconds, less `DRAG_NOISE` of the rate, which is also the most that one answer counts."""
 
 HELD_WEIGHT = 0.1
-"""What is reserved is charged when its answer ends, and by then the quota has refilled for as long as an answer takes:
-so much of the reservations needs no room now. Weight of each answer in that mean: about the last ten."""
+"""Weight of each answer in the mean share of a reserve that refills before its answer ends, and needs no room now:
+about the last ten."""
 
 ROUND_TRIPS = 1.5
-"""Round trips, of the quickest refusal, within which a call that ends may be known to the provider before its answer is
-received here. Raising it leaves out more of what comes back, until the next answer; one round trip has no jitter."""
+"""Quickest refusal round trips within which the provider may know an ended call before its answer is here: one, and
+jitter."""
 
 FEW = 100.0
-"""A limit of no more requests is read to the fraction: the part of one that `remaining` leaves out is seconds of it."""
+"""Greatest limit in requests that is read to the fraction: the part that `remaining` leaves out is seconds of it."""
 
 FOLD_WINDOWS = 2.0
 """Windows after which a charge that no header has confirmed is folded into the anchor: by then it has refilled."""
 
 EXACT_CHARGE = 0.1
-"""Relative deviation of single charges below which the fall of the level tells how many of them are in it. Raising it
-takes calls for charged that are not; lowering it keeps calls in doubt until they are answered. Measured: charges of
-inputs whose length is known deviate by less, those of an output by more."""
+"""Relative deviation of single charges below which the fall of the level tells how many of them are in it. Measured:
+charges of inputs whose length is known deviate by less, those of an output by more."""
 
 
 class TokenBucketMirror(QuotaMirror):
@@ -201,17 +194,15 @@ class TokenBucketMirror(QuotaMirror):
 
     @property
     def turned(self) -> Refill | None:
-        """Return how the quota comes back, where that turned out not to be continuously."""
+        """Return how the quota comes back, where it turned out not to come back continuously."""
         return self.period.turned
 
     @property
     def exact(self) -> bool:
-        """Return whether a charge is mostly the request's bound of the output, which is no estimate."""
         model = self.charging
         return model is not None and (model.returns or (model.rule > 0 and self.unit == "output_tokens"))
 
     def level(self, now: float) -> float:
-        """Units that may be spent at `now`, in the provider's count; negative when more is promised than is there."""
         rate = self.rate
         since = now - self._anchor_at
         anchored = self._anchor_level + rate * since
@@ -228,7 +219,6 @@ class TokenBucketMirror(QuotaMirror):
         return level
 
     def ready_at(self, amount: float, reserve: float, now: float) -> float:
-        """Return the earliest instant at which `amount` and `reserve` fit; more than the limit fits a full bucket."""
         if amount + reserve <= 0.0:
             return now
         need = min(amount + reserve + self.margin, self._brim)
@@ -247,7 +237,6 @@ class TokenBucketMirror(QuotaMirror):
         return self._margin.kept(self.limit, self.rate, self.window)
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
-        """Charges `amount` now and holds `reserve` until `settle`; returns the charge, to be amended or refunded."""
         debit = LoggedCharge(amount, order, now)
         self._advance(now)
         self._ceiling -= debit.amount + self._spilt
@@ -261,24 +250,17 @@ class TokenBucketMirror(QuotaMirror):
         return debit
 
     def refilled_in(self, amount: float) -> float:
-        """Return the seconds in which `amount` comes back."""
         return amount / self.rate
 
     def anchored_level(self, now: float) -> float:
-        """Return the units left by the last answer, less all charges since; other limits are not applied."""
         return self._anchor_level + self.rate * (now - self._anchor_at) - self.ledger.total
 
     def amend(self, debit: LoggedCharge, amount: float) -> None:
-        """Correct a charge that no answer has confirmed."""
         self._ceiling -= self.ledger.amend(debit, amount)
 
     def settle_by_rules(
         self, reserve: float, cost: Cost, output: float | None, table: float, order: int, sent_at: float, now: float
     ) -> float:
-        """Do the same as `settle` where several charging rules are possible; return the charge.
-
-        It is below zero where a part comes back.
-        """
         if reserve:
             self._held += HELD_WEIGHT * (now - sent_at - self._held)
         self._advance(now)
@@ -287,10 +269,6 @@ class TokenBucketMirror(QuotaMirror):
         return amount
 
     def settle(self, reserve: float, produced: float, order: int, sent_at: float, now: float) -> None:
-        """Turns the reservation of what was sent at `sent_at` into a charge of what was `produced`.
-
-        It is below zero where a part of the charge comes back.
-        """
         self.reserved = max(0.0, self.reserved - reserve)
         if reserve:
             self._held += HELD_WEIGHT * (now - sent_at - self._held)
@@ -300,7 +278,6 @@ class TokenBucketMirror(QuotaMirror):
             self.ledger.add(LoggedCharge(produced, order, now))
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
-        """Takes back the charge of a request that the provider refused: it was not debited there."""
         self._refill_check.refunded(debit.amount, debit.charged_at)
         self._ceiling -= self.ledger.amend(debit, 0.0)
         if debit.number and self.charging is not None:
@@ -312,7 +289,7 @@ class TokenBucketMirror(QuotaMirror):
         self.reserved = max(0.0, self.reserved - reserve)
 
     def on_refused(self, sent_at: float, now: float, retry_after: float | None, amount: float = INFINITY) -> None:
-        """The provider refused although this copy saw room: keep one more unit in hand for a while."""
+        """Keep one more unit in hand for a while: the provider refused although this mirror saw room."""
         self._round_trip = min(self._round_trip, ROUND_TRIPS * (now - sent_at))
         if retry_after:
             if self.limit <= FEW and self.unit == "requests" and self._anchor_remaining <= 0.0:
@@ -340,8 +317,7 @@ class TokenBucketMirror(QuotaMirror):
     def _bound_by_wait(self, wait: float, sent_at: float, now: float, amount: float) -> None:
         """Believe only that the refused call has room after the wait, where units come back one by one.
 
-        A bucket has room for a call sooner, and a fixed window is full again at that instant. Here the quota is full
-        only later. An answer to a later call shows what else is back.
+        A bucket has room sooner, and a fixed window is full then; here only a later answer shows what else is back.
         """
         rounding = rounding_of(wait)
         bucket_wait = LONGER * amount / self.rate
@@ -355,7 +331,6 @@ class TokenBucketMirror(QuotaMirror):
     def observe(
         self, reading: QuotaReading, order: int, sent_at: float, now: float, debit: LoggedCharge | None
     ) -> None:
-        """Re-anchors the copy by the answer to the request numbered `order`, sent at `sent_at`, charged `debit`."""
         if reading.remaining is None:
             return
         self._observe_size(reading, sent_at, now, debit is None or debit.amount > 0.0)
@@ -456,10 +431,7 @@ class TokenBucketMirror(QuotaMirror):
         now: float,
         number: int,
     ) -> bool:
-        """Compare the charges of single calls; return whether another rule or input charge holds.
-
-        The answer to the call of that number allows levels from `least` to `most`.
-        """
+        """Compare the charges of single calls; return whether another rule or input charge holds."""
         model = self.charging
         room = FULL * self.limit - most
         if model is None or room <= 0.0 or least <= -self.limit:
@@ -480,11 +452,7 @@ class TokenBucketMirror(QuotaMirror):
         sent_at: float,
         now: float,
     ) -> bool:
-        """Compare the charging rules by the fall of the level since the last anchor; return whether another holds.
-
-        The answer, to the request numbered `order`, allows levels from `least` to `most`. `refused` says that it is a
-        refusal.
-        """
+        """Compare the charging rules by the fall since the last anchor; return whether another holds."""
         model, dropped = self.charging, self.ledger.take_dropped()
         if model is None:
             return False
@@ -507,8 +475,8 @@ class TokenBucketMirror(QuotaMirror):
         return model.fell(low, high, dropped, rounding, self.limit, now, find_unsure)
 
     def _overtaken(self, level: float, sent_at: float, now: float, debit: LoggedCharge | None) -> None:
-        # What an older request found tells on which side of the anchor it was admitted. After it: the anchor had not
-        # seen its charge, which stays. Before it: the anchor knew, so a charge that was kept in doubt goes.
+        # The level that an older request found shows whether it was admitted after the anchor, which then has not seen
+        # its charge, or before it: then a charge that was kept in doubt goes.
         if debit is None:
             return
         if level >= self._anchor_remaining and debit.live and debit.order <= self._anchor_order:
@@ -518,8 +486,8 @@ class TokenBucketMirror(QuotaMirror):
             return
         if self.unit != "requests":
             return
-        # It was admitted after the anchor, and has seen all charges that are answered: their answers found more. The
-        # others stay in doubt until theirs tell.
+        # It was admitted after the anchor, and has seen all answered charges, because their answers found more. Other
+        # charges stay in doubt until they are answered.
         pending = sum(each.amount for each in self.ledger.entries if not each.answered)
         theirs = level + self.rate * (now - sent_at) - pending
         ours = self._anchor_level + self.rate * (now - self._anchor_at) - self.ledger.total
@@ -550,7 +518,7 @@ class TokenBucketMirror(QuotaMirror):
             self._brim, self._spilt = self.limit, 0.0
 
     def _read_wait(self, wait: float) -> None:
-        # How long the next one takes tells the fraction of it that is there, and with the time until full the window.
+        # The wait for the next unit shows its present fraction, and the window together with the time until full.
         if wait != int(wait):
             self.window = self.period.waits(self.limit, wait, self.window)
             self.rate = self.limit / self.window

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 from math import floor, log10
+from operator import add, sub
 from typing import NamedTuple
 
 from tidegate.core.values import Usage
@@ -38,15 +39,14 @@ class TokenTotals(NamedTuple):
 
     def plus(self, other: TokenTotals) -> TokenTotals:
         """Return the sum of both."""
-        return TokenTotals(*(one + another for one, another in zip(self, other, strict=True)))
+        return TokenTotals(*map(add, self, other))
 
     def less(self, other: TokenTotals) -> TokenTotals:
         """Return the difference of both."""
-        return TokenTotals(*(one - another for one, another in zip(self, other, strict=True)))
+        return TokenTotals(*map(sub, self, other))
 
 
 def added(parts: Iterable[TokenTotals]) -> TokenTotals:
-    """Return the sum of totals."""
     return reduce(TokenTotals.plus, parts, TokenTotals())
 
 
@@ -65,10 +65,7 @@ def totals_of(usage: Usage, nanodollars: int | None) -> TokenTotals:
 
 
 def tokens_text(tokens: TokenTotals) -> str:
-    """Return tokens and cost in words, as `1200 input + 340 output tokens, $0.0021`; empty without a metered answer.
-
-    The cost is that of `cost_text`.
-    """
+    """Return tokens and cost in words, as `1200 input + 340 output tokens, $0.0021`; empty without a metered answer."""
     if not tokens.metered:
         return ""
     words = f"{tokens.input_tokens} input + {tokens.output_tokens} output tokens"
@@ -100,33 +97,15 @@ def dollars(amount: float) -> str:
 class TokenCounter:
     """Running totals of the tokens of one key."""
 
-    __slots__ = TokenTotals._fields
+    __slots__ = ("totals",)
 
     def __init__(self) -> None:
-        self.clear()
+        self.totals = TokenTotals()
 
     def clear(self) -> None:
         """Restart the totals at zero."""
-        self.metered = self.input_tokens = self.output_tokens = self.cached_tokens = self.cache_write_tokens = 0
-        self.reasoning_tokens = self.priced = self.nanodollars = 0
+        self.totals = TokenTotals()
 
     def add(self, usage: Usage, nanodollars: int | None) -> None:
         """Count one answer; `nanodollars` is None where its price is unknown."""
-        self.metered += 1
-        self.input_tokens += usage.input_tokens
-        self.output_tokens += usage.output_tokens
-        # Most answers have none of these.
-        if usage.cached_tokens:
-            self.cached_tokens += usage.cached_tokens
-        if usage.cache_write_tokens:
-            self.cache_write_tokens += usage.cache_write_tokens
-        if usage.reasoning_tokens:
-            self.reasoning_tokens += usage.reasoning_tokens
-        if nanodollars is not None:
-            self.priced += 1
-            self.nanodollars += nanodollars
-
-    @property
-    def totals(self) -> TokenTotals:
-        """Return the totals so far."""
-        return TokenTotals(*(getattr(self, name) for name in TokenTotals._fields))
+        self.totals = self.totals.plus(totals_of(usage, nanodollars))

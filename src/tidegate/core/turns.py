@@ -24,49 +24,41 @@ from tidegate.core.unseen_demand import UnseenDemand
 from tidegate.core.values import INFINITY, Cost
 
 LOOK_AGAIN = 0.010
-"""Seconds after which a head looks again that waits for an answer of another member. Raising it leaves a freed slot
-unused for longer; lowering it costs CPU time. Measured: ten milliseconds cost no time in the laboratory's rows."""
+"""Seconds after which a head looks again for an answer of another member. Measured: they cost no time (bench.lab)."""
 
 LOOK_LATER = 0.050
-"""Seconds after which a head looks again at the latest where an event of another member may open its gate earlier than
-estimated. Raising it delays the notice of a recovery; lowering it costs CPU time."""
+"""Most seconds until a head looks again where an event of another member may open its gate early."""
 
 LOOK_RARELY = 1.0
-"""Seconds after which a head looks again that waits for a quota whose window is known. Raising it leaves units unused
-that answers to other members return; lowering it costs CPU time. Chosen: a look takes some 50 us."""
+"""Seconds after which a head looks again at a quota of a known window. Chosen: a look takes some 50 us."""
 
 PATIENCE = 3.0 * LOOK_AGAIN
-"""Seconds for which a slot is kept for the head of another member. Raising it leaves slots unused longer beside a
-process that is stopped; lowering it gives slots to a process that has them already. Derived: three of its looks."""
+"""Seconds for which a slot is kept for the head of another member. Derived: three of its looks."""
 
 KEPT_AGAIN = 0.25
-"""Seconds after which a slot is kept again for a head that did not take it; each later time after twice as long.
-Raising it leaves out a member for longer that looked too late once, as while it joins; lowering it leaves slots unused
-more often beside a process that is stopped. Chosen: five of its slower looks."""
+"""Seconds after which a slot is kept again for a head that did not take it, doubled each time."""
 
 PACE_TURN = 0.5
-"""Intervals of the pace by which a head lets each head before it go first. Raising it leaves more of the pace unused
-where a member is slow; at 0 all members would send at one instant."""
+"""Intervals of the pace for which a head lets each earlier head go first: at 0 all members send at one instant."""
 
 FADE = 60.0
-"""Seconds in which an admission fades to 0.37 of a call. Raising it lets members catch up for longer with one that was
-served more. Source: the usual window of a quota, of which a member may take more at first."""
+"""Seconds in which an admission fades to 0.37 of a call. Source: the usual window of a quota, of which a member may
+take more at first."""
 
 ROUNDS = 4
-"""Rounds of all waiting members in which a head may be passed by others. Raising it lets a member that was served less
-catch up sooner; lowering it leaves more of its rate to one that was served more. Chosen: a quarter of its share."""
+"""Rounds of all waiting members in which a head may be passed by others. Chosen: a quarter of its share."""
 
 SLOT_LEAD = 2.0
-"""Calls by which a member that holds as many slots as others may have been served more. Raising it lets members end at
-different times; lowering it hands slots over more often, and each is then free until the other member looks."""
+"""Calls by which a member with as many slots may have been served more: less hands slots over more often, and each is
+unused until the other looks."""
 
 LATE_LEAD = 8.0
-"""The same, also without slots, where members hear each other late and count differently. Lowering it makes their order
-uncertain. Measured: four members at 17 calls a second took five minutes in 5 of 14 runs with 2, in none of 6 with 8."""
+"""Calls of the same lead where members hear each other late and count differently. Measured: four members at 17 calls a
+second took five minutes in 5 of 14 runs with 2, in none of 6 with 8."""
 
 NEXT_TURN = 0.002
-"""Seconds from an own admission to the next one where the head of another member goes first. Raising it gives a slow
-process more time to look where many units are free at once; lowering it lets the first that looks take them all."""
+"""Seconds from an own admission to the next one where another member's head goes first: else the first to look takes
+all units."""
 
 
 class WaitingMember(NamedTuple):
@@ -92,7 +84,6 @@ class RecentService:
         self._members: dict[int, tuple[float, float, int]] = {}
 
     def note_admitted(self, member: int, at: float) -> None:
-        """Count a call of a member, in the order of the log."""
         self._admitted += 1
         found = self._members.get(member)
         # As `calls`, written out because every call runs this.
@@ -105,7 +96,6 @@ class RecentService:
             self._members[member] = max(0.0, self.calls(member, at) - 1.0), at, self._members[member][2]
 
     def forget(self, member: int) -> None:
-        """Forget a member that is gone."""
         self._members.pop(member, None)
 
     def calls(self, member: int, now: float) -> float:
@@ -119,7 +109,6 @@ class RecentService:
         return self._admitted - (found[2] if found is not None else 0)
 
     def dump(self) -> list[Any]:
-        """Return the state in a plain form."""
         return [self._admitted, [[member, *values] for member, values in self._members.items()]]
 
     @staticmethod
@@ -149,17 +138,14 @@ class SlotTurns:
         self._left, self._left_at = 0, -INFINITY
 
     def note_left(self, now: float) -> None:
-        """Count a slot that an own attempt leaves now."""
         self._left = self._left + 1 if self._left_at == now else 1
         self._left_at = now
 
     def note_taken(self) -> None:
-        """Count a slot that an own attempt takes."""
         self._left = max(0, self._left - 1)
         self._free_since = INFINITY
 
     def note_full(self) -> None:
-        """Note that no slot is free: the next free one is another one."""
         self._free_since = INFINITY
 
     def opens_at(self, free: int, turns: MemberTurns, now: float) -> float:
@@ -176,10 +162,9 @@ class SlotTurns:
 class MemberTurns:
     """Place of the process with the number `member` among those that share a key.
 
-    `others` are the waiting heads of other members; this one was served last at `served_at`, and its head has
-    `priority`. `service` counts what all members were admitted lately. `unseen` estimates what the others have admitted
-    since this member last heard them; `safe` has the attempts that are assumed of members that are not heard at all.
-    The own head may go at `due` if no other waits.
+    `others` are the waiting heads of other members. This one was served last at `served_at`; its head has `priority`
+    and may go at `due` if no other waits. `service` counts the recent admissions of all members. `unseen` estimates the
+    admissions of others since this member last heard them; `safe` has the assumed attempts of unheard members.
     """
 
     __slots__ = ("due", "kept", "member", "others", "priority", "safe", "served_at", "service", "unseen")
@@ -198,10 +183,7 @@ class MemberTurns:
         self.due = -INFINITY
 
     def room(self, cost: Cost, tag: str, now: float) -> Cost:
-        """Return the room that an own call of the key `tag` needs: its cost, and that of calls before it.
-
-        These are admissions of other members that are not heard, and their heads that go first.
-        """
+        """Return the room that an own call needs: its cost, that of unheard admissions and of earlier heads."""
         unseen = self.unseen.calls(now, len(self.others))
         room = cost.times(1.0 + unseen) if unseen else cost
         for each in self.ahead(now) if self.others else ():
@@ -211,8 +193,8 @@ class MemberTurns:
     def in_turn(self, ready: float, gate: str, alone: float, opened_at: float, now: float) -> tuple[float, str]:
         """Return when an own call may go that may go at `ready`, or at `alone` if no other member waited.
 
-        Where both are the same instant, the quota holds no more than one call, or a pause ends (at `opened_at`): all
-        members would go at once. Then each head that goes first gets the time to be heard.
+        If both are equal, all members would go at once: at a quota of one call, or a pause that ends at `opened_at`.
+        Then each head that goes first gets the time to be heard.
         """
         ahead, hearing = len(self.ahead(now)), self.unseen.hearing(now)
         if not (ahead and hearing):
@@ -232,19 +214,15 @@ class MemberTurns:
         return [each for each in self.others if self._precedes(each, passed, mine, most, now)]
 
     def lets_look(self, now: float) -> bool:
-        """Return whether this member has just admitted a call, and leaves the next one to a head that goes first.
-
-        Members of a server's log hear each other later than that.
-        """
+        """Return whether this member has just admitted a call, and another member's head goes first."""
         just = self.served_at <= now < self.served_at + NEXT_TURN
         return just and not self.unseen.delayed and bool(self.ahead(now))
 
     def is_owed(self, each: WaitingMember, held: int, mine: int, now: float) -> bool:
         """Return whether a slot is for the head of another member, which holds `held` and this one `mine`.
 
-        It goes to the head of higher priority, else to the member that holds fewer: by two where members hear each
-        other late. Once they are even, each uses its own again, unless the other one was served less by more than
-        `SLOT_LEAD`, and the one that was served more was not passed too often.
+        It goes to the higher priority, else to the member with fewer slots: by two where members hear each other late.
+        A member that was served less by `SLOT_LEAD` gets it first, unless the other one was passed too often.
         """
         if each.priority != self.priority:
             return each.priority > self.priority
@@ -262,7 +240,7 @@ class MemberTurns:
         return LATE_LEAD if self.unseen.delayed else 0.0
 
     def _precedes(self, each: WaitingMember, passed: int, mine: float, most: int, now: float) -> bool:
-        """Return whether a head goes before the own one, which others passed so often and which was served `mine`."""
+        """Return whether a head, passed by others `passed` times, goes before the own one, which was served `mine`."""
         if each.priority != self.priority:
             return each.priority > self.priority
         lead = mine - self.service.calls(each.member, now)
@@ -272,9 +250,9 @@ class MemberTurns:
         return (each.served_at, each.member) < (self.served_at, self.member)
 
     def waited_for(self, heads: Iterable[WaitingMember], now: float) -> list[WaitingMember]:
-        """Return the heads for which a slot is kept: none for longer than `PATIENCE`, as its member may not run.
+        """Return the heads for which a slot is kept: none for longer than `PATIENCE`, as its member may be stopped.
 
-        A member that runs may miss that time too, and has no other: a free slot is kept for it again later.
+        A running member may miss that time too, so a slot is kept for it again later.
         """
         known, self.kept = self.kept, {}
         found = []

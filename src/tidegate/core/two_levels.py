@@ -30,8 +30,7 @@ ALL = "*"
 """Stands for every quota in `SharedNames`."""
 
 SOON = 1e-6
-"""Seconds after which a call looks again that may go once a call of another model has gone. Raising it delays that
-call. Chosen: not now, and before anything else."""
+"""Seconds after which a call looks again that follows another model's call. Chosen: before anything else."""
 
 
 class SharedNames(NamedTuple):
@@ -86,7 +85,6 @@ class AccountController:
 
     @property
     def in_flight(self) -> int:
-        """Return the number of attempts in flight, over all models."""
         return sum(len(model.permits_in_flight) for model in self.models)
 
     def holds(self, gate: str, now: float) -> bool:
@@ -109,7 +107,6 @@ class TwoLevelQuotas:
 
     @property
     def mirrors(self) -> Mapping[str, QuotaMirror]:
-        """Return the mirrors of both levels by name, with everything booked."""
         return {**self.own.mirrors, **self.account.quotas.mirrors}
 
     @property
@@ -119,18 +116,15 @@ class TwoLevelQuotas:
 
     @property
     def provenance(self) -> Mapping[str, QuotaProvenance]:
-        """Return the provenance of the quotas of both levels."""
         return {**self.own.provenance, **self.account.quotas.provenance}
 
     @property
     def unproven(self) -> Collection[str]:
-        """Return the quotas of both levels that only an earlier run knew."""
         shared = self.account.quotas.unproven
         return self.own.unproven | shared if shared else self.own.unproven
 
     @property
     def ample(self) -> bool:
-        """Return whether more than half of each quota is left; a level without a quota has none that is scarce."""
         return all(each.ample for each in self._levels())
 
     @property
@@ -143,16 +137,13 @@ class TwoLevelQuotas:
 
     @property
     def follows_ends(self) -> bool:
-        """Return whether a quota of either level is charged at the end of an answer."""
         return self.own.follows_ends or self.account.quotas.follows_ends
 
     @property
     def divided(self) -> bool:
-        """Return whether a quota of this model is known to be enforced in portions."""
         return self.own.divided
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
-        """Return when the quotas of both levels have room for `cost`, and the name of the last one."""
         own = self.own.ready_at(cost, now)
         shared = self.account.quotas.ready_at(cost, now)
         return shared if shared[0] > own[0] else own
@@ -165,22 +156,18 @@ class TwoLevelQuotas:
         return shared if shared[0] > own[0] else own
 
     def seed(self, reading: QuotaReading, said: Refill, now: float) -> None:
-        """Begin with a quota of an earlier run, on the level that it has now."""
         level = self.account.quotas if self._shares(reading) else self.own
         level.seed(reading, said, now)
 
     def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]:
-        """Return the unproven mirrors that an answer has named; with `forget` the others go."""
         return [*self.own.prove(names, forget), *self.account.quotas.prove(names, forget)]
 
     def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]:
-        """Charge an attempt to the quotas of both levels."""
         charges = self.own.debit(cost, order, now, call)
         self.account.quotas.debit(cost, order, now, call, charges)
         return charges
 
     def debit_late(self, mirror: QuotaMirror, cost: Cost, order: int, sent_at: float, only_reserve: bool) -> Charge:
-        """Charge a new mirror with an attempt that was sent before it."""
         return self._level_of(mirror.name).debit_late(mirror, cost, order, sent_at, only_reserve)
 
     def settle(
@@ -193,25 +180,21 @@ class TwoLevelQuotas:
         cost: Cost = UNIT_WEIGHT,
         output: float | None = None,
     ) -> None:
-        """Turn the reserved part of an attempt's charges into the charge of its end, on both levels."""
         for level, some in self._split(charges):
             level.settle(some, produced, returned, order, now, cost, output)
 
     def refund(self, charges: Iterable[Charge]) -> None:
-        """Take back the charges of a refused attempt on both levels."""
         for level, some in self._split(charges):
             level.refund(some)
 
     def on_refused(
         self, name: str, order: int, sent_at: float, now: float, retry_after: float | None, cost: Cost = UNIT_WEIGHT
     ) -> None:
-        """Record a refusal for lack of the quota `name`."""
         self._level_of(name).on_refused(name, order, sent_at, now, retry_after, cost)
 
     def observe(
         self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
     ) -> tuple[list[QuotaMirror], tuple[float, str] | None]:
-        """Take in the readings of one response; return new mirrors, and the scarcest quota that nothing paces."""
         levels: tuple[list[QuotaReading], list[QuotaReading]] = [], []
         for reading in readings:
             levels[self._shares(reading)].append(reading)
@@ -222,7 +205,6 @@ class TwoLevelQuotas:
         return [*made, *more], min(found, default=None)
 
     def explained_by_portion(self, now: float) -> str:
-        """Return the portion of a quota of this model that explains a refusal; '' without one."""
         return self.own.explained_by_portion(now)
 
     def portion(self, let_in: AdmittedBurst, hint: float | None, now: float) -> str:
@@ -260,21 +242,21 @@ class ModelController(AdmissionController):
         self.quotas = TwoLevelQuotas(account, default_window)
         account.models.append(self)
 
-    def ready_at(self, cost: Cost, now: float, blocked: int = 0) -> tuple[float, str]:
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """Return when `cost` may go, as the base class; no earlier than queued calls of other models that precede."""
-        ready, gate = super().ready_at(cost, now, blocked)
+        ready, gate = super().ready_at(cost, now)
         return self._after_account(ready, gate, now)
 
-    def admits(self, cost: Cost, now: float, probes: bool = True) -> tuple[float, str]:
+    def admits(self, cost: Cost, now: float, probes: bool = True, slots: bool = True) -> tuple[float, str]:
         """Return the same without inferred limits."""
-        ready, gate = super().admits(cost, now, probes)
-        return self._after_account(ready, gate, now)
+        ready, gate = super().admits(cost, now, probes, slots)
+        return self._after_account(ready, gate, now, slots)
 
-    def _after_account(self, ready: float, gate: str, now: float) -> tuple[float, str]:
+    def _after_account(self, ready: float, gate: str, now: float, slots: bool = True) -> tuple[float, str]:
         if ready == INFINITY:
             return ready, gate
         account = self.account
-        if account.slow_start is not None and account.in_flight >= account.slow_start.limit:
+        if slots and account.slow_start is not None and account.in_flight >= account.slow_start.limit:
             opens = account.slow_start.opens_at(now)
             if opens > ready:
                 ready, gate = opens, "concurrency"
@@ -287,12 +269,10 @@ class ModelController(AdmissionController):
             ready, gate = max(earlier, now + SOON), held_by
         return ready, gate
 
-    def admit(
-        self, cost: Cost, now: float, waited: float, out: Out, blocked: int = 0, beyond: bool = False, call: int = 0
-    ) -> Permit:
+    def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
         """Admit a call, as the base class, under the next number of the account."""
         self.order = self.account.order
-        permit = super().admit(cost, now, waited, out, blocked, beyond, call)
+        permit = super().admit(cost, now, waited, out, beyond, call)
         self.account.order = self.order
         if self.account.slow_start is not None:
             under_way = self.account.in_flight
@@ -301,12 +281,10 @@ class ModelController(AdmissionController):
         return permit
 
     def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-        """Learn from the headers of a streaming answer, as the base class."""
         self.account.slow_start = None
         super().learn(permit, outcome, now, out)
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-        """Settle a permit, as the base class, under the next number of the account."""
         self.order = self.account.order
         if outcome.kind is not Kind.ABANDONED:
             self.account.slow_start = None
@@ -314,7 +292,6 @@ class ModelController(AdmissionController):
         self.account.order = self.order
 
     def forked(self) -> None:
-        """Forget the attempts in flight, as the base class, under the next number of the account."""
         self.order = self.account.order
         super().forked()
 
@@ -346,21 +323,16 @@ class ModelController(AdmissionController):
             model.concurrency.set_headroom_hint(remaining)
 
     def owner_of(self, quota: str) -> Key:
-        """Return the key of the level that has a quota."""
         return self.account.key if quota in self.account.quotas.provenance else self.key
 
     def pause_for(self, quota: str, readings: Iterable[QuotaReading]) -> Pause:
-        """Return the pause that a refusal with a hint closes: the account's where the refusal names a shared quota.
-
-        It names the quota that explains it, or states only shared ones.
-        """
+        """Return the pause that a refusal with a hint closes: the account's where it blames shared quotas only."""
         account = self.account
         named = [account.names.covers(each.name, each.unit) for each in readings] if not quota else []
         shared = quota in account.quotas.provenance if quota else bool(named) and all(named)
         return account.pause if shared else self.pause
 
     def waiting_with(self, quota: str) -> int:
-        """Return the number of calls at other models that wait for a quota."""
         if quota not in self.account.quotas.provenance:
             return 0
         return self.account.earlier.waiting_elsewhere(self)

@@ -19,12 +19,10 @@ NEVER = -INFINITY
 
 OUTAGE_CHANCE = 0.001
 """Chance that the calls which fail have an error of their own, below which their failures are those of an outage.
-Raising it waits for the end of more failures that never end; lowering it gives calls up in an outage that begins while
-few calls are in flight. Chosen: where one call in ten always fails, the last three of them are no outage."""
+Chosen: where one call in ten always fails, the last three of them are no outage."""
 
 RECENT_ANSWERS = 128
-"""Answers after which a call that was outrun is forgotten. Raising it takes the failures of an outage for those of
-earlier calls; lowering it forgets calls that an SDK still repeats. Chosen: more calls than an SDK repeats at once."""
+"""Answers after which a call that was outrun is forgotten. Chosen: more calls than an SDK repeats at once."""
 
 
 class KeyOutage(NamedTuple):
@@ -60,7 +58,6 @@ class OutageClock:
         self.last: Outcome | None = None
 
     def refused(self, outcome: Outcome, now: float) -> None:
-        """Record a refusal, or a failure while the breaker is not closed."""
         self.last = outcome
         self.running = True
         if self._since is None:
@@ -72,11 +69,9 @@ class OutageClock:
             self._down = now, self._stated_by(now)
 
     def closed(self) -> None:
-        """Record that the breaker is closed."""
         self._down = None
 
     def answered(self) -> None:
-        """End the stretch: a call was answered."""
         self.running = False
         self._since = None
 
@@ -90,7 +85,6 @@ class OutageClock:
         self.stated_until = max(self.stated_until, until)
 
     def at(self, now: float) -> KeyOutage:
-        """Return the state at `now`."""
         stated = self._stated_by(now)
         unanswered, outage = (
             0.0 if begun is None else max(0.0, now - begun[0] - (stated - begun[1]))

@@ -15,16 +15,13 @@ from collections import deque
 from tidegate.core.values import INFINITY
 
 SECONDS = 1.0
-"""Time constant of the rate of the others, and of the longest delay. Raising it follows a change later; lowering it
-makes the rate of a few calls a second uncertain. Chosen: twenty of the longest intervals between two exchanges."""
+"""Time constant of the others' rate, and of the longest delay: twenty of the longest intervals between exchanges."""
 
 LEAST = 0.5
-"""Calls below which nothing is left free. Raising it leaves more calls uncounted; lowering it delays calls at slow
-limits, where the others rarely admit anything between two exchanges. Derived: half a call rounds to none."""
+"""Calls below which nothing is left free. Derived: half a call rounds to none."""
 
 LONGEST = 0.25
-"""Seconds that an admission is assumed to be late at most. Raising it lets one slow exchange hold back the others for
-longer. Source: the time limit of an exchange, after which a server is away."""
+"""Most seconds of an admission's delay: the time limit of an exchange, after which a server is away."""
 
 
 class UnseenDemand:
@@ -75,10 +72,7 @@ class UnseenDemand:
         return self._latest_at(now) + max(0.0, now - self._heard_at)
 
     def calls(self, now: float, waiting: int) -> float:
-        """Return the expected number of admissions that are not heard yet; 0 below half a call.
-
-        Calls of `waiting` other members wait.
-        """
+        """Return the expected number of unheard admissions, with `waiting` other members; 0 below half a call."""
         if self._heard_at == INFINITY:
             return 0.0
         since = self._heard_at - self._latest_at(now)

@@ -13,8 +13,7 @@ from tidegate.core.credentials import shown_address
 from tidegate.core.display import printable
 
 MAX_AMOUNT = 1e15
-"""Units that one call may be charged at most. Raising it loses single units in a sum of charges. Derived from the 53
-bits of a float."""
+"""Units that one call may be charged at most. Derived from the 53 bits of a float."""
 
 INFINITY = float("inf")
 """An instant that does not come, or an amount without a bound."""

@@ -18,7 +18,7 @@ SHOWN = 0.05
 
 WINDOWS = {1.0: "s", 60.0: "min", 3600.0: "h", 86_400.0: "day"}
 
-CLOSED = frozenset({"pause", "suspended", "breaker", DAY, REJECTED})
+CLOSED = frozenset({"pause", "breaker", DAY, REJECTED})
 """Gates that hold every call of a key, whatever it costs."""
 
 AWAITED = {
@@ -26,7 +26,6 @@ AWAITED = {
     "concurrency": "a free slot",
     "pace": "the learned rate",
     "pause": "the end of a pause",
-    "suspended": "the end of a suspension",
     "breaker": "the provider, which is down",
     DAY: "the reset of the day's quota",
     REJECTED: "the provider, which rejects the key",
@@ -64,28 +63,24 @@ def failure_text(outcome: Outcome) -> str:
 
 
 NEVER = 20
-"""Refusals without any answer from which on texts say so. Raising it is silent for longer about an account that has no
-quota. Chosen: a full bucket answers before, and a start beside other clients is refused less."""
+"""Refusals without any answer from which on texts say so. Chosen: a full bucket answers before."""
 
 
 def never_answered(answered: int, refused: int) -> str:
-    """Return that no call of a key was ever answered, where `NEVER` refusals show it; else ''."""
     return "" if answered or refused < NEVER else f"no call of this key was ever answered: {refused} refusals"
 
 
 def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str = "") -> str:
     """Return why no call goes now and when the next one does.
 
-    The next try is in `seconds` (None: when an attempt in flight ends). The provider asked for a wait of `stated`
-    seconds (0: it named none). `cause` is what the provider answered last, as far as it is known.
+    The next try is in `seconds` (None: when an attempt in flight ends). The provider asked for `stated` seconds (0: for
+    none). `cause` is its last answer, if known.
     """
     when = "when an answer arrives" if seconds is None else f"in {duration(seconds)}" if seconds >= SHOWN else "now"
     why = f" ({cause})" if cause else ""
     if gate == "pause":
         asked = f"paused: provider asks for {duration(stated)}{why}, " if stated else f"paused after a refusal{why}: "
         return f"{asked}next try {when}"
-    if gate == "suspended":
-        return f"suspended by the program: next call {when}"
     if gate == "breaker":
         return f"provider down{why}: next probe {when}"
     if gate == DAY:
@@ -99,6 +94,39 @@ def wait_text(gate: str, seconds: float | None, stated: float = 0.0, cause: str 
     if gate and when == "now":
         return f"{gate} holds back all but the next call: it goes now"
     return f"{gate} used up: next call {when}" if gate else f"behind earlier calls: next call {when}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun: `1 call`, `2 calls`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def refusals_text(refused: int, retried: int) -> str:
+    """Return the refusals, and those that were retried where not all were."""
+    if refused <= retried:
+        return f"{counted(retried, 'refusal')} retried"
+    return f"{counted(refused, 'refusal')}, {retried} of them retried"
+
+
+def shared_by(members: int, carrier: str) -> str:
+    """Return that this number of processes share the limits of a key, and by what, where that is known."""
+    return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
+
+
+def queue_text(in_flight: int, slots: int, waiting: int, eta: str, shared: str) -> str:
+    """Return the calls of a key in one line; `eta` is shown while calls wait, `shared` where it is not empty."""
+    parts = [f"{in_flight} of at most {slots} in flight", f"{waiting} waiting"]
+    return " · ".join([*parts, *([f"ETA {eta}"] if waiting else []), *filter(None, [shared])])
+
+
+def eta_text(seconds: float | None) -> str:
+    """Return the time until the last waiting call is admitted (None: unknown)."""
+    return "unknown" if seconds is None else clock(seconds)
+
+
+def quota_left(level: float, name: str, limit: float, window: float) -> str:
+    """Return the unused amount of a quota with its limit."""
+    return f"{amount(max(0.0, level))} of {sized(name, limit, window)} left"
 
 
 def sized(name: str, limit: float, window: float) -> str:

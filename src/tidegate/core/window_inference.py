@@ -43,12 +43,11 @@ _SLACK = 1e-6
 def window_interval(
     limit: float, remaining: float, reset_after: float, resolution: float, quantum: float, overdrawn: bool = False
 ) -> tuple[float, float] | None:
-    """The shortest and longest window (seconds, inclusive) that one reading allows, or None where it says nothing.
+    """Return the shortest and longest window (seconds) that one reading allows, or None where it says nothing.
 
-    `reset_after` is the time until full, cut to `resolution` seconds, so the true one is in [v, v + resolution).
-    `remaining` is the level cut to `quantum`, so the true use is above `limit - remaining - quantum`. A quantum above 1
-    is a rounding to the nearest, which may err both ways (PROVIDERS.md section 5). The upper end may be infinite. With
-    `overdrawn`, more than the limit may have been used, so the lower end is 0.
+    `reset_after` is cut to `resolution` seconds, and `remaining` to `quantum`. A quantum above 1 is a rounding to the
+    nearest, which errs both ways (PROVIDERS.md section 5). With `overdrawn`, more than the limit may have been used, so
+    the lower end is 0. The upper end may be infinite.
     """
     if limit <= 0 or reset_after < 0 or remaining < 0:
         return None
@@ -63,10 +62,9 @@ def window_interval(
 
 
 def snap(low: float, high: float, prefer: float | None = None) -> float | None:
-    """The natural window inside [low, high]: `prefer` if it is inside, else the shortest, else None.
+    """Return the natural window inside [low, high]: `prefer` if it is inside, else the shortest, else None.
 
-    The shortest, because `remaining` is a floor: the interval of a bucket with one unit used reaches to infinity, and
-    its lower end is the truth or at least 0.6 of it (PROVIDERS.md rule 2).
+    The shortest, because `remaining` is a floor: the lower end is at least 0.6 of the truth (PROVIDERS.md rule 2).
     """
     low -= low * _SLACK
     high += high * _SLACK
@@ -79,45 +77,41 @@ def snap(low: float, high: float, prefer: float | None = None) -> float | None:
 
 
 def usable_window(seconds: float | None, otherwise: float) -> float:
-    """`seconds` where a quota can count over it (a millisecond to a month), else `otherwise`."""
     return seconds if seconds is not None and 1e-3 <= seconds <= MONTH else otherwise
 
 
 DENIED = 2.0
 DENIABLE = 1.0 / 3.0
-"""A declared window is denied by a reset that says half or double of it while a third of the limit is used. With less
-used, resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for one of 1,000 requests of a minute)."""
+"""Share of the limit that must be used for a reset to deny a declared window by half or double of it. With less used,
+resets say nothing of windows (capture anthropic-200-2024-haiku: 19 s for one of 1,000 requests of a minute)."""
 
 FRACTION = 0.05
-"""Of one request: the window must be known so well that the fraction of a level is."""
+"""Part of one request to which a level must be exact for its fraction to be used."""
 
 NEARLY = 1e-6
 """Relative slack of a comparison of two windows that ought to be equal."""
 
 EXACT = 0.002
-"""Share by which a window may be off that a refusal's two times tell, each cut to a millisecond."""
+"""Share by which a window may be off that follows from two times of a refusal, each cut to a millisecond."""
 
 COARSE = 0.5
-"""Seconds; what is rounded so coarsely is the difference of two rounded instants (an RFC 3339 reset and a `date`), and
-may err by as much to either side."""
+"""Seconds of rounding from which on a time is the difference of two rounded instants, and may err both ways."""
 
 JITTER = 0.1
 JITTER_SHARE = 0.1
-"""Seconds by which instants and times that are the same may differ (new connections, a busy loop), and share of the
-time that they may."""
+"""Seconds, and share of the time, by which equal instants may differ (new connections, a busy loop)."""
 
 VARIED = 0.1
-"""Share of the limit by which the use must have varied before an unvaried time or instant means anything."""
+"""Share of the limit by which the use must have varied before an equal time or instant means anything."""
 
 MOST_TAKEN = 1024
-"""Answers that are kept with what they found taken, for as long as the quota may be one of a rolling window."""
+"""Answers that are kept with the use that they found, while the quota may be one of a rolling window."""
 
 ENOUGH = 2
-"""Answers that agree with each other, from which on a single contradiction is set aside. A lower number lets one odd
-answer replace a learned window; two odd answers in a row always do."""
+"""Agreeing answers from which on a single contradiction is set aside; two odd answers in a row always count."""
 
 FINEST = 3
-"""Decimals of a second to which a reset is known at best. A provider whose resets so far need fewer rounds to fewer."""
+"""Most decimals of a second of a reset. A provider whose resets so far need fewer rounds to fewer."""
 
 
 class Convention(NamedTuple):
@@ -139,15 +133,15 @@ CONVENTIONS = (
     Convention(1.0, 0.0, 1.0),
     Convention(1.0, 1.0, 1.0),
 )
-"""Cut, rounded up, rounded to the nearest; from the admission and from the answer. The last one allows any rounding,
-and the difference of two rounded instants. Instants begin with the fourth."""
+"""Cut, rounded up, rounded to the nearest; from the admission and from the answer. The last one allows any rounding and
+the difference of two rounded instants. Instants begin with the fourth."""
 
 FROM_ANSWER = 3
 """Index of the first convention that counts from the answer."""
 
 SHORTEST = 1.0
-"""Seconds. A shorter window is believed once a bucket that holds less than its limit does not explain the answers: the
-documents of providers name none (PROVIDERS.md rule 2). Raising it begins slowly where a limit is full again soon."""
+"""Seconds. A shorter window needs proof that no smaller bucket explains the answers, because no provider documents one
+(PROVIDERS.md rule 2)."""
 
 NOTHING = (0.0, -1.0)
 """Bounds that no window satisfies."""
@@ -250,22 +244,19 @@ class WindowInference:
 
     @property
     def returns_after(self) -> float:
-        """Seconds after which what was taken comes back, where the window is a rolling one."""
+        """Return the seconds after which a unit comes back in a rolling window."""
         if self._returns < INFINITY:
             low, high = self._lasts
             return snap(low, high) or min(high, max(low, self._returns))
         return self._first[1] if self._first is not None else self._default
 
     def whole_level(self, reading: QuotaReading, level: float) -> float:
-        """Return `level` of a quota of few requests, with the part of one that `remaining` leaves out."""
+        """Return `level` of a quota of few requests, with the fraction that `remaining` leaves out."""
         low, high = self.levels(reading, level, level + 1.0, 0.0, 0.0)
         return level if high - low > FRACTION else (low + high) / 2.0
 
     def levels(self, reading: QuotaReading, low: float, high: float, sent_at: float, now: float) -> tuple[float, float]:
-        """Return the lowest and highest level at `sent_at` that the answer received at `now` allows.
-
-        `remaining` allows from `low` to `high`. The time until full tells the level, too, once the window is known.
-        """
+        """Return the lowest and highest level at `sent_at` by `remaining`, and by the reset of a known window."""
         limit, reset = reading.limit, reading.reset_after
         if limit is None or reset is None or reading.window is not None or self.capacity is not None:
             return low, high
@@ -291,7 +282,7 @@ class WindowInference:
         return max(low, least), min(high, most)
 
     def waits(self, limit: float, wait: float, so_far: float) -> float:
-        """The window, by a refusal of one request that asks to `wait` for it, while full is the last reset away.
+        """Return the window by a refusal of one request that asks to `wait` for it, where the reset says when full.
 
         In between, all but one of `limit` come back.
         """
@@ -306,10 +297,7 @@ class WindowInference:
         return self._natural or window
 
     def taken_before(self, sent_at: float) -> list[tuple[float, float]]:
-        """Return the charges (instant, units) old enough before `sent_at` to be no charge that is still unseen.
-
-        As nothing has come back, the use found by an answer says how many were admitted before it.
-        """
+        """Return the charges (instant, units) so old before `sent_at` that every answer has seen them."""
         charges: list[tuple[float, float]] = []
         latest, before = -INFINITY, 0.0
         found = list(self._taken)
@@ -325,10 +313,7 @@ class WindowInference:
         return charges
 
     def date(self, before: float, used: float, now: float) -> list[tuple[float, float]]:
-        """Return when the units were taken (instant, units) that raised the use from `before` to `used` until `now`.
-
-        Each is dated at the latest instant that the answers allow.
-        """
+        """Return the latest instants at which the use may have risen from `before` to `used` (instant, units)."""
         quickest = self._quickest if self._quickest < INFINITY else 0.0
         charges: list[tuple[float, float]] = []
         latest = now
@@ -342,7 +327,6 @@ class WindowInference:
         return charges[::-1]
 
     def forget(self) -> None:
-        """Begins again: the limit has changed."""
         self._bounds: list[tuple[float, float]] = [(0.0, INFINITY)] * len(CONVENTIONS)
         self._held = 0
         self._agreed, self._doubted = 0, False
@@ -363,9 +347,9 @@ class WindowInference:
         self._quickest = INFINITY
 
     def window(self, reading: QuotaReading, sent_at: float, so_far: float, took: float, charged: bool = True) -> float:
-        """Return the window in seconds by one more answer, which took `took` seconds, to the request of `sent_at`.
+        """Return the window in seconds after one more answer, which took `took` seconds, to the request of `sent_at`.
 
-        `charged` is False where that request took nothing: in a rolling window, its reset is an earlier one's.
+        If the request was not `charged`, its reset in a rolling window is an earlier one's.
         """
         declared, limit, remaining, reset = reading.window, reading.limit, reading.remaining, reading.reset_after
         if limit is None or remaining is None or reset is None:
@@ -458,9 +442,9 @@ class WindowInference:
         return agrees
 
     def refuse(self, so_far: float) -> float:
-        """Return the window after a refusal of a call for which a quota that comes back in `so_far` has room.
+        """Return the window after a refusal of a call that fits a quota of the window `so_far`.
 
-        Where a smaller bucket explains all answers, it is one. Else others took what is missing.
+        The quota is a smaller bucket if that explains all answers; else others took the room.
         """
         if so_far >= self._default or self._content is None or self.capacity is not None:
             return so_far
@@ -470,7 +454,7 @@ class WindowInference:
     def _bound_content(
         self, limit: float, remaining: float, reset: float, rounding: float, took: float, reading: QuotaReading
     ) -> None:
-        """Narrow what a bucket of the usual window holds that is full after `reset`; None where no content fits."""
+        """Narrow the content of a bucket of the usual window that is full after `reset`; None where none fits."""
         if overdraws(reading, remaining):
             return
         self._was_ample = self._was_ample or remaining > limit / 2.0
@@ -578,11 +562,7 @@ class WindowInference:
         rounding: float,
         charged: bool,
     ) -> None:
-        """Compare the instant that an answer names with that of the answers before it.
-
-        It is a time after the admission, which lies between sending and receipt. A continuous refill takes longer the
-        more was taken. So more use with an earlier reset speaks for a boundary.
-        """
+        """Compare the instants that answers name: more use with an earlier reset speaks for a boundary."""
         if took <= 0.0 and self._first is None:
             return  # the first answer: the instant of its request is not known
         low, high = self._instant
@@ -622,10 +602,7 @@ class WindowInference:
             self._little = used, reset
 
     def _stands(self, limit: float, shortest: float, instant: ResetInstant) -> bool:
-        """Return whether the instant stands still although more was taken, so that no refill can be continuous.
-
-        By a window of `shortest` seconds, the lowest one possible, it would have moved by more than its rounding.
-        """
+        """Return whether the instant stands still, though a refill over `shortest` seconds would have moved it."""
         moved = self._risen / limit * shortest
         return (
             self._same_instant and moved > 2.0 * instant.rounding + NEARLY and self._most - self._least > VARIED * limit

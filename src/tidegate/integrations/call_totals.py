@@ -21,7 +21,6 @@ class CallTotals(NamedTuple):
 
     @property
     def ended(self) -> int:
-        """Return the calls that ended."""
         return sum(self.counts[name] for name in ("answered", "given_up", "failed_calls", "abandoned_calls"))
 
 
@@ -34,7 +33,6 @@ def read_keys() -> dict[Key, KeySnapshot]:
 
 
 def totals_since(before: dict[Key, KeySnapshot], now: dict[Key, KeySnapshot]) -> CallTotals:
-    """Return the counts between two readings."""
     grown = {key: {name: _grown(before.get(key), state, name) for name in COUNTS} for key, state in now.items()}
     used = [key for key, counts in grown.items() if any(counts.values())]
     used.sort(key=lambda key: (now[key].waiting, grown[key]["calls"]), reverse=True)

@@ -51,10 +51,10 @@ class WaitingTimeHook(Hooks):
             self._begin()
 
     def _begin(self) -> None:
-        from tidegate._install import install
         from tidegate.admission import wait_hook
         from tidegate.integrations.call_totals import read_keys
         from tidegate.transports.governance import Installation
+        from tidegate.transports.install import install
 
         if Installation.binding is None:
             install()

@@ -15,17 +15,27 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
-from tidegate._install import install, uninstall
 from tidegate.admission.blocked_loops import expect_blocked_loops
 from tidegate.core.snapshot import KeySnapshot, QuotaSnapshot
 from tidegate.core.values import Key
-from tidegate.core.wait_text import CLOSED, amount, awaited, clock, duration, sized, wait_text
+from tidegate.core.wait_text import (
+    CLOSED,
+    awaited,
+    counted,
+    duration,
+    eta_text,
+    queue_text,
+    quota_left,
+    refusals_text,
+    shared_by,
+    wait_text,
+)
 from tidegate.integrations.call_totals import CallTotals, read_keys, totals_since
 from tidegate.transports.governance import Installation
+from tidegate.transports.install import install, uninstall
 
 UPDATE_EVERY = 0.5
-"""Seconds between two updates of a cell's line. Raising it sends fewer messages and shows changes later. Chosen: the
-period of the line of `tidegate run`."""
+"""Seconds between two updates of a cell's line. Chosen: the period of the line of `tidegate run`."""
 
 STYLE = "font-family:var(--jp-code-font-family,monospace);font-variant-numeric:tabular-nums;opacity:.75"
 
@@ -46,29 +56,25 @@ class DisplayedText(NamedTuple):
 
 def running_text(totals: CallTotals, key: KeySnapshot) -> str:
     """Return the line while the cell runs."""
-    parts = [f"{totals.ended} of {_number(totals.counts['calls'], 'call')} ended"]
+    parts = [f"{totals.ended} of {counted(totals.counts['calls'], 'call')} ended"]
     if key.gate in CLOSED:
         parts.insert(0, wait_text(key.gate, key.ready_in, key.stated_wait))
     parts.append(f"{key.in_flight} in flight")
     if key.waiting:
         behind = "" if key.gate in CLOSED else f" for {awaited(key.gate)}"
         parts.append(f"{key.waiting} waiting{behind}")
-        parts.append("ETA unknown" if key.eta is None else f"ETA {clock(key.eta)}")
+        parts.append(f"ETA {eta_text(key.eta)}")
     return "tidegate  " + " · ".join([*parts, *_which(totals, key)])
 
 
 def final_text(totals: CallTotals, key: KeySnapshot, seconds: float) -> str:
     """Return the line at the end of a cell that ran for `seconds`."""
     counts = totals.counts
-    parts = [_number(counts["calls"], "call"), f"{counts['answered']} answered", f"{counts['given_up']} given up"]
+    parts = [counted(counts["calls"], "call"), f"{counts['answered']} answered", f"{counts['given_up']} given up"]
     parts += [f"{counts[name]} {word}" for name, word in _FURTHER.items() if counts[name]]
     if left := counts["calls"] - totals.ended:
         parts.append(f"{left} not ended")
-    if handed := counts["refused"] - counts["absorbed"]:
-        parts.append(f"{_number(counts['refused'], 'refusal')}, {counts['refused'] - handed} of them retried")
-    else:
-        parts.append(f"{_number(counts['absorbed'], 'refusal')} retried")
-    parts.append(f"in {duration(seconds)}")
+    parts += [refusals_text(counts["refused"], counts["absorbed"]), f"in {duration(seconds)}"]
     return " · ".join(["tidegate  " + ", ".join(parts), *map(_left, _tightest(key)), *_which(totals, key)])
 
 
@@ -81,15 +87,11 @@ def board_lines(keys: dict[Key, KeySnapshot]) -> Iterator[str]:
         yield str(state.key)
         if state.waiting or state.gate in CLOSED:
             yield f"  {wait_text(state.gate, state.ready_in, state.stated_wait)}"
-        queue = [f"{state.in_flight} of at most {state.limit} in flight", f"{state.waiting} waiting"]
-        if state.waiting:
-            queue.append("ETA unknown" if state.eta is None else f"ETA {clock(state.eta)}")
-        if state.members > 1:
-            queue.append(f"shared by {state.members} processes")
-        yield f"  {' · '.join(queue)}"
-        calls = [_number(state.calls, "call"), f"{state.answered} answered", f"{state.given_up} given up"]
+        shared = shared_by(state.members, state.shared_through) if state.members > 1 else ""
+        yield f"  {queue_text(state.in_flight, state.limit, state.waiting, eta_text(state.eta), shared)}"
+        calls = [counted(state.calls, "call"), f"{state.answered} answered", f"{state.given_up} given up"]
         calls += [f"{getattr(state, name)} {word}" for name, word in _FURTHER.items() if getattr(state, name)]
-        yield f"  {', '.join(calls)}, {_number(state.absorbed, 'refusal')} retried"
+        yield f"  {', '.join(calls)}, {counted(state.absorbed, 'refusal')} retried"
         origins = {each.of: each.confidence for each in state.learnt}
         for quota in state.quotas:
             yield f"  {_left(quota)} ({origins[f'quota {quota.name}']})"
@@ -100,17 +102,13 @@ def _tightest(key: KeySnapshot) -> tuple[QuotaSnapshot, ...]:
 
 
 def _left(quota: QuotaSnapshot) -> str:
-    return f"{amount(max(0.0, quota.level))} of {sized(quota.name, quota.limit, quota.window)} left"
+    return quota_left(quota.level, quota.name, quota.limit, quota.window)
 
 
 def _which(totals: CallTotals, key: KeySnapshot) -> list[str]:
     named = f"{key.key.provider} {key.key.scope}".rstrip()
     more = len(totals.used) - 1
-    return [named, f"{more} more {'key' if more == 1 else 'keys'}"] if more > 0 else [named]
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return [named, counted(more, "more key")] if more > 0 else [named]
 
 
 class CellLine:

@@ -12,9 +12,9 @@ import os
 import sys
 
 from tidegate.admission import key_hook
-from tidegate.imports import own_loading, when_loaded
+from tidegate.admission.thread_states import frame_of
 from tidegate.launch import IMPORTED, UNGOVERNED
-from tidegate.thread_states import frame_of
+from tidegate.transports.imports import own_loading, when_loaded
 from tidegate.transports.other_stacks import UNGOVERNABLE
 
 TYPE_CHECKING = False
@@ -73,8 +73,7 @@ CLOCKS = frozenset(
         "workflows.workflow",
     }
 )
-"""Modules with timeouts in `tidegate.framework_timeouts.table`, repeated here: a process without calls never imports
-the table."""
+"""Modules with timeouts in `framework_timeouts.table`, repeated: a process without calls never imports it."""
 
 WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 """Every module whose import starts an installation."""
@@ -83,12 +82,10 @@ STATE_DIR = "TIDEGATE_STATE_DIR"
 """Same variable as in `tidegate.launch.environment`, repeated to avoid the import."""
 
 PATIENCE = 10.0
-"""Maximum seconds that a thread's import waits for another thread that is installing. Raising it blocks an import for
-longer where that thread hangs. Measured: an installation takes 0.2 to 2 s."""
+"""Most seconds that an import waits for a thread that is installing. Measured: that takes 0.2 to 2 s."""
 
 LOOK_EVERY = 0.02
-"""Seconds between two checks whether that other thread waits for an import of this one. Raising it resolves such a
-deadlock later. Chosen: each check is an idle wake-up."""
+"""Seconds between two checks whether that thread waits for an import of this one: each is an idle wake-up."""
 
 
 class InstallHook:
@@ -197,7 +194,7 @@ class InstallHook:
                 if self._postponed():
                     return
                 import tidegate.settings  # noqa: F401
-                from tidegate._install import install
+                from tidegate.transports.install import install
             finally:
                 restore()
             install()
@@ -258,9 +255,9 @@ def _in_main_interpreter() -> bool:
 def _without_plugins() -> Callable[[], None]:
     """Keep this thread from loading plugins of pydantic until the returned function is called.
 
-    pydantic loads its plugins for the first model that is defined. Here that would be a model of tidegate, perhaps in
-    the middle of the import of such a plugin (`import logfire`). pydantic then drops the plugin for good. The program's
-    own first model loads the plugins instead (pydantic 2.10 to 2.14 `plugin/_loader.py`).
+    pydantic loads its plugins for the first model that is defined, here one of tidegate. In the middle of the import of
+    such a plugin (`import logfire`), pydantic drops the plugin for good. The program's own first model loads the
+    plugins instead (pydantic 2.10 to 2.14 `plugin/_loader.py`).
     """
     # Import the dependencies of the modules with models now, while this thread holds no lock of tidegate.
     from pydantic import BaseModel  # noqa: F401
@@ -282,10 +279,7 @@ def _without_plugins() -> Callable[[], None]:
 
 
 def begin(say: Callable[[str], None], run_dir: str | None) -> None:
-    """Register the import hook; `say` receives a one-line report where an installation fails.
-
-    Count what the process does with each key in `run_dir`, where there is one.
-    """
+    """Register the import hook; `say` gets a one-line report of a failure. Counts of keys go to `run_dir`."""
     sys.meta_path.insert(0, InstallHook(say, run_dir))
     state_dir = os.environ.get(STATE_DIR)
     if run_dir or state_dir:
@@ -304,14 +298,12 @@ class KeyRecorder:
     def __init__(self, run_dir: str | None, state_dir: str | None = None) -> None:
         self._run_dir = run_dir
         self._state_dir = state_dir
-        self._counters: Any = None
-        self._hosts: Any = None
+        self._made: dict[str, Any] = {}
         # Register before the registries do. At a fork this callback then runs first in the child, and detaches counts
         # that belong to the parent before a registry clears them.
         os.register_at_fork(after_in_child=self._forked)
 
     def on_new_queue(self, queue: Any) -> None:
-        """Share the counts of the key queue `queue`."""
         if self._state_dir:
             import atexit
 
@@ -319,24 +311,19 @@ class KeyRecorder:
 
             atexit.register(save_learned_limits, self._state_dir)
             self._state_dir = None
-        if not self._run_dir:
-            return
-        if self._counters is None:
-            from tidegate.launch.shared_counters import CounterFile
-
-            self._counters = CounterFile(self._run_dir)
-        self._counters.track(queue)
+        if self._run_dir:
+            self._counters().track(queue)
 
     def on_ungoverned(self, host: str) -> None:
         """Count an ungoverned call to `host`."""
-        if self._hosts is None:
-            from tidegate.launch.ungoverned import host_counts
+        self._counters().count_host(host)
 
-            # Two threads may both create an object: both files count.
-            self._hosts = host_counts(self._run_dir or "")
-        self._hosts.count(host)
+    def _counters(self) -> Any:
+        from tidegate.launch.counter_file import CounterFile
+
+        # Of two threads, both get the object of the first one.
+        return self._made.setdefault("counters", CounterFile(self._run_dir or ""))
 
     def _forked(self) -> None:
-        for counts in (self._counters, self._hosts):
-            if counts is not None:
-                counts.forked()
+        for counts in self._made.values():
+            counts.forked()

@@ -23,8 +23,6 @@ KINDS = (
     "breaker_closed",
     "rejected",
     "accepted",
-    "suspended",
-    "resumed",
     "members",
 )
 """Kinds of changes; a record has the place of its kind. A new one goes to the end, so that older records stay right."""
@@ -37,7 +35,7 @@ CAUSE_CODES = {cause: code for code, cause in enumerate(CAUSES)}
 SOURCE_CODES = {source: code for code, source in enumerate(SOURCES)}
 
 RECORDS = 64
-"""Changes that are kept of one key. Raising it makes every file larger. Chosen: as many as a person reads."""
+"""Changes that are kept of one key. Chosen: as many as a person reads."""
 
 CELLS = 9
 """Doubles of a record: its number, the seven of a `KeyChange`, and its number again."""
@@ -50,8 +48,8 @@ class KeyChange(NamedTuple):
 
     `quota` is the place of the quota that changed its limit. `before` and `after` are the values: units of a limit,
     slots, calls a second, processes. A cooldown has the seconds that the provider asked for (0: it named none), and
-    those that it lasts; the opening of a breaker and a suspension have their seconds in `after`. `cause` is that of the
-    last refusal, if it explains the change, and `origin` says where the value is known from.
+    those that it lasts; the opening of a breaker has its seconds in `after`. `cause` is that of the last refusal, if it
+    explains the change, and `origin` says where the value is known from.
     """
 
     number: int
@@ -83,7 +81,6 @@ class ChangeRing:
         origin: Source = Source.DEFAULT,
         quota: int = 0,
     ) -> None:
-        """Write one more change in the place of the oldest."""
         cells, start = self._cells, self._number % RECORDS * CELLS
         self._number += 1
         facts = (at, KINDS.index(kind), quota, before, after, CAUSE_CODES[cause], SOURCE_CODES[origin])

@@ -46,8 +46,8 @@ OWN = frozenset({0, signal.SIGCHLD, signal.SIGCONT})
 TYPED = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGWINCH})
 
 SLEEP = 0.05
-"""Seconds between two checks where the system cannot wait for signals with a timeout (macOS). Raising it forwards a
-signal later. Chosen: a person notices no delay, and twenty checks a second cost little."""
+"""Seconds between two checks where the system cannot wait for signals with a timeout (macOS). Chosen: a person notices
+no delay, and twenty checks a second cost little."""
 
 FROM_KERNEL = 0x80
 """`si_code` of a signal of the terminal, which no process sent (Linux: SI_KERNEL)."""
@@ -93,7 +93,6 @@ class Child:
     """Running command."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        """Start the command; raise `Unstartable`."""
         path = find(command[0])
         self._taken = {*FORWARDED, signal.SIGCHLD}
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, self._taken)
@@ -107,11 +106,7 @@ class Child:
             raise _unstartable(command[0], error) from None
 
     def wait(self, tick: Callable[[], None], suspend: Callable[[], None], every: float) -> int:
-        """Return the wait status of the command once it has ended; call `tick` after every `every` seconds without a
-        signal.
-
-        `tick` is also called after a resize, and `suspend` before this process stops with its terminal's job.
-        """
+        """Return the wait status of the command; call `tick` every `every` seconds, `suspend` before a job stop."""
         while True:
             number, ours = self._next(every)
             status = self._ended()

@@ -3,9 +3,8 @@
 A row holds integers, the doubles of the key, and those of its quotas. The names of the key and of its quotas follow.
 Behind the names are the text of the last answer and the ring of changes.
 
-To add a number: append its name to `INTEGERS`, or to `DOUBLES` and the fields of `KeyRow`, and write it in
-`shared_counters`. While spare cells are left, the layout stays the same: a spare cell is 0, which must mean unknown.
-Any other change of the layout raises `shared_file.VERSION`.
+To add a number: append its name to `INTEGERS`, or a field to `KeyRow` or `QuotaRow`, write it in `shared_counters`, and
+raise `shared_file.VERSION`. The value 0 means unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from tidegate.core.provenance import Source
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import CAPACITY, ELSEWHERE, INFINITY, Kind, Outcome
 from tidegate.launch.change_ring import RING_BYTES, SOURCES, KeyChange, read_changes
-from tidegate.launch.shared_file import UnreadableFile
+from tidegate.shared_file import UnreadableFile
 
 COUNTS = (
     "attempts",
@@ -60,86 +59,24 @@ INTEGERS = (
 BREAKER_STATES = ("closed", "open", "half_open")
 CARRIERS = ("", "file", "redis", "postgresql", "memory", "other", "ray")
 
-DOUBLES = (
-    "changed_at",
-    "looked_at",
-    "paused_until",
-    "broken_until",
-    "latency",
-    "pace",
-    "stated",
-    "stated_until",
-    "day_until",
-    "suspended_until",
-    "latency_p50",
-    "latency_p99",
-    "slots_origin",
-    "slots_known_at",
-    "pace_origin",
-    "pace_known_at",
-    "paced_until",
-)
-"""Doubles of a key in a row, as `KeyRow` names them."""
-
-QUOTA_DOUBLES = (
-    "limit",
-    "window",
-    "used",
-    "since",
-    "stood",
-    "level",
-    "back_at",
-    "amount",
-    "origin",
-    "known_at",
-    "window_origin",
-    "margin",
-)
-"""Doubles of a quota in a row, as `QuotaRow` names them."""
-
-PLACES = {name: place for place, name in enumerate(INTEGERS)}
-DOUBLE_PLACES = {name: place for place, name in enumerate(DOUBLES)}
-QUOTA_PLACES = {name: place for place, name in enumerate(QUOTA_DOUBLES)}
-"""Indexes of the numbers of a row, and of a quota's within its part."""
-
-INTEGER_CELLS = 56
-"""Integers of 8 bytes in a row. Raising it makes every file larger. Chosen: thirteen are spare."""
-
-KEY_CELLS = 24
-"""Doubles of 8 bytes for a key. Raising it makes every file larger. Chosen: seven are spare, for costs and rates."""
-
-QUOTA_CELLS = 12
-"""Doubles of 8 bytes for each quota. Raising it makes every file larger. Chosen: none is spare."""
-
 QUOTAS = 4
-"""Quotas of one key that are kept; further ones are not. Raising it makes every file larger. Chosen: providers announce
-requests, tokens, input tokens and output tokens."""
+"""Quotas of one key that are kept: requests, tokens, input tokens and output tokens."""
 
 CONTINUOUS = 0.0
 """Value of `back_at` for a quota that refills continuously and has no boundary."""
 
 KEY_BYTES = 256
-"""Bytes of a key's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: provider,
-host, digest and model fit."""
+"""Bytes of a key's name, with a final zero; a longer name is cut. Chosen: provider, host, digest and model fit."""
 
 NAME_BYTES = 32
-"""Bytes of a quota's name, with a final zero; a longer name is cut. Raising it makes every file larger. Chosen: longer
-than the names in the tables of `providers`."""
+"""Bytes of a quota's name, with a final zero; a longer one is cut. Chosen: longer than those in the tables."""
 
 CAUSE_BYTES = 192
-"""Bytes of the text of the last failure, with a final zero; a longer text is cut. Raising it makes every file larger.
-Chosen: the class of an error and the words of the system fit."""
+"""Bytes of the text of the last failure, with a final zero; a longer text is cut. Chosen: the class of an error and the
+words of the system fit."""
 
 MOST_IN_FLIGHT = 1_000_000
-"""Attempts in flight of one process from which on a row is damaged. Raising it reads more nonsense. Chosen: far above
-what a machine can have open."""
-
-DOUBLES_AT = 8 * INTEGER_CELLS
-KEY_AT = DOUBLES_AT + 8 * (KEY_CELLS + QUOTA_CELLS * QUOTAS)
-NAMES_AT = KEY_AT + KEY_BYTES
-CAUSE_AT = NAMES_AT + QUOTAS * NAME_BYTES
-RING_AT = CAUSE_AT + CAUSE_BYTES
-ROW_BYTES = RING_AT + RING_BYTES
+"""Attempts in flight of one process from which on a row is damaged. Chosen: far above what a machine can have open."""
 
 
 class QuotaRow(NamedTuple):
@@ -175,8 +112,7 @@ class KeyRow(NamedTuple):
     `latency` is the mean seconds of an answer, 0 before the first, as its percentiles are; `pace` is in calls a second,
     0 where nothing paces, and the next call goes at `paced_until`. While the last refusal or failure holds calls back,
     `cause` says it in words. The provider asked for a pause of `stated` seconds, which ends at `stated_until`.
-    `day_until` is the reset that it named for a spent quota of the day. All three are 0 where it named none. The
-    program has closed the key until `suspended_until`.
+    `day_until` is the reset that it named for a spent quota of the day. All three are 0 where it named none.
 
     The concurrency limit is known from `slots_origin` (a place in `change_ring.SOURCES`) since `slots_known_at` (0:
     nothing has confirmed it), the pace likewise. `ring` is a copy of the ring of changes.
@@ -194,7 +130,6 @@ class KeyRow(NamedTuple):
     stated: float = 0.0
     stated_until: float = 0.0
     day_until: float = 0.0
-    suspended_until: float = 0.0
     latency_p50: float = 0.0
     latency_p99: float = 0.0
     slots_origin: float = 0.0
@@ -214,7 +149,6 @@ class KeyRow(NamedTuple):
 
     @property
     def in_flight(self) -> int:
-        """Return the attempts under way."""
         ended = ("answered", "refused", "failed", "abandoned")
         return max(0, self.counts["attempts"] - sum(self.counts[name] for name in ended))
 
@@ -222,6 +156,25 @@ class KeyRow(NamedTuple):
     def changes(self) -> list[KeyChange]:
         """Return the newest changes, oldest first."""
         return read_changes(self.ring)
+
+
+DOUBLES = tuple(name for name in KeyRow._fields if name not in ("key", "counts", "quotas", "cause", "ring"))
+"""Doubles of a key in a row."""
+
+QUOTA_DOUBLES = QuotaRow._fields[1:]
+"""Doubles of a quota in a row."""
+
+PLACES = {name: place for place, name in enumerate(INTEGERS)}
+DOUBLE_PLACES = {name: place for place, name in enumerate(DOUBLES)}
+QUOTA_PLACES = {name: place for place, name in enumerate(QUOTA_DOUBLES)}
+"""Indexes of the numbers of a row, and of a quota's within its part."""
+
+DOUBLES_AT = 8 * len(INTEGERS)
+KEY_AT = DOUBLES_AT + 8 * (len(DOUBLES) + len(QUOTA_DOUBLES) * QUOTAS)
+NAMES_AT = KEY_AT + KEY_BYTES
+CAUSE_AT = NAMES_AT + QUOTAS * NAME_BYTES
+RING_AT = CAUSE_AT + CAUSE_BYTES
+ROW_BYTES = RING_AT + RING_BYTES
 
 
 def refusal_counter(fate: str, outcome: Outcome) -> str:
@@ -233,28 +186,24 @@ def refusal_counter(fate: str, outcome: Outcome) -> str:
 
 
 def source_of(code: float) -> Source:
-    """Return the origin with this code; that of a default for a code of no origin."""
     return SOURCES[int(code)] if 0.0 <= code < len(SOURCES) else Source.DEFAULT
 
 
 def integers(row: memoryview) -> memoryview[int]:
-    """Return the integers of a row, for reading and writing."""
     return row[:DOUBLES_AT].cast("q")
 
 
 def doubles(row: memoryview) -> memoryview[float]:
-    """Return the doubles of a row, for reading and writing."""
     return row[DOUBLES_AT:KEY_AT].cast("d")
 
 
 def ring(row: memoryview) -> memoryview[float]:
-    """Return the cells of a row's ring of changes."""
     return row[RING_AT:ROW_BYTES].cast("d")
 
 
 def quota_at(number: int) -> int:
     """Return the index of the first double of a quota."""
-    return KEY_CELLS + QUOTA_CELLS * number
+    return len(DOUBLES) + len(QUOTA_DOUBLES) * number
 
 
 def name_key(row: memoryview, key: str) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidegate.admission.fork import registered
+from tidegate.admission.saved_state import VERSION, LearnedState
 from tidegate.errors import ConfigurationError
-from tidegate.saved_state import VERSION, LearnedState
 from tidegate.shared_log.carriers import AUTO, has_secret
 
 SITE = str(Path(__file__).with_name("site"))
@@ -43,7 +43,7 @@ def environment(given: Mapping[str, str], run_dir: str | None, learned: StateLoc
     """Return `given` with the site folder first on PYTHONPATH, and with the folder for the counts, if any.
 
     With `learned`, processes start from the limits in its file and save their own in its folder. All processes of a run
-    share one digest key, so that a credential has the same key in each. Where processes share limits, they have one.
+    have one digest key, so that a credential has the same key in each.
     """
     path = given.get("PYTHONPATH", "")
     # An empty part of a path that is not empty is the working directory.
@@ -62,7 +62,6 @@ def environment(given: Mapping[str, str], run_dir: str | None, learned: StateLoc
 
 
 def runs_inside(given: Mapping[str, str]) -> bool:
-    """Return whether an enclosing run counts already."""
     outer = given.get(RUN_DIR, "")
     return bool(outer) and Path(outer).is_dir()
 
@@ -103,7 +102,6 @@ class StateFile:
 
     @property
     def outdated(self) -> bool:
-        """Return whether another version of tidegate wrote the file: this version cannot read its states."""
         return self._earlier.version != VERSION
 
     def begin(self, folder: str) -> StateLocations:
@@ -111,10 +109,7 @@ class StateFile:
         return StateLocations(str(self._path) if self._readable and not self.outdated else "", folder)
 
     def end(self, folder: str) -> None:
-        """Merge the files that processes saved in `folder`, the latest over the earlier, and write the state file.
-
-        Raise `OSError` where that fails.
-        """
+        """Merge the files that processes saved in `folder`, the latest over the earlier, and write the state file."""
         learned = LearnedState() if self.outdated else self._earlier
         found = sorted(Path(folder).glob(f"*{SUFFIX}"))
         for path in found:

@@ -27,8 +27,7 @@ NEEDED = ("starlette", "uvicorn", "httpx")
 
 TOKEN_BYTES = 32
 END_SECONDS = 10.0
-"""Seconds that the gateway's process may take to end before it is killed. Raising it delays the end of a run whose
-gateway hangs. Chosen: it needs about one."""
+"""Seconds that the gateway's process may take to end before it is killed. Chosen: it needs about one."""
 
 JAVASCRIPT = frozenset({"node", "nodejs", "bun", "deno", "tsx", "ts-node"})
 """Interpreters of JavaScript."""
@@ -53,7 +52,6 @@ LOCAL_NAMES = "127.0.0.1,localhost,::1"
 
 
 def missing_package() -> str:
-    """Return the name of a package that the gateway needs and that is not installed; empty if all are."""
     return next((name for name in NEEDED if find_spec(name) is None), "")
 
 
@@ -94,9 +92,8 @@ class Redirection(NamedTuple):
 def redirection(given: Mapping[str, str], root: str, folder: Path) -> Redirection:
     """Return the variables that lead programs with the environment `given` to the gateway at `root`.
 
-    A variable that the user has set leads to that server. One that a `.env` file names stays unset: such files do not
-    replace variables, so the program would send the key of that server to another one. The same holds where a similar
-    variable names a server.
+    A variable that the user has set leads to that server. One that a `.env` file names, or a similar one that names a
+    server, stays unset: the file does not replace it, so the program would send the server's key elsewhere.
     """
     # A run without a gateway starts sooner without the provider tables.
     from tidegate.providers import GATEWAY_VARIABLES
@@ -163,7 +160,7 @@ class GatewayProcess:
             root = f"http://127.0.0.1:{listener.getsockname()[1]}/{token}"
             self.redirection = redirection(environ, root, folder)
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "tidegate.gateway", str(listener.fileno())],
+                [sys.executable, "-P", "-m", "tidegate.server.gateway", str(listener.fileno())],
                 env={name: value for name, value in environ.items() if name != VARIABLE},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
@@ -177,7 +174,6 @@ class GatewayProcess:
         self._process.stdin.flush()
 
     def environ(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a program that uses the gateway."""
         return {**given, **self.redirection.changed}
 
     def end(self) -> None:
@@ -193,10 +189,7 @@ class GatewayProcess:
 
 
 def wanted(command: Sequence[str], asked: bool | None, given: Mapping[str, str]) -> bool:
-    """Return whether a run starts a gateway: where it is `asked` for, else for commands of JavaScript.
-
-    A run below another gateway uses that one.
-    """
+    """Return whether a run starts a gateway: where `asked`, else for JavaScript, but not below another gateway."""
     if given.get(VARIABLE):
         return False
     return is_for_node(command[0]) if asked is None else asked

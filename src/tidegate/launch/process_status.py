@@ -7,18 +7,16 @@ of these processes removes the folder when it ends. The next program removes the
 from __future__ import annotations
 
 import atexit
-import os
 import shlex
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tidegate.admission import fork
-from tidegate.launch.runs import hold, new_folder, remove, write_command
-from tidegate.launch.shared_counters import CounterFile
-from tidegate.redaction import clean_arguments
+from tidegate.admission.redaction import clean_arguments
+from tidegate.launch.counter_file import CounterFile
+from tidegate.launch.runs import RunFolder, write_command
 
 
 def typed(arguments: Sequence[str]) -> Sequence[str]:
@@ -39,7 +37,6 @@ class ProcessStatus:
         fork.call_first(self._forked)
 
     def on_new_queue(self, queue: Any) -> None:
-        """Share the counts of the key queue `queue`."""
         if not self._tried:
             self._tried = True
             self._begin()
@@ -48,35 +45,17 @@ class ProcessStatus:
 
     def _begin(self) -> None:
         try:
-            folder = new_folder()
-            # The lock is held until the process and its forked children have ended, however they end.
-            self._lock = _FolderLock(folder)
-            atexit.register(self._lock.release)
+            folder = RunFolder()
+            atexit.register(folder.release)
             multiprocessing = sys.modules.get("multiprocessing.util")
             if multiprocessing is not None:
                 # A worker of multiprocessing ends without `atexit`.
-                multiprocessing.Finalize(None, self._lock.release, exitpriority=0)
-            write_command(Path(folder), shlex.join(clean_arguments(typed(sys.orig_argv))))
+                multiprocessing.Finalize(None, folder.release, exitpriority=0)
+            write_command(Path(folder.path), shlex.join(clean_arguments(typed(sys.orig_argv))), forks=True)
         except OSError:
             return
-        self._counters = CounterFile(folder)
+        self._counters = CounterFile(folder.path)
 
     def _forked(self) -> None:
         if self._counters is not None:
             self._counters.forked()
-
-
-class _FolderLock:
-    """Lock on a folder, which this process shares with its forked children."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._descriptor = hold(folder)
-
-    def release(self) -> None:
-        """Give the lock up, and remove the folder where no other process has it."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with suppress(OSError):
-                os.close(descriptor)
-                remove(self._folder)

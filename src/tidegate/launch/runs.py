@@ -7,7 +7,6 @@ the folder, which the kernel releases however the process ends. The next run rem
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -18,66 +17,66 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.launch.shared_counters import runs, started
-from tidegate.launch.shared_file import UnreadableFile, packed, unpacked
-from tidegate.launch.totals import Folder, Totals, note_others
-from tidegate.redaction import clean
+from tidegate.admission.redaction import clean
+from tidegate.launch.totals import Folder, KeyTotal, Totals, note_others
+from tidegate.shared_file import FileKind, UnreadableFile, close_and_find_held, lock, packed, unpacked
 
 YOUNG = 60.0
-"""Seconds in which a new folder may still be without a lock; younger folders are never removed. Raising it leaves the
-folder of a killed run for longer. Chosen: far above the time between creating and locking a folder."""
+"""Seconds in which a new folder may still be without a lock; younger folders are never removed. Chosen: far above the
+time between creating and locking a folder."""
+
+
+class RunFolder:
+    """Folder of one run, and the lock on it, which this process shares with its forked children.
+
+    The kernel gives the lock back when the last of them has ended, however it ends.
+    """
+
+    def __init__(self) -> None:
+        _sweep(Path(tempfile.gettempdir()), time.time())
+        self.path = tempfile.mkdtemp(prefix=PREFIX)
+        self._descriptor = _opened(self.path)
+        lock(self._descriptor)
+
+    def release(self) -> None:
+        """Give the lock up, and remove the folder where no other process has it; a second call has no effect."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
+                _remove_free(self.path)
 
 
 @contextlib.contextmanager
 def run_folder() -> Iterator[str]:
     """Create a folder for one run, and remove it at the end; raise OSError where none can be created."""
-    _sweep(Path(tempfile.gettempdir()), time.time())
-    # A process that outlives the command may still write there.
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder, _held(folder):
-        yield folder
-
-
-def new_folder() -> str:
-    """Create a folder for this process, which the caller holds and removes; raise OSError where none can be created."""
-    _sweep(Path(tempfile.gettempdir()), time.time())
-    return tempfile.mkdtemp(prefix=PREFIX)
-
-
-def hold(folder: str, kind: int = fcntl.LOCK_EX) -> int:
-    """Take the lock of a folder and return its descriptor, which holds it; raise BlockingIOError where it is held.
-
-    A forked child holds it too, until it ends or closes the descriptor.
-    """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    folder = RunFolder()
     try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+        yield folder.path
+    finally:
+        folder.release()
 
 
 def _sweep(parent: Path, now: float) -> None:
     """Remove the folders of this user's killed runs."""
     for folder in parent.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             facts = folder.lstat()
             if facts.st_uid == os.getuid() and facts.st_mtime < now - YOUNG:
-                remove(str(folder))
+                _remove_free(str(folder))
 
 
-def remove(folder: str) -> None:
-    """Remove a folder that no process holds; raise BlockingIOError for another."""
-    with _held(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+def _opened(folder: str) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
-@contextlib.contextmanager
-def _held(folder: str, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Hold the lock of a folder during this block; raise BlockingIOError where another process has it."""
-    descriptor = hold(folder, kind)
+def _remove_free(folder: str) -> None:
+    """Remove a folder that no process holds."""
+    descriptor = _opened(folder)
     try:
-        yield
+        if lock(descriptor):
+            # A process that outlives the run may still write there.
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)
 
@@ -87,8 +86,7 @@ COMMAND = "command"
 """File in a run's folder with the identifier of its process, its command line and its beginning."""
 
 SHOWN_COMMAND = 200
-"""Characters of a command line that are kept. Raising it lengthens the output of `tidegate status`. Chosen: it tells
-runs apart."""
+"""Characters of a command line that are kept. Chosen: it tells runs apart."""
 
 
 class ProgramRun(NamedTuple):
@@ -106,16 +104,18 @@ class ProgramRun(NamedTuple):
     unreadable: str = ""
 
 
-def write_command(folder: Path, command: str) -> None:
-    """Name this process and its command line in the run's folder, without the credentials that it may contain."""
-    pid = os.getpid()
+def write_command(folder: Path, command: str, *, forks: bool = False) -> None:
+    """Name this process and its command line in the run's folder, without the credentials that it may contain.
+
+    The run of a process that `forks` lasts until its children have ended, too.
+    """
     known = {
-        "pid": pid,
-        "start": started(pid),
+        "pid": os.getpid(),
+        "forks": forks,
         "command": clean(command, SHOWN_COMMAND),
         "began_at": time.monotonic(),
     }
-    (folder / COMMAND).write_bytes(packed(json.dumps(known).encode()))
+    (folder / COMMAND).write_bytes(packed(FileKind.COMMAND, json.dumps(known).encode()))
 
 
 def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
@@ -132,38 +132,30 @@ def live_runs(below: str | None = None) -> Iterator[ProgramRun]:
     return iter(found)
 
 
-def _live_run(folder: Path) -> ProgramRun | None:
-    """Return the run of a folder; None where it has ended or is just beginning.
+def keys_of(tag: str) -> list[KeyTotal]:
+    """Return the present counts of this user's live run whose command ends with `tag`, by key."""
+    run = next((run for run in live_runs() if run.command.endswith(tag)), None)
+    return [] if run is None else sorted(run.totals.keys.values(), key=lambda each: each.key)
 
-    It lasts as long as a process holds its lock. The lock tells it from another process that got the same number.
+
+def _live_run(folder: Path) -> ProgramRun | None:
+    """Return the run of a folder;
+
+    It lasts as long as a process holds its lock.
     """
-    try:
-        content = bytes(unpacked((folder / COMMAND).read_bytes()))
-        if not content:
-            return None
-        known = json.loads(content)
-        pid, command, elapsed = int(known["pid"]), str(known["command"]), time.monotonic() - float(known["began_at"])
-        start = int(known.get("start", 0))
-    except (ValueError, KeyError, TypeError) as error:
-        if not _is_held(folder):
-            return None
-        why = str(error) if isinstance(error, UnreadableFile) else "its file has no command"
-        return ProgramRun(0, f"run in {folder}", Totals({}, False), 0.0, why)
-    if not _is_held(folder):
+    data = (folder / COMMAND).read_bytes()
+    if not data or not close_and_find_held(_opened(str(folder))):
         return None
+    try:
+        known = json.loads(bytes(unpacked(FileKind.COMMAND, data)))
+        pid, command, elapsed = int(known["pid"]), str(known["command"]), time.monotonic() - float(known["began_at"])
+    except (ValueError, KeyError, TypeError) as error:
+        why = str(error) if isinstance(error, UnreadableFile) else "its file has no command"
+        return ProgramRun(0, f"run in {folder}", Totals(), 0.0, why)
     totals = Folder(folder, onlooker=True).totals()
-    if not runs(pid, start):
+    if known.get("forks") and pid not in totals.pids:
         # Forked children outlive the program that began the run: one of them stands for it.
         if not totals.pids:
             return None
         pid = min(totals.pids)
     return ProgramRun(pid, command, totals, max(0.0, elapsed))
-
-
-def _is_held(folder: Path) -> bool:
-    try:
-        # Shared: two processes that look at once do not take each other for the run's own.
-        with _held(str(folder), fcntl.LOCK_SH):
-            return False
-    except BlockingIOError:
-        return True

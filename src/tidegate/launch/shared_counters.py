@@ -1,25 +1,15 @@
-"""Counter files of the processes of one run: one mapped file each, which the parent may read at any time.
+"""Counters of one key in its row of a counter file, and the other values of the row.
 
-Theory of operation. Every key that a registry opens gets a row in its process's counter file, and counts there from
-then on: a store into mapped memory replaces an attribute. No thread, socket or final message is needed, and the counts
-survive a death by a signal or `os._exit` (a worker of `multiprocessing.Pool` always ends so). A row has one writer,
-under its registry's lock. The parent may read it between two stores, and reads it again later.
-
-A file begins with the header of `shared_file`; `counter_row` has the layout of a row. A change of a key is found by
-comparing its state with the last one that was noted, where the row is written anyway. So it costs a call nothing more
-than a few comparisons, and no event has to be made.
+Theory of operation. Every key that a registry opens gets a row, and counts there from then on. A change of a key is
+found by comparing its state with the last one that was noted, where the row is written anyway. So it costs a call
+nothing more than a few comparisons, and no event has to be made.
 """
 
 from __future__ import annotations
 
-import mmap
-import os
-import time
-import weakref
 from array import array
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tidegate.admission.key_queue import KeyQueue
@@ -53,114 +43,29 @@ from tidegate.launch.counter_row import (
     ring,
     write_cause,
 )
-from tidegate.launch.shared_file import HEADER, packed
-from tidegate.launch.text_counts import TextCounts
-
-ROWS = 16
-"""Keys of one file; a process with more of them creates another file. Raising it makes every file larger. Chosen: most
-processes have fewer keys."""
-
-SUFFIX = ".sheet"
-
-FAILURES = ".failures"
-"""Suffix of the files with the failed calls of a process by reason."""
 
 QUOTAS_EVERY = 0.1
-"""Seconds after which a key's quotas are written again while more than half of each is left. Raising it saves time per
-call and shows older numbers. Chosen: shorter than the refresh period of the status line."""
+"""Seconds after which a key's ample quotas are written again. Chosen: less than between two status lines."""
 
 OUTLOOK_EVERY = 0.5
-"""Seconds after which the forecast for the waiting calls is written again. Raising it saves time and shows an older
-forecast. Derived from the refresh period of the status line (`cli.command_run.LOOK_EVERY`)."""
+"""Seconds after which the forecast is written again: those of the status line (`cli.command_run.LOOK_EVERY`)."""
 
 
 NOTED_RISE = 1.25
-"""Factor above the last noted concurrency limit or pace from which on a rise is noted. Raising it notes fewer rises.
-Chosen: slow start, which raises the limit with each answer, fills some lines of the list and not all."""
+"""Factor above the last noted concurrency limit or pace from which on a rise is noted. Chosen: slow start, which raises
+the limit with each answer, fills some lines of the list and not all."""
 
 NOTED_CUT = 0.9
-"""Factor below it from which on a cut is noted. Raising it notes smaller cuts. Chosen: below the smallest cut that a
-refusal makes (`core.concurrency_limit.REFUSED_CUT`)."""
+"""Factor below it from which on a cut is noted: below the smallest cut (`core.concurrency_limit.REFUSED_CUT`)."""
 
 NOTED_LIMIT = 0.01
-"""Least relative change of a quota's limit that is noted. Raising it hides small corrections. Chosen: less than a pixel
-of the page's chart."""
+"""Least relative change of a quota's limit that is noted. Chosen: less than a pixel of the page's chart."""
 
 NOTED_COOLDOWN = 1.0
-"""Seconds by which a cooldown must grow to be noted again. Raising it hides its extensions. Chosen: the refusals of one
-wave move its end by less."""
+"""Seconds by which a cooldown must grow to be noted again. Chosen: the refusals of one wave move its end by less."""
 
 EXPLAINS_FOR = 2.0
-"""Seconds for which a refusal is taken for the cause of a cut. Raising it may name an old refusal. Chosen: the cut is
-found with the next attempt that ends."""
-
-
-class CounterFile:
-    """Counter files of this process: another file when one is full, and separate files after a fork."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._counts: weakref.WeakSet[SharedKeyCounts] = weakref.WeakSet()
-        self._failures = TextCounts(folder, FAILURES)
-        self.forked()
-
-    def forked(self) -> None:
-        """Start new rows: the earlier ones are the parent's."""
-        self._born = time.time_ns()
-        self._files = 0
-        self._next = ROWS
-        self._failures.forked()
-        for counts in self._counts:
-            counts.detach()
-
-    def track(self, queue: KeyQueue) -> None:
-        """Count in a row the events of the key queue `queue` from now on."""
-        counts = SharedKeyCounts(queue, self.row, self._failures.count)
-        queue.admission.counts = counts
-        queue.waiting = SharedLineLength(counts)
-        queue.tokens = SharedTokenCounter(counts)
-        self._counts.add(counts)
-
-    def row(self) -> memoryview:
-        """Return a free row; in private memory where no file can be created."""
-        if self._next == ROWS:
-            self._sheet, self._next = self._make(), 0
-        start = HEADER.size + self._next * ROW_BYTES
-        self._next += 1
-        return self._sheet[start : start + ROW_BYTES]
-
-    def _make(self) -> memoryview:
-        blank = packed(bytes(ROWS * ROW_BYTES))
-        pid = os.getpid()
-        path = Path(self._folder) / f"{pid}-{self._born}-{self._files}-{started(pid)}{SUFFIX}"
-        self._files += 1
-        try:
-            with path.open("x+b", buffering=0) as file:
-                # Write the zeros instead of extending the file: a store into a page without disk space ends the
-                # program.
-                file.write(blank)
-                return memoryview(mmap.mmap(file.fileno(), len(blank)))
-        except OSError:
-            return memoryview(bytearray(blank))
-
-
-def started(pid: int) -> int:
-    """Return the start of a process in clock ticks since the boot (proc(5), field 22); 0 where no /proc tells it."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def runs(pid: int, start: int) -> bool:
-    """Return whether the process that began at `start` (0: unknown) still runs: its number may be another's by now."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return not start or started(pid) in (0, start)
+"""Seconds for which a refusal explains a cut. Chosen: the cut is found with the next ended attempt."""
 
 
 _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARRIER, _REJECTED = (
@@ -170,11 +75,13 @@ _ATTEMPTS, _ANSWERED, _WAITING, _SLOTS, _MEMBERS, _MOST_MEMBERS, _BREAKER, _CARR
     )
 )  # fmt: skip
 (
-    CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL, SUSPENDED_UNTIL,
+    CHANGED_AT, LOOKED_AT, PAUSED_UNTIL, BROKEN_UNTIL, LATENCY, PACE, STATED, STATED_UNTIL, DAY_UNTIL,
     LATENCY_P50, LATENCY_P99, SLOTS_ORIGIN, SLOTS_KNOWN_AT, PACE_ORIGIN, PACE_KNOWN_AT,
     PACED_UNTIL,
 ) = DOUBLE_PLACES.values()  # fmt: skip
-_METERED, _INPUT, _OUTPUT, _CACHED, _CACHE_WRITE, _REASONING, _PRICED, _NANODOLLARS = (PLACES[name] for name in TOKENS)
+_TOKENS_AT = PLACES[TOKENS[0]]
+"""Index of the first total of the tokens, which are the last integers of a row."""
+
 _LEVEL, _ORIGIN, _MARGIN = (QUOTA_PLACES[name] for name in ("level", "origin", "margin"))
 
 
@@ -216,7 +123,6 @@ class SharedKeyCounts(KeyCounts):
         "_row",
         "_said",
         "_slots",
-        "_suspended_until",
         "integers",
     )
 
@@ -254,23 +160,21 @@ class SharedKeyCounts(KeyCounts):
         self._take(row)
 
     def _begin_noting(self) -> None:
-        """Forget the state that was noted last: a new row begins with the state that it finds."""
         self._limits = [0.0] * QUOTAS
         self._slots = 0
-        self._pace = self._suspended_until = 0.0
+        self._pace = 0.0
         self._paused_until = float("-inf")
         self._said = ""
         self._breaker: BreakerState = CLOSED
         self._rejection: KeyRejection | None = None
 
     def note_sent(self, now: float) -> None:
-        """Count an attempt; its end writes the other values of the row, which so are written once for most attempts."""
+        """Count an attempt; its end writes the other values of the row, so that most attempts write them once."""
         self.integers[_ATTEMPTS] += 1
         if now >= self._outlook_at:
             self.refresh()
 
     def note_answered(self, latency: float) -> None:
-        """Count an answered attempt, and write the other values of the row."""
         self.latencies.append(latency)
         self.integers[_ANSWERED] += 1
         self.refresh()
@@ -285,7 +189,7 @@ class SharedKeyCounts(KeyCounts):
         if slots != self.integers[_SLOTS]:
             self.integers[_SLOTS] = slots
             self._note_slots(slots, now)
-        members = self._queue.members
+        members = self._queue.sharing.members
         if members != self.integers[_MEMBERS]:
             self._note_members(members, now)
         self._doubles[CHANGED_AT] = now
@@ -328,18 +232,10 @@ class SharedKeyCounts(KeyCounts):
         self.integers[_WAITING] = count
         self.note_closing()
 
-    def note_closing(self, now: float = float("-inf")) -> None:
-        """Write the instants until which the key is closed; `now` is given where no call of the key writes them.
-
-        A suspended key is shown from then on, as it may have no attempt for hours. Any other one is shown from its
-        first attempt.
-        """
+    def note_closing(self) -> None:
+        """Write the instants until which the key is closed."""
         admission = self._queue.admission
-        suspended_until = max(0.0, admission.pause.suspended_until)
-        if suspended_until and self._row is None:
-            self.refresh()
         pause, breaker, seconds = latest_pause(admission), admission.breaker, self._doubles
-        seconds[SUSPENDED_UNTIL] = suspended_until
         seconds[PAUSED_UNTIL] = max(0.0, pause.until)
         seconds[BROKEN_UNTIL] = 0.0 if breaker.closed else max(0.0, breaker.ready_at)
         seconds[STATED], seconds[STATED_UNTIL] = pause.stated, max(0.0, pause.stated_until)
@@ -351,18 +247,15 @@ class SharedKeyCounts(KeyCounts):
         if cause != self._said and self._row is not None:
             self._said = cause
             write_cause(self._row, cause)
-        now = max(now, admission.used_at)
+        now = admission.used_at
         if pause.until > self._paused_until:
             self._note_cooldown(pause, now)
         if breaker.state is not self._breaker:
             self._note_breaker(breaker.state, breaker.ready_at - now, now)
         if admission.rejection is not self._rejection:
             self._note_rejection(now)
-        if suspended_until != self._suspended_until:
-            self._note_suspension(suspended_until, now)
 
     def note_refusal(self, outcome: Outcome) -> None:
-        """Note what a refusal has changed, and its cause."""
         if self._row is None:
             self._attach()
         admission = self._queue.admission
@@ -375,7 +268,7 @@ class SharedKeyCounts(KeyCounts):
         self.note_closing()
 
     def note_fate(self, fate: str, outcome: Outcome) -> None:
-        """Count a refusal by its cause and by how its call went on, and a failed call by its reason."""
+        """Count a refusal by its cause and by the fate of its call, and a failed call by its reason."""
         if fate == "handed_back":
             self._count_failure(failure_reason(outcome))
         if outcome.kind in REFUSED:
@@ -430,10 +323,6 @@ class SharedKeyCounts(KeyCounts):
         cause = rejection.outcome.cause if rejection is not None else Cause.NONE
         self.integers[_REJECTED] = CAUSE_CODES[cause]
         self._changes.add(now, "rejected" if rejection is not None else "accepted", 0.0, 0.0, cause)
-
-    def _note_suspension(self, until: float, now: float) -> None:
-        self._suspended_until = until
-        self._changes.add(now, "suspended" if until else "resumed", 0.0, max(0.0, until - now))
 
     def _look_ahead(self, now: float) -> None:
         self.note_closing()
@@ -499,18 +388,7 @@ class SharedTokenCounter(TokenCounter):
     def add(self, usage: Usage, nanodollars: int | None) -> None:
         """Count one answer, whose end has written the row before."""
         super().add(usage, nanodollars)
-        numbers = self._counts.integers
-        numbers[_METERED] = self.metered
-        numbers[_INPUT] = self.input_tokens
-        numbers[_OUTPUT] = self.output_tokens
-        # What the answer did not change is in the row already.
-        if usage.cached_tokens or usage.cache_write_tokens or usage.reasoning_tokens:
-            numbers[_CACHED] = self.cached_tokens
-            numbers[_CACHE_WRITE] = self.cache_write_tokens
-            numbers[_REASONING] = self.reasoning_tokens
-        if nanodollars is not None:
-            numbers[_PRICED] = self.priced
-            numbers[_NANODOLLARS] = self.nanodollars
+        self._counts.integers[_TOKENS_AT:] = array("q", self.totals)
 
 
 def _known(provenance: Provenance) -> tuple[float, float]:
@@ -528,23 +406,19 @@ class SharedLineLength(WaitQueue):
         self._counts = counts
 
     def enqueue(self, waiter: Waiter) -> ExecutorGroup:
-        """Add a call, as the base class."""
         group = super().enqueue(waiter)
         self._counts.waited(self.length)
         return group
 
     def dequeue(self, waiter: Waiter) -> bool:
-        """Remove a call, as the base class."""
         is_removed = super().dequeue(waiter)
         self._counts.waited(self.length)
         return is_removed
 
     def put_aside(self, change: int) -> None:
-        """Count a call outside the queue, as the base class."""
         super().put_aside(change)
         self._counts.waited(self.length)
 
     def clear(self) -> None:
-        """Forget all calls, as the base class."""
         super().clear()
         self._counts.waited(self.length)

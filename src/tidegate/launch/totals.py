@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 from tidegate.core.rejection import DAY
 from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
-from tidegate.core.token_totals import TokenTotals
+from tidegate.core.token_totals import TokenTotals, token_facts
 from tidegate.core.wait_text import never_answered
 from tidegate.launch import counter_row
+from tidegate.launch.counter_file import SUFFIX, FileCounts, pid_of, read
 from tidegate.launch.counter_row import KeyRow, QuotaRow
-from tidegate.launch.shared_counters import SUFFIX, runs
-from tidegate.launch.shared_file import UnreadableFile, unpacked
+from tidegate.shared_file import UnreadableFile
 
 ROOM = 2.0
-"""Calls of each process that still fit while a shared quota is used up. Raising it calls a fuller quota used up.
-Measured: two processes at 120 requests a minute leave 2.0 to 4.0 requests."""
+"""Calls of each process that still fit while a shared quota is used up. Measured: two processes at 120 requests a
+minute leave 2.0 to 4.0 requests."""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,6 @@ class QuotaTotal:
 
     @classmethod
     def of(cls, row: QuotaRow, until: float) -> QuotaTotal:
-        """Return the total of a single process."""
         return cls(row.name, row.limit, row.window, row.used, row.since, row.stood, until)
 
 
@@ -86,7 +87,6 @@ class KeyTotal:
 
     @property
     def calls(self) -> int:
-        """Return the calls so far, sent or not."""
         return self.counts["attempts"] - self.counts["resent"] + self.counts["unsent"]
 
     @property
@@ -104,25 +104,19 @@ class KeyTotal:
 
     @property
     def tokens(self) -> TokenTotals:
-        """Return the tokens and the cost of the answers whose usage is known."""
         return TokenTotals(*(self.counts[name] for name in counter_row.TOKENS))
 
     @property
     def binding(self) -> QuotaTotal | None:
-        """Return the quota with the largest used share."""
         known = [(quota.share, quota) for quota in self.quotas.values() if quota.share is not None]
         return max(known, key=lambda each: each[0])[1] if known else None
 
     def outlook(self, now: float) -> QueueForecast:
-        """Return the forecast for the waiting calls of all running processes; `now` is in monotonic seconds.
-
-        The calls share the slots of all processes. Each quota is as the process that observed it last saw it.
-        """
+        """Return the forecast for the waiting calls of all processes, by the newest view of each quota."""
         tried, by, stated, until = 0.0, "", 0.0, 0.0
         for row in self.here:
             paused, broken, day = row.paused_until - now, row.broken_until - now, row.day_until - now
-            held = row.suspended_until - now
-            tried, by = max((tried, by), (paused, "pause"), (held, "suspended"), (broken, "breaker"), (day, DAY))
+            tried, by = max((tried, by), (paused, "pause"), (broken, "breaker"), (day, DAY))
             if paused > 0.0 and row.stated_until - now > until:
                 stated, until = row.stated, row.stated_until - now
         paces = [row.pace for row in self.here]
@@ -147,11 +141,7 @@ class KeyTotal:
         )
 
     def head_wait(self, seen: QueueForecast) -> HeadWait:
-        """Return what holds back the next call, given the present outlook.
-
-        A call of a shared key needs room for the next call of each process. So a few units are left at any time while
-        the processes use all that is refilled.
-        """
+        """Return what holds back the next call; a shared key needs room for the next call of each process."""
         head = head_wait(seen)
         if head.gate or self.members < 2:
             return head
@@ -165,8 +155,7 @@ class KeyTotal:
     def eta(self, seen: QueueForecast) -> Eta:
         """Return when the last waiting call of this run is admitted, given the present outlook.
 
-        Processes that share a key take turns. So up to the last call of the longest queue here, each other process
-        sends at most as many calls.
+        Processes take turns, so each other process sends at most as many calls as the longest queue here.
         """
         if not self.others or not seen.waiting:
             return estimate_eta(seen)
@@ -192,7 +181,6 @@ class KeyTotal:
         )
 
     def add(self, row: KeyRow, running: bool) -> None:
-        """Add the counts of one process."""
         self.most_members = max(self.most_members, row.counts["most_members"])
         self.carrier = row.carrier or self.carrier
         self.cause = row.cause or self.cause
@@ -218,26 +206,35 @@ class Totals:
     """All keys by name; `pythons` states whether any Python process with tidegate has started.
 
     The counts of the processes in `unreadable` are missing; it maps each process to the reason. `pids` are the
-    processes with counts that still run.
+    processes with counts that still run. `failures` are the failed calls by reason, as far as it is known, and `hosts`
+    the ungoverned calls by host.
     """
 
-    keys: dict[str, KeyTotal]
-    pythons: bool
+    keys: dict[str, KeyTotal] = field(default_factory=dict)
+    pythons: bool = False
     unreadable: dict[int, str] = field(default_factory=dict)
-    pids: frozenset[int] = frozenset()
+    pids: set[int] = field(default_factory=set)
+    failures: Counter[str] = field(default_factory=Counter)
+    hosts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, pid: int, found: FileCounts) -> None:
+        """Add the counts of a file of process `pid`."""
+        for row in found.rows:
+            self.keys.setdefault(row.key, KeyTotal(row.key)).add(row, found.is_live)
+        self.failures += found.failures
+        self.hosts += found.hosts
+        if found.is_live:
+            self.pids.add(pid)
 
     def sum(self, name: str) -> int:
-        """Return one of the counts, summed over all keys."""
         return sum(each.counts[name] for each in self.keys.values())
 
     @property
     def calls(self) -> int:
-        """Return the calls so far, sent or not, over all keys."""
         return sum(each.calls for each in self.keys.values())
 
     @property
     def tokens(self) -> TokenTotals:
-        """Return the tokens and the cost of all keys."""
         return reduce(TokenTotals.plus, (each.tokens for each in self.keys.values()), TokenTotals())
 
     @property
@@ -258,6 +255,42 @@ def note_others(runs: Iterable[Totals]) -> None:
             total.others = [row for other in shared if other is not total for row in other.here]
 
 
+def facts_of(total: KeyTotal, now: float) -> dict[str, Any]:
+    """Return one key as plain values. Durations are in seconds, None where they cannot be estimated.
+
+    The limits are those of `members` processes, whichever program they belong to, which are `shared_through` a file, a
+    server or Ray.
+
+    `calls` are answered, given up, failed, abandoned, in flight or waiting. `retried` of the `refused` attempts were
+    followed by another.
+    """
+    seen = total.outlook(now)
+    head, ahead = total.head_wait(seen), total.eta(seen)
+    return {
+        "key": total.key,
+        "in_flight": total.in_flight,
+        "limit": total.slots,
+        "waiting": total.waiting,
+        "calls": total.calls,
+        "answered": total.counts["answered"],
+        "given_up": total.counts["given_up"],
+        "failed": total.counts["failed_calls"],
+        "abandoned": total.abandoned,
+        "refused": total.counts["refused"],
+        "retried": total.counts["absorbed"],
+        "members": total.members,
+        "shared_through": total.carrier if total.members > 1 else "",
+        "gate": head.gate,
+        "next_in": head.seconds,
+        "stated_wait": head.stated,
+        "eta": ahead.seconds,
+        "eta_gate": ahead.gate,
+        "eta_without": total.unseen_members,
+        "tokens": token_facts(total.tokens),
+        "quotas": [{"name": q.name, "level": q.level, "limit": q.limit, "window": q.window} for q in seen.quotas],
+    }
+
+
 class Folder:
     """Folder of a run, read repeatedly; the counter files of ended processes are read once and removed.
 
@@ -267,53 +300,25 @@ class Folder:
     def __init__(self, path: Path, onlooker: bool = False) -> None:
         self._path = path
         self._onlooker = onlooker
-        self._ended: dict[str, KeyTotal] = {}
+        self._ended = Totals()
 
     def totals(self) -> Totals:
         """Return the current counts."""
-        files = sorted(self._path.glob(f"*{SUFFIX}"))
-        newest: dict[int, int] = {}
-        for path in files:
-            pid, born, _ = _origin(path)
-            newest[pid] = max(born, newest.get(pid, 0))
-        here: list[KeyRow] = []
-        pids: set[int] = set()
-        # A file may have been read while it was being made: each look judges again.
+        live: list[tuple[int, FileCounts]] = []
         unreadable: dict[int, str] = {}
-        for path in files:
-            pid, born, start = _origin(path)
-            # A process may have become another program (exec): the live values of its old counter file are outdated.
-            is_live = newest[pid] == born and runs(pid, start)
+        for path in sorted(self._path.glob(f"*{SUFFIX}")):
+            pid = pid_of(path)
             try:
-                said = list(_read(path))
+                found = read(path)
             except UnreadableFile as error:
                 unreadable[pid] = str(error)
                 continue
-            if is_live:
-                here += said
-                pids.add(pid)
+            if found.is_live:
+                live.append((pid, found))
             elif not self._onlooker:
-                _add(self._ended, said, False)
+                self._ended.add(pid, found)
                 path.unlink(missing_ok=True)
-        keys = copy.deepcopy(self._ended)
-        _add(keys, here, True)
-        return Totals(keys, (self._path / "started").exists(), unreadable, frozenset(pids))
-
-
-def _add(keys: dict[str, KeyTotal], said: list[KeyRow], running: bool) -> None:
-    for row in said:
-        keys.setdefault(row.key, KeyTotal(row.key)).add(row, running)
-
-
-def _origin(path: Path) -> tuple[int, int, int]:
-    """Return the process of a counter file, the instant of its first file, and the process's start (0: unknown)."""
-    pid, born, _, *start = path.stem.split("-")
-    return int(pid), int(born), int(start[0]) if start else 0
-
-
-def _read(path: Path) -> Iterator[KeyRow]:
-    content = unpacked(path.read_bytes())
-    for start in range(0, len(content) - counter_row.ROW_BYTES + 1, counter_row.ROW_BYTES):
-        row = counter_row.read(content[start : start + counter_row.ROW_BYTES])
-        if row is not None:
-            yield row
+        totals = replace(copy.deepcopy(self._ended), pythons=(self._path / "started").exists(), unreadable=unreadable)
+        for pid, found in live:
+            totals.add(pid, found)
+        return totals

@@ -1,8 +1,8 @@
 """Processes of a run that are ungoverned, and hosts whose inference calls are not governed.
 
 A process that cannot install tidegate writes the reason to a file in the run's folder, and removes it after a later
-success. A process with ungoverned calls to inference paths counts them by host in a mapped file, so the counts survive
-a kill -9. The file holds the host alone: no path, no query, no header.
+success. A process with ungoverned calls to inference paths counts them in its counter file by host alone: without path,
+query and header.
 """
 
 from __future__ import annotations
@@ -13,18 +13,10 @@ from typing import NamedTuple
 
 from tidegate.admission.key_hook import REFUSED, SOCKET
 from tidegate.launch import IMPORTED, UNGOVERNED
-from tidegate.launch.text_counts import TextCounts, read_counts
 from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
 
 WITHOUT = "without-"
 """Prefix of the files that `site/sitecustomize.py` writes for a Python without tidegate."""
-
-SUFFIX = ".hosts"
-
-
-def host_counts(folder: str) -> TextCounts:
-    """Return the counter of ungoverned calls of this process by host."""
-    return TextCounts(folder, SUFFIX)
 
 
 class Ungoverned(NamedTuple):
@@ -49,14 +41,13 @@ class Ungoverned(NamedTuple):
 
     @property
     def calls(self) -> int:
-        """Return the ungoverned calls over all hosts."""
         return self.hosts.total() + self.others
 
 
-def read(folder: Path) -> Ungoverned:
-    """Return the current counts and reasons of a run's processes."""
+def read(folder: Path, counts: Counter[str]) -> Ungoverned:
+    """Return the reasons of a run's processes, with their counts of ungoverned calls by host."""
     found: dict[str, Counter[str]] = {SOCKET: Counter(), REFUSED: Counter(), "": Counter()}
-    for name, number in read_counts(folder, SUFFIX).items():
+    for name, number in counts.items():
         prefix = next(prefix for prefix in found if name.startswith(prefix))
         found[prefix][name.removeprefix(prefix)] += number
     hosts = found[""]

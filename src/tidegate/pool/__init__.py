@@ -23,8 +23,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 POOL_SIZE = 32
-"""Functions under way at once. Raising it uses more memory and threads, and is faster only while the keys admit more.
-Precedent: `concurrent.futures.ThreadPoolExecutor`, at most 32."""
+"""Functions under way at once. Precedent: `concurrent.futures.ThreadPoolExecutor`, at most 32."""
 
 __all__ = ["AsyncResults", "Failed", "PoolStats", "Results", "RowResult", "amap", "map"]
 
@@ -49,7 +48,7 @@ def map(
     At most `window` rows (default: 4 × `pool_size`) are submitted and not yet taken. With `ordered=False` they come as
     they end. Missing capacity spends no attempt: a row waits `max_wait` seconds for it (default: `Settings.max_wait`),
     without the time until a reset that the provider named. Other failures that may pass are repeated: `attempts` in all
-    (default: `Settings.transient_attempts`, but 1 where the SDK itself repeats calls). `timeout` is in seconds for
+    (default: 3, but 1 where the SDK itself repeats calls). `timeout` is in seconds for
     one call of `fn`, without its waits for capacity, and `deadline` for the whole pool. `key` is the key that `fn` asks
     first, if it must not be learned from its first call. If `fn` makes no governed call, it is itself admitted by
     `key`.

@@ -12,13 +12,13 @@ from typing import Any
 
 from tidegate.core.reorder import ReorderBuffer
 from tidegate.core.values import Cost, Key
+from tidegate.pool.failure_class import NextStep
+from tidegate.pool.function_limit import FunctionLimit
+from tidegate.pool.key_gates import StageGate
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.rows import PoolRow, RowQueue
 from tidegate.pool.sources import SourceReader, aclose_source
 from tidegate.pool.stats import PoolMeter, PoolStats
-from tidegate.scheduling.failure_class import NextStep
-from tidegate.scheduling.function_limit import FunctionLimit
-from tidegate.scheduling.key_gates import StageGate
 
 UNKNOWN_KEY = StageGate(0, 0)
 """Gate of the rows whose key is unknown, or that ask none."""
@@ -65,7 +65,6 @@ class RowFlow:
         raise NotImplementedError
 
     def close(self) -> None:
-        """End the pool."""
         raise NotImplementedError
 
     @property
@@ -79,7 +78,6 @@ class RowFlow:
 
     @property
     def is_drained(self) -> bool:
-        """Return whether nothing of a closed pool is under way."""
         return self.closed and self._stream is None
 
     def watch(self, reader: SourceReader) -> None:
@@ -97,10 +95,7 @@ class RowFlow:
         return not (self.exhausted or self.closed or self.expired)
 
     def wanted(self) -> int:
-        """Return the number of rows to pull now; callable in the thread that pulls.
-
-        One row is pulled ahead of the free slots. Rows not taken never exceed the window.
-        """
+        """Return the rows to pull now, one ahead of the free slots; callable in the thread that pulls."""
         if not self.pulls:
             return 0
         untaken = self.pulled - self.meter.taken
@@ -157,7 +152,6 @@ class RowFlow:
             self.loop.call_soon_threadsafe(self.close)
 
     async def until_drained(self) -> None:
-        """Wait until a closed pool has nothing under way."""
         if not self.is_drained:
             drained = asyncio.Event()
             self.drained.append(drained.set)

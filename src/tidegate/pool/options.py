@@ -12,13 +12,12 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.core.values import CUSTOM, INFINITY, Key
 from tidegate.errors import ConfigurationError
-from tidegate.scheduling.execution import implementation
+from tidegate.pool.execution import implementation
 
 Errors = Literal["raise", "return"]
 
 WINDOW_FACTOR = 4
-"""Rows submitted and not yet taken, for each slot. Raising it keeps more slots busy behind a slow row, and more rows in
-memory. Chosen: a row may take four times as long as the others before a slot is idle."""
+"""Rows submitted and not yet taken, for each slot. Chosen: a row four times as long idles no slot."""
 
 
 @dataclass(frozen=True, slots=True)

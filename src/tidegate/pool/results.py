@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from tidegate.admission.handoff import current_handoff
 from tidegate.core.values import INFINITY
+from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RowFunction, raisable
 from tidegate.pool.rows import Failed, PoolRow, RowResult
@@ -21,7 +22,6 @@ from tidegate.pool.scheduler import RowScheduler
 from tidegate.pool.serial import SerialRows
 from tidegate.pool.sources import SourceReader, close_source
 from tidegate.pool.stats import PoolStats
-from tidegate.scheduling.execution import CANCEL_GRACE_SECONDS
 
 T = TypeVar("T")
 
@@ -64,7 +64,6 @@ class ThreadedRows:
 
     @property
     def stats(self) -> PoolStats:
-        """Return the statistics so far, or those at the end."""
         return self._scheduler.stats
 
     def next_row(self) -> PoolRow:
@@ -213,12 +212,10 @@ class Signal:
         self._future: asyncio.Future[None] | None = None
 
     def set(self) -> None:
-        """Wake the coroutine if it waits."""
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     async def wait(self) -> None:
-        """Wait for the next `set`."""
         self._future = self._loop.create_future()
         await self._future
 

@@ -10,15 +10,14 @@ from functools import partial
 from typing import Any
 
 from tidegate.admission.handoff import current_handoff
-from tidegate.classification import classify_error
 from tidegate.core import backoff
-from tidegate.core.backoff import full_jitter, half_jitter
 from tidegate.core.values import Kind, Outcome
 from tidegate.errors import ConfigurationError
+from tidegate.pool.failure_class import TIMEOUT, FailureClass, NextStep
 from tidegate.pool.options import PoolOptions, is_coroutine_function
 from tidegate.pool.rows import PoolRow
-from tidegate.scheduling.failure_class import TIMEOUT, FailureClass, NextStep
-from tidegate.scheduling.threads import in_thread
+from tidegate.pool.threads import in_thread
+from tidegate.providers.classification import classify_error
 
 BARE_CLIENTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2", "requests", "aiohttp", "urllib3"})
 """Packages whose exceptions come from a client that repeats nothing; every other governed client is an SDK."""
@@ -97,8 +96,8 @@ class RetryPolicy:
     ) -> float | None:
         """Return the seconds until the next attempt after `row.attempts`, or None if there is none.
 
-        `outcome` is that of the last governed attempt. Where its SDK itself repeats calls, only the caller's
-        `attempts` add to them.
+        `outcome` is that of the last governed attempt. If its SDK repeats calls, only the caller's `attempts` add to
+        them.
         """
         given = self._options.attempts
         if failure.next_step is NextStep.PERMANENT:
@@ -107,14 +106,12 @@ class RetryPolicy:
             return None
         if given is None and failure is not TIMEOUT and _is_of_sdk(outcome, error):
             return None
-        delay = full_jitter(row.attempts, self._draw())
-        return max(delay, min(failure.retry_after or 0.0, backoff.MAX_BACKOFF_SECONDS))
+        return failure.delay(row.attempts, self._draw())
 
     def delay_elsewhere(self, row: PoolRow, failure: FailureClass) -> float:
         """Return the seconds until a row is tried again whose refusal no gate has recorded."""
         row.elsewhere += 1
-        delay = half_jitter(row.elsewhere, self._draw())
-        return max(delay, min(failure.retry_after or 0.0, self._options.max_wait))
+        return failure.delay_elsewhere(row.elsewhere, self._draw(), self._options.max_wait)
 
 
 def _is_of_sdk(outcome: Outcome | None, error: BaseException | None) -> bool:

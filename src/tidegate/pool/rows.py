@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
 from tidegate.core.values import Cost, Key
-from tidegate.scheduling.failure_class import NextStep
+from tidegate.pool.failure_class import NextStep
 
 T = TypeVar("T")
 
@@ -108,7 +108,6 @@ class PoolRow:
         del self.body, self.context
 
     def result(self, taken_at: float) -> RowResult[Any]:
-        """Return the result of an ended row that is taken now."""
         return RowResult(
             self.index,
             self.value,
@@ -138,23 +137,18 @@ class RowQueue:
         self._closed: set[Hashable] = set()
 
     def open(self, gate: Hashable) -> None:
-        """Let the rows behind a gate start again."""
         self._closed.discard(gate)
 
     def close(self, gate: Hashable) -> None:
-        """Let no row behind a gate start."""
         self._closed.add(gate)
 
     def remove(self, gate: Hashable) -> None:
-        """Forget that a gate is closed."""
         self._closed.discard(gate)
 
     def is_closed(self, gate: Hashable) -> bool:
-        """Return whether a gate is closed."""
         return gate in self._closed
 
     def put_back(self, row: PoolRow, gate: Hashable) -> None:
-        """Queue a row whose gate is known."""
         heappush(self._known.setdefault(gate, []), (row.index, row))
 
     def next(self, fresh_gate: Hashable) -> tuple[PoolRow, Hashable] | None:
@@ -168,7 +162,6 @@ class RowQueue:
         return found
 
     def take(self, row: PoolRow, gate: Hashable) -> None:
-        """Remove the row that `next` has returned."""
         if self.fresh and self.fresh[0] is row:
             self.fresh.popleft()
             return
@@ -186,7 +179,6 @@ class RowQueue:
         return held + sum(len(heap) for gate, heap in self._known.items() if gate in closed)
 
     def waiting(self, fresh_gate: Hashable) -> Iterator[tuple[PoolRow, Hashable]]:
-        """Return the queued rows, each with its gate."""
         for row in self.fresh:
             yield row, fresh_gate
         for gate, heap in self._known.items():
@@ -194,7 +186,6 @@ class RowQueue:
                 yield row, gate
 
     def discard(self, rows: set[PoolRow]) -> None:
-        """Remove some rows."""
         self.fresh = deque(row for row in self.fresh if row not in rows)
         for gate, heap in list(self._known.items()):
             left = sorted(entry for entry in heap if entry[1] not in rows)
@@ -204,6 +195,5 @@ class RowQueue:
                 del self._known[gate]
 
     def clear(self) -> None:
-        """Remove all rows."""
         self.fresh.clear()
         self._known.clear()

@@ -5,7 +5,7 @@ Theory of operation. All state belongs to the thread of one event loop: the cons
 polled: a submitted, ended or delayed row, an opened key or a freed slot calls `wake`, and the scheduler then checks
 once.
 
-A fresh row asks for a permit of the key that earlier rows asked (`tidegate.scheduling.key_gates`). That key is a guess.
+A fresh row asks for a permit of the key that earlier rows asked (`tidegate.pool.key_gates`). That key is a guess.
 If it is closed, a row may still belong to another key, so some rows go ahead without a permit. Such a *scout* waits
 inside its call, and lends its slot, if its key is the closed one. Where all rows had one key, one scout goes at a time.
 """
@@ -20,33 +20,29 @@ from typing import Any
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.errors import CapacityTimeout, PoolDeadlineExceeded
+from tidegate.pool.capacity_deadline import CapacityDeadline
+from tidegate.pool.execution import CancelReason, Execution
+from tidegate.pool.failure_class import FailureClass, NextStep
 from tidegate.pool.flow import UNKNOWN_KEY, RowFlow
+from tidegate.pool.key_gates import KeyGates
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RetryPolicy, RowFunction, raisable
 from tidegate.pool.rows import PoolRow
 from tidegate.pool.sources import close_source
-from tidegate.scheduling.capacity_deadline import CapacityDeadline
-from tidegate.scheduling.execution import CancelReason, Execution
-from tidegate.scheduling.failure_class import OUTAGE, TIMEOUT, UNHEARD, FailureClass, NextStep, classify
-from tidegate.scheduling.key_gates import KeyGates
 
 FIRST_CALL_SECONDS = 0.1
-"""Seconds for which the first row goes alone, unless it makes a call or ends before. Raising it starts the other rows
-of an ungoverned function later. Lowering it lets more rows wait inside their calls, without a permit asked first.
-Chosen: a function makes its first call within milliseconds."""
+"""Seconds for which the first row goes alone without a call. Chosen: a first call takes milliseconds."""
 
 SCOUT_SECONDS = 0.25
 """Seconds for which the first key stays closed before scouts go, while no row has ended; later it is a row's mean time.
-Raising it delays rows of other keys. Lowering it sends scouts into the pauses of a paced key. Precedent:
-`tidegate.admission.executors.PATIENCE`."""
+Raising it delays rows of other keys. Lowering it sends scouts into the pauses of a paced key. Chosen:
+above steps of 200 ms of a busy event loop."""
 
 MAX_KEYS = 16
-"""Keys that are remembered for the permits of fresh rows. Raising it makes a check longer where all are closed.
-Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
+"""Keys that are remembered for the permits of fresh rows. Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
 
 MIN_CHECK_SECONDS = 0.05
-"""Minimum seconds until the next check of the waiting rows. Raising it ends overdue rows later. Lowering it checks more
-often where `max_wait` is near zero. Chosen: it is small beside the latency of a call."""
+"""Minimum seconds until the next check of the waiting rows. Chosen: it is small beside the latency of a call."""
 
 
 class RowExecution(Execution[PoolRow, RowFunction]):
@@ -114,13 +110,11 @@ class RowScheduler(RowFlow):
 
     @property
     def is_drained(self) -> bool:
-        """Return whether nothing of a closed pool is under way."""
         return super().is_drained and not self._in_flight
 
     # Methods of `ExecutionOwner`.
 
     def on_key_used(self, function: RowFunction, key: Key, cost: Cost) -> None:
-        """Record the first key that a row asks for; called in any thread."""
         if key not in self._keys:
             self.in_loop(self._learn_key, key, cost)
 
@@ -135,7 +129,6 @@ class RowScheduler(RowFlow):
         self.wake()
 
     def on_job_done(self, job: RowExecution) -> None:
-        """Free the slot of a row, and give or repeat it."""
         self._in_flight.discard(job)
         if job.slot_lent:
             self._functions.lend(-1)
@@ -152,7 +145,6 @@ class RowScheduler(RowFlow):
     # Dispatch.
 
     def check(self) -> None:
-        """Start the rows that can start, and pull others."""
         self._check_scheduled = False
         if not self.closed and not self.expired:
             try:
@@ -286,13 +278,7 @@ class RowScheduler(RowFlow):
             # Others cancel its task, as the end of `asyncio.run` does: a further row would start in a loop that ends.
             self._fail(raisable(job.error, f"row {row.index}"))
             return
-        failure = (
-            classify(job.error, handoff.outcome, handoff.refused, job.probe)
-            if job.cancel_reason is None
-            else UNHEARD
-            if job.in_outage
-            else TIMEOUT
-        )
+        failure = job.failure_class()
         if failure.next_step is NextStep.ANSWERED:
             row.attempts += 1
             row.value, row.error = job.value, None
@@ -334,14 +320,12 @@ class RowScheduler(RowFlow):
         gate = self._gate_of(row)
         row.capacity_retries += 1
         self.meter.capacity_retries += 1
-        if gate is UNKNOWN_KEY:
-            self._gates.refused(UNKNOWN_KEY, failure.retry_after, failure.kind == OUTAGE)
+        held = self._gates.holds_refused(gate, failure, job.handoff.refused)
         now = self.loop.time()
         self._deadlines.refused(row, gate, now)
         if self._deadlines.remaining(row, gate, now, self._gates.unavailable(gate)) <= 0:
             self._give_up(row)
-        elif gate is not UNKNOWN_KEY and job.handoff.refused is None and failure is not UNHEARD:
-            # Its gate is open, and has no record of the refusal: at the head of its queue it would go again at once.
+        elif not held:
             self._delay(row, self._policy.delay_elsewhere(row, failure), for_capacity=True)
         else:
             self._queue.put_back(row, gate)
@@ -371,7 +355,6 @@ class RowScheduler(RowFlow):
         return row.key if row.key is not None else self.options.key or UNKNOWN_KEY
 
     def _give_up(self, row: PoolRow) -> None:
-        """End a row that found no capacity in time."""
         last = self._gates.unavailable(self._gate_of(row)).last
         error = CapacityTimeout(
             index=row.index,
@@ -430,7 +413,6 @@ class RowScheduler(RowFlow):
         return timer is not None and seconds > 0 and self.loop.time() + seconds > timer.when()
 
     def _expire(self) -> None:
-        """End the open rows at the pool's deadline."""
         self.expired = True
         self._stop()
         self._note_load()
@@ -461,7 +443,6 @@ class RowScheduler(RowFlow):
             self._fail(error)
 
     def _stop(self) -> None:
-        """Start nothing more, and cancel what is in flight; waits inside calls end at once."""
         for timer in (*self._timers.values(), *self._delayed.values()):
             timer.cancel()
         self._timers.clear()

@@ -11,12 +11,12 @@ from typing import Any
 from tidegate.admission.handoff import MAX_KEYS, PermitHandoff
 from tidegate.core.values import Key
 from tidegate.errors import CapacityTimeout
+from tidegate.pool.failure_class import NextStep, classify
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RetryPolicy, checked_result, raisable
 from tidegate.pool.rows import PoolRow
 from tidegate.pool.sources import close_source
 from tidegate.pool.stats import PoolMeter, PoolStats
-from tidegate.scheduling.failure_class import NextStep, classify
 
 
 class SerialRows:
@@ -33,7 +33,6 @@ class SerialRows:
         self._meter.max_concurrent = self._meter.max_pending = self._meter.max_buffered = 1
 
     def next_row(self) -> PoolRow:
-        """Return the next row after its end; raise `StopIteration` after the last one, or the source's exception."""
         if self._rows is None:
             raise StopIteration
         row = PoolRow(self._count, next(self._rows), copy_context(), time.monotonic())
@@ -46,12 +45,10 @@ class SerialRows:
 
     @property
     def stats(self) -> PoolStats:
-        """Return the statistics so far."""
         keys = self._options.registry.snapshot(list(self._keys)).keys
         return self._meter.stats(self._options.pool_size, self._count, keys, time.monotonic())
 
     def close(self) -> None:
-        """Give the source up."""
         rows, self._rows = self._rows, None
         close_source(rows)
 

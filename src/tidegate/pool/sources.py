@@ -16,18 +16,12 @@ class Puller(Protocol):
     context: Any
     exhausted: bool
 
-    def wanted(self) -> int:
-        """Return the number of rows to pull now."""
-        ...
+    def wanted(self) -> int: ...
 
     @property
-    def pulls(self) -> bool:
-        """Return whether rows may still be wanted."""
-        ...
+    def pulls(self) -> bool: ...
 
-    def pull(self, iterator: Any, context: Any) -> None:
-        """Pull one row."""
-        ...
+    def pull(self, iterator: Any, context: Any) -> None: ...
 
     def fail_source(self, error: BaseException) -> None:
         """Record the exception that ended the source."""
@@ -44,7 +38,6 @@ def close_source(rows: object) -> None:
 
 
 async def aclose_source(rows: object) -> None:
-    """Do the same for an async source."""
     if hasattr(rows, "athrow") or hasattr(rows, "rows"):
         try:
             await rows.aclose()  # type: ignore[attr-defined]
@@ -68,7 +61,6 @@ class SourceReader:
         self._changed = threading.Event()
 
     def start(self) -> None:
-        """Start the thread, in a copy of the consumer's context."""
         context = self._scheduler.context.copy()
         threading.Thread(target=context.run, args=(self._run,), name="tidegate source", daemon=True).start()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from tidegate.core.snapshot import KeySnapshot
 from tidegate.core.values import Key
+from tidegate.pool.failure_class import NextStep
 from tidegate.pool.rows import PoolRow
-from tidegate.scheduling.failure_class import NextStep
 
 KEY_FACTS = (
     "limit", "attempts", "refused", "calls", "completed_calls", "failed_calls", "retried_calls", "given_up",
@@ -124,7 +124,6 @@ class PoolMeter:
         self._executing_for += executed
 
     def note_end(self, row: PoolRow, ended: int) -> None:
-        """Count a row that has ended, the last of `ended` ones."""
         if row.verdict is NextStep.ANSWERED:
             self.answered += 1
         elif row.verdict in (NextStep.CAPACITY, NextStep.PARKED):
@@ -134,12 +133,10 @@ class PoolMeter:
         self.max_buffered = max(self.max_buffered, ended - self.taken)
 
     def note_taken(self, row: PoolRow, now: float) -> None:
-        """Count a row that the consumer takes."""
         self.taken += 1
         self.buffer_wait += max(0.0, now - row.completed_at)
 
     def stats(self, pool_size: int, submitted: int, keys: Mapping[Key, KeySnapshot], now: float) -> PoolStats:
-        """Return the statistics at `now`."""
         elapsed, waiting = max(0.0, now - self._noted_at), self._waiting
         return PoolStats(
             pool_size=pool_size,

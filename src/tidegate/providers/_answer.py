@@ -13,8 +13,7 @@ from tidegate.core.values import CAPACITY, Cause, Kind, Outcome, ReplayableRefus
 from tidegate.providers._refusal import parsed, refusal_in
 
 MAX_BODY_BYTES = 1 << 14
-"""Upper bound, in bytes, of a refusal that is kept, per key. Raising it keeps larger refusals in memory for every key.
-Chosen: the longest capture has 2,300."""
+"""Upper bound, in bytes, of a refusal that is kept, per key. Chosen: the longest capture has 2,300."""
 
 UNAUTHENTICATED = 401
 

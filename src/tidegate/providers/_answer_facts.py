@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable
 
 _TAIL = 1 << 14
-"""Bytes at the end of an answer in which the reason is searched. Raising it spends more time per answer. Chosen: equal
-to the part in which its usage is searched."""
+"""Bytes at the end of an answer in which the reason is searched, as its usage is."""
 
 _REASON = re.compile(
     rb'"(?:finish_reason|stop_reason|finishReason|stopReason)"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([A-Za-z_]{1,64})"'
@@ -29,7 +28,7 @@ _REQUEST_IDS = (b"x-request-id", b"request-id", b"x-amzn-requestid", b"apim-requ
 """Headers with the id of a request: OpenAI and most others, Anthropic, Bedrock, Azure; the first of them counts."""
 
 _MAX_ID = 128
-"""Characters of a request id that are kept. Raising it keeps longer ones. Chosen: ids have 20 to 60."""
+"""Characters of a request id that are kept. Chosen: ids have 20 to 60."""
 
 
 def has_content(events: bytes) -> bool:

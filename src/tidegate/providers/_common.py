@@ -46,7 +46,6 @@ def quota(
 
 
 def endpoints(base: str, *paths: str) -> tuple[Endpoint, ...]:
-    """Return the inference paths below `base`."""
     return tuple(Endpoint(f"{base}/{path}") for path in paths)
 
 

@@ -20,24 +20,19 @@ from tidegate.providers import _words as families
 from tidegate.providers._quoted_refusal import describes_a_fault, is_of_the_request
 
 LONG_WAIT = 3600.0
-"""Seconds from which a refusal's named wait means a used-up quota, not a rate. Raising it retries plans' windows in
-vain. Derived from rates, whose longest window in use is an hour."""
+"""Seconds of a named wait that mean a used-up quota: the longest window of a rate in use is an hour."""
 
 LONGEST_WAIT = 31 * 86400.0
-"""Seconds above which a named wait is no longer believed to be a quota's. Raising it closes a key for longer on a
-garbled header. Derived from the longest window of a plan, a month."""
+"""Seconds above which a named wait is not believed: the longest window of a plan is a month."""
 
 LONG_WINDOW = 18000.0
-"""Seconds from which a window is a plan's or a day's. Raising it takes plans' windows for rates. Derived from the
-shortest window of the known plans, 5 hours."""
+"""Seconds from which a window is a plan's or a day's. Derived from the shortest window of the known plans, 5 hours."""
 
 SHORT_WAIT = 60.0
-"""Seconds up to which a named wait is a rate's, if no longer window is named. Raising it retries plans that return
-within minutes as if they were rates. Derived from the window of most rates, a minute."""
+"""Seconds up to which a named wait is a rate's, without a longer window: most windows are a minute."""
 
 LONGEST_STATEMENT = 160
-"""Characters of a message up to which an answer of status 400 may state a rate. Raising it reads longer messages, which
-echo more. Chosen: the longest such statement that was collected has 90."""
+"""Most characters of a 400's message that may state a rate. Chosen: the longest collected one has 90."""
 
 INVALID = 400
 """HTTP status of an invalid request."""
@@ -231,9 +226,9 @@ def _is_long_window(windows: tuple[float, ...]) -> bool:
 
 
 def _is_long(readings: tuple[QuotaReading, ...]) -> bool:
-    """Return whether the only quotas at zero are those of a day or longer, by their window or else by their reset.
+    """Return whether all quotas at zero are those of a day or longer, by their window or else by their reset.
 
-    A reset within a rate's wait denies a long window: another server may use a provider's headers for other windows.
+    A reset within a rate's wait denies a long window: another server may reuse the provider's headers.
     """
     empty = [reading for reading in readings if reading.remaining == 0 and (reading.window or reading.reset_after)]
     return bool(empty) and all(

@@ -15,12 +15,10 @@ from tidegate.providers._message import NUMBER, WINDOW, amount_of, window_of
 from tidegate.providers._values import window_name
 
 _MAX_DETAILS = 32
-"""Parts of an error's `details`, and violations in them, that are read. Raising it spends more time on a hostile
-refusal. Chosen: captures have at most three of either."""
+"""Parts of an error's `details`, and violations in them, that are read. Chosen: captures have at most three."""
 
 _MAX_TEXT = 256
-"""Characters of a text in `details` above which it is ignored. Raising it compares longer texts. Chosen: longer than
-any quotaId or duration."""
+"""Characters of a text in `details` above which it is ignored. Chosen: longer than any quotaId or duration."""
 
 _COUNTED: tuple[tuple[str, Unit], ...] = (
     ("InputTokens", "input_tokens"),
@@ -79,7 +77,7 @@ class Details(NamedTuple):
 
 
 def stated_limit(fields: dict[str, object]) -> Exceeded | None:
-    """Return the limit and its window in the fields of an error, whose names have no case and punctuation; else None.
+    """Return the limit and its window in the fields of an error, by names without case and punctuation; else None.
 
     Seen: `{"limit": 20, "window": "60s"}`, `{"limit": "1000r/s"}`, `{"limit": 100, "limit_type": "per_minute"}`.
     """
@@ -108,7 +106,6 @@ def _stated_window(window: object) -> float | None:
 
 
 def read_details(details: object) -> Details:
-    """Return the facts in the `details` of an error; none if they have another shape."""
     if not isinstance(details, list):
         return Details()
     parts = [part for part in details[:_MAX_DETAILS] if isinstance(part, dict)]

@@ -38,24 +38,20 @@ from tidegate.providers._values import window_name
 
 _MAX_FIELD = 1024
 
-"""Bytes of an IETF field above which it is ignored. Raising it spends more time on a hostile header. Chosen: longer
-than any field of `_MAX_MEMBERS` usual policies."""
+"""Bytes of an IETF field above which it is ignored. Chosen: longer than any field of `_MAX_MEMBERS` usual policies."""
 
 _MAX_MEMBERS = 16
 
-"""Policies of one IETF field that are read; further ones are ignored. Raising it spends more time on a hostile header.
-Chosen: providers state two to four quotas."""
+"""Policies of one IETF field that are read; further ones are ignored. Chosen: providers state two to four quotas."""
 
 _MAX_NAME = 64
-"""Characters that are kept of a policy's name, and of the longest header's name that is kept. Raising it lets a hostile
-header put longer names into snapshots. Chosen: names are words such as `requests`."""
+"""Characters that are kept of a policy's name, and of the longest header's name that is kept. Chosen: names are words
+such as `requests`."""
 
 _PART = re.compile(r'"(?:[^"\\]|\\.){0,256}"|[^",;]|[,;]|"')
 
 _MAX_NAMES = 512
-"""Names of headers that are kept for one provider, as they were sent. Raising it lets hostile headers take more memory;
-lowering it puts the names of some servers in lower case each time. Chosen: a table has 20 to 120 names, an answer about
-as many."""
+"""Header names that are kept for one provider. Chosen: a table has 20 to 120, an answer about as many."""
 
 UNNAMED = "ratelimit"
 """Name of a quota that neither a policy nor a window names."""
@@ -107,9 +103,8 @@ def read_fields(
 ) -> tuple[list[QuotaReading], int]:
     """Return the readings of the RateLimit fields, and the number of unusable values.
 
-    `limit`, `remaining` and `reset` are RateLimit-Limit, -Remaining and -Reset. `combined` is RateLimit, and `policy`
-    is RateLimit-Policy. `answered` is the time of the response as `origin` returns it, for servers whose reset is an
-    instant.
+    `combined` is the field RateLimit. `answered` is the time of the response as `origin` returns it, for servers whose
+    reset is an instant.
     """
     policies, bad = _policies(_members(policy))
     if combined is not None:
@@ -278,13 +273,12 @@ _PLACEHOLDERS = (b"x-ratelimit", b"anthropic-ratelimit")
 """Values that repeat a header's name, as scrubbed recordings have them (openai-200-scrubbed-values)."""
 
 _ROUNDED_LIMIT = 10_000.0
-"""Limit below which values count as exact, not as rounded to `HeaderRow.quantum`. Raising it trusts the values of
-larger limits too much. Derived from the rounding to thousands: it would hide more than a tenth of a smaller limit."""
+"""Limit below which values count as exact, not as rounded to `HeaderRow.quantum`. Derived from the rounding to
+thousands: it would hide more than a tenth of a smaller limit."""
 
 
 _MAX_WINDOW = 400 * 86400.0
-"""Seconds above which a stated period is rejected as garbage. Raising it believes longer periods. Chosen: above a year,
-the longest period in use."""
+"""Seconds above which a stated period is rejected as garbage. Chosen: above a year, the longest period in use."""
 
 
 class HeaderPlaces(dict[bytes, tuple[int, int] | None]):
@@ -334,10 +328,7 @@ def row_at(provider: Provider, number: int) -> HeaderRow:
 
 
 def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]], found: Found | None = None) -> Found:
-    """Add to `found` the raw values of the headers that the table names, by row and place; return it.
-
-    Different values of a repeated header are joined to a list.
-    """
+    """Add to `found` the raw values of the headers that the table names, by row and place; return it."""
     found = {} if found is None else found
     places = _places_of(provider)
     for name, value in headers:
@@ -353,10 +344,7 @@ def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]], found: Fo
 
 
 def origin(found: Found, now_on: datetime) -> tuple[float, float]:
-    """Return the time of the response in seconds since 1970, and its rounding in seconds.
-
-    It is that of the `date` header, which is cut to seconds, else that of the local clock.
-    """
+    """Return the time of the response in seconds since 1970 (`date` header, else local clock), and its rounding."""
     cells = found.get(SPECIAL)
     date = cells[DATE] if cells is not None else None
     made = _values.http_date(date) if date is not None else None
@@ -389,10 +377,7 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
 
 
 def states_zero(found: Found) -> bool:
-    """Return whether a quota's limit and remaining are both written as 0, without a reset.
-
-    With one, three zeros stand for no limit (PROVIDERS.md rule 8).
-    """
+    """Return whether limit and remaining are 0 without a reset; with one: no limit (PROVIDERS.md rule 8)."""
     quotas = [cells for number, cells in found.items() if number >= 0]
     return any(cells[LIMIT] == cells[REMAINING] == b"0" and cells[RESET] is None for cells in quotas)
 
@@ -405,8 +390,8 @@ def _is_whole(reading: QuotaReading) -> bool:
 def _merged(readings: list[QuotaReading]) -> list[QuotaReading]:
     """Return the readings without those that state another one again, without its window.
 
-    Kong sends its quota with the window in the header's name, and again in the draft's fields, which hold the reset. A
-    reset alone belongs to the only quota without one.
+    Kong repeats its quota in the draft's fields, which hold the reset. A reset alone belongs to the only quota without
+    one.
     """
     again = next((reading for reading in readings if reading.name == UNNAMED and reading.window is None), None)
     if again is None:
@@ -486,10 +471,7 @@ def _read_reset(
     found: Found,
     now_on: datetime,
 ) -> StatedReset | None:
-    """Return the reset that a field states; None if it cannot be trusted.
-
-    An instant is counted from the response's own time: its `date` header, else the local clock at its receipt.
-    """
+    """Return the reset that a field states, an instant from the response's own time; None if it is unusable."""
     time = _values.time(raw)
     if time is None:
         return None

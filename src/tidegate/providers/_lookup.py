@@ -124,8 +124,7 @@ TABLES = (*KNOWN, *FALLBACK)
 """All tables that come with tidegate: first those of known hosts."""
 
 _MAX_HOST = 254
-"""Characters of a host name above which it is not looked up. Raising it caches longer garbage. Derived from the 253
-characters of a DNS name, with a final dot."""
+"""Most characters of a host name that is looked up: 253 of a DNS name, and a final dot."""
 
 
 def index(tables: tuple[Provider, ...]) -> tuple[dict[str, Provider], tuple[tuple[str, str, Provider], ...]]:

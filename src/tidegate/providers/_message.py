@@ -95,8 +95,7 @@ _ALONE = re.compile(rf"(?:rate limit exceeded|too many requests)?\W{{0,3}}{NUMBE
 """A whole message of Flask-Limiter or SlowAPI: `50 per 1 minute`."""
 
 _MAX_BODY = 4096
-"""Bytes of a refusal that are searched for a date. Raising it searches longer bodies. Derived from the characters of a
-message that are read."""
+"""Bytes of a refusal that are searched for a date. Derived from the characters of a message that are read."""
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0, "mo": 2592000.0}
 
@@ -116,15 +115,11 @@ class Prose(NamedTuple):
 
     @property
     def exceeds(self) -> bool:
-        """Return whether the request alone is above the limit, so that waiting cannot help."""
         return self.limit is not None and self.requested is not None and self.requested > self.limit > 0
 
 
 def read_prose(text: str, codes: frozenset[str] = frozenset()) -> Prose:
-    """Return the wait, limit, request size, unit and window in the message of a refusal.
-
-    `codes` gives the unit if the message names none (OpenAI's `type` is `tokens` or `requests`).
-    """
+    """Return the facts in the message of a refusal; `codes` give the unit if the message names none."""
     return _limit(text, codes)._replace(wait=_wait(text), until=_until(text))
 
 
@@ -161,7 +156,6 @@ def window_of(count: str | None, word: str) -> float:
 
 
 def amount_of(found: re.Match[str]) -> float:
-    """Return the amount in a match of `NUMBER`."""
     return float(found["amount"].replace(",", "")) * (1000.0 if found["k"] else 1.0)
 
 

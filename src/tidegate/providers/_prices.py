@@ -41,8 +41,8 @@ PRICES_DATE = date(2026, 11, 24)
 """Day on which the rows were read. `tidegate doctor` reports a table that is older than `PRICES_MAX_AGE_DAYS`."""
 
 PRICES_MAX_AGE_DAYS = 365
-"""Days after which the table counts as old. Raising it reports an outdated table later. Chosen: a provider changes the
-price of a model less than once a year, and adds models more often."""
+"""Days after which the table counts as old. Chosen: a provider changes the price of a model less than once a year, and
+adds models more often."""
 
 TOKENS = 1_000_000
 """Tokens that a price is for: all providers of the table state prices for a million."""

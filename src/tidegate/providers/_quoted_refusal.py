@@ -20,11 +20,10 @@ RELAYING = frozenset({400, 424, 500, 502})
 """Statuses with which gateways answer for what their upstream refused."""
 
 _MAX_OBJECTS = 4
-"""Quoted objects that are tried. Raising it spends more time on a hostile message. Chosen: gateways quote one."""
+"""Quoted objects that are tried. Chosen: gateways quote one."""
 
 _MAX_PREFIX = 200
-"""Characters in which a status is announced. Raising it reads more of what a request may have brought. Chosen: the
-longest prefix seen has 90."""
+"""Characters in which a status is announced. Chosen: the longest prefix seen has 90."""
 
 _ERROR_FIELDS = frozenset({"error", "code", "status", "type", "message", "msg", "errcode", "error_code", "status_code"})
 
@@ -70,7 +69,6 @@ def is_of_the_request(words: str) -> bool:
 
 
 def describes_a_fault(words: str) -> bool:
-    """Return whether a message in lower case describes a fault in the request."""
     return _FAULT.search(words) is not None
 
 

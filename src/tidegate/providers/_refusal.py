@@ -21,31 +21,26 @@ from tidegate.providers._foreign_phrases import in_english
 from tidegate.providers._quoted_refusal import announced, is_of_the_request, quoted_objects
 
 _MAX_BODY = 1 << 18
-"""Bytes of a refusal's body above which it is not parsed. Raising it spends more time on a hostile answer. Chosen: the
-longest capture has 2,300 (as `_answer.MAX_BODY_BYTES`)."""
+"""Most bytes of a refusal's body that is parsed. Chosen: the longest capture has 2,300."""
 
 _MAX_TEXT = 4096
-"""Characters of a message that are compared with the rows of a table. Raising it spends more time on long messages.
-Chosen: longer than any captured refusal."""
+"""Characters of a message that are compared with the rows of a table. Chosen: longer than any captured refusal."""
 
 _MAX_PAGE = 1 << 14
-"""Bytes of a page of HTML or XML that are read. Raising it spends more time on a hostile answer. Chosen: pages of
-proxies state the reason within the first few kilobytes, after their styles."""
+"""Bytes of a page of HTML or XML that are read. Chosen: proxies state the reason right after their styles."""
 
 _MAX_CODE = 128
-"""Characters of an error code above which it is ignored. Raising it takes sentences for codes. Chosen: codes are one
-word or a few joined ones."""
+"""Characters of an error code above which it is ignored. Chosen: codes are one word or a few joined ones."""
 
 _MAX_QUOTED = 64
-"""Headers that are read from a gateway's quotation of an upstream answer, and fields of one object. Raising it spends
-more time on a hostile answer. Chosen: an answer of a provider has a few dozen headers."""
+"""Headers that are read from a gateway's quotation of an upstream answer, and fields of one object. Chosen: an answer
+of a provider has a few dozen headers."""
 
 _MAX_LISTED = 4
-"""Messages of a list that are read. Raising it spends more time on a hostile answer. Chosen: refusals list one."""
+"""Messages of a list that are read. Chosen: refusals list one."""
 
 _MAX_DEPTH = 3
-"""Objects around the innermost one that is read. Raising it spends more time on a hostile answer. Chosen: the deepest
-refusal seen has two (`Response.Error`)."""
+"""Objects around the innermost one that is read. Chosen: the deepest refusal seen has two (`Response.Error`)."""
 
 _AROUND = ("error", "fault", "detail", "response", "baseresp", "responsemetadata", "header")
 """Fields whose object holds the error. A list of `errors` is read after the message beside it."""
@@ -132,7 +127,6 @@ def refusal_of(body: bytes | None) -> RefusalDetails:
 
 
 def refusal_in(document: object) -> RefusalDetails:
-    """Return the refusal in a parsed document; `NOTHING` for an unknown shape."""
     if isinstance(document, list):
         document = document[0] if document else None
     if isinstance(document, str):
@@ -221,9 +215,9 @@ def _layers(document: object, depth: int) -> Iterator[Layer]:
 
 
 def _nested(layers: list[Layer]) -> tuple[list[Layer], int | None]:
-    """Return the upstream's error objects that a gateway quotes, innermost first, and the status of the upstream.
+    """Return the upstream's error objects that a gateway quotes, innermost first, and the upstream's status.
 
-    A message that is nothing but JSON is always such a quotation (recorded answer gemini-429-free-tpm).
+    A message that is nothing but JSON is always a quotation (recorded answer gemini-429-free-tpm).
     """
     texts = [text for layer in layers for text in _texts(layer)]
     upstream = next((status for text in texts if (status := announced(plain(text)))), None)
@@ -239,7 +233,6 @@ def _nested(layers: list[Layer]) -> tuple[list[Layer], int | None]:
 
 
 def _texts(layer: Layer) -> Iterator[str]:
-    """Yield the messages of an object, those in lists too."""
     for key in _TEXTS:
         text = layer.get(key)
         if isinstance(text, str) and text:
@@ -272,9 +265,9 @@ def _code_words(text: str) -> list[str]:
 
 
 def _spellings(code: str) -> Iterator[str]:
-    """Yield a code in lower case: whole, without what follows a colon, and with its words apart.
+    """Yield a code in lower case: whole, without its part after a colon, and with its words apart.
 
-    Copilot adds the plan to a code (`user_global_rate_limited:pro`). Others join words (`MonthlyQuotaExceeded`).
+    Seen: `user_global_rate_limited:pro` (Copilot), `MonthlyQuotaExceeded`.
     """
     yield code.lower()
     yield code.partition(":")[0].lower()

@@ -13,28 +13,24 @@ from tidegate.core.values import Cost, RequestFacts, Usage
 from tidegate.providers._schema import Endpoint, Provider
 
 _MAX_BODY = 1 << 25
-"""Bytes of a request body above which it is not parsed. Raising it blocks the event loop for longer. Chosen: more text
-than any model reads."""
+"""Bytes of a request body above which it is not parsed. Chosen: more text than any model reads."""
 
 
 _MAX_TOKENS = 1 << 31
 
-"""Output tokens of a request's own bound above which it is ignored. Raising it lets a garbled bound reserve more.
-Chosen: above the largest signed integer of 32 bits."""
+"""Greatest bound on output tokens that is believed. Chosen: above the largest signed integer of 32 bits."""
 
 _MAX_CHOICES = 1024
 
-"""Answers to one request (`n`, `best_of`) above which their number is ignored. Raising it lets a garbled number reserve
-more. Chosen: far above the numbers in use."""
+"""Answers to one request (`n`, `best_of`) above which their number is ignored. Chosen: far above the numbers in use."""
 
 _MAX_MODEL = 256
 
-"""Characters that are kept of a model's name. Raising it lets a hostile request make longer keys. Chosen: names of
-models, with their paths, are shorter."""
+"""Characters that are kept of a model's name. Chosen: names of models, with their paths, are shorter."""
 
 _TOKEN_CHARS = 4
-"""Characters that a ready token in an embeddings input counts for. Raising it charges more for such inputs. Source:
-platform.openai.com/tokenizer, read 2026-11-20."""
+"""Characters that a ready token in an embeddings input counts for. Source: platform.openai.com/tokenizer, read
+2026-11-20."""
 
 _SCHEMA_KEYS = frozenset({"tools", "functions", "response_format", "text", "toolConfig"})
 _TEXT_KEYS = frozenset(
@@ -103,8 +99,8 @@ _OPAQUE = frozenset(
 """Content types whose length in the body says nothing about their tokens."""
 
 _DATA_URL = 64
-"""Characters up to which a string is read as text without a check for a data URL. Raising it counts short files as
-text. Chosen: the check costs time for each string, and no file is that short."""
+"""Characters up to which a string is read as text without a check for a data URL. Chosen: the check costs time for each
+string, and no file is that short."""
 
 _MODEL = re.compile(rb'"model"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}"([ -!#-\[\]-~]{1,256})"')
 _STREAM = re.compile(rb'"stream"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}true')
@@ -112,8 +108,7 @@ _PART_MODEL = re.compile(rb'name="model"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n([
 _PART_STREAM = re.compile(rb'name="stream"\r?\n(?:[^\r\n]{0,128}\r?\n){0,3}\r?\n(?:true|True|1)\r?\n')
 
 _EDGE = 4096
-"""Bytes read at each end of a body that is not parsed. Raising it spends more time on large uploads. Chosen: fields of
-a form are short, and stand before or after the file."""
+"""Bytes read at each end of a body that is not parsed: the short fields of a form are there."""
 
 
 def read_inquiry(provider: Provider, path: str, body: bytes | None) -> RequestFacts:
@@ -268,10 +263,7 @@ def _model(named: object) -> str:
 
 
 def _chars(left: list[object], opaque_chars: int, names: int) -> int:
-    """Count the characters of all text below the nodes of `left`, which grows during the loop.
-
-    With `names` 1, keys count as well: models read the keys of tools' JSON schemas, but not those of messages.
-    """
+    """Count the characters of all text below `left`; with `names` 1 the keys too (models read those of schemas)."""
     total = 0
     for node in left:
         if type(node) is dict:

@@ -43,8 +43,7 @@ INVALID_STATUS = 400
 """HTTP status of an invalid request. A wait that only its message names may be an echo of the caller's text."""
 
 _MAX_EVENT = 1 << 18
-"""Bytes of an event above which it is not parsed. Raising it spends more time on large events. Chosen: equal to
-`_refusal._MAX_BODY`, as the event holds the same error."""
+"""Most bytes of an event that is parsed: it holds the same error as `_refusal._MAX_BODY`."""
 
 _THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOTALL)
 """A header of Amazon's event stream: a name, type 7 (text), its length in two bytes, the text."""
@@ -109,8 +108,7 @@ def judge(
 def _with_reset(readings: list[QuotaReading]) -> list[QuotaReading]:
     """Return the readings with a reset that names no quota given to the one that it ends.
 
-    Kong sends one `ratelimit-reset` beside a remaining count for each window. It ends the shortest window at zero that
-    is as long.
+    Kong sends one `ratelimit-reset` for several windows; it ends the shortest window at zero that is as long.
     """
     bare = [r for r in readings if r.reset_after and r.limit is None and r.remaining is None and r.window is None]
     if len(bare) != 1:
@@ -240,10 +238,10 @@ def _event_lines(chunk: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _refused_with_200(line: bytes) -> tuple[RefusalDetails | None, bool]:
-    """Return the refusal that a service puts into a good answer, or into an event of a stream, and if it surely is one.
+    """Return the refusal that a service puts into a good answer or event, and whether it surely is one.
 
-    MiniMax's own endpoints have it in `base_resp`, Baidu's in `error_code` and `error_msg` or `code` and `msg`,
-    Tencent's in `Response.Error`, Volcengine's in `ResponseMetadata.Error`. Others have `success: false` beside a code.
+    MiniMax has it in `base_resp`, Baidu in `error_code` and `error_msg` or `code` and `msg`, Tencent in
+    `Response.Error`, Volcengine in `ResponseMetadata.Error`. Others have `success: false` beside a code.
     """
     document = parsed(line) if len(line) <= _MAX_EVENT else None
     if not isinstance(document, dict):
@@ -380,7 +378,7 @@ def _noted(provider: Provider, found: Found, name: str, value: str) -> bool:
 def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
     """Return the largest wait in the headers (PROVIDERS.md rule 9: `retry-after: 1` beside `retry-after-ms: 0`).
 
-    If `retry-after` is the rounded-up `retry-after-ms`, the exact value of the latter is returned.
+    A `retry-after` that is the rounded-up `retry-after-ms` gives way to the exact value.
     """
     cells = found.get(SPECIAL)
     if cells is None:
@@ -400,7 +398,7 @@ def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
 def _body_wait(written: float | None, said: float | None) -> float | None:
     """Return the wait in a field of the body, else in the message.
 
-    If the field is the message's wait cut to a second, the message's holds. Capture gemini-429-paid-per-minute:
+    A field that is the message's wait cut to a second gives way to the message. Capture gemini-429-paid-per-minute:
     `retryDelay` 48s, "Please retry in 48.939935699s".
     """
     if written is None or (said is not None and written < said < written + 1.0):

@@ -431,12 +431,10 @@ def _set(provider: Provider, name: str, value: object) -> None:
 
 MAX_PATH = 2048
 
-"""Characters of a path above which it is not looked up. Raising it spends more time on hostile paths. Chosen: inference
-paths have fewer than a hundred characters and a model's name."""
+"""Most characters of a path that is looked up. Chosen: inference paths have a hundred and a model's name."""
 
 _MAX_MODEL = 256
-"""Characters that are kept of a model's name in a path. Raising it lets a hostile path make longer keys. Chosen: equal
-to `_request._MAX_MODEL`."""
+"""Characters that are kept of a model's name in a path. Chosen: equal to `_request._MAX_MODEL`."""
 
 _SEGMENT = re.compile(r"\{[^}]*\}?")
 _PLACEHOLDERS = frozenset({"{}", "{model}", "{+model}", "{scope}", "{family}"})

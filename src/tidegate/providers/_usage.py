@@ -10,17 +10,16 @@ from tidegate.providers._schema import Provider
 
 _TAIL = 1 << 14
 
-"""Bytes at the end of an answer in which its usage is searched. Raising it spends more time per answer. Chosen: usage
-is the last object of a body, and in one of the last events of a stream."""
+"""Bytes at the end of an answer in which its usage is searched. Chosen: usage is the last object of a body, and in one
+of the last events of a stream."""
 
 _HEAD = 1 << 12
 
-"""Bytes at the beginning of a longer answer in which its usage is searched. Raising it spends more time per answer.
-Chosen: Anthropic's `message_start`, the first event, states the input tokens."""
+"""Bytes at the beginning of a longer answer in which its usage is searched. Chosen: Anthropic's `message_start`, the
+first event, states the input tokens."""
 
 _WINDOW = 2048
-"""Bytes that are read from the name of a usage object on. Raising it reads numbers of what follows the object. Chosen:
-longer than a usage object with all its details."""
+"""Bytes that are read from the name of a usage object on. Chosen: longer than a usage object with all its details."""
 
 _OBJECT = re.compile(rb'"usage(?:Metadata)?"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\{')
 _NAMES = (b'"usage"', b'"usageMetadata"')
@@ -44,8 +43,7 @@ Source: the types of openai 3.54, anthropic 2.12 (`service_tier` and `speed` of 
 (`TrafficType`), and console.groq.com/docs/service-tiers, read on 2026-11-25."""
 
 _MAX_TRIES = 4
-"""Occurrences of a usage name that are tried, from the last one backwards. Raising it spends more time on answers that
-quote the name. Chosen: the real object is nearly always the last one."""
+"""Occurrences of a usage name that are tried, from the last one backwards, which is nearly always right."""
 
 
 def usage_of(provider: Provider, body: bytes) -> Usage | None:
@@ -98,10 +96,7 @@ def _tier(text: bytes) -> str:
 
 
 def _speed(text: bytes, at: int) -> str:
-    """Return Anthropic's `speed` in the usage object at this place, empty for the standard one.
-
-    The name may be anywhere else in an answer, such as in the arguments of a tool.
-    """
+    """Return Anthropic's `speed` in the usage object at this place; the name may be an argument of a tool elsewhere."""
     if at < 0 or b'"speed"' not in text or (found := _OBJECT.match(text, at)) is None:
         return ""
     try:

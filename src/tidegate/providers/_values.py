@@ -16,25 +16,24 @@ from tidegate.core.window_inference import snap, window_interval
 from tidegate.providers._schema import Provider
 
 MAX_AMOUNT = 1e15
-"""Number above which a quota is "unlimited". Raising it takes garbled numbers for limits. Chosen: far below
-9223372036854767616, which stands for no limit (capture hf-router-cerebras-int64)."""
+"""Number above which a quota is "unlimited". Chosen: far below 9223372036854767616, which stands for no limit (capture
+hf-router-cerebras-int64)."""
 
 MAX_SECONDS = 100 * 365.25 * 86400
-"""Seconds above which a time is rejected as garbage. Raising it believes longer waits. Chosen: 100 years."""
+"""Seconds above which a time is rejected as garbage. Chosen: 100 years."""
 
 _MAX_VALUE = 64
 
-"""Bytes of a header's value above which it is ignored. Raising it spends more time on hostile headers. Chosen: longer
-than every known form of a number, a duration or a date."""
+"""Most bytes of a header's value. Chosen: longer than every known number, duration or date."""
 
 _EPOCH_SECONDS = 1e9
-"""Number from which an integer is an instant in seconds since 1970. Raising it takes later instants for durations.
-Derived from the year 2001, and from durations, which are far shorter than 31 years."""
+"""Number from which an integer is an instant in seconds since 1970. Derived from the year 2001, and from durations,
+which are far shorter than 31 years."""
 
 
 _EPOCH_MILLISECONDS = 1e12
-"""Number from which an integer is an instant in milliseconds since 1970. Raising it takes milliseconds for seconds.
-Derived from `_EPOCH_SECONDS`: the same instant."""
+"""Number from which an integer is an instant in milliseconds since 1970. Derived from `_EPOCH_SECONDS`: the same
+instant."""
 
 _DECIMAL = re.compile(rb"[0-9]{1,18}(?:\.[0-9]{1,18})?")
 _SPAN = re.compile(
@@ -81,10 +80,10 @@ def seconds(value: bytes | None) -> float | None:
 
 
 def duration(value: bytes) -> tuple[float, float] | None:
-    """Return a Go duration (`6m0s`, `17.399999999s`, `172.799999ms`) as seconds and resolution in seconds, else None.
+    """Return a Go duration (`6m0s`, `172.799999ms`) as seconds and resolution in seconds, else None.
 
-    The resolution is a millisecond or the last decimal written, whichever is finer: OpenAI cuts to milliseconds and
-    omits trailing zeros, Groq writes nanoseconds.
+    The resolution is a millisecond or the last decimal, whichever is finer: OpenAI cuts to milliseconds and omits
+    trailing zeros, Groq writes nanoseconds.
     """
     if not value or len(value) > _MAX_VALUE:
         return None
@@ -178,10 +177,9 @@ def time(value: bytes) -> Time | None:
 
 
 def retry_after(value: bytes | None, now: float) -> float | None:
-    """Return the seconds that a `retry-after` asks for, at `now` (seconds since 1970); None if it is unusable.
+    """Return the seconds that a `retry-after` asks for, at `now` (seconds since 1970);
 
-    It may be seconds with or without decimals, or an HTTP date. Against RFC 9110, but seen, it may be an instant within
-    the next year as seconds since 1970. A date in the past is 0.
+    None if it is unusable. Seen against RFC 9110: decimals, and an instant within the next year as seconds since 1970.
     """
     if value is None or len(value) > _MAX_VALUE:
         return None
@@ -201,9 +199,8 @@ def retry_after(value: bytes | None, now: float) -> float | None:
 def fit(value: float, limit: float | None, remaining: float | None, period: float) -> tuple[float, float] | None:
     """Return a bare integer reset as seconds and resolution, in the likelier unit by limit and remaining, else None.
 
-    `period` is in seconds. The bucket is full again after (limit - remaining) * period / limit seconds. A value in
-    seconds is within 1 s of that. A value in milliseconds is within 40 %, since `remaining` is rounded down
-    (PROVIDERS.md rules 2 and 4).
+    The bucket is full after (limit - remaining) * period / limit seconds. A value in seconds is within 1 s of that, one
+    in milliseconds within 40 %, since `remaining` is rounded down (PROVIDERS.md rules 2 and 4).
     """
     if limit is None or remaining is None or limit <= 0:
         return None

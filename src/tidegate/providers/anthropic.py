@@ -13,10 +13,10 @@ _ERRORS = "https://platform.claude.com/docs/en/api/errors read 2026-10-04 (PROVI
 
 
 def _row(name: str, unit: Unit, quantum: float, *, compatible: bool = False) -> HeaderRow:
-    """Return a row for a quota of one minute, as documented.
+    """Return a row for a quota of one minute, in whole seconds, with token levels rounded to thousands.
 
     The window is declared because the reset contradicts it: capture anthropic-200-2024-haiku says 19 s for one request
-    of 1,000 used. Whole seconds; token levels rounded to thousands (capture anthropic-200-rounded-thousand).
+    of 1,000 used. Rounding: capture anthropic-200-rounded-thousand.
     """
     prefix = f"anthropic-ratelimit-{name}"
     other = (

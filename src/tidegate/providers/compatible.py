@@ -194,10 +194,7 @@ def hosted(
     errors: tuple[ErrorRow, ...] = (),
     scope: Literal["model", "account"] = "model",
 ) -> Provider:
-    """Return the table of `hosts`, which differ from a compatible server in the given fields.
-
-    The host's own `errors` are compared before those of any compatible server.
-    """
+    """Return the table of `hosts`, a compatible server but for the given fields; its `errors` are compared first."""
     return replace(
         COMPATIBLE,
         name=name,

@@ -14,8 +14,7 @@ _DOCS = "https://docs.together.ai/docs/rate-limits read 2026-11-20 (PROVIDERS.md
 _CAPTURE = "capture together-200-2025 (2025-12-18: reset 2 read as a window of 2 s [inf]; 19 left of 10)"
 
 _WINDOW = 2.0
-"""Seconds of a window. Raising it expects the quota back later. Source: capture together-200-2025, where a reset of 2
-was read as the window."""
+"""Seconds of a window. Source: capture together-200-2025, where a reset of 2 was read as the window."""
 
 HEADERS = (
     HeaderRow(

@@ -108,10 +108,10 @@ class MemberLog(Protocol):
         """Return whether `enter` would return `ALONE`, at less cost; it may say False without need."""
 
     def enter(self, now: float) -> Step | None:
-        """Lock the log and return what the others did since the last step; None where another member holds the lock.
+        """Lock the log and return what the others did since the last step;
 
-        After a step that is not None the caller calls `leave` once, whatever happens in between. `now` is read by the
-        caller after the call, inside the lock.
+        None where another member holds the lock. After a step the caller calls `leave` exactly once. It reads `now`
+        after this call, inside the lock.
         """
 
     def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:

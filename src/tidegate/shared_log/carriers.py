@@ -23,7 +23,7 @@ def carrier_of(share: str) -> Carrier | None:
     """Return the carrier for a value of the setting, None for `off`; raise `Unshared` with the reason.
 
     `auto` is the private folder of this user, `ray` the cluster of this process. Any other value is the URL of a server
-    or the path of a folder. Raise `ConfigurationError` for a URL that cannot be read, or whose client is not installed.
+    or the path of a folder. A URL that cannot be used raises `ConfigurationError`.
     """
     if share == OFF:
         return None
@@ -47,7 +47,6 @@ def carrier_of(share: str) -> Carrier | None:
 
 
 def is_server(share: str) -> bool:
-    """Return whether a value of the setting is the URL of a server, or the cluster of Ray."""
     return "://" in share or share == RAY
 
 

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 AGREEMENT = 1.0
-"""Seconds by which `time.monotonic` may differ from the kernel's clock. Raising it lets a replaced clock pass. Chosen:
-far above the time between two readings."""
+"""Seconds by which `time.monotonic` may differ from the kernel's clock: far above two readings."""
 
 
 @functools.cache
@@ -25,9 +24,9 @@ def clock_identity() -> int:
 
 
 def boot_seconds() -> float:
-    """Return the seconds since the boot of the machine, with the time for which it was suspended where that is known.
+    """Return the seconds since boot, with the time for which the machine was suspended where that is known.
 
-    The wall clock and this one advance together, so their difference identifies a process whose clock was replaced.
+    The wall clock advances with it, so their difference identifies a process whose clock was replaced.
     """
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)

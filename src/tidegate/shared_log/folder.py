@@ -15,26 +15,17 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from tidegate.shared_file import CAN_LOCK
 from tidegate.shared_log.errors import Unshared, Unsupported
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
 SECRET_BYTES = 32
-"""Bytes of the digest key. Raising it changes nothing: BLAKE2b takes keys of up to 64. Chosen: 256 bits."""
+"""Bytes of the digest key. Chosen: 256 bits."""
 
 SCANNED = 4096
-"""Files of the folder that one look goes through. Raising it makes the first call of a process later. Measured: 2 us a
-file."""
-
-CLEANED_EVERY = 3600.0
-"""Seconds between clean-ups of a folder. Raising it keeps idle files longer. Derived: small against `IDLE`."""
+"""Files of the folder that one look goes through. Measured: 2 us a file."""
 
 IDLE = 86_400.0
-"""Seconds after which a file that no process uses is removed. Raising it keeps more files. Chosen: a day, after which
-a checkpoint of the limits is of no use."""
+"""Seconds after which an unused file is removed: after a day, a checkpoint of the limits is of no use."""
 
 OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 """Flags of every open here. A named pipe in the place of a file must not block the caller."""
@@ -42,7 +33,7 @@ OPEN = os.O_RDWR | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | 
 
 def unsupported() -> str:
     """Return the reason why this platform has no shared folder, empty where it has one."""
-    if fcntl is None or not hasattr(os, "O_NOFOLLOW") or not hasattr(os, "geteuid"):
+    if not CAN_LOCK or not hasattr(os, "O_NOFOLLOW") or not hasattr(os, "geteuid"):
         return f"{sys.platform} has no flock"
     return ""
 
@@ -64,20 +55,6 @@ def _below_home(folder: Path, environ: Mapping[str, str]) -> bool:
     return home != Path("/") and folder.resolve().is_relative_to(home)
 
 
-def lock(descriptor: int, exclusive: bool = True) -> bool:
-    """Lock an open file without waiting; return whether that succeeded. The kernel unlocks it when its holder ends."""
-    try:
-        fcntl.flock(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def unlock(descriptor: int) -> None:
-    """Release the lock of `lock`."""
-    fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
 class PrivateFolder:
     """A private folder that is open. `path` is for messages: all files are found by the descriptor."""
 
@@ -92,10 +69,7 @@ class PrivateFolder:
 
     @classmethod
     def find(cls, environ: Mapping[str, str]) -> PrivateFolder:
-        """Return the first of `candidates` that can be made or is ours already; raise `Unshared`.
-
-        A place that exists and is not private ends the search: all processes of a user must find the same folder.
-        """
+        """Return the first usable folder of `candidates`; one that exists and is not private raises `Unshared`."""
         reason = unsupported()
         if reason:
             raise Unsupported(reason)
@@ -125,7 +99,7 @@ class PrivateFolder:
         return descriptor
 
     def holds(self, name: str, descriptor: int) -> bool:
-        """Return whether a descriptor is of the file that has this name now: it may have been removed meanwhile."""
+        """Return whether a descriptor is of the file that has this name now: another process may have removed it."""
         try:
             named = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         except OSError:
@@ -133,7 +107,6 @@ class PrivateFolder:
         return os.path.samestat(named, os.fstat(descriptor))
 
     def subfolder(self, name: str) -> PrivateFolder:
-        """Return a private folder inside this one."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=self.descriptor)
         inner = PrivateFolder.__new__(PrivateFolder)
@@ -168,7 +141,6 @@ class PrivateFolder:
         return content
 
     def files(self) -> Iterator[os.DirEntry[str]]:
-        """Return the regular files of the folder, `SCANNED` at most."""
         with os.scandir(self.descriptor) as entries:
             for _, entry in zip(range(SCANNED), entries, strict=False):
                 if entry.is_file(follow_symlinks=False):
@@ -180,24 +152,7 @@ class PrivateFolder:
         os.rename(name, trash, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
         os.unlink(trash, dir_fd=self.descriptor)
 
-    @contextlib.contextmanager
-    def cleaning(self, now: float) -> Iterator[bool]:
-        """Hold the folder's lock, and yield whether a clean-up is due at the wall-clock time `now`."""
-        descriptor = self.open_file("lock", os.O_CREAT)
-        try:
-            if not lock(descriptor):
-                yield False
-                return
-            due = os.fstat(descriptor).st_size == 0 or not 0 <= now - os.fstat(descriptor).st_mtime < CLEANED_EVERY
-            if due:
-                os.pwrite(descriptor, b"1", 0)
-                os.utime(descriptor, (now, now))
-            yield due
-        finally:
-            os.close(descriptor)
-
     def close(self) -> None:
-        """Close the descriptor."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

@@ -10,28 +10,26 @@ import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
+from tidegate.shared_file import VERSION, lock
 from tidegate.shared_log.clock_identity import clock_replaced
 from tidegate.shared_log.errors import Unshared, Unsupported
-from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder, lock, unsupported
-from tidegate.shared_log.host_file import PROTOCOL, LogFile
+from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder, unsupported
+from tidegate.shared_log.host_file import LogFile
 from tidegate.shared_log.host_log import HostLog
 from tidegate.shared_log.lives import Lives
 
 BUDGET = 64 * 1024 * 1024
-"""Bytes of all files of a user. Raising it takes memory, as the folder is in memory. Chosen: the size of `/dev/shm` in
-a container; it holds 100 logs with several members, or 4,000 with one."""
+"""Bytes of all files of a user. Chosen: the size of `/dev/shm` in a container; it holds 100 logs with several members,
+or 4,000 with one."""
 
 COUNTED_EVERY = 10.0
-"""Seconds between two counts of the folder's bytes. Raising it lets processes that grow at once pass the budget by
-more. Measured: 2 us a file."""
+"""Seconds between two counts of the folder's bytes. Measured: 2 us a file."""
 
 DESCRIPTORS = 8
-"""Share of the file descriptors of this process that logs may take, as a divisor. Raising it shares fewer keys. Chosen:
-a program's own connections need the rest."""
+"""Divisor of the file descriptors that logs may take: a program's own connections need the rest."""
 
 
 def descriptor_limit() -> int:
-    """Return the number of descriptors that this process may have."""
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -62,11 +60,11 @@ class HostCarrier:
         self._used, self._counted_at, self._cleared_at = 0, -math.inf, -math.inf
         _carriers.add(self)
         with contextlib.suppress(OSError, Unshared):
-            self._clean()
+            self._lives.clean()
+            self._remove_all_unused(time.time() - IDLE)
 
     @property
     def place(self) -> str:
-        """Return the path of the folder."""
         return str(self.folder.path)
 
     @classmethod
@@ -86,11 +84,10 @@ class HostCarrier:
             raise Unshared(f"{path} is not usable: {error.strerror or error}") from error
 
     def join(self, name: bytes, now: float) -> HostLog | None:
-        """Return this process's end of a log; None where it cannot be shared, with `reason`."""
         if len(self._logs) >= self._most:
             self.reason = f"{len(self._logs)} logs are shared already, and each takes file descriptors"
             return None
-        log = HostLog(self.folder, self._lives, f"{name.hex()[:64]}.{PROTOCOL}", self)
+        log = HostLog(self.folder, self._lives, f"{name.hex()[:64]}.{VERSION}", self)
         try:
             log.attach(now)
         except (OSError, Unshared, ValueError) as error:
@@ -127,36 +124,24 @@ class HostCarrier:
         return used
 
     def forget(self, log: HostLog) -> None:
-        """Take note that a log was left."""
         self._logs.discard(log)
 
     def after_fork(self) -> None:
-        """In a child: be a new member at each log; a second call has no effect."""
         for log in list(self._logs):
             log.after_fork()
         self._lives.after_fork()
 
     def close(self) -> None:
-        """Leave all logs."""
         for log in list(self._logs):
             log.close()
         self._lives.close()
         self.folder.close()
 
-    def _clean(self) -> None:
-        """Remove the files that no process has used for a day."""
-        now = time.time()
-        with self.folder.cleaning(now) as due:
-            if not due:
-                return
-            self._lives.clean()
-            self._remove_all_unused(now - IDLE)
-
     def _remove_all_unused(self, since: float) -> None:
         """Remove the files without members that were not written after the wall-clock time `since`."""
         for entry in self.folder.files():
             with contextlib.suppress(OSError, Unshared):
-                if entry.name.endswith(f".{PROTOCOL}") and entry.stat().st_mtime < since:
+                if entry.name.endswith(f".{VERSION}") and entry.stat().st_mtime < since:
                     self._remove_unused(entry.name)
 
     def _remove_unused(self, name: str) -> None:

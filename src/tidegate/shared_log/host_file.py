@@ -1,9 +1,10 @@
 """Layout of a host's log, and each read and write of it. The caller holds the file's lock, except where stated.
 
-The first page has 8-byte words, then a row for each member. Then follow the heads, a ring of entries, and two
-checkpoints that are written in turn. Everything is read and written by offset, and nothing is mapped: a file that is
-cut off gives an error and not a signal. A step reads the words once, and stores them with its end in one write. Content
-is written before the words that make it visible, so a process that is killed at any instant leaves the content before.
+The first page has the header of `shared_file`, 8-byte words, and a row for each member. Then follow the heads, a ring
+of entries, and two checkpoints that are written in turn. Everything is read and written by offset, and nothing is
+mapped: a file that is cut off gives an error and not a signal. A step reads the words once, and stores them with its
+end in one write. Content is written before the words that make it visible, so a process that is killed at any instant
+leaves the content before.
 """
 
 from __future__ import annotations
@@ -17,24 +18,17 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tidegate.shared_file import HEADER, FileKind, header
 from tidegate.shared_log.carrier import Checkpoint, Entry, Head
 from tidegate.shared_log.errors import CorruptLog
-
-MAGIC = int.from_bytes(b"tidelog\n", "little")
-
-PROTOCOL = 4
-"""Version of this layout and of the payloads; any change of either raises it. It is part of the file's name."""
 
 PAGE = 4096
 """Bytes of the first page, all that a lone member has. Derived from the size of a memory page."""
 
 MEMBERS = 64
-"""Members of one log. Raising it makes each step look at more rows. Chosen: four workers for each core of a large
-machine's socket."""
+"""Members of one log. Chosen: four workers for each core of a large machine's socket."""
 
 (
-    MAGIC_WORD,
-    PROTOCOL_WORD,
     GENERATION,
     POPULATION,
     TAIL,
@@ -51,7 +45,7 @@ machine's socket."""
     STEPS,
     CHECKPOINT_AT,
     CHECKPOINT_RANK,
-) = range(18)
+) = range(HEADER.size // 8, 18)
 """Indexes of the words. `POPULATION` changes at each join and leave. `TAIL` counts the bytes ever appended, `LIMIT`
 those that may be overwritten already. `WAITING` has a bit for each member with a head."""
 
@@ -68,32 +62,30 @@ HEAD = struct.Struct("<qd10d")
 
 RING_AT = HEADS_AT + 2 * PAGE
 RING = 512 * 1024
-"""Bytes of entries. Raising it lets a member sleep longer before it must load a checkpoint. Measured: 300 bytes a call,
-so 1,700 calls."""
+"""Bytes of entries. Measured: 300 bytes a call, so 1,700 calls."""
 
 RESERVED = RING // 64
-"""Bytes after an append that may be overwritten by the next ones. Raising it saves writes, and makes the ring shorter.
-Chosen: 30 appends."""
+"""Bytes after an append that may be overwritten by the next ones. Chosen: 30 appends."""
 
 ENTRY = struct.Struct("<IHd")
 MAX_PAYLOAD = 65_535
-"""Bytes of a record. Raising it lets a corrupt length pass for sound. Measured: records have 60 to 220 bytes."""
+"""Bytes of a record. Measured: records have 60 to 220 bytes."""
 
 AREA = 64 * 1024
-"""Bytes of a checkpoint, compressed. Raising it makes each shared file larger. Chosen: an account of some hundred
-keys."""
+"""Bytes of a checkpoint, compressed. Chosen: an account of some hundred keys."""
 
 MAX_STATE = 1024 * 1024
-"""Bytes of a checkpoint, uncompressed. Raising it lets a hostile file take more memory. Chosen: 16 times `AREA`."""
+"""Bytes of a checkpoint, uncompressed. Chosen: 16 times `AREA`."""
 
 AREA_HEAD = struct.Struct("<QQdIHHI")
 AREAS_AT = RING_AT + RING
 SIZE = AREAS_AT + 2 * AREA
 """Bytes of a file that is shared."""
 
+LOG_HEADER = header(FileKind.LOG, SIZE - HEADER.size)
+
 SLACK = 60.0
-"""Seconds by which an entry may be ahead of this process's clock. Raising it lets a corrupt instant pass. Chosen: far
-above the time between the reading of the clock and the lock."""
+"""Seconds by which an entry may be ahead of this clock: far above the wait for the lock."""
 
 COSTS = 10
 """Amounts of a head. Derived from the first fields of `core.values.Cost`; the last one is left out."""
@@ -132,8 +124,12 @@ class LogFile:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the file."""
         return os.fstat(self.descriptor).st_size
+
+    @property
+    def is_log(self) -> bool:
+        """Return whether the first bytes are those of a log."""
+        return bool(self._header[: HEADER.size] == LOG_HEADER)
 
     def attach(self) -> bool:
         """Read the words and the rows; return False where the file has no whole page yet."""
@@ -143,7 +139,6 @@ class LogFile:
         return True
 
     def load(self) -> None:
-        """Read the words and the rows; raise `CorruptLog` where the file is cut off."""
         found = self._read(HEADER_SIZE, 0)
         self._header[:], self._stored = found, found[:WORDS_SIZE]
 
@@ -152,19 +147,16 @@ class LogFile:
         return int.from_bytes(os.pread(self.descriptor, 8, 8 * word), sys.byteorder)
 
     def commit(self) -> None:
-        """Store the words that were changed."""
         words = bytes(self._header[:WORDS_SIZE])
         if words != self._stored:
             self._write(words, 0)
             self._stored = words
 
     def reset(self) -> None:
-        """Write a log without members and entries."""
         os.ftruncate(self.descriptor, min(self.size, PAGE))
         self._header[:] = bytes(HEADER_SIZE)
-        self.words[PROTOCOL_WORD] = PROTOCOL
+        self._header[: HEADER.size] = LOG_HEADER
         self.words[GENERATION] = secrets.randbits(63) | 1
-        self.words[MAGIC_WORD] = MAGIC
         self._write(bytes(self._header) + bytes(PAGE - HEADER_SIZE), 0)
         self._stored = bytes(self._header[:WORDS_SIZE])
         self._members = (-1, [])
@@ -194,7 +186,6 @@ class LogFile:
         return value
 
     def set_second(self, word: int, value: float) -> None:
-        """Store a word that is an instant."""
         self._seconds[word] = value
 
     def members(self, reread: bool = False) -> list[Member]:
@@ -231,11 +222,9 @@ class LogFile:
         self._write(self._header[place : place + 8], place)
 
     def life(self, row: int) -> int:
-        """Return the number of a row's process."""
         return self.words[(ROWS_AT + row * ROW.size) // 8]
 
     def set_rank(self, member: Member, rank: int) -> None:
-        """Store the rank of a member."""
         self._write_row(member._replace(rank=rank))
 
     def _write_row(self, member: Member) -> None:
@@ -245,7 +234,6 @@ class LogFile:
         self._count_population()
 
     def remove_member(self, member: Member) -> None:
-        """Free a member's row; its end has been appended before."""
         self._clear_head(member.row)
         self.set_life(member.row, 0)
         self._count_population()
@@ -391,5 +379,4 @@ class LogFile:
             done = os.pwrite(self.descriptor, content, offset)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self.descriptor)

@@ -14,10 +14,11 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidegate.shared_file import lock, unlock
 from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Entry, Head, Record, Step
 from tidegate.shared_log.clock_identity import boot_seconds, clock_identity
 from tidegate.shared_log.errors import CorruptLog, Unshared
-from tidegate.shared_log.folder import PrivateFolder, lock, unlock
+from tidegate.shared_log.folder import PrivateFolder
 from tidegate.shared_log.host_file import (
     BEGUN,
     BOOT_SECONDS,
@@ -28,14 +29,10 @@ from tidegate.shared_log.host_file import (
     FULL,
     GENERATION,
     LAST_AT,
-    MAGIC,
-    MAGIC_WORD,
     PAGE,
     PENDING,
     POPULATION,
     PROBED_AT,
-    PROTOCOL,
-    PROTOCOL_WORD,
     RING,
     SIZE,
     STEPS,
@@ -48,32 +45,29 @@ from tidegate.shared_log.host_file import (
 from tidegate.shared_log.lives import Lives
 
 PATIENCE = 0.05
-"""Seconds for which a member waits for the lock or for a first checkpoint. Raising it delays calls while a member is
-stopped inside its step. Chosen: 500 times the longest step."""
+"""Seconds for which a member waits for the lock or for a first checkpoint. Chosen: 500 times the longest step."""
 
 MOST_PATIENCE = 1.0
-"""Seconds for which a member waits for a lock that others take in turns. Raising it delays calls where it always loses.
-Chosen: at a free lock in half of the looks, a thousand looks fail never."""
+"""Seconds for which a member waits for a lock that others take in turns. Chosen: at a free lock in half of the looks, a
+thousand looks fail never."""
 
 AWAY = 1.0
 """Seconds at most after which a member that found the lock taken looks again; it begins with `PATIENCE`, as the holder
-may only have lost its processor. Raising it shares later. Chosen: a look takes some 50 us."""
+may only have lost its processor. Chosen: a look takes some 50 us."""
 
 PROBED_EVERY = 1.0
-"""Seconds in which each member is looked at once, whether it is dead. Raising it keeps the slots of dead members taken
-for longer; lowering it frees them while the provider still runs their calls, which it then refuses. A look takes 10 us
-under the lock. Chosen: calls of a dead member take about as long at the provider."""
+"""Seconds in which each member is looked at once, whether it is dead. A look takes 10 us under the lock. Chosen: calls
+of a dead member take about as long at the provider."""
 
 KEPT = 4096
-"""Records kept while the lock cannot be had. Raising it takes memory. Chosen: the events of 1,000 calls."""
+"""Records kept while the lock cannot be had. Chosen: the events of 1,000 calls."""
 
 REPLAYED = RING // 8
-"""Bytes of entries after which a joiner asks for a newer checkpoint. Raising it makes its first step longer. Measured:
-22 us a call, so 5 ms."""
+"""Bytes of entries after which a joiner asks for a newer checkpoint. Measured: 22 us a call, so 5 ms."""
 
 CLOCK_SLACK = 60.0
-"""Seconds by which a wall clock may have been set while a log is in use. Raising it lets a test's false clock pass.
-Chosen: more than a time daemon steps, less than clocks of tests differ."""
+"""Seconds by which a wall clock may have been set while a log is in use. Chosen: more than a time daemon steps, less
+than clocks of tests differ."""
 
 
 class LogOwner(Protocol):
@@ -99,7 +93,6 @@ class HostLog:
         self._blank()
 
     def _blank(self) -> None:
-        """Forget the membership."""
         self._file: LogFile | None = None
         self._descriptor, self._sole_word = -1, b""
         self._named_at = float("-inf")
@@ -123,12 +116,10 @@ class HostLog:
 
     @property
     def ended(self) -> str:
-        """Return the reason why the log is not shared any more, empty while it is."""
         return self._reason
 
     @property
     def members(self) -> int:
-        """Return the last known number of members, this one included."""
         return max(1, len(self._live))
 
     def attach(self, now: float) -> None:
@@ -209,7 +200,6 @@ class HostLog:
             self._unlock()
 
     def close(self) -> None:
-        """Leave the log: the own attempts in flight are over."""
         if self._closed:
             return
         self._closed = True
@@ -219,7 +209,6 @@ class HostLog:
         self._owner.forget(self)
 
     def after_fork(self) -> None:
-        """In a child: close what the parent uses, and become a new member with the next step."""
         # A lock belongs to the open file, which parent and child share: the child must not unlock it.
         self._held = False
         self.member = -1
@@ -301,7 +290,7 @@ class HostLog:
 
     def _is_member(self, file: LogFile, me: Member) -> bool:
         file.load()
-        if file.words[MAGIC_WORD] != MAGIC:
+        if not file.is_log:
             raise CorruptLog("its first bytes are not those of a log")
         return file.words[GENERATION] == self._generation and file.life(me.row) == me.life
 
@@ -364,15 +353,13 @@ class HostLog:
             return file.members()
         except CorruptLog:
             # Nothing in it can be believed; a log that other members still use is left to them.
-            if file.words[MAGIC_WORD] == MAGIC:
+            if file.is_log:
                 raise
             return []
 
     def _check_header(self, file: LogFile) -> None:
-        if file.words[MAGIC_WORD] != MAGIC:
+        if not file.is_log:
             raise CorruptLog("its first bytes are not those of a log")
-        if file.words[PROTOCOL_WORD] != PROTOCOL:
-            raise Unshared("another version of tidegate uses it")
         identity, seconds = clock_identity(), file.second(WALL_SECONDS) - file.second(BOOT_SECONDS)
         if file.words[CLOCK] != identity or abs(time.time() - boot_seconds() - seconds) > CLOCK_SLACK:
             raise Unshared("its members have another clock")
@@ -388,7 +375,6 @@ class HostLog:
         file.set_rank(self._me, rank)
 
     def _read(self, file: LogFile, me: Member, now: float) -> Step:
-        """Return what the others did, under the lock."""
         words = file.words
         if (
             words[TAIL] == self._cursor
@@ -423,10 +409,7 @@ class HostLog:
         self._quiet_until = each_for * (int(self._quiet_from / each_for) + 1)
 
     def _due(self, file: LogFile, live: Sequence[Member], now: float) -> list[Member]:
-        """Return the members whose turn to be looked at came since the last look: one each part of `PROBED_EVERY`.
-
-        So a step looks at one member where steps are frequent, however many there are.
-        """
+        """Return the members to be looked at now: one each part of `PROBED_EVERY`, however many there are."""
         probed_at, each_for = file.second(PROBED_AT), PROBED_EVERY / len(live)
         if not probed_at <= now < probed_at + PROBED_EVERY:
             return file.members(reread=True)

@@ -1,8 +1,4 @@
-"""Locked files that say which processes live: the kernel unlocks a file however its process ends.
-
-A number of a process is never used again, so a file that is missing or not locked belongs to a dead process. A process
-number of the system would not do: it is used again, and differs between the namespaces of containers.
-"""
+"""Locked files that say which processes live: a file that is missing or not locked belongs to a dead process."""
 
 from __future__ import annotations
 
@@ -10,11 +6,12 @@ import contextlib
 import os
 import secrets
 
+from tidegate.shared_file import close_and_find_held, lock
 from tidegate.shared_log.errors import Unshared
-from tidegate.shared_log.folder import PrivateFolder, lock
+from tidegate.shared_log.folder import PrivateFolder
 
 ATTEMPTS = 16
-"""Names tried for a life file. Raising it changes nothing: a name is taken only while a clean-up looks at it."""
+"""Names tried for a life file."""
 
 
 class Lives:
@@ -51,11 +48,7 @@ class Lives:
         except OSError:
             # Too many open files, for example: a member that lives must not lose its attempts for that.
             return True
-        try:
-            # A shared lock: two processes that ask at once do not take each other for the owner.
-            return not lock(descriptor, exclusive=False)
-        finally:
-            os.close(descriptor)
+        return close_and_find_held(descriptor)
 
     def after_fork(self) -> None:
         """Close the inherited file, which would show the parent alive as long as this child lives."""
@@ -84,7 +77,6 @@ class Lives:
                     os.close(descriptor)
 
     def close(self) -> None:
-        """Remove the own file and close the subfolder."""
         self.end()
         self._folder.close()
 

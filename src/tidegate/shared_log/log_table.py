@@ -15,8 +15,7 @@ from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER
 from tidegate.shared_log.store_log import ENTRIES, FULL, Answer, Ask, Stored, StoredState
 
 LOOK_EVERY = 60.0
-"""Seconds between two searches for logs that no process uses. Raising it keeps their memory longer. Derived: a tenth of
-`EXPIRY`."""
+"""Seconds between two searches for logs that no process uses. Derived: a tenth of `EXPIRY`."""
 
 
 class TableMember:
@@ -93,7 +92,7 @@ class TableLog:
             self.wanted = False
 
     def _state_for(self, ask: Ask, cursor: int) -> tuple[StoredState | None, int]:
-        """Return the state for a member that needs one, and the place from which it reads on."""
+        """Return the state for a member that needs one, and the place from which it continues to read."""
         if cursor >= self.base and ask.state_since == math.inf:
             return None, cursor
         state, since = self.state, ask.state_since if ask.state_since != math.inf else -math.inf
@@ -122,7 +121,6 @@ class LogTable:
         self._looked_at = -math.inf
 
     def exchange(self, name: bytes, ask: Ask, now: float) -> Answer | None:
-        """Return the answer of one log; None where the member leaves, or the log has too many members."""
         if now >= self._looked_at + LOOK_EVERY:
             self._looked_at = now
             for unused in [each for each, log in self._logs.items() if now - log.last_at > EXPIRY]:

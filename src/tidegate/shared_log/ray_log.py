@@ -24,16 +24,14 @@ from tidegate.shared_log.store_log import Answer, Ask, Limits
 RAY = "ray"
 """Value of the setting `share`, and the seed of its secret."""
 
-NAME, NAMESPACE = "tidegate-log-v3", "tidegate"
+NAME, NAMESPACE = "tidegate-log-v4", "tidegate"
 """Name of the actor, with a version that any change of `Ask`, `Answer` or the payloads raises."""
 
 TIME_LIMIT = 1.0
-"""Seconds after which the actor counts as away. Raising it leaves calls with an older state. Measured: 1 ms at the
-median, and up to 0.31 s beside four workers on two cores."""
+"""Seconds after which the actor counts as away. Measured: 1 ms, and up to 0.31 s on a busy machine."""
 
 CREATION_LIMIT = 10.0
-"""Seconds for which a joiner waits until the actor exists; then it decides alone. Raising it delays the first call in a
-cluster without room for a process. Measured: 0.8 s, and several times that on a busy machine."""
+"""Seconds for which a joiner waits until the actor exists. Measured: 0.8 s, longer on a busy machine."""
 
 
 class LogActor:
@@ -43,11 +41,9 @@ class LogActor:
         self._table = LogTable()
 
     def ready(self) -> bool:
-        """Return True once the actor is there."""
         return True
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        """Return the answer of one log."""
         return self._table.exchange(name, ask, time.time())
 
 
@@ -66,7 +62,6 @@ class RayStore:
         self._result(self._handle.ready.remote(), CREATION_LIMIT)
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        """Let the actor exchange."""
         found: Answer | None = self._result(self._handle.exchange.remote(name, ask), TIME_LIMIT)
         if found is None and not ask.leaves:
             raise Unshared(f"it has {MEMBERS} members already")
@@ -77,13 +72,11 @@ class RayStore:
         return reference.future().result(limit)
 
     def close(self) -> None:
-        """Forget the actor."""
         with contextlib.suppress(ValueError):
             _handles.remove(self._handle)
 
 
 def _found(ray: Any) -> Any:
-    """Return the actor, None where there is none."""
     try:
         return _plain(ray.get_actor)(NAME, namespace=NAMESPACE)
     except ValueError:
@@ -91,7 +84,7 @@ def _found(ray: Any) -> Any:
 
 
 def _created(ray: Any) -> Any:
-    """Create the actor and return it, or the one that another process has created meanwhile."""
+    """Create the actor and return it, or the one that another process has created since."""
     actor = ray.remote(LogActor)
     options = {
         "name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0, "max_restarts": -1,

@@ -11,15 +11,14 @@ from tidegate.shared_log.errors import CorruptLog, Unshared
 from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, StoreCarrier, shown
 from tidegate.shared_log.store_log import BEGUN, ENTRIES, FULL, MAX_STATE, Answer, Ask, Stored, StoredState
 
-PROTOCOL = "v5"
+PROTOCOL = "v6"
 """Version of the script, the keys and the payloads; any change of these raises it."""
 
 MEMBERS = 64
-"""Members of one log. Raising it takes the server's bandwidth. Derived: 64 members read 5 MB/s at 6,000 calls a
-minute."""
+"""Members of one log. Derived: 64 members read 5 MB/s at 6,000 calls a minute."""
 
 TRIMMED = 256
-"""Entries by which a log exceeds its bound before it is trimmed. Raising it trims less often. Chosen: a sixteenth."""
+"""Entries by which a log exceeds its bound before it is trimmed. Chosen: a sixteenth."""
 
 SCRIPT = """
 local log, meta, members, heads, state = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -129,7 +128,6 @@ class RedisStore:
         self._refused = ResponseError
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        """Run the script."""
         tag = f"{{tidegate:{PROTOCOL}:{name.hex()}}}"
         position, at, payload = ask.state or (0, 0.0, b"")
         since = since_of(ask)
@@ -154,15 +152,14 @@ class RedisStore:
         return _answer(found)
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()
 
 
 def is_about_content(error: str) -> bool:
     """Return whether an error of the server is about the keys of one log, and not about the server.
 
-    An error of the server begins with a code in capital letters (`OOM`, `READONLY`, `MISCONF`). The script's own errors
-    and those of its commands have none, as the client takes `ERR` away.
+    A server's error begins with a code in capital letters (`OOM`, `READONLY`, `MISCONF`). A script's error has none, as
+    the client takes `ERR` away.
     """
     code = error.partition(" ")[0]
     return code == "WRONGTYPE" or ("user_script" in error and not code.isupper())

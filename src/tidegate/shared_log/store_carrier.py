@@ -19,41 +19,36 @@ from tidegate.shared_log.store_log import PROMPT, Answer, Ask, Limits, StoreLog,
 logger = logging.getLogger("tidegate")
 
 TIME_LIMIT = 0.25
-"""Seconds after which the server counts as away. Raising it leaves calls with an older state. Source:
-keygate 0.1.11."""
+"""Seconds after which the server counts as away. Source: keygate 0.1.11."""
 
 GONE_AFTER = 6.0
-"""Seconds without a beat after which a member counts as dead. Raising it keeps its slots taken. Chosen: three beats."""
+"""Seconds without a beat after which a member counts as dead. Chosen: three beats."""
 
 EXPIRY = 600
-"""Seconds after which an unused log is removed by the server. Raising it takes its memory. Chosen: ten minutes, longer
-than a window of a minute."""
+"""Seconds after which an unused log is removed by the server. Chosen: ten minutes, longer than a window of a minute."""
 
 LEAST_RETRY, MOST_RETRY = 1.0, 30.0
-"""Seconds between two attempts to reach a server that is away. Raising them shares later. Chosen: a restart takes
-seconds."""
+"""Seconds between two attempts to reach a server that is away. Chosen: a restart takes seconds."""
 
 RETRY_SHARE = 0.1
-"""Share of the time since the server went away after which it is tried again. Raising it shares later. Derived: one
-second late after ten seconds, as the members' return takes another one on a busy machine."""
+"""Share of the time since the server went away after which it is tried again. Derived: one second late after ten
+seconds, as the members' return takes another one on a busy machine."""
 
 DRIFT = 1.01
-"""Factor by which the quickest exchange counts as slower with each later one. Raising it follows a clock that drifts
-faster, and is less exact. Chosen: renewed about each 100 exchanges."""
+"""Factor on the quickest exchange with each later one, so that about a hundred renew it."""
 
 
 class LogServer(Protocol):
     """A server, used by one thread."""
 
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
-        """Append, beat and read in one round trip; None where this member left.
+        """Append, beat and read in one round trip;
 
-        Any error of the server's client may leave it, and `Unshared` where this log alone cannot be shared.
-        The answer has all entries since `ask.cursor`, or since the state's position where it has a state.
+        None where this member left. The answer has all entries since `ask.cursor`, or since the position of its state.
+        Any error of the client may leave it; `Unshared` means that this log alone cannot be shared.
         """
 
-    def close(self) -> None:
-        """Close the connection."""
+    def close(self) -> None: ...
 
 
 class StoreCarrier:
@@ -74,7 +69,6 @@ class StoreCarrier:
 
     @property
     def reason(self) -> str:
-        """Return the reason why the last log was not joined, empty where it was."""
         return "it was closed" if self._closed else ""
 
     def _start(self) -> None:
@@ -90,7 +84,6 @@ class StoreCarrier:
         self._away_since, self._retry_at = math.inf, -math.inf
 
     def join(self, name: bytes, now: float) -> StoreLog | None:
-        """Return this process's end of a log; the server hears of it later."""
         log = StoreLog(name, now, self._wake, self._forget, self._limits)
         with self._changed:
             if self._closed:
@@ -100,7 +93,6 @@ class StoreCarrier:
         return log
 
     def after_fork(self) -> None:
-        """In a child: use separate connections, memberships and a separate thread."""
         if self._closed:
             return
         logs = self._logs
@@ -203,7 +195,7 @@ class StoreCarrier:
         return None
 
     def _end(self, log: StoreLog, reason: str) -> None:
-        """End the sharing of one log; the others go on. A reason that many logs have is logged once."""
+        """End the sharing of one log, not of the others. A reason that many logs have is logged once."""
         if log.ended:
             # It has ended before, and this process leaves it now.
             return
@@ -243,10 +235,7 @@ def secret_of(url: str) -> bytes:
 
 
 def shown(url: str) -> str:
-    """Return the URL without what may be a password: user, query and fragment.
-
-    A password with an unquoted `/`, `?` or `#` makes a URL that no client reads: then only the scheme is shown.
-    """
+    """Return the URL without user, query and fragment; only the scheme where a password makes it unreadable."""
     scheme, _, rest = url.partition("://")
     authority, *after = re.split("[/?#]", rest, maxsplit=1)
     if "@" in "".join(after):

@@ -27,34 +27,28 @@ PENDING, BEGUN, FULL = 0, 1, 2
 """Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""
 
 PATIENCE = 0.25
-"""Seconds for which a joiner waits for the server and for a state. Raising it delays the first call where the server is
-away. Chosen: the time limit of an exchange."""
+"""Seconds for which a joiner waits for the server and for a state. Chosen: the time limit of an exchange."""
 
 ENTRIES = 4096
-"""Entries that a server keeps of a log. Raising it takes its memory. Chosen: the events of 2,000 calls."""
+"""Entries that a server keeps of a log. Chosen: the events of 2,000 calls."""
 
 MAX_STATE = 1024 * 1024
-"""Bytes of a checkpoint. Raising it lets an exchange take longer. Chosen: an account of some hundred keys."""
+"""Bytes of a checkpoint. Chosen: an account of some hundred keys."""
 
 BEAT = 2.0
-"""Seconds between two exchanges of a member without calls. Raising it finds dead members later. Chosen: a third of the
-time after which a member is taken for dead."""
+"""Seconds between two exchanges of a member without calls: a third of those after which it counts as dead."""
 
 SOLE_EVERY = 0.5
-"""Seconds between two exchanges of a member without others whose calls go. Raising it sees a joiner later. Measured: an
-exchange takes 72 us of CPU."""
+"""Seconds between two exchanges of a member without others whose calls go. Measured: an exchange takes 72 us of CPU."""
 
 HEAD_EVERY = 0.01
-"""Seconds between two exchanges while a call waits, or an event is to be sent. Raising it wakes that call later.
-Derived: the core looks again after 10 ms."""
+"""Seconds between two exchanges while a call or an event waits: the core looks again after 10 ms."""
 
 STEP_EVERY = 0.05
-"""Seconds between two exchanges while calls go and none waits. Raising it makes the next decision staler. Derived: the
-core looks again after 50 ms."""
+"""Seconds between two exchanges while calls go and none waits. Derived: the core looks again after 50 ms."""
 
 STALE = 1.0
-"""Seconds after which an event that this member could not hear is outdated. Raising it takes old readings
-for new ones; lowering it loses those of a short pause. Chosen: four time limits of an exchange."""
+"""Seconds after which an event that this member could not hear is outdated. Chosen: four time limits of an exchange."""
 
 HEAD = struct.Struct("<qd10d")
 
@@ -115,10 +109,7 @@ class Answer(NamedTuple):
 
 
 def checked(answer: Answer) -> Answer:
-    """Return an answer that `StoreLog` can read; raise `CorruptLog` for a part of another type or without a value.
-
-    The content of a server is that of anybody who may write there, and the steps of calls read it.
-    """
+    """Return an answer that the steps of calls can read; raise `CorruptLog`: others may write to the server."""
     numbers: list[object] = [answer.member, answer.tail, answer.state_rank, *answer.ranks, *answer.ranks.values()]
     instants: list[object] = [answer.now]
     contents: list[object] = []
@@ -203,7 +194,6 @@ class StoreLog:
 
     @property
     def sole(self) -> bool:
-        """Return whether there is no other member."""
         return self._number != 0 and len(self._ranks) == 1 and self._rank == FULL
 
     def due_at(self) -> float:
@@ -224,7 +214,6 @@ class StoreLog:
         return False
 
     def enter(self, now: float) -> Step | None:
-        """Return what the others did as far as this process knows; None while the first answer is awaited."""
         if self.ended or self._closed:
             return ENDED if self.ended else ALONE
         with self._lock:
@@ -273,7 +262,7 @@ class StoreLog:
     def _leads(self) -> bool:
         """Return whether this member's state becomes the whole one: no other has it, and its number is the lowest.
 
-        Members that return at the same time must not each keep a state of its own.
+        Members that return at the same time must not each keep a separate state.
         """
         others = [(member, rank) for member, rank in self._ranks.items() if member != self._number]
         return all(rank != FULL and member > self._number for member, rank in others)
@@ -306,7 +295,6 @@ class StoreLog:
             self._wake()
 
     def ask(self, now: float, leaves: bool = False) -> Ask:
-        """Return the next exchange; `answered` or `failed` is called with its result."""
         with self._lock:
             self._asked_at, self._woken, self._asking = now, False, True
             state = self._own_state
@@ -327,7 +315,6 @@ class StoreLog:
             )  # fmt: skip
 
     def answered(self, ask: Ask, answer: Answer, offset: float) -> None:
-        """Take the server's part of an exchange."""
         with self._lock:
             self._offset, self._away, self._asking = offset, False, False
             self._heard_at = answer.now - offset
@@ -377,7 +364,6 @@ class StoreLog:
         self._received = answer.tail
 
     def failed(self) -> None:
-        """Take note that the server is away."""
         with self._lock:
             # The server may have stored what was sent: its numbers are used up.
             self._sequence += self._sent
@@ -385,12 +371,10 @@ class StoreLog:
             self._lose(self._asked_at)
 
     def end(self, reason: str) -> None:
-        """Share no more."""
         self.ended = reason
         self.close()
 
     def close(self) -> None:
-        """Leave the log; the thread says so to the server."""
         if not self._closed:
             self._closed = True
             self._forget(self)

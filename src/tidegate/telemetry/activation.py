@@ -69,7 +69,6 @@ class Telemetry:
         self._metrics: Metrics | None = None
 
     def __call__(self, event: events.Event) -> None:
-        """Measure an event and add it to the current span."""
         handler = self._handler or self.open()
         handler(event)
 
@@ -106,14 +105,12 @@ class Telemetry:
         return handler
 
     def close(self) -> None:
-        """Remove the registry from the gauges."""
         registry = self._registry()
         if registry is not None and self._metrics is not None:
             self._metrics.hide(registry)
 
 
 def _operations(registry: KeyTable | None) -> Callable[[Key], str]:
-    """Return the function that reads the operation of a key; it keeps no registry alive."""
     operations = registry.operations if registry is not None else {}
     return lambda key: operations.get(key, "")
 
@@ -129,7 +126,6 @@ def begin(
 
 
 def end(registry: KeyTable) -> None:
-    """Stop reporting a registry, also where an SDK is imported later."""
     with _lock:
         _waiting_for_sdk.discard(registry)
         telemetry = _listening.pop(registry, None)

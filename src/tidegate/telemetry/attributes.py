@@ -131,7 +131,6 @@ class KeyAttributes:
         return {**self.own, **dict(facts)}
 
     def also(self, facts: Pairs) -> Attributes:
-        """Return the cached set of the key's attributes and `facts`."""
         found = self._sets.get(facts)
         if found is None:
             found = self._sets[facts] = self.along(facts)

@@ -87,7 +87,6 @@ class Recording(NamedTuple):
     context: Context | None
 
     def of(self, event: events.Event, key: KeyAttributes) -> None:
-        """Record the contribution of an event."""
         read_amount = self.measure.amount
         amount = 1 if read_amount is None else read_amount(event)
         if amount is not None and (amount or self.measure.instrument.kind == "histogram"):
@@ -109,20 +108,16 @@ class Metrics:
         }
 
     def show(self, registry: KeyTable, keys: Keys) -> None:
-        """Add a registry to the gauges, under the attributes of its keys."""
         self._shown[registry] = keys
 
     def hide(self, registry: KeyTable) -> None:
-        """Remove a registry from the gauges."""
         self._shown.pop(registry, None)
 
     def measure(self, event: events.Event, key: KeyAttributes) -> None:
-        """Record the contributions of an event to the instruments."""
         for recording in self._recordings[type(event)]:
             recording.of(event, key)
 
     def _make(self, meter: Meter, what: Instrument) -> Callable[..., None]:
-        """Create an instrument; return the function that records with it."""
         if what.kind == "histogram":
             histogram = meter.create_histogram(
                 what.name, what.unit, what.meaning, explicit_bucket_boundaries_advisory=what.bounds
@@ -156,9 +151,9 @@ def _shows_itself(*given: object) -> None:
 def note(tracer: Tracer, event: events.Event, key: KeyAttributes) -> None:
     """Add an event to the current span, or create a span for it, according to `SIGNALS`.
 
-    A wait is reported when it ends. Its span therefore ends now and began `lasting` seconds ago: no clock needs
-    conversion. Without a span of the caller it has none, as it would be a trace of its own. Backends take a span with
-    any attribute of the GenAI conventions for a call of a model, so that it has none of these.
+    A wait is reported when it ends: its span began `lasting` seconds ago, so no clock needs conversion. Without a span
+    of the caller it has none, as it would be a separate trace. It has no attribute of the GenAI conventions, because
+    backends take such a span for a call of a model.
     """
     found = SIGNALS[type(event)].note
     if found is None:

@@ -20,19 +20,18 @@ Facts = tuple[tuple[a.Attribute, Callable[[Any], Any]], ...]
 """Attributes, each with the function that reads it from an event; a fact that is None or empty is omitted."""
 
 WAIT_BOUNDS = (0.0, 0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
-"""Bounds of the histogram of waits, in seconds. Raising them makes short waits indistinct; each costs a series. Chosen:
-none, the 10 ms of a real wait, the minute of most windows, the hour of `Settings.max_wait`."""
+"""Bounds of the histogram of waits, in seconds. Chosen: none, the 10 ms of a real wait, the minute of most windows, the
+hour of `Settings.max_wait`."""
 
 ATTEMPT_BOUNDS = (*(0.01 * 2**doubling for doubling in range(14)), 163.84, 327.68, 655.36)
-"""Bounds of the histogram of attempts, in seconds. Raising them makes short attempts indistinct; each costs a series.
-Source: those of `gen_ai.client.inference.duration`, extended past the 600 s that SDKs wait for an answer."""
+"""Bounds of the histogram of attempts, in seconds. Source: those of `gen_ai.client.inference.duration`, extended past
+the 600 s that SDKs wait for an answer."""
 
 TOKEN_BOUNDS = tuple(4.0**power for power in range(14))
 """Bounds of the histogram of tokens. Source: the GenAI conventions, which prescribe them."""
 
 REAL_WAIT = 0.01
-"""Seconds above which a wait becomes a span. Raising it hides more short waits from traces. Chosen: a call that passes
-at once also waits for its event loop."""
+"""Seconds above which a wait becomes a span. Chosen: a call that passes at once also waits for its event loop."""
 
 
 class Instrument(NamedTuple):
@@ -265,11 +264,9 @@ SIGNALS: dict[type[events.Event], Signals] = {
         Note("tidegate.queue.deadline", (*DEADLINE, (a.WAITED, attrgetter("waited")))),
     ),
 }
-"""Signals of every event."""
 
 
 def read(facts: Facts, event: events.Event) -> a.Pairs:
-    """Return the facts of an event, as pairs of attribute and value."""
     pairs = []
     for attribute, value_of in facts:
         value = value_of(event)

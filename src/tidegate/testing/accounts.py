@@ -114,18 +114,15 @@ class CallCounter:
         self.refused: Counter[str] = Counter()
 
     def admit(self) -> None:
-        """Count a call as admitted and in flight."""
         self.admitted += 1
         self.in_flight += 1
         self.peak_in_flight = max(self.peak_in_flight, self.in_flight)
 
     def end(self, how: str) -> None:
-        """Count the end of a call in flight: `answered`, `broken` or `abandoned`."""
         self.in_flight -= 1
         setattr(self, how, getattr(self, how) + 1)
 
     def counts(self, levels: tuple[Level, ...] = ()) -> Counts:
-        """Return the present counts."""
         return Counts(
             received=self.received,
             admitted=self.admitted,
@@ -203,16 +200,12 @@ class Accounts:
         return self._clock() - self._started_at
 
     def output_tokens(self, default: int) -> int:
-        """Return the number of tokens that the next answer counts as."""
         with self._lock:
             drawn = self.scenario.output_tokens
             return default if drawn is None else max(1, round(drawn.draw(self._random)))
 
     def admit(self, key: str, row: str, call: Call, *, stream: bool, owner: str = "") -> AdmissionRecord:
-        """Charge the call to its key, or refuse it; an empty `row` becomes the number of the call.
-
-        Keys of one `owner` share the limiters that are `shared`.
-        """
+        """Charge the call to its key, or refuse it; keys of one `owner` share the `shared` limiters."""
         with self._lock:
             now = self.now
             account = self._accounts.get(key)
@@ -257,7 +250,6 @@ class Accounts:
         return tuple(limiter.level(now) for limiter, told in zip(limiters, scenario.announced, strict=True) if told)
 
     def end(self, admission: AdmittedCall, how: str, produced: int) -> None:
-        """End a call as `answered`, `broken` or `abandoned`, with `produced` output tokens."""
         with self._lock:
             now = self.now
             admission.account.gate.finish(admission.ticket, produced, now)
@@ -267,13 +259,11 @@ class Accounts:
                 self._held.append(now - admission.at)
 
     def levels(self, key: str) -> tuple[Level, ...]:
-        """Return the present state of the limiters of `key`, without outages; empty for an unused key."""
         with self._lock:
             account = self._accounts.get(key)
             return account.gate.levels(self.now)[len(self.scenario.outages) :] if account is not None else ()
 
     def truth(self) -> Truth:
-        """Return the ground truth now."""
         with self._lock:
             now = self.now
             return Truth(

@@ -60,7 +60,6 @@ class StoredFile:
     created: int
 
     def facts(self) -> dict[str, Any]:
-        """Return the file object."""
         return {
             "id": self.id, "object": "file", "bytes": len(self.content), "created_at": self.created,
             "expires_at": None, "filename": self.name, "purpose": self.purpose, "status": "processed",
@@ -106,7 +105,6 @@ class BatchApi:
         self._message_batches: dict[str, Batch] = {}
 
     def handle(self, request: Request) -> BatchAnswer | None:
-        """Return the answer to a request of these interfaces, None for any other path."""
         path = request.path.removeprefix("/openai")
         if path != request.path and not path.startswith("/v1/"):
             # Azure's paths have no version.

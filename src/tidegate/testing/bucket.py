@@ -181,8 +181,7 @@ class Slope(Limiter):
 
 
 MAX_STEPS = 10_000
-"""Changes of size after which a wait counts as endless. Raising it computes longer before it gives up. Chosen: far
-above the changes of any scenario until a call fits."""
+"""Changes of size after which a wait counts as endless. Chosen: far above those of any scenario."""
 
 
 class ResizedBucket(ContinuousBucket):

@@ -16,24 +16,20 @@ def number(field: str, value: object) -> float:
 
 
 def positive(field: str, value: object) -> None:
-    """Require a number above 0."""
     if number(field, value) <= 0:
         raise ConfigurationError(field, value, "it must be above 0")
 
 
 def at_least(field: str, value: object, bound: float) -> None:
-    """Require a number of `bound` or more."""
     if number(field, value) < bound:
         raise ConfigurationError(field, value, f"it must be {bound:g} or more")
 
 
 def share(field: str, value: object) -> None:
-    """Require a probability."""
     if not 0 <= number(field, value) <= 1:
         raise ConfigurationError(field, value, "it must be between 0 and 1")
 
 
 def among(field: str, value: object, choices: Sequence[object]) -> None:
-    """Require one of `choices`."""
     if value not in choices:
         raise ConfigurationError(field, value, "it must be one of " + ", ".join(str(choice) for choice in choices))

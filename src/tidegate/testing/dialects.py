@@ -87,7 +87,6 @@ _CONNECTIONS = "Too many connections, please wait before trying again."
 
 
 def bedrock_words(refusal: Refusal) -> tuple[int, str, str]:
-    """Return status, error and message of a refusal."""
     if refusal.reason is Reason.OUTAGE:
         status = refusal.status or 503
         return status, *_BROKEN.get(status, _BROKEN[503])
@@ -169,8 +168,7 @@ def _body(status: int, message: str, details: list[dict[str, Any]] | None = None
 Headers = list[tuple[str, str]]
 
 ABSURD = 31_536_000.0
-"""Seconds of an absurd retry-after. Raising it changes little. Chosen: a year, far above
-`core.feedback.ABSURD_HINT`."""
+"""Seconds of an absurd retry-after. Chosen: a year, far above `core.feedback.ABSURD_HINT`."""
 
 FIXED = {"absurd": ABSURD, "one": 1.0, "minute": 60.0}
 """Seconds of a retry-after that is the same in every refusal."""
@@ -249,7 +247,6 @@ def _whole_seconds(seconds: float) -> str:
 
 
 def openai_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
-    """Return `x-ratelimit-{limit,remaining,reset}-{requests,tokens}`."""
     rows: Headers = []
     for unit, level in _by_unit(levels).items():
         if unit in ("requests", "tokens"):
@@ -320,7 +317,6 @@ def ietf_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -
 
 
 def no_headers(levels: Sequence[Level], wall: float, resets: Resets = "own") -> Headers:
-    """Return no headers."""
     return []
 
 
@@ -392,10 +388,7 @@ def _anthropic_error(kind: str, message: str) -> dict[str, Any]:
 
 
 def anthropic_refusal(refusal: Refusal, telling: RefusalFacts) -> RefusalResponse:
-    """Return Anthropic's errors: `rate_limit_error`, the credit balance, `overloaded_error` and `api_error`.
-
-    `overloaded_error` is for 529 and for slots; any other outage is an `api_error`.
-    """
+    """Return Anthropic's errors; `overloaded_error` is for 529 and for slots, `api_error` for any other outage."""
     status = refusal.status or 503
     if refusal.reason is Reason.OUTAGE and status in (502, 504):
         return _broken(status)

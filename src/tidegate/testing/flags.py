@@ -113,7 +113,6 @@ def _distribution(field: str, text: str) -> Distribution:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser for the flags of `python -m tidegate.testing`."""
     flags = argparse.ArgumentParser(prog="python -m tidegate.testing", description="Simulate an LLM provider.")
     flags.add_argument("--port", type=int, default=0, help="Listen on this port; 0 chooses a free one.")
     flags.add_argument("--scenario", help=SCENARIO)
@@ -142,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def scenario_of(flags: argparse.Namespace, first_line: str) -> Scenario:
-    """Return the scenario of parsed flags. `first_line` is that of standard input, for `--scenario -`."""
+    """Return the scenario of parsed flags; `first_line` is that of standard input, for `--scenario -`."""
     if flags.scenario is not None:
         return Scenario.from_json(first_line if flags.scenario == "-" else Path(flags.scenario).read_text())
     apart = ("port", "scenario", "until_stdin_closes")

@@ -22,11 +22,9 @@ Unit = Literal["requests", "tokens", "input_tokens", "output_tokens"]
 UNITS: tuple[Unit, ...] = ("requests", "tokens", "input_tokens", "output_tokens")
 
 SLACK = 1e-9
-"""Relative tolerance of every comparison. Raising it lets a limiter admit too much. Chosen: a float that should be 1
-may be 0.9999999999."""
+"""Relative tolerance of every comparison. Chosen: a float that should be 1 may be 0.9999999999."""
 
 DAY = 86_400.0
-"""Seconds of a day."""
 
 
 class Reason(StrEnum):

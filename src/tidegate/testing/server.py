@@ -255,7 +255,6 @@ class SimulatedProvider:
             _send(connection, 200, {"input_tokens": question.input_tokens})
 
     def _answer_one(self, path: str, body: Body) -> tuple[int, dict[str, Any]]:
-        """Return status and body of the answer to one request of a batch."""
         route = _route(path)
         if route is None:
             return 400, error_body(f"The endpoint {path} cannot be used in batches")

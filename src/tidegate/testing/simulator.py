@@ -62,8 +62,7 @@ class Addresses:
 
 
 CLOSE_SECONDS = 5.0
-"""Seconds that a stopped process may take to end before it is killed. Raising it delays the caller if the process
-hangs. Chosen: a process that does not hang ends in far less."""
+"""Seconds until a stopped process is killed. Chosen: a process that does not hang ends in far less."""
 
 
 class SimulatorProcess(Addresses):

@@ -16,12 +16,10 @@ from http import HTTPStatus
 from typing import cast
 
 MAX_HEAD = 64 * 1024
-"""Maximum bytes of a request's head; a larger one gets a 431. Raising it needs more memory for a hostile client.
-Chosen: above the heads that SDKs send with long credentials."""
+"""Most bytes of a request's head (else 431). Chosen: above the heads that SDKs send with long credentials."""
 
 MAX_BODY = 64 * 1024 * 1024
-"""Maximum bytes of a request's body; a larger one gets a 413. Raising it needs more memory for a hostile client.
-Chosen: above `providers._request._MAX_BODY`, so bodies that are not parsed can be tested."""
+"""Most bytes of a request's body (else 413). Chosen: above `providers._request._MAX_BODY`, to test that bound."""
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Overloaded"}
 
@@ -171,7 +169,6 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def reply(self, status: int, headers: Iterable[tuple[str, str]], body: bytes, content_type: str) -> None:
-        """Send a whole answer."""
         self._tell(status)
         if self._transport is not None:
             head = self._head(status, headers, content_type)
@@ -179,19 +176,16 @@ class Connection(asyncio.Protocol):
         self._done()
 
     def begin(self, status: int, headers: Iterable[tuple[str, str]], content_type: str) -> None:
-        """Begin a chunked answer."""
         self._tell(status)
         if self._transport is not None:
             head = self._head(status, headers, content_type)
             self._transport.write(head + b"transfer-encoding: chunked\r\n\r\n")
 
     def write(self, chunk: bytes) -> None:
-        """Send the next chunk; ignore an empty one."""
         if self._transport is not None and chunk:
             self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
 
     def end(self) -> None:
-        """End a chunked answer."""
         if self._transport is not None:
             self._transport.write(b"0\r\n\r\n")
         self._done()

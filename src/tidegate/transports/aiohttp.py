@@ -20,7 +20,8 @@ from http import HTTPStatus
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from tidegate import providers, redaction
+from tidegate import providers
+from tidegate.admission import redaction
 from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import adrive
 from tidegate.core.exchange import AttemptResult
@@ -43,8 +44,7 @@ from tidegate.transports.principals import accounts_of
 from tidegate.transports.streams import StreamWatch
 
 PAUSE_BYTES = 1 << 16
-"""Least bytes in a reader above which the network pauses; a line may be twice as long. Raising it lets the caller read
-longer lines of a body that has arrived. Source: aiohttp 3.10 `ClientSession`."""
+"""Least bytes in a reader above which the network pauses, twice that in a line (aiohttp 3.10 `ClientSession`)."""
 
 _watches: dict[int, StreamWatch] = {}
 
@@ -73,7 +73,6 @@ class Readers:
         return True
 
     def whole(self, body: bytes) -> Any:
-        """Return a reader that has received all of `body`."""
         reader = self.plain(Unconnected(), max(PAUSE_BYTES, len(body)), loop=asyncio.get_running_loop())
         reader.feed_data(body, len(body))
         reader.feed_eof()
@@ -177,7 +176,6 @@ class AiohttpCall(HttpCall):
     url: Any
 
     async def asend(self, permit: Permit) -> AttemptResult:
-        """Send the request once. A body streams unless it is an error's or has arrived already."""
         self.received = self.unread = None
         try:
             waited = permit.sent_at - self.started_at
@@ -264,7 +262,6 @@ class AiohttpCall(HttpCall):
         return response
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
-        """Return the outcome of an answer; a stream that is complete may end with a failure."""
         outcome = super().outcome(permit, status, response, body)
         if outcome.kind is Kind.OK and body is not None:
             failure = providers.judge_event(self.provider, body[-MAX_CHECKED_BYTES:])
@@ -272,7 +269,6 @@ class AiohttpCall(HttpCall):
         return outcome
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """Return the answer's headers."""
         pairs: tuple[tuple[bytes, bytes], ...] = response.raw_headers
         return pairs
 
@@ -286,25 +282,22 @@ class AiohttpCall(HttpCall):
         return Outcome(Kind.ABANDONED, row="exception")
 
     def credentials(self) -> Iterator[str]:
-        """Yield the credentials that the session sends, in headers, cookies and address."""
         pairs = _pairs(self.session, self.kwargs)
         yield from redaction.in_headers((name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs)
         yield from (cookie.value for cookie in self.session.cookie_jar.filter_cookies(self.url).values())
         yield from redaction.in_address(str(self.url))
 
     def sent_headers(self) -> Mapping[str, Any]:
-        """Return the headers that the session sends."""
         headers: Mapping[str, Any] = self.session._prepare_headers(self.kwargs.get("headers"))
         return headers
 
     def write_header(self, name: str, value: str) -> None:
-        """Replace a header of the request."""
         headers = self.session._prepare_headers(self.kwargs.get("headers"))
         headers[name] = value
         self.kwargs = {**self.kwargs, "headers": headers}
 
     def stop_retries(self, response: Any) -> None:
-        """Mark the response; `sdks.sdk.is_given_up` reads the mark."""
+        """Mark the response; `transports.sdks.sdk.is_given_up` reads the mark."""
         if response.status in RETRYABLE:
             self.add_headers(response, {NO_RETRY: "false"})
 
@@ -314,7 +307,6 @@ class AiohttpCall(HttpCall):
         response._cache.pop("headers", None)
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
-        """Return a refusal of the session's own response class."""
         self.received = None
         return self.stack.response(self.session, self.url, self.kwargs, headers, body, status)
 
@@ -336,7 +328,6 @@ class AiohttpModule:
         self.constructor = frozenset(inspect.signature(module.ClientResponse.__init__).parameters)
 
     def put(self) -> None:
-        """Patch the session's class."""
         TRANSPORT.patches.put(self.module.ClientSession, "_request", self.request)
 
     def request(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
@@ -349,7 +340,6 @@ class AiohttpModule:
         return call.checked() if call.check else adrive(call)
 
     def response(self, session: Any, url: Any, options: Any, headers: Any, body: Any, status: int) -> Any:
-        """Return a refusal as `session` would have received it."""
         raw = json.dumps(body).encode()
         sent = _proxy(session._prepare_headers(options.get("headers")))
         facts = {
@@ -429,7 +419,6 @@ class Body(NamedTuple):
 
 
 def put(module: ModuleType) -> None:
-    """Patch aiohttp once."""
     AiohttpModule(module).put()
 
 
@@ -437,7 +426,6 @@ TRANSPORT = Clients(("aiohttp",), ("ClientSession",), put)
 
 
 def _proxy(pairs: Any) -> Any:
-    """Return headers as aiohttp's requests and responses hold them."""
     multidict = sys.modules["multidict"]
     return multidict.CIMultiDictProxy(multidict.CIMultiDict(pairs))
 

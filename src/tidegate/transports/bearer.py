@@ -25,16 +25,13 @@ from tidegate.transports.patches import Patches
 from tidegate.transports.principals import EXPIRES_SOON, expiry
 
 LOOK_AFTER = 1.0
-"""Seconds from the start of a call after which its token is looked at. Raising it may send a token that has ended.
-Chosen: no source gives tokens that end within seconds."""
+"""Seconds of a call after which its token is looked at: no source gives tokens that end within seconds."""
 
 STALE_AFTER = 30.0
-"""Seconds from the start of a call after which its token is asked for again, whatever it states. Raising it sends older
-tokens. Chosen: a source that keeps its token answers at once."""
+"""Seconds of a call after which its token is asked for again: a source that keeps its token answers at once."""
 
 MAX_NOTED = 1024
-"""Tokens whose clients are kept. Raising it uses more memory; lowering it loses clients if more tokens are in use at
-once. Chosen: far above the identities of one program."""
+"""Tokens whose clients are kept. Chosen: far above the identities of one program."""
 
 METHODS: dict[str, tuple[str, ...]] = {
     "openai._client": ("_refresh_api_key",),
@@ -61,12 +58,10 @@ _noted: OrderedDict[str, TokenSource] = OrderedDict()
 
 
 def of(package: str) -> dict[str, Callable[[Patches, ModuleType], None]]:
-    """Return the modules of one SDK with such clients, each with its patch function."""
     return {name: put for name in METHODS if name.startswith(f"{package}.")}
 
 
 def put(patches: Patches, module: ModuleType) -> None:
-    """Patch the methods that return tokens in the classes of one module."""
     # The package may rename its classes' modules, and a class may have two names.
     for each in {each for each in vars(module).values() if isinstance(each, type)}:
         for name in METHODS[module.__name__]:
@@ -120,7 +115,6 @@ class Renewal(NamedTuple):
             return self._failed(error)
 
     async def arenew(self) -> str:
-        """Return a new token of an async client, as `renew`."""
         try:
             found = self.ask()
             return self._checked(await found if inspect.isawaitable(found) else found)

@@ -20,15 +20,15 @@ from typing import Any
 from tidegate.admission.drive import in_trio
 
 MAX_BYTES = 1 << 18
-"""Bytes at which the reading of an error ends, as sent and again when decompressed. Raising it needs more memory and
-judges no more. Derived from `providers._refusal._MAX_BODY`, above which no body is parsed."""
+"""Bytes at which the reading of an error ends, as sent and again when decompressed. Derived from
+`providers._refusal._MAX_BODY`, above which no body is parsed."""
 
 MAX_SECONDS = 2.0
-"""Seconds of reading an error's body before the status is returned. Raising it delays callers longer if a server never
-ends its body. Chosen: providers send errors of some kilobytes together with the headers."""
+"""Seconds of reading an error's body before the status is returned. Chosen: providers send errors of some kilobytes
+together with the headers."""
 
 PIECE = 16
-"""Bytes decompressed at a time. Raising it allows a larger bomb. Chosen: even 16 bytes of Brotli can describe 16 MB."""
+"""Bytes decompressed at a time. Chosen: even 16 bytes of Brotli can describe 16 MB."""
 
 
 class ErrorBody:
@@ -110,13 +110,11 @@ class SyncErrorStream(ErrorStream):
             yield from self._rest
 
     def cut(self) -> None:
-        """End the body after the part that was read, and release its connection."""
         self.body.ended = True
         with suppress(Exception):
             self.close()
 
     def close(self) -> None:
-        """Release the connection; repeated calls do nothing."""
         if not self._closed:
             self._closed = True
             self._stream.close()
@@ -179,13 +177,11 @@ class AsyncErrorStream(ErrorStream):
                 await rest.aclose()
 
     async def cut(self) -> None:
-        """End the body after the part that was read, and release its connection."""
         self.body.ended = True
         with suppress(Exception):
             await self.aclose()
 
     async def aclose(self) -> None:
-        """Release the connection; repeated calls do nothing."""
         reading, self._reading = self._reading, None
         if reading is not None and not reading.done():
             reading.cancel()

@@ -77,7 +77,6 @@ class Written(io.BytesIO):
     """A body that never went over a connection, in the form that botocore reads."""
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
-        """Yield the body."""
         yield self.read()
 
 
@@ -85,7 +84,6 @@ class AsyncWritten(Written):
     """A body that never went over a connection, in the form that aiobotocore reads."""
 
     async def read(self, amt: int | None = None) -> bytes:  # type: ignore[override]
-        """Return the body, or its next `amt` bytes."""
         return super().read(amt)
 
 
@@ -97,7 +95,6 @@ class WatchedParser(wrapt.ObjectProxy[Any]):
         self._self_watch = watch
 
     def parse(self, response: Any, shape: Any) -> Any:
-        """Return the parsed event."""
         if response["status_code"] >= 400:
             self._self_watch.finish()
         return self.__wrapped__.parse(response, shape)
@@ -113,12 +110,10 @@ class BotocoreCall(HttpCall):
 
     @property
     def context(self) -> dict[str, Any]:
-        """Return the context that botocore keeps through all attempts of a call."""
         context: dict[str, Any] = self.args[2]
         return context
 
     def send(self, permit: Permit) -> AttemptResult:
-        """Send the request once; an answer that does not stream includes its body."""
         try:
             with AttemptScope(permit):
                 if self.was_queued:
@@ -137,7 +132,6 @@ class BotocoreCall(HttpCall):
         return self._received(permit, answer, content)
 
     async def asend(self, permit: Permit) -> AttemptResult:
-        """Send the request once; an answer that does not stream includes its body."""
         try:
             with AttemptScope(permit):
                 if self.was_queued:
@@ -159,7 +153,6 @@ class BotocoreCall(HttpCall):
         return not self.stream or response.status_code >= 300
 
     def _received(self, permit: Permit, answer: Any, content: bytes | None) -> AttemptResult:
-        """Return the result of an attempt; a body that still streams holds the permit."""
         response, parsed = answer
         if not self.mocks and made_up(response):
             status = response.status_code
@@ -203,11 +196,9 @@ class BotocoreCall(HttpCall):
         parsed["ResponseMetadata"]["HTTPHeaders"].update(headers)
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """Return the answer's headers."""
         return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
-        """Return the outcome of an exception of botocore or, within a stream, of the stack below."""
         names = {each.__name__ for each in type(error).__mro__}
         if names & {"ReadTimeoutError", "ReadTimeout", "SocketTimeoutError"}:
             return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
@@ -252,12 +243,10 @@ class BotocoreCall(HttpCall):
 
 
 def create_request(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """Run `Endpoint.create_request`, and note the source of the request."""
     return _noted(endpoint, wrapped(*args, **kwargs), args, kwargs)
 
 
 async def acreate_request(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """Run `AioEndpoint.create_request`, and note the source of the request."""
     return _noted(endpoint, await wrapped(*args, **kwargs), args, kwargs)
 
 
@@ -268,13 +257,11 @@ def _noted(endpoint: Any, request: Any, args: Any, kwargs: Any) -> Any:
 
 
 def get_response(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """Run `Endpoint._get_response`, governed if the client or the process is."""
     call = _call(wrapped, endpoint, args, kwargs)
     return drive(call) if call is not None else wrapped(*args, **kwargs)
 
 
 def aget_response(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """Run `AioEndpoint._get_response`, governed if the client or the process is; return an awaitable."""
     call = _call(wrapped, endpoint, args, kwargs)
     return adrive(call) if call is not None else wrapped(*args, **kwargs)
 
@@ -285,7 +272,6 @@ def needs_retry(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: A
 
 
 async def aneeds_retry(wrapped: Callable[..., Any], endpoint: Any, args: Any, kwargs: Any) -> Any:
-    """Run `AioEndpoint._needs_retry`, or return False for an answer that tidegate gave up on."""
     return False if _given_up(endpoint, args, kwargs) else await wrapped(*args, **kwargs)
 
 
@@ -302,7 +288,6 @@ def acquire(wrapped: Callable[..., Any], bucket: Any, args: Any, kwargs: Any) ->
 
 
 async def aacquire(wrapped: Callable[..., Any], bucket: Any, args: Any, kwargs: Any) -> Any:
-    """Run `AsyncTokenBucket.acquire` of the adaptive mode, except for calls that tidegate's queue has admitted."""
     return True if _sending.get() else await wrapped(*args, **kwargs)
 
 
@@ -354,7 +339,6 @@ PATCHES: dict[str, tuple[str, dict[str, Callable[..., Any]]]] = {
 
 
 def put(module: ModuleType) -> None:
-    """Patch botocore and aiobotocore once, as far as they are loaded."""
     for name, (kind, methods) in PATCHES.items():
         found = sys.modules.get(name)
         for method, wrapper in methods.items() if found is not None else ():
@@ -381,7 +365,6 @@ def _split(url: str) -> SplitResult:
 
 
 def _streaming(parsed: dict[str, Any]) -> Any:
-    """Return the event stream or streaming body of an answer, None if there is none."""
     return next((member for member in parsed.values() if hasattr(member, "_raw_stream")), None)
 
 

@@ -21,13 +21,12 @@ from math import ceil
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
-from tidegate import providers, redaction
-from tidegate.admission import audit, token_costs
+from tidegate import providers
+from tidegate.admission import audit, redaction, token_costs
 from tidegate.admission.call import GovernedCall
 from tidegate.admission.handoff import current_handoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.wait_queue import Waker
-from tidegate.classification import UNREADABLE, connection_failure, error_text
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.credentials import is_secret_segment, masked
 from tidegate.core.display import printable
@@ -47,6 +46,7 @@ from tidegate.core.values import (
     Usage,
 )
 from tidegate.errors import add_note
+from tidegate.providers.classification import UNREADABLE, connection_failure, error_text
 from tidegate.transports import bearer, stub_servers
 from tidegate.transports.governance import Binding
 from tidegate.transports.principals import EXPIRES_SOON, TOKEN_START, expiry, lasting_claims
@@ -91,10 +91,7 @@ Secrets = tuple[tuple[bytes, bytes], ...]
 
 
 def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestFacts) -> tuple[Key, Secrets]:
-    """Return the key of a request, and its credentials as they are sent.
-
-    Keys are interned, so a client's next request gets the same object.
-    """
+    """Return the key of a request, interned for speed, and its credentials as they are sent."""
     route = sending.route
     provider, names = route.provider, route.names
     headers = list(sending.headers)
@@ -214,33 +211,27 @@ BAD_REQUEST = 400
 UNAUTHORIZED = 401
 
 MAX_PLACES = 1024
-"""Places in queues that are kept for calls that an SDK repeats with a new token. Raising it uses more memory. Chosen:
-above the calls whose tokens end at one time."""
+"""Places in queues that are kept for calls repeated with a new token: above those whose tokens end at once."""
 
 NO_PRICE = "price"
 """Gate of an exchange that sent nothing because the price of its model is unknown."""
 
 MAX_RETRY_AFTER_SECONDS = 31_536_000.0
-"""Upper bound of a `retry-after` that tidegate writes, in seconds. Raising it states waits that nobody keeps. Derived
-from the upper bound of `Settings.max_wait`: a year."""
+"""Most seconds of a `retry-after` that tidegate writes: a year, as of `Settings.max_wait`."""
 
 USAGE_ALWAYS = 64
-"""First attempts of a key whose usage is always learned. Raising it spends more time on them. Chosen: it trains an
-estimate that a dozen answers settle."""
+"""First attempts of a key whose usage is always learned. Chosen: it trains an estimate that a dozen answers settle."""
 
 
 USAGE_EVERY = 32
-"""After `USAGE_ALWAYS` attempts, the usage of one in `USAGE_EVERY` is learned. Raising it saves time per answer
-and slows the learning. Chosen: a changed workload is learned within some hundred answers
-(`core.cost_estimator.MEMORY`)."""
+"""Later attempts of which one trains the estimate: a changed workload is learned in some hundred answers."""
 
 UNREAL = Outcome(Kind.ABANDONED, row="no network")
 """Outcome of a mock's refusal or failure. It comes from no provider, so there is no limit to wait for."""
 
 MAX_CHECKED_BYTES = 4096
 """Upper bound, in bytes, of a complete body that is checked for an error under a 200, and of the end of a complete
-stream. Raising it spends more time per answer. Chosen: ModelScope and OpenRouter send such errors (PROVIDERS.md rule
-7), which are short."""
+stream. Chosen: ModelScope and OpenRouter send such errors (PROVIDERS.md rule 7), which are short."""
 
 _ENDS = (b"}", b"]")
 """Last bytes of a complete JSON document from an inference endpoint."""
@@ -251,7 +242,6 @@ RETRYABLE = frozenset({408, 409, 429}) | frozenset(range(500, 600))
 
 @lru_cache(maxsize=64)
 def success_outcome(status: int) -> Outcome:
-    """Return the outcome of a good answer that carries no other information."""
     return Outcome(Kind.OK, status=status)
 
 
@@ -313,7 +303,6 @@ class HttpCall(GovernedCall, ABC):
 
     @property
     def request(self) -> Any:
-        """Return the stack's request."""
         return self.args[0] if self.args else self.kwargs["request"]
 
     def identity(self) -> Hashable | None:
@@ -322,7 +311,6 @@ class HttpCall(GovernedCall, ABC):
         return None if sending.body is None else (sending.route.path, sending.query, sending.body)
 
     def try_start(self) -> Permit | None:
-        """Return a permit if the call may go at once, else None."""
         if audit.open_count and self._lacks_price():
             self.handoff = current_handoff()
             self.started_at = self.registry.clock()
@@ -377,16 +365,13 @@ class HttpCall(GovernedCall, ABC):
                 places.pop(next(iter(places)), None)
 
     def sent_headers(self) -> Mapping[str, Any]:
-        """Return the headers that the request carries now."""
         headers: Mapping[str, Any] = self.request.headers
         return headers
 
     def write_header(self, name: str, value: str) -> None:
-        """Replace a header of the request."""
         self.request.headers[name] = value
 
     def take_token(self, renewal: bearer.Renewal, token: str) -> None:
-        """Send a renewed token from now on."""
         self.write_header(renewal.header, renewal.before + token)
         old, new = renewal.token.encode("latin-1", "replace"), token.encode("latin-1", "replace")
         if self.secrets is not None:
@@ -430,7 +415,6 @@ class HttpCall(GovernedCall, ABC):
         return attempt.response
 
     def credentials(self) -> Iterator[str]:
-        """Yield the credentials that the request carries now, in its headers and its address."""
         headers = self.request.headers
         yield from redaction.in_headers((_text(name), _text(value)) for name, value in headers.items())
         yield from redaction.in_address(str(self.request.url))
@@ -454,7 +438,6 @@ class HttpCall(GovernedCall, ABC):
         return {WAITED: f"{ended.waited:.1f}", GATE: ended.gate or self.gate or "none", REASON: text}
 
     def add_headers(self, response: Any, headers: dict[str, str]) -> None:
-        """Add headers to an answer of the provider that is handed back."""
         response.headers.update(headers)
 
     def will_retry(self, permit: Permit, outcome: Outcome) -> bool:
@@ -560,8 +543,8 @@ class HttpCall(GovernedCall, ABC):
     def with_replayable_answer(self, outcome: Outcome, response: Any, body: bytes | None) -> Outcome:
         """Return the outcome with the part of the answer that other calls of the key may receive.
 
-        A refusal for lack of capacity may go to all of them. Any other goes to those with the same credential, unless
-        that was a token whose time is over: its next call will carry another one.
+        A refusal for lack of capacity may go to all of them, any other to those with the same credential. A token whose
+        time is over excludes that: the next call carries another one.
         """
         answer = providers.answer_of(outcome, self.pairs(response), body) if self.is_from_provider(response) else None
         if answer is not None and outcome.kind not in CAPACITY:
@@ -589,7 +572,6 @@ class HttpCall(GovernedCall, ABC):
         """Return the raw headers of a stack's response, in any case."""
 
     def judge(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> Outcome:
-        """Return the outcome of a response."""
         return providers.judge(self.provider, status, headers, body, datetime.now(UTC))
 
     def unanswered_outcome(self, error: Exception) -> Outcome:
@@ -655,7 +637,6 @@ class HttpCall(GovernedCall, ABC):
 
 
 def _unsent() -> Flow:
-    """Return an exchange that ends at once, without a request."""
     yield from ()
     return ExchangeResult(Ending.EXPIRED, None, 0.0, NO_PRICE)
 

@@ -48,14 +48,13 @@ class RealServer(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Return the URL of the path at the real server."""
         return f"{self.scheme}://{self.address}{self.path}"
 
 
 def address_of(scheme: str, authority: str) -> str:
-    """Return host and port in the one form that is compared and connected to; empty for what is no plain authority.
+    """Return host and port in the one form that is compared and connected to; empty for an odd authority.
 
-    A host that is not ASCII is none: libraries differ in its encoding, so they could connect to different hosts.
+    A host that is not ASCII is odd: libraries differ in its encoding, so they could connect to different hosts.
     """
     found = AUTHORITY.fullmatch(authority.lower())
     port = int(found["port"] or 0) if found is not None else 0
@@ -78,10 +77,7 @@ def real_server(path: str) -> RealServer | None:
 
 
 def through(root: str, url: str) -> str:
-    """Return the URL by which `url`, the base URL of a server, is reached through the gateway at `root`.
-
-    Raise `ValueError` for a URL without a plain host, with another scheme, a user name, or a query.
-    """
+    """Return the URL of `url` through the gateway at `root`; raise `ValueError` for a user name, a query, no host."""
     parts = urlsplit(url)
     address = address_of(parts.scheme, parts.netloc) if parts.scheme in PORTS else ""
     if not address or parts.query or (parts.scheme, address) == ("https", PLAIN):
@@ -97,7 +93,6 @@ class GatewayRoot:
 
     @classmethod
     def read(cls) -> None:
-        """Read the root from the environment."""
         given = os.environ.get(VARIABLE, "")
         cls.value = given.rstrip("/") if given.startswith(LOOPBACK) else ""
 
@@ -115,15 +110,11 @@ def real_url(url: str) -> str | None:
 
 
 def resolved(url: str) -> str:
-    """Return the URL at the real server for one below the root, and any other URL as it is."""
     return real_url(url) or url
 
 
 def leaves(bound: bool) -> bool:
-    """Return whether requests leave the gateway out: a client with a binding, or a scope in which requests pass.
-
-    All others go to the gateway, which governs them.
-    """
+    """Return whether requests bypass the gateway: a client with a binding, or a scope in which requests pass."""
     if not GatewayRoot.value:
         return False
     scope = current_scope()

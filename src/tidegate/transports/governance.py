@@ -84,15 +84,14 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def counts_refusals() -> bool:
-    """Return whether refusals of ungoverned requests are counted."""
     return key_hook.on_ungoverned is not None
 
 
 def count_refusal(client: Any, status: int, sent: Callable[[], tuple[str, str, Headers]]) -> None:
     """Count the refused request of an SDK that no limiter governs, since it asks for no inference (a file, a poll).
 
-    A request inside a governed attempt is part of that call. `sent` returns host, path and headers of the request, with
-    names in lower case. Where it raises an error, as for the answer of a mock, nothing is counted.
+    A request inside a governed attempt is part of that call. `sent` returns host, path and headers of the request; if
+    it raises, as for a mock, nothing is counted.
     """
     if status != HTTPStatus.TOO_MANY_REQUESTS:
         return
@@ -122,11 +121,9 @@ def provider_elsewhere(
 ) -> providers.Provider | None:
     """Return the table for a request to a host that nothing names, or None to pass it through.
 
-    Inference paths are governed if the headers show a known SDK. Unambiguous inference paths are also governed for any
-    SDK that Stainless generated, and on hosts with private names.
-
-    `headers` returns the request's pairs with names in lower case. `networked` returns whether the client sends over a
-    network. In a process with tidegate installed, this rule never governs mocks and applications under test.
+    Inference paths are governed if the headers show a known SDK; unambiguous ones also for any SDK that Stainless
+    generated, and on hosts with private names. In a process with tidegate installed, a client that is not `networked`
+    (a mock, an application under test) is never governed.
     """
     hook = key_hook.on_ungoverned
     if not host:
@@ -202,7 +199,6 @@ _carried: ContextVar[Binding | None] = ContextVar("tidegate_mark", default=None)
 
 
 def context_binding() -> Binding | None:
-    """Return the binding of this context."""
     return _carried.get()
 
 

@@ -15,7 +15,8 @@ from operator import itemgetter
 from types import ModuleType
 from typing import Any
 
-from tidegate import providers, redaction
+from tidegate import providers
+from tidegate.admission import redaction
 from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
@@ -45,16 +46,13 @@ SENDING = ("handle_request", "handle_async_request")
 """The sending methods of the two transports, and of httpcore's pools. Mocks of the whole library replace them."""
 
 PIECE = 1 << 9
-"""Bytes of a good answer that are decompressed at a time. Raising it allows a larger bomb, lowering it takes longer.
-Chosen: half a kilobyte of gzip stands for half a megabyte at most."""
+"""Bytes of a good answer decompressed at a time: half a kilobyte of gzip is half a megabyte at most."""
 
 MAX_WRAPPERS = 3
-"""Number of transports that may wrap the one that sends, at most. Raising it searches deeper in a client's objects.
-Chosen: pydantic-ai and hishel have one each."""
+"""Number of transports that may wrap the one that sends, at most. Chosen: pydantic-ai and hishel have one each."""
 
 MAX_CACHED_PATHS = 4096
-"""Number of cached (host, path) pairs in `_known_paths`; at this number all are forgotten. Raising it uses more memory,
-some 200 bytes each. Chosen: far above the paths of one program."""
+"""Cached (host, path) pairs in `_known_paths`, then forgotten at once. Chosen: far above one program's."""
 
 _stacks: dict[type, HttpxModule] = {}
 _known_paths: dict[tuple[Any, ...], bool] = {}
@@ -77,7 +75,6 @@ class HttpxCall(HttpCall):
             return self._send(permit)
 
     def asend(self, permit: Permit) -> Awaitable[AttemptResult]:
-        """Send once, inside an attempt scope if another governed client may be below."""
         return self._asend(permit) if self.direct else self._within(permit)
 
     async def _within(self, permit: Permit) -> AttemptResult:
@@ -107,7 +104,6 @@ class HttpxCall(HttpCall):
         return attempt
 
     async def _asend(self, permit: Permit) -> AttemptResult:
-        """Send the request once; read an error's body only as far as needed to judge it."""
         try:
             waited = permit.sent_at - self.started_at
             if waited > bearer.LOOK_AFTER:
@@ -134,14 +130,12 @@ class HttpxCall(HttpCall):
             pools.note_httpx(self.registry, permit, client, self.request.url)
 
     def credentials(self) -> Iterator[str]:
-        """Yield the credentials of the request, and those of its signer if it has one."""
         yield from super().credentials()
         signer = self.request.extensions.get(sigv4.SIGNER)
         if signer is not None:
             yield from redaction.in_client(signer.owner())
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
-        """Return a refusal of the client's own module."""
         response = self.stack.module.Response(status, headers=headers, json=body, request=self.request)
         response.elapsed = timedelta()
         return response
@@ -192,7 +186,6 @@ class HttpxCall(HttpCall):
         return super().judge_error(error) if self.mocks or error.__cause__ is not None else UNREAL
 
     def is_from_provider(self, response: Any) -> bool:
-        """Return whether a response came over a connection."""
         return not _made_up(response)
 
     def is_mocked(self) -> bool:
@@ -203,7 +196,6 @@ class HttpxCall(HttpCall):
         return type(transport).__name__ == "MockTransport" if own is None else not own
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """Return the answer's headers."""
         return _headers(response.headers)
 
 
@@ -220,7 +212,6 @@ class HttpxModule:
         self.bases = (module.BaseTransport, module.AsyncBaseTransport)
 
     def put(self) -> None:
-        """Patch both client classes of the module."""
         TRANSPORT.patches.put(self.module.Client, "send", self.send)
         TRANSPORT.patches.put(self.module.AsyncClient, "send", self.asend)
 
@@ -415,16 +406,12 @@ def _reaches_network(transport: Any, networks: tuple[type, ...], bases: tuple[ty
 
 @lru_cache(maxsize=64)
 def _is_of(method: Any, library: str) -> bool:
-    """Return whether a method, below the wrappers of telemetry, is a library's own.
-
-    Mocks replace it: pytest-httpx 0.36 in the transport, respx 0.23 in the pool.
-    """
+    """Return whether a method is a library's own: pytest-httpx replaces the transport's, respx the pool's."""
     module: str = inspect.unwrap(method).__module__
     return module.startswith(library)
 
 
 def _is_unread_error(response: Any) -> bool:
-    """Return whether a streaming answer is an error that has not been read yet."""
     return response.status_code >= 400 and not (response.is_closed or response.is_stream_consumed)
 
 

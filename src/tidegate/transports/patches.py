@@ -17,11 +17,10 @@ from typing import Any
 
 import wrapt
 
-from tidegate.imports import is_loading, when_loaded
+from tidegate.transports.imports import is_loading, when_loaded
 
 MAX_DEPTH = 64
-"""Wrappers around one function that are followed. Raising it only matters for a chain without an end. Chosen: no
-program wraps a function that often."""
+"""Wrappers around one function that are followed. Chosen: no program wraps a function that often."""
 
 logger = logging.getLogger("tidegate")
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -36,14 +35,10 @@ class Patches:
 
     @property
     def on(self) -> bool:
-        """Return whether anything is patched."""
         return bool(self._handles)
 
     def put(self, target: type | ModuleType, method: str, wrapper: Wrapper) -> bool:
-        """Wrap `target.method`, of a class or a module; return False if the wrapper is set already.
-
-        If other code restored an earlier function, the wrapper is set again.
-        """
+        """Wrap `target.method`, also again if other code restored it; return False if the wrapper is set."""
         with self._lock:
             if (handle := self._handles.get((target, method))) and _is_on(handle, vars(target).get(method)):
                 return False
@@ -79,7 +74,7 @@ def _is_on(handle: Any, function: Any) -> bool:
 def when_imported(name: str, put: Callable[[ModuleType], object]) -> None:
     """Call `put` with the module `name` when it is imported, or now; never import it.
 
-    For a module that is being imported, `put` runs at the end of that import. Before, the module may be incomplete.
+    For a module that is being imported, `put` runs at the end, because the module may be incomplete before.
     """
     module = sys.modules.get(name)
     if module is None:
@@ -89,7 +84,6 @@ def when_imported(name: str, put: Callable[[ModuleType], object]) -> None:
 
 
 def _put_loaded(name: str, put: Callable[[ModuleType], object]) -> None:
-    """Run `put` for a module whose loading has ended, perhaps with a failure."""
     try:
         when_imported(name, put)
     except Exception as error:
@@ -115,11 +109,9 @@ class Clients:
         return [module for module in found if isinstance(module, ModuleType) and not is_loading(module)]
 
     def module_of(self, client: object) -> ModuleType:
-        """Return the module of a client (see `is_client`)."""
         return next(module for module in self.loaded() if self._holds(module, client))
 
     def is_client(self, candidate: object) -> bool:
-        """Return whether it is a client of this stack."""
         return any(self._holds(module, candidate) for module in self.loaded())
 
     def remember(self, client: object) -> None:
@@ -127,7 +119,6 @@ class Clients:
         self._wrapped.add(client)
 
     def remembered(self) -> bool:
-        """Return whether any wrapped client lives."""
         return len(self._wrapped) > 0
 
     def _holds(self, module: ModuleType, candidate: object) -> bool:

@@ -13,8 +13,8 @@ from tidegate.admission.key_table import KeyTable
 from tidegate.core.limiter_state import Permit
 
 LOOK_FROM = 8
-"""Calls in flight from which on a client's pool is looked at. Raising it lets more calls wait in a smaller pool.
-Chosen: below the smallest default, aiohttp's 100, by far, and above what sequential programs have in flight."""
+"""Calls in flight from which on a client's pool is looked at. Chosen: below the smallest default, aiohttp's 100, by
+far, and above what sequential programs have in flight."""
 
 
 def note_httpx(registry: KeyTable, permit: Permit, client: Any, url: Any) -> None:
@@ -30,7 +30,6 @@ def note_httpx(registry: KeyTable, permit: Permit, client: Any, url: Any) -> Non
 
 
 def note_aiohttp(registry: KeyTable, permit: Permit, session: Any) -> None:
-    """Record the connector of an aiohttp session."""
     if not _is_new(permit, session):
         return
     connector = getattr(session, "connector", None)

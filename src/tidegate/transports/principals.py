@@ -28,8 +28,7 @@ from typing import Any
 from tidegate.core.values import INFINITY
 
 MAX_OBJECTS = 1024
-"""Number of known objects above which one whose end cannot be observed is forgotten. Raising it uses more memory;
-lowering it may give such an object a second key. Chosen: far above the clients of one program."""
+"""Known objects above which one without an observable end is forgotten. Chosen: far above one program's."""
 
 VOLATILE = frozenset(
     [
@@ -126,8 +125,8 @@ def lasting_claims(value: bytes) -> bytes:
 
 
 EXPIRES_SOON = 60.0
-"""Seconds before its end from which on a token counts as expired. Raising it fetches tokens earlier, and calls more
-rejections theirs. Chosen: clocks of machines differ by less, and identity libraries renew tokens minutes before."""
+"""Seconds before its end from which on a token counts as expired. Chosen: clocks of machines differ by less, and
+identity libraries renew tokens minutes before."""
 
 
 MOST_SECONDS = 1e15

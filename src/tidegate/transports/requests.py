@@ -39,7 +39,6 @@ class RequestsCall(HttpCall):
     signer: sigv4.BotocoreSigner | None
 
     def send(self, permit: Permit) -> AttemptResult:
-        """Send the request once; read an error's body only as far as needed to judge it."""
         unread: BegunRaw | None = None
         body: bytes | None = None
         try:
@@ -69,7 +68,6 @@ class RequestsCall(HttpCall):
         return AttemptResult(outcome, response=response, streaming=True)
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
-        """Return the answer's headers."""
         return _pairs(response.headers)
 
     def judge_error(self, error: Exception) -> Outcome:
@@ -85,7 +83,6 @@ class RequestsCall(HttpCall):
         return Outcome(Kind.ABANDONED, row="exception")
 
     def is_from_provider(self, response: Any) -> bool:
-        """Return whether a response came over a connection."""
         return not made_up(response)
 
     def is_mocked(self) -> bool:
@@ -95,7 +92,6 @@ class RequestsCall(HttpCall):
         return getattr(send, "__module__", "").partition(".")[0] != "requests"
 
     def refused(self, headers: dict[str, str], body: Any, status: int = TOO_MANY_REQUESTS) -> Any:
-        """Return a refusal as a session would have returned it."""
         response = self.module.Response()
         response.status_code, response.reason = status, HTTPStatus(status).phrase
         response.headers.update({**headers, "content-type": "application/json"})
@@ -115,11 +111,9 @@ class RequestsModule:
         self.module = module
 
     def put(self) -> None:
-        """Patch the session's class."""
         TRANSPORT.patches.put(self.module.Session, "send", self.send)
 
     def send(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
-        """Run `Session.send`, governed if the session or the process is."""
         call = self._call(wrapped, session, args, kwargs)
         if call is not None:
             return drive(call)
@@ -198,7 +192,6 @@ class RequestsModule:
 
 
 def put(module: ModuleType) -> None:
-    """Patch requests once."""
     RequestsModule(module).put()
     sigv4.watch(TRANSPORT.patches)
 
@@ -216,7 +209,6 @@ def _pairs(headers: Any) -> list[tuple[bytes, bytes]]:
 
 
 def _is_own(method: Any) -> bool:
-    """Return whether a method, below its wrappers, is of requests itself."""
     module: str = inspect.unwrap(method).__module__
     return module.partition(".")[0] == "requests"
 

@@ -33,16 +33,14 @@ from typing import Any, NamedTuple
 from tidegate.transports.patches import Patches, when_imported
 
 STALE_AFTER = 60.0
-"""Seconds from the start of a call after which its request is signed again. Raising it sends older signatures. Chosen:
-far below `LIFETIME`."""
+"""Seconds from the start of a call after which its request is signed again. Chosen: far below `LIFETIME`."""
 
 LIFETIME = 240.0
-"""Seconds after which a signature that cannot be renewed is no longer sent. Raising it risks a 403. Derived from AWS,
-which refuses after 300 s by its own clock ("Signature expired ... - 5 min.", anthropics/anthropic-sdk-go#122)."""
+"""Seconds after which a signature that cannot be renewed is no longer sent. Derived from AWS, which refuses after 300 s
+by its own clock ("Signature expired ... - 5 min.", anthropics/anthropic-sdk-go#122)."""
 
 MAX_NOTED = 1024
-"""Signatures whose signers are kept. Raising it uses more memory; lowering it loses signers if more requests are signed
-before one is sent. Chosen: far above the requests that wait for their sending."""
+"""Signatures whose signers are kept. Chosen: far above the requests that wait for their sending."""
 
 DATE = "%Y%m%dT%H%M%SZ"
 """Format of `x-amz-date`."""
@@ -161,10 +159,7 @@ def _authorization(headers: Mapping[str, Any]) -> str:
 
 
 def signed_by(call: Any, headers: Mapping[str, str], body: bytes | None, noted: bool = False) -> BotocoreSigner | None:
-    """Return botocore's signer of a call's request, and limit the wait of a call whose signature cannot be renewed.
-
-    `noted` says that the request itself names its signer.
-    """
+    """Return botocore's signer of a call's request; limit the call's wait where nothing can sign it again."""
     signer = signer_of(headers, body)
     if signer is None and not noted:
         remaining_seconds = seconds_left(headers, datetime.now(UTC))
@@ -203,12 +198,10 @@ def _unsigned(request: Any) -> tuple[Any, Methods]:
 
 
 def of(package: str) -> dict[str, Callable[[Patches, ModuleType], None]]:
-    """Return the signing modules of one SDK, each with its patch function."""
     return {name: put for name in SIGNING if name.startswith(f"{package}.")}
 
 
 def put(patches: Patches, module: ModuleType) -> None:
-    """Patch the signing classes of one module."""
     methods = SIGNING[module.__name__]
     for each in list(vars(module).values()):
         if isinstance(each, type) and each.__module__ == module.__name__ and methods.noting in vars(each):

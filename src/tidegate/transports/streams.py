@@ -24,21 +24,18 @@ from tidegate.transports import bodies
 from tidegate.transports.call import HttpCall
 
 KEPT_BYTES = 4096
-"""Bytes kept of a stream's beginning and of its end. Raising it uses more memory per stream. Chosen: usage is in the
-first or last events, a failure in the last."""
+"""Bytes kept of a stream's beginning (usage) and of its end (usage, failures)."""
 
 MAX_SEEN_BYTES = 2 * KEPT_BYTES
-"""Bytes at which a stream's bytes are trimmed to its beginning and its end. Raising it trims less often and uses more
-memory per stream. Derived from `KEPT_BYTES`: both fit."""
+"""Bytes at which a stream's bytes are trimmed to its beginning and its end. Derived from `KEPT_BYTES`: both fit."""
 
 
 MAX_ENCODED_BYTES = 1 << 18
-"""Bytes of a compressed body that are kept, from its beginning on. A longer one tells no usage. Raising it uses more
-memory per stream. Chosen: answers that are not streamed have some kilobytes, and few providers compress streams."""
+"""Bytes of a compressed body that are kept, from its beginning on. A longer one tells no usage. Chosen: answers that
+are not streamed have some kilobytes, and few providers compress streams."""
 
 MAX_DECODED_BYTES = 1 << 23
-"""Bytes of a decompressed body that are searched for the usage. Raising it lets a body that expands greatly block the
-caller for longer. Chosen: far above the events of a long answer."""
+"""Bytes of a decompressed body that are searched for the usage. Chosen: far above the events of a long answer."""
 
 
 class StreamWatch:
@@ -68,7 +65,6 @@ class StreamWatch:
         return self._seen, self._trim
 
     def _trim(self) -> None:
-        """Trim the bytes that were seen to the last ones; keep the first ones, too."""
         seen = self._seen
         if self.decode is not None:
             if len(seen) <= MAX_ENCODED_BYTES:
@@ -132,11 +128,9 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         self._self_watch = watch
 
     def stream(self, *args: Any, **kwargs: Any) -> Iterator[bytes]:
-        """Return the body in chunks."""
         return self._seen(self.__wrapped__.stream(*args, **kwargs))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Return the body in lines."""
         return self._seen(self.__wrapped__)
 
     def _seen(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -150,11 +144,9 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         self._self_watch.finish()
 
     def readlines(self, hint: int = -1) -> list[bytes]:
-        """Return the rest of the body in lines."""
         return list(self)
 
     def read(self, amt: int | None = None, *args: Any, **kwargs: Any) -> bytes:
-        """Return the rest of the body, or its next `amt` bytes."""
         try:
             chunk: bytes = self.__wrapped__.read(amt, *args, **kwargs)
         except Exception as error:
@@ -166,7 +158,6 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         return chunk
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` with the next bytes of the body; return their number."""
         try:
             number: int = self.__wrapped__.readinto(buffer)
         except Exception as error:
@@ -178,14 +169,12 @@ class WatchedRaw(wrapt.ObjectProxy[Any]):
         return number
 
     def close(self) -> None:
-        """Close the connection."""
         try:
             self.__wrapped__.close()
         finally:
             self._self_watch.finish()
 
     def release_conn(self) -> None:
-        """Return the connection to its pool."""
         try:
             self.__wrapped__.release_conn()
         finally:
@@ -248,7 +237,6 @@ class BegunRaw(io.RawIOBase):
         return bodies.decoded(beginning.stream(1024, decode_content=True))
 
     def cut(self) -> None:
-        """End the body after the part that was read, and release its connection."""
         self._body.ended = True
         with suppress(Exception):
             self._raw.close()
@@ -261,11 +249,9 @@ class BegunRaw(io.RawIOBase):
         return chunk
 
     def readable(self) -> bool:
-        """Return True: the body is read only."""
         return True
 
     def read(self, amt: int = -1) -> bytes:
-        """Return up to `amt` bytes, or all."""
         if amt is None or amt < 0:
             return b"".join(iter(lambda: self.read(65536), b""))
         for chunk in self._body.replay():
@@ -278,7 +264,6 @@ class BegunRaw(io.RawIOBase):
         return rest
 
     def read1(self, amt: int = -1) -> bytes:
-        """Return up to `amt` bytes, by default 65,536."""
         return self.read(65536 if amt is None or amt < 0 else amt)
 
     def close(self) -> None:

@@ -12,8 +12,7 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 MAX_WAIT = 2.0
-"""Seconds that a call to a stub server waits, at most; the SDK may repeat it then. Raising it makes such a test
-longer, and some have bounds of their own. Derived: four times the first wait of the openai and anthropic SDKs."""
+"""Most seconds that a call to a stub server waits: four first waits of the openai and anthropic SDKs."""
 
 simulators: set[str] = set()
 """Hosts with ports of the simulators that run."""

@@ -28,5 +28,4 @@ TRANSPORTS = cast("tuple[Transport, ...]", (httpx.TRANSPORT, requests.TRANSPORT,
 
 
 def transport_of(client: object) -> Transport | None:
-    """Return the transport of an HTTP client, None for any other object."""
     return next((transport for transport in TRANSPORTS if transport.is_client(client)), None)

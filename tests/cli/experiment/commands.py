@@ -17,7 +17,7 @@ from tidegate.cli.main import app
 
 DOUBLES = """
 import asyncio
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 async def answer(row):

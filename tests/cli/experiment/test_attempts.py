@@ -9,7 +9,7 @@ import json
 from tests.cli.experiment.commands import Place
 
 SOME_FAIL = """
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 def answer(row):

@@ -14,7 +14,7 @@ from tests.cli.experiment.commands import Place
 
 PAIR = """
 import json
-from tidegate.runner import Evaluator, Experiment
+from tidegate.experiments import Evaluator, Experiment
 
 
 def answer(row):
@@ -181,7 +181,7 @@ def test_bad_requests_are_refused_with_one_line(place: Place, words: tuple[str, 
 
 def test_without_scipy_the_error_names_the_extra(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     rows(place, "before", [{"id": "a", "score": 0.0, "tone": "x"}])
-    monkeypatch.setattr("tidegate.comparison.find_spec", lambda name: None)
+    monkeypatch.setattr("tidegate.experiments.comparison.find_spec", lambda name: None)
     done = place.run("compare", "before", "before")
     assert done.code == 1
     assert done.complaint == (

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.experiment.commands import Place
-from tidegate.runner import ExperimentRunner, load
+from tidegate.experiments import ExperimentRunner, load
 
 SHAPED = "sk-proj-0123456789abcdefghijKLMNOP"
 SHAPELESS = "what, no shape & no prefix"
@@ -29,7 +29,7 @@ evaluators:
 CODE = """
 import os
 import httpx2
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 async def answer(row):

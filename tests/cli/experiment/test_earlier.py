@@ -54,7 +54,7 @@ def test_what_has_changed_since_is_named(
     async def answered(*_: object) -> str:
         return "1"
 
-    monkeypatch.setattr("tidegate.runner.declared.clients.LazyClient.__call__", answered)
+    monkeypatch.setattr("tidegate.experiments.declared.clients.LazyClient.__call__", answered)
     place.rows(2)
     place.write("experiment.yaml", DECLARED)
     assert place.run("run", "experiment.yaml").code == 0

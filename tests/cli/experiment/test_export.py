@@ -19,13 +19,13 @@ import pytest
 
 from tests.cli.experiment.commands import Place
 from tests.cli.running import environ
-from tidegate.cli.experiment import export
 from tidegate.errors import StoreError
-from tidegate.runner.replica import replica_name
-from tidegate.storage import StoredRun
+from tidegate.experiments.commands import export
+from tidegate.experiments.engine.replica import replica_name
+from tidegate.experiments.storage import StoredRun
 
 MIXED = """
-from tidegate.runner import Evaluator, Experiment
+from tidegate.experiments import Evaluator, Experiment
 
 
 def answer(row):
@@ -101,7 +101,7 @@ def test_csv_has_a_column_for_each_field_of_a_row_and_each_part_of_an_output(mix
 
 
 UNLIKE = """
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 rows = [{"score": 1, "a": "x"}, {"score": [2], "b": 3}, "text", None]
 experiment = Experiment("unlike", rows, lambda row: "", [lambda row, output: None])
@@ -136,7 +136,7 @@ def test_parquet_has_the_same_table_with_types(mixed: Place) -> None:
 
 
 ALIKE = """
-from tidegate.runner import Evaluator, Experiment
+from tidegate.experiments import Evaluator, Experiment
 
 
 def judge(row, output):
@@ -176,7 +176,7 @@ def test_what_the_file_is_called_says_its_format(mixed: Place) -> None:
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_pages_of_any_size_come_to_the_same_export(mixed: Place, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mixed.run("export", "mixed", "--format", form, "--output", "whole")
-    monkeypatch.setattr("tidegate.storage.export_formats.PAGE", 1)
+    monkeypatch.setattr("tidegate.experiments.storage.export_formats.PAGE", 1)
     mixed.run("export", "mixed", "--format", form, "--output", "paged")
     assert (mixed.path / "paged").read_bytes() == (mixed.path / "whole").read_bytes()
 
@@ -202,7 +202,7 @@ def test_an_export_that_breaks_off_leaves_the_file_before_as_it_was(
     def broken(*args: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("tidegate.storage.export_formats._cells", broken)
+    monkeypatch.setattr("tidegate.experiments.storage.export_formats._cells", broken)
     with pytest.raises(ZeroDivisionError):
         mixed.run("export", "mixed", "--output", "out.csv")
     assert (mixed.path / "out.csv").read_text() == "before"
@@ -227,7 +227,7 @@ def test_what_breaks_off_on_a_pipe_is_no_parquet_file(mixed: Place, monkeypatch:
 def test_a_text_that_utf_8_has_no_bytes_for_is_written_as_an_escape(place: Place, form: str) -> None:
     place.write(
         "my_eval.py",
-        "from tidegate.runner import Experiment\n"
+        "from tidegate.experiments import Experiment\n"
         "experiment = Experiment('odd', [{'n': 1}], lambda row: 'half \\ud800 a pair')\n",
     )
     assert place.run("run", "my_eval.py").code == 0
@@ -239,7 +239,7 @@ def test_a_text_that_utf_8_has_no_bytes_for_is_written_as_an_escape(place: Place
 
 
 RISKY = """
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 ANSWERS = [
     "=1+1", "+1+1", "-1+1", "@SUM(A1)", "\\ttab", "\\rreturn", "'=quoted", "'plain", "-1.5", "+2e3", "-", "a\\0b", "",
@@ -270,7 +270,7 @@ def test_csv_cell_that_a_spreadsheet_would_run_is_quoted_and_reversible(place: P
 
 
 QUALITY = """
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 def quality(row, output):
@@ -427,7 +427,7 @@ print([name for name in ("sqlalchemy", "alembic", "aiosqlite", "yaml", "pyarrow"
 def test_without_a_database_library_each_command_says_what_to_install(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.cli.experiment.commands.NEEDED", {"no_such_module": "no-such-package"})
+    monkeypatch.setattr("tidegate.experiments.commands.group.NEEDED", {"no_such_module": "no-such-package"})
     done = place.run("list")
     assert done.code == 1
     assert (
@@ -439,7 +439,7 @@ def test_without_a_database_library_each_command_says_what_to_install(
 FALLING_BACK = """
 import tidegate
 from tidegate.fallbacks import Choice
-from tidegate.runner import Evaluator, Experiment
+from tidegate.experiments import Evaluator, Experiment
 
 left = [2]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.experiment.commands import Place
-from tidegate.cli.experiment.init import CAPITALS
+from tidegate.experiments.commands.init import CAPITALS
 from tidegate.testing import Scenario, Simulator
 
 ANSWERS = {f"What is the capital of {country}?": capital for country, capital in CAPITALS.items()}

@@ -18,7 +18,7 @@ ROWS = 400
 
 HELD = """
 import asyncio, os, pathlib
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 async def answer(row):

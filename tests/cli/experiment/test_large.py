@@ -37,7 +37,7 @@ def multiplied(database: sqlite3.Connection, table: str, column: str, where: str
 @pytest.fixture
 def one(place: Place) -> Place:
     """A database with one answered row of some size."""
-    place.write("my_eval.py", "from tidegate.runner import Experiment\n"
+    place.write("my_eval.py", "from tidegate.experiments import Experiment\n"
         f"rows = [{{'text': 'x' * {BODY}}}]\n"
         "experiment = Experiment('one', rows, lambda row: row, [lambda row, output: 1])\n")  # fmt: skip
     assert place.run("run", "my_eval.py").code == 0
@@ -57,8 +57,8 @@ def many(one: Place) -> Place:
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_an_export_holds_some_pages_and_no_more(many: Place, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.storage.export_formats.ROWS", PAGE)
-    monkeypatch.setattr("tidegate.storage.export_formats.PAGE", PAGE)
+    monkeypatch.setattr("tidegate.experiments.storage.export_formats.ROWS", PAGE)
+    monkeypatch.setattr("tidegate.experiments.storage.export_formats.PAGE", PAGE)
     # What is loaded once is not of the export.
     assert many.run("export", "one", "--format", form, "--output", "first").code == 0
     # Python's own threshold: the tests collect garbage less often, and it counts here.

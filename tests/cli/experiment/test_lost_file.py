@@ -8,7 +8,7 @@ from tests.cli.experiment.commands import Place
 
 CLEANING = """
 from pathlib import Path
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 def answer(row):

@@ -12,7 +12,7 @@ ROWS = '"rows.jsonl"'
 def code(arguments: str, before: str = "") -> str:
     """A file with one experiment."""
     return (
-        "from tidegate.runner import Evaluator, Experiment\n"
+        "from tidegate.experiments import Evaluator, Experiment\n"
         "def answer(row):\n    return row['n']\n"
         "def judge(row, output):\n    return 1\n"
         f"{before}\nexperiment = Experiment('slips', {arguments})\n"

@@ -11,17 +11,17 @@ from rich.console import Console
 
 import tidegate
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.cli.experiment.common import MEANINGS, Code, code_of
-from tidegate.cli.experiment.display import Display, ProgressBoard, ShownCounts, line, refusals, spent_text, waits
-from tidegate.cli.experiment.run import LastFailures
 from tidegate.core.events import SlotReleased
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cause, Key, Kind
-from tidegate.runner import StageProgress, Wait
-from tidegate.runner.progress import Summary
-from tidegate.storage import Failure, ResultCounts, ResultStatus, Status
-from tidegate.storage.records import ExperimentRow
+from tidegate.experiments import StageProgress, Wait
+from tidegate.experiments.commands.common import MEANINGS, Code, code_of
+from tidegate.experiments.commands.display import Display, ProgressBoard, ShownCounts, line, refusals, spent_text, waits
+from tidegate.experiments.commands.run import LastFailures
+from tidegate.experiments.engine.progress import Summary
+from tidegate.experiments.storage import Failure, ResultCounts, ResultStatus, Status
+from tidegate.experiments.storage.records import ExperimentRow
 
 OK, ERROR, PARKED, INVALID = ResultStatus.OK, ResultStatus.ERROR, ResultStatus.PARKED, ResultStatus.INVALID
 

@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from tests.cli.experiment.commands import Place
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 @pytest.mark.parametrize("words", [("run", "my_eval"), ("run", "my_eval.py"), ("resume", "doubles"), ("resume", "1")])

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.experiment.commands import Place
 from tests.cli.running import TIDEGATE, environ
+from tests.warm import warm_python
 
 
 def test_a_run_answers_and_judges_every_row_and_says_so(place: Place) -> None:
@@ -33,7 +34,8 @@ def test_the_database_is_where_the_option_or_the_variable_says(place: Place) -> 
 
 
 FAILING = """
-from tidegate.runner import Experiment
+from tests.warm import warm_python
+from tidegate.experiments import Experiment
 
 
 def answer(row):
@@ -108,7 +110,7 @@ def test_an_output_that_was_not_declared_is_an_error_with_its_name(place: Place)
     place.rows(2)
     place.write(
         "my_eval.py",
-        "from tidegate.runner import Evaluator, Experiment\n"
+        "from tidegate.experiments import Evaluator, Experiment\n"
         "experiment = Experiment('odd', 'rows.jsonl', lambda row: 1,\n"
         "    [Evaluator(lambda row, output: {'wright': 1}, name='judge', outputs=['right'])])\n",
     )
@@ -135,7 +137,7 @@ def test_five_failures_of_one_kind_in_a_row_break_the_run_off_with_the_reason(pl
     place.rows(50)
     place.write(
         "my_eval.py",
-        "from tidegate.runner import Experiment\n"
+        "from tidegate.experiments import Experiment\n"
         "def answer(row):\n    raise PermissionError('no')\n"
         "experiment = Experiment('barred', 'rows.jsonl', answer, max_concurrency=1)\n",
     )
@@ -237,7 +239,7 @@ def test_looking_for_a_database_makes_none(place: Place, command: str) -> None:
 
 def test_what_reads_the_output_may_be_gone(place: Place) -> None:
     place.doubles(3)
-    command = f"{shlex.join(TIDEGATE)} experiment run my_eval.py {{gone}}"
+    command = f"{shlex.join([*warm_python(), *TIDEGATE[1:]])} experiment run my_eval.py {{gone}}"
     for gone in ("| true; exit ${PIPESTATUS[0]}", "2> >(true)", "2> >(true) > >(true)"):
         words = ["bash", "-c", command.replace("{gone}", gone)]
         done = subprocess.run(words, env=environ(), cwd=place.path, capture_output=True, text=True)
@@ -254,7 +256,7 @@ def test_a_failure_of_an_evaluator_that_is_asked_no_more_is_nobodys(place: Place
 
 
 def test_a_huge_mean_and_a_long_label_are_shown_shortened(place: Place) -> None:
-    place.write("my_eval.py", "from tidegate.runner import Experiment\n"
+    place.write("my_eval.py", "from tidegate.experiments import Experiment\n"
         "def judge(row, output):\n    return {'big': 1e308, 'long': 'y' * 200_000, 'short': 'yes'}\n"
         "experiment = Experiment('odd', [{'n': 1}], lambda row: 1, [judge])\n")  # fmt: skip
     ran = place.run("run", "my_eval.py")

@@ -14,7 +14,7 @@ import pytest
 
 from tests import constants
 from tests.cli.experiment.commands import Place
-from tidegate.cli.experiment.common import Code
+from tidegate.experiments.commands.common import Code
 
 ROWS = 400
 MANY = 5_000
@@ -24,7 +24,7 @@ MANY = 5_000
 HANGING = """
 import time
 from collections.abc import Callable
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 def answer(row):
@@ -208,7 +208,7 @@ def cool(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         changed(place, cooldown_until="NULL")
 
     def cool(**more: str) -> None:
-        monkeypatch.setattr("tidegate.cli.experiment.common.sleep", waited)
+        monkeypatch.setattr("tidegate.experiments.commands.common.sleep", waited)
         changed(place, cooldown_until="strftime('%Y-%m-%d %H:%M:%f', 'now', '+1 hours')", **more)
 
     return cool
@@ -247,7 +247,7 @@ def test_a_stop_says_once_that_it_waits_and_names_the_state_at_its_end(
         if len(waits) == 3:
             changed(place, cooldown_until="NULL", status="'COMPLETED'", claimed_by="NULL", claimed_at="NULL")
 
-    monkeypatch.setattr("tidegate.cli.experiment.common.sleep", waited)
+    monkeypatch.setattr("tidegate.experiments.commands.common.sleep", waited)
     done = place.run("stop", "doubles")
     assert (done.code, done.out) == (0, "doubles not stopped: its state is COMPLETED\n")
     assert (len(waits), done.err.count("a moment ago")) == (3, 1)
@@ -278,7 +278,7 @@ def test_what_another_process_runs_is_left_to_it(place: Place) -> None:
 
 MULE = """
 import asyncio
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 async def mule(row):
     while True:

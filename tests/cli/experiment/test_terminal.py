@@ -15,7 +15,7 @@ from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 ASKING = """
 import httpx
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 client = httpx.AsyncClient(base_url={url!r}, headers={{"authorization": "Bearer any"}}, timeout=600)
 
@@ -31,7 +31,7 @@ experiment = Experiment("asked", [{{"n": n}} for n in range(200)], answer, [lamb
 
 SLEEPING = """
 import asyncio, time
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 async def answer(row):
@@ -43,7 +43,7 @@ experiment = Experiment("asleep", [{{"n": n}} for n in range(200)], answer)
 
 HOLDING = """
 import signal, time
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 
 async def answer(row):

@@ -4,7 +4,7 @@ import asyncio
 
 import openai
 
-from tidegate.runner import Experiment
+from tidegate.experiments import Experiment
 
 client = openai.AsyncOpenAI()
 

@@ -14,10 +14,10 @@ import tidegate
 from tests.cli.experiment.commands import Place
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import CannotLoad
-from tidegate.runner.declared import clients
-from tidegate.runner.declared.clients import LazyClient
-from tidegate.runner.declared.prompt import NoText
-from tidegate.runner.declared.schema import QuestionSpec
+from tidegate.experiments.declared import clients
+from tidegate.experiments.declared.clients import LazyClient
+from tidegate.experiments.declared.prompt import NoText
+from tidegate.experiments.declared.schema import QuestionSpec
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 
 # google-genai's own, over aiohttp.
@@ -36,7 +36,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> RateLimitRegistry:
     """The process's registry, of this test alone, without a key in the environment."""
     registry = RateLimitRegistry(tidegate.Settings())
     for module in ("openai_client", "anthropic_client", "google_client"):
-        monkeypatch.setattr(f"tidegate.runner.declared.{module}.registry", lambda: registry)
+        monkeypatch.setattr(f"tidegate.experiments.declared.{module}.registry", lambda: registry)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SOME_KEY", "k-a-secret")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.credentials import made
 from tidegate.errors import ConfigurationError
-from tidegate.runner.declared.schema import Document, declared
+from tidegate.experiments.declared.schema import Document, declared
 
 WHOLE = """\
 name: capitals

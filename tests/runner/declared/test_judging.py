@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.runner.declared import build
-from tidegate.runner.declared.build import Unparsable
+from tidegate.experiments.declared import build
+from tidegate.experiments.declared.build import Unparsable
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tidegate import errors, runner
-from tidegate.runner import Experiment
-from tidegate.runner.declared import from_file
-from tidegate.runner.declared.schema import Document, declared
+from tidegate import errors, experiments
+from tidegate.experiments import Experiment
+from tidegate.experiments.declared import from_file
+from tidegate.experiments.declared.schema import Document, declared
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/runner.md").read_text()
@@ -48,7 +48,7 @@ def test_the_names_in_the_prose_of_the_page_can_be_imported() -> None:
     assert {"Experiment", "Toggle.COOLING"} <= set(names)
     for name in names:
         whose, _, member = name.partition(".")
-        found = getattr(runner, whose, None) or getattr(errors, whose)
+        found = getattr(experiments, whose, None) or getattr(errors, whose)
         assert not member or member in found.__members__
 
 

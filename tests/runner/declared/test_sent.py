@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tidegate.runner.declared.clients import LazyClient
-from tidegate.runner.declared.schema import QuestionSpec
+from tidegate.experiments.declared.clients import LazyClient
+from tidegate.experiments.declared.schema import QuestionSpec
 
 # google-genai's own, over aiohttp.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.runner.declared.schema import MissingField, Template, values_of
+from tidegate.experiments.declared.schema import MissingField, Template, values_of
 
 
 @pytest.mark.parametrize(

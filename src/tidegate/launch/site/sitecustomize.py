@@ -15,10 +15,7 @@ def _say(text: str) -> None:
 
 
 def _first(mark: str, text: str = "") -> bool:
-    """Create the file `mark` with `text`; return False where a process of this run did so before.
-
-    Return True where that cannot be known.
-    """
+    """Create the file `mark` with `text`; return False where a process of this run did so before."""
     folder = os.environ.get("TIDEGATE_RUN_DIR")
     if not folder:
         return True

@@ -55,13 +55,10 @@ def _message(reply: SimulatedReply, content: list[dict[str, Any]], stop: str | N
 
 
 def whole_message(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a `message`."""
     return _message(reply, [{"type": "text", "text": reply.text}], _stop(reply), reply.output_tokens)
 
 
 def stream_message(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """Return the events from `message_start` to `message_stop`."""
-
     def typed(name: str, **fields: Any) -> bytes:
         return event({"type": name, **fields}, name)
 

@@ -14,8 +14,7 @@ Body = Mapping[str, Any]
 EVENTS = "text/event-stream; charset=utf-8"
 
 CHARS_PER_TOKEN = 4
-"""Characters of English in a token; a scenario may count otherwise. Raising it charges fewer tokens for the same text.
-Chosen: the prior of `core.cost_estimator`, so that first estimates are near."""
+"""Characters of English in a token: the prior of `core.cost_estimator`, so that first estimates are near."""
 
 _PIECE = re.compile(r"\s*\S+\s*?")
 
@@ -74,12 +73,10 @@ class SimulatedStream:
 
 
 def asks_stream(body: Body) -> bool:
-    """Return whether a body asks for a stream."""
     return bool(body.get("stream"))
 
 
 def always(body: Body) -> bool:
-    """Return True: every answer is a stream."""
     return True
 
 
@@ -98,12 +95,10 @@ class SimulatedEndpoint:
 
 
 def dumps(value: object) -> bytes:
-    """Return JSON as providers send it, in UTF-8."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def event(value: object, name: str = "") -> bytes:
-    """Return one server-sent event."""
     return (b"event: %b\n" % name.encode() if name else b"") + b"data: %b\n\n" % dumps(value)
 
 

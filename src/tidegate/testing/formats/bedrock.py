@@ -39,7 +39,6 @@ _TEXT = 7
 
 
 def message(headers: dict[str, str], payload: bytes) -> bytes:
-    """Return one message."""
     named = b"".join(_header(name, value) for name, value in headers.items())
     prelude = struct.pack(">II", 16 + len(named) + len(payload), len(named))
     begun = prelude + struct.pack(">I", zlib.crc32(prelude)) + named + payload
@@ -47,7 +46,6 @@ def message(headers: dict[str, str], payload: bytes) -> bytes:
 
 
 def event(name: str, value: object) -> bytes:
-    """Return an event of the type `name`, with its payload in JSON."""
     return message({":event-type": name, ":content-type": "application/json", ":message-type": "event"}, dumps(value))
 
 
@@ -68,7 +66,6 @@ BROKEN = exception("throttlingException", TOO_MANY_TOKENS)
 
 
 def read_converse(body: Body) -> SimulatedQuestion:
-    """Read `messages`, `system`, `inferenceConfig.maxTokens`."""
     texts = texts_of(body.get("messages"))
     config = body.get("inferenceConfig")
     size = sum(map(len, texts)) + len(text_of(body.get("system")))
@@ -87,14 +84,11 @@ def _measured(reply: SimulatedReply) -> dict[str, Any]:
 
 
 def whole_converse(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a `ConverseResponse`."""
     message = {"role": "assistant", "content": [{"text": reply.text}]}
     return {"output": {"message": message}, "stopReason": _stop(reply), **_measured(reply)}
 
 
 def stream_converse(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """Return the events from `messageStart` to `metadata`."""
-
     def delta(piece: str) -> bytes:
         return event("contentBlockDelta", {"delta": {"text": piece}, "contentBlockIndex": 0})
 
@@ -137,6 +131,5 @@ ENDPOINTS: dict[str, SimulatedEndpoint] = {
 
 
 def endpoint_of(path: str) -> tuple[SimulatedEndpoint | None, str]:
-    """Return the endpoint and the model, or inference profile, that a path under `PREFIX` names."""
     model, _, action = path.removeprefix(PREFIX).rpartition("/")
     return ENDPOINTS.get(action), unquote(model)

@@ -32,14 +32,11 @@ def _finish(reply: SimulatedReply) -> str:
 
 
 def whole_cohere_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a `V2ChatResponse`."""
     message = {"role": "assistant", "content": [{"type": "text", "text": reply.text}]}
     return {"id": reply.id, "finish_reason": _finish(reply), "message": message, "usage": _usage(reply)}
 
 
 def stream_cohere_chat(body: Body, reply: SimulatedReply) -> SimulatedStream:
-    """Return the events from `message-start` to `message-end`."""
-
     def typed(name: str, **fields: Any) -> bytes:
         return event({"type": name, **fields}, name)
 
@@ -65,7 +62,6 @@ LINES = "application/x-ndjson"
 
 
 def read_ollama_chat(body: Body) -> SimulatedQuestion:
-    """Read `messages`, `options.num_predict`."""
     texts = texts_of(body.get("messages"))
     bound = bound_of(body.get("options") or {}, "num_predict")
     return SimulatedQuestion(texts[-1] if texts else "", tokens_in(sum(map(len, texts))), bound)
@@ -77,7 +73,6 @@ def _line(reply: SimulatedReply, text: str) -> dict[str, Any]:
 
 
 def whole_ollama_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return the answer in one line."""
     counts = {"prompt_eval_count": reply.input_tokens, "eval_count": reply.output_tokens}
     reason = "length" if reply.cut_short else "stop"
     return _line(reply, reply.text) | {"done": True, "done_reason": reason, **counts}

@@ -24,7 +24,7 @@ from tidegate.testing.formats.base import (
 )
 
 DIMENSIONS = 8
-"""Length of an embedding. Raising it makes answers larger. Chosen: short, as no test reads the numbers."""
+"""Length of an embedding. Chosen: short, as no test reads the numbers."""
 
 _PATH = re.compile(
     r"/v1(?:beta|alpha|beta1)?/(?:projects/[^/]+/locations/[^/]+/)?(?:publishers/[^/]+/)?models/(.+):(\w+)"
@@ -36,7 +36,6 @@ def _parts(content: object) -> str:
 
 
 def read_generate(body: Body) -> SimulatedQuestion:
-    """Read `contents`, `systemInstruction`, `generationConfig.maxOutputTokens`."""
     contents = body.get("contents")
     if not isinstance(contents, list):
         raise ValueError("contents: a list of contents is required")
@@ -65,7 +64,6 @@ def _finish(reply: SimulatedReply) -> str:
 
 
 def whole_content(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a `GenerateContentResponse`."""
     return _candidate(reply, reply.text, _finish(reply))
 
 
@@ -81,7 +79,6 @@ def stream_content(body: Body, reply: SimulatedReply) -> SimulatedStream:
 
 
 def read_embed(body: Body) -> SimulatedQuestion:
-    """Read the `content`, or that of each of the `requests`."""
     return SimulatedQuestion("", tokens_in(sum(map(len, _embedded(body)))), 0)
 
 
@@ -95,7 +92,6 @@ def _embedded(body: Body) -> list[str]:
 
 
 def whole_embeddings(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a vector, or one for each request; the same text has the same vector."""
     rows = []
     for text in _embedded(body):
         generator = random.Random(text)
@@ -104,7 +100,6 @@ def whole_embeddings(body: Body, reply: SimulatedReply) -> dict[str, Any]:
 
 
 def read_interaction(body: Body) -> SimulatedQuestion:
-    """Read `input`: a text, or contents."""
     given = body.get("input")
     text = given if isinstance(given, str) else text_of(given)
     return SimulatedQuestion(
@@ -113,7 +108,6 @@ def read_interaction(body: Body) -> SimulatedQuestion:
 
 
 def whole_interaction(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a completed `Interaction`."""
     return {
         "id": reply.id,
         "status": "completed",

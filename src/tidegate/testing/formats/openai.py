@@ -73,12 +73,10 @@ STREAM_ERROR = {
 }
 
 DIMENSIONS = 8
-"""Length of an embedding, if the request has no `dimensions`. Raising it makes answers larger. Chosen: short, as no
-test reads the numbers."""
+"""Length of an embedding, if the request has no `dimensions`. Chosen: short, as no test reads the numbers."""
 
 
 def read_chat(body: Body) -> SimulatedQuestion:
-    """Read `messages`, `max_completion_tokens` or `max_tokens`, `response_format`, `tools`."""
     messages = body.get("messages")
     size = sum(map(len, texts_of(messages)))
     bound = bound_of(body, "max_completion_tokens", "max_tokens")
@@ -111,7 +109,6 @@ def _tool_call(reply: SimulatedReply, arguments: str) -> dict[str, Any]:
 
 
 def whole_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a `chat.completion`."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text, "refusal": None, "annotations": []}
     if reply.tool:
         message |= {"content": None, "tool_calls": [_tool_call(reply, reply.text)]}
@@ -159,7 +156,6 @@ def _chat_delta(reply: SimulatedReply, piece: str) -> dict[str, Any]:
 
 
 def read_responses(body: Body) -> SimulatedQuestion:
-    """Read `input` (a text or a list of items), `instructions`, `max_output_tokens`, `text.format`, `tools`."""
     given = body.get("input", "")
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     size = sum(map(len, texts_of(items))) + len(text_of(body.get("instructions")))
@@ -221,7 +217,6 @@ def _status(reply: SimulatedReply) -> str:
 
 
 def whole_response(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a `response`."""
     status = _status(reply)
     if reply.tool:
         return _response(body, reply, status, [_function_call(reply, status, reply.text)])
@@ -265,7 +260,6 @@ def _call_events(typed: Callable[..., bytes], reply: SimulatedReply) -> tuple[by
 
 
 def read_embeddings(body: Body) -> SimulatedQuestion:
-    """Read `input`: a text, texts, or tokens."""
     inputs = _inputs(body)
     size = sum(len(item) if isinstance(item, str) else 4 * len(item) for item in inputs)
     return SimulatedQuestion("", tokens_in(size), 0)
@@ -301,7 +295,6 @@ CATEGORIES = (
 
 
 def read_moderation(body: Body) -> SimulatedQuestion:
-    """Read `input`: a text, texts, or the parts of one message."""
     return SimulatedQuestion("", tokens_in(sum(map(len, map(text_of, _moderated(body))))), 0)
 
 
@@ -330,7 +323,6 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwG
 
 
 def read_images(body: Body) -> SimulatedQuestion:
-    """Read `prompt`."""
     prompt = body.get("prompt")
     if not isinstance(prompt, str):
         raise ValueError("prompt: a text is required")
@@ -338,7 +330,6 @@ def read_images(body: Body) -> SimulatedQuestion:
 
 
 def whole_images(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return `n` images of one pixel."""
     usage = {
         "input_tokens": reply.input_tokens,
         "input_tokens_details": {"image_tokens": 0, "text_tokens": reply.input_tokens},

@@ -1,0 +1,178 @@
+"""Shared parts of the experiment commands: exit codes, the database, the cooldown, counts, commands to type next."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+from asyncio import sleep
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import TypeVar
+
+from tidegate.admission import key_hook
+from tidegate.cli.database_option import DATABASE, VARIABLE
+from tidegate.errors import CoolingDown, StoreError, UnknownExperiment
+from tidegate.experiments.engine.progress import Summary
+from tidegate.experiments.engine.replica import replica_tag
+from tidegate.experiments.engine.run_state import limit_reached
+from tidegate.experiments.storage import ExperimentRow, Failure, ResultStatus, Status, Store
+from tidegate.experiments.storage.claims import COOL_DOWN
+from tidegate.experiments.storage.engines import has_secret, parsed
+
+
+class Code(IntEnum):
+    """Exit codes: one for each outcome that a script would handle differently.
+
+    2 is click's code for unusable input. 130 and 143 are a shell's codes for SIGINT and SIGTERM.
+    """
+
+    DONE = 0
+    FAILED = 1
+    UNUSABLE = 2
+    ERRORS = 3
+    PARKED = 4
+    STOPPED = 5
+    BLOCKED = 6
+    BROKEN_OFF = 7
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+MEANINGS = {
+    Code.DONE: "every row (of the first N with `--limit N`) was answered, and every answer judged",
+    Code.FAILED: "the command failed: the database, the dataset or the code is missing, or another process runs it",
+    Code.UNUSABLE: "an option, a name or a file cannot be used",
+    Code.ERRORS: "the run is complete, but rows or evaluations failed or are invalid; `resume` tries failed ones again",
+    Code.PARKED: "the run is complete, but rows or evaluations are parked; `resume` tries them again",
+    Code.STOPPED: "it was stopped, here or elsewhere, or its provider was down for `max_outage`; `resume` continues it",
+    Code.BLOCKED: "its code or a credential is missing here; `show` names it",
+    Code.BROKEN_OFF: "the run ended early: too many failures of one kind in a row, a dataset that cannot be read, "
+    "or a database file that was deleted or replaced; correct the cause, then `resume` continues it",
+    Code.INTERRUPTED: "Ctrl-C before the run began, for example while another process runs it; nothing has changed",
+    Code.TERMINATED: "SIGTERM or SIGHUP: work in flight had 30 s to finish; the claim is kept, a process may continue",
+}
+
+BY_STATUS = {
+    Status.READY: Code.FAILED,
+    Status.RUNNING: Code.FAILED,
+    Status.STOPPED: Code.STOPPED,
+    Status.BLOCKED: Code.BLOCKED,
+    Status.ERROR: Code.BROKEN_OFF,
+}
+
+
+def code_of(summary: Summary, failures: list[Failure], limit: int | None = None) -> Code:
+    """Return the exit code of a run that has ended, or was to do the first `limit` rows."""
+    limited = limit is not None and summary.last_error == limit_reached(limit)
+    if summary.status is not Status.COMPLETED and not limited:
+        return BY_STATUS[summary.status]
+    asked = summary.experiment.spec.get("evaluators")
+    # An evaluator that the experiment no longer has may have failed: a resume would not change that.
+    known = {None, *(asked if isinstance(asked, dict) else (each.evaluator for each in failures))}
+    failed = [each for each in failures if each.evaluator in known]
+    if any(each.status is not ResultStatus.PARKED for each in failed):
+        return Code.ERRORS
+    if failed:
+        return Code.PARKED
+    return Code.DONE if summary.complete or limited else Code.ERRORS
+
+
+@asynccontextmanager
+async def existing(url: str, *, to_read: bool = False) -> AsyncIterator[Store]:
+    """Open the existing store at a URL. A missing SQLite file is an error, and is not created.
+
+    A store that is opened `to_read` need not be writable.
+    """
+    must_be_there(url)
+    store = await (Store.open_to_read(url) if to_read else Store.open(url))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def must_be_there(url: str) -> None:
+    """Raise `StoreError` if an SQLite file is missing."""
+    place = parsed(url)
+    if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
+        raise StoreError(
+            f"database {place.database!r} not found: there is no such file; create it with `tidegate experiment run`, "
+            "or name another one with --db or TIDEGATE_DB"
+        )
+
+
+async def found(store: Store, name: str) -> ExperimentRow:
+    """Return the experiment with that name or number. Raise `UnknownExperiment`."""
+    row = await store.experiments.find(name)
+    if row is None:
+        raise UnknownExperiment(name)
+    return row
+
+
+T = TypeVar("T")
+
+AGAIN = 0.5
+"""Seconds between two attempts while a cooldown lasts. Raising it starts the command later after the cooldown. Chosen:
+ten attempts in the cooldown of `experiments.storage.claims.COOL_DOWN`."""
+
+
+async def after_cooldown(toggle: Callable[[], Awaitable[T]], say: Callable[[str], None], notice: str) -> T:
+    """Return the result of `toggle`, which is repeated until the cooldown is over.
+
+    Report a wait once: call `say` with `notice` and the longest wait. Raise `CoolingDown` a second after the
+    cooldown should have ended: toggles of other users restart it.
+    """
+    patience, reported = COOL_DOWN + 1.0, False
+    while True:
+        try:
+            return await toggle()
+        except CoolingDown:
+            if patience <= 0.0:
+                raise
+            if not reported:
+                say(f"{notice} within {COOL_DOWN:.0f} s")
+                reported = True
+        await sleep(AGAIN)
+        patience -= AGAIN
+
+
+def command(verb: str, name: str, url: str, *more: str) -> str:
+    """Return `tidegate experiment VERB NAME` as it is typed here, with `--db` for a database that an option named.
+
+    A URL with a password is replaced by `…`.
+    """
+    words = ["tidegate", "experiment", verb, name, *more]
+    if url not in (DATABASE, os.environ.get(VARIABLE)):
+        words += ["--db", "…" if has_secret(parsed(url)) else url]
+    return f"`{' '.join(word if word == '…' else shlex.quote(word) for word in words)}`"
+
+
+@contextlib.contextmanager
+def published(name: str, replica: str) -> Iterator[None]:
+    """Keep the counts of every key opened in this block in a folder that other processes can read.
+
+    Do nothing without POSIX, where no folder can be made, or below `tidegate run`, which keeps the counts already.
+    """
+    if os.name != "posix":
+        yield
+        return
+    from tidegate.launch.bootstrap import KeyRecorder
+    from tidegate.launch.environment import runs_inside
+    from tidegate.launch.runs import run_folder, write_command
+
+    with contextlib.ExitStack() as stack:
+        if not runs_inside(os.environ):
+            with contextlib.suppress(OSError):
+                folder = stack.enter_context(run_folder())
+                write_command(Path(folder), _command(name, replica))
+                before = key_hook.on_new_queue
+                stack.callback(setattr, key_hook, "on_new_queue", before)
+                key_hook.on_new_queue = KeyRecorder(folder).on_new_queue
+        yield
+
+
+def _command(name: str, replica: str) -> str:
+    return f"tidegate experiment {name} {replica_tag(replica)}"

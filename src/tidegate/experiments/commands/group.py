@@ -1,0 +1,241 @@
+"""Commands of `tidegate experiment …`, their options, and their error exits.
+
+Large libraries are imported only when a command runs: `tidegate --help` needs no database library.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tidegate.cli.database_option import DATABASE, Db
+from tidegate.cli.errors import UNUSABLE, stop
+from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
+from tidegate.experiments.commands.options import (
+    MAX_DIFFERENT,
+    AsJson,
+    BudgetTokens,
+    BudgetUsd,
+    Format,
+    Name,
+    Slots,
+)
+
+NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite", "yaml": "pyyaml"}
+
+
+def run(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="my_eval.py:experiment, package.module:experiment or experiment.yaml."),
+    ],
+    db: Db = DATABASE,
+    max_concurrency: Slots = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Run only the first N rows.", metavar="N")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Ask all again, as a new experiment NAME-2; the old one stays.")
+    ] = False,
+    spread: Annotated[
+        bool, typer.Option("--spread", help="Let other machines answer rows of it: `join` (PostgreSQL only).")
+    ] = False,
+    budget_usd: BudgetUsd = None,
+    budget_tokens: BudgetTokens = None,
+) -> None:
+    """Run an experiment to its end, or continue it.
+
+    Finished results are kept, failed ones are tried again. The first Ctrl-C stops it after the work in flight, which
+    has 30 s to finish; the second one cancels that work. The exit code is 0 if every row was answered and every answer
+    judged; `tidegate docs runner` lists the others.
+    """
+    from tidegate.experiments.commands.run import given_settings, run_source
+
+    given = given_settings(max_concurrency, budget_usd, budget_tokens)
+    raise typer.Exit(run_source(source, db, given, limit, fresh=fresh, spread=spread))
+
+
+def init(
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE", help="experiment.yaml, or my_eval.py for Python code.")
+    ] = Path("experiment.yaml"),
+) -> None:
+    """Write a first experiment that runs at once, and its rows beside it.
+
+    No file is overwritten.
+    """
+    from tidegate.experiments.commands.init import write_starter
+
+    write_starter(path)
+
+
+def resume(
+    name: Name,
+    db: Db = DATABASE,
+    max_concurrency: Slots = None,
+    budget_usd: BudgetUsd = None,
+    budget_tokens: BudgetTokens = None,
+) -> None:
+    """Continue an experiment by its name, with the code or the YAML file that the database names, as it is now.
+
+    Failed and parked results are tried again. Ctrl-C and the exit codes are those of `run`.
+    """
+    from tidegate.experiments.commands.run import given_settings, resume_named
+
+    raise typer.Exit(resume_named(name, db, given_settings(max_concurrency, budget_usd, budget_tokens)))
+
+
+def join(
+    name: Name,
+    db: Db = DATABASE,
+    max_concurrency: Slots = None,
+) -> None:
+    """Answer rows of an experiment that another process runs with `--spread`, until none is left.
+
+    That process judges the answers and ends the experiment. Ctrl-C leaves it after the work in flight; its other rows
+    are answered elsewhere. The exit code is 0 if nothing here ended the work early.
+    """
+    from tidegate.experiments.commands.run import given_settings, join_named
+
+    raise typer.Exit(join_named(name, db, given_settings(max_concurrency)))
+
+
+def stop_(name: Name, db: Db = DATABASE) -> None:
+    """Stop an experiment, whichever process runs it.
+
+    That process stops at its next heartbeat, within 15 s. Finished results are kept.
+    """
+    from tidegate.experiments.commands.show import stop_named
+
+    raise typer.Exit(asyncio.run(stop_named(name, db)))
+
+
+def delete(
+    name: Name,
+    db: Db = DATABASE,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Do not wait for the end of a run elsewhere, whose process may be dead.")
+    ] = False,
+) -> None:
+    """Delete an experiment, with its rows, results and log.
+
+    If a process runs it, stop it first and wait for the end of that run, within a minute.
+    """
+    from tidegate.experiments.commands.delete import delete_named
+
+    raise typer.Exit(asyncio.run(delete_named(name, db, yes=yes, force=force)))
+
+
+def list_(db: Db = DATABASE, as_json: AsJson = False) -> None:
+    """List the experiments of a database, newest first."""
+    from tidegate.experiments.commands.show import listed
+
+    asyncio.run(listed(db, as_json))
+
+
+def show(
+    name: Name,
+    db: Db = DATABASE,
+    as_json: AsJson = False,
+    lines: Annotated[
+        int, typer.Option("--lines", min=0, max=10_000, help="Show this many of the last log lines.")
+    ] = 10,
+) -> None:
+    """Show the state of an experiment, and the reason.
+
+    Print its counts, scores, failures and last log lines. If it runs on this machine, print also why its calls wait.
+    """
+    from tidegate.experiments.commands.show import shown
+
+    asyncio.run(shown(name, db, as_json, lines))
+
+
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="Name or number of the first experiment.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Name or number of the second experiment.")],
+    db: Db = DATABASE,
+    other_db: Annotated[
+        str | None, typer.Option("--other-db", metavar="URL", help="Read B from this database (default: that of A).")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Probability with which an interval holds the true value.")
+    ] = 0.95,
+    rows: Annotated[
+        int, typer.Option("--rows", min=0, max=MAX_DIFFERENT, help="List this many of the most different rows.")
+    ] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Compare two experiments row by row: means with intervals, wins of B, rows that differ most.
+
+    Rows are matched by their id. A mean is over the rows with a score in both; errors and parked rows are counted, and
+    are never a score of 0.
+    """
+    from tidegate.experiments.commands.compare import compared
+
+    asyncio.run(compared(a, b, db, other_db, confidence, rows, as_json))
+
+
+def export(
+    name: Name,
+    db: Db = DATABASE,
+    format_: Annotated[
+        Format | None, typer.Option("--format", help="Write this format (default: the suffix of --output, else jsonl).")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE (default: standard output).")
+    ] = None,
+    attempts: Annotated[
+        bool, typer.Option("--attempts", help="Export the kept attempts (RunnerSettings.audit) instead of the runs.")
+    ] = False,
+) -> None:
+    """Export every run with its row and its judgements, or every kept attempt.
+
+    Formats are JSONL, CSV, and Parquet if pyarrow is installed; attempts have no Parquet.
+    """
+    from tidegate.experiments.commands.export import exported
+
+    exported(name, db, format_.value if format_ is not None else None, output, attempts)
+
+
+def reported(command: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a command: an error of tidegate ends it with one line and an exit code, never a traceback."""
+
+    @functools.wraps(command)
+    def run(*positional: Any, **named: Any) -> None:
+        if missing := [package for module, package in NEEDED.items() if find_spec(module) is None]:
+            raise stop(f"command not started: {', '.join(missing)} not installed; run pip install 'tidegate[runner]'")
+        try:
+            command(*positional, **named)
+        except (UnknownExperiment, ConfigurationError) as error:
+            raise stop(str(error), UNUSABLE) from None
+        except (StoreError, ExperimentError) as error:
+            raise stop(str(error)) from None
+
+    return run
+
+
+app = typer.Typer(
+    help="Run durable experiments: datasets, tasks and evaluators, with their results in a database.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "init": init,
+    "run": run,
+    "resume": resume,
+    "join": join,
+    "stop": stop_,
+    "delete": delete,
+    "list": list_,
+    "show": show,
+    "compare": compare,
+    "export": export,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(reported(_command))

@@ -1,0 +1,383 @@
+"""Comparison of two experiments: their rows matched by id, their scores with confidence intervals.
+
+Theory of operation. The unit is the row: repetitions of a row depend on each other, so each row counts once, with the
+mean of its scores. A mean, and the difference of two means, are over the rows that have a score in both experiments.
+The rows are resampled, not the results. A result that failed or was parked is counted, and is no score.
+
+The intervals are scipy's. Up to `MAX_RESAMPLED` rows they are bootstrap intervals (BCa). Above that number they are
+Student's, which differ from the bootstrap's by less than the bootstrap's own chance.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from tidegate.core.token_totals import TokenTotals, added
+from tidegate.errors import ConfigurationError, ExperimentError
+from tidegate.experiments.storage import ExperimentRow, ResultStatus, Score, Store
+from tidegate.experiments.storage.records import score_title
+from tidegate.experiments.storage.row_scores import score_pages
+
+if TYPE_CHECKING:
+    import numpy
+    import numpy.typing
+
+    Floats: TypeAlias = numpy.typing.NDArray[numpy.float64]
+
+MAX_RESAMPLED = 5_000
+"""Rows above which an interval is Student's. Measured (`bench.compare`): at this number both intervals differ by 1 % of
+their width for a score that is 1 in 2 % of the rows."""
+
+DRAWS = 10_000_000
+"""Values that one bootstrap draws, for each mean. At most `MAX_RESAMPLES` resamples are made of them."""
+
+MAX_RESAMPLES = 9_999
+"""Maximum resamples of a bootstrap. It is the default of scipy."""
+
+BATCH = 1_000_000
+"""Values that are drawn at a time."""
+
+MAX_DIFFERENT = 100
+"""Rows with the largest differences that are kept for an output."""
+
+ROUNDING = 1e-12
+"""Part of a score below which a difference is rounding: means of equal scores of a row differ by 1e-16 of them. Chosen:
+far above any rounding, far below any score that a person reads."""
+
+SMALL, LARGE = 1e-75, 1e75
+"""Bounds of the greatest score that is computed with as it is. Beyond them the fourth powers that BCa sums are no
+doubles for many rows. Derived from IEEE 754."""
+
+OutputName: TypeAlias = tuple[str, str]
+"""Evaluator and output."""
+
+
+class Interval(NamedTuple):
+    """Confidence interval: both bounds belong to it."""
+
+    low: float
+    high: float
+
+
+class RowDifference(NamedTuple):
+    """Mean scores of one row in both experiments, and its ordinals there."""
+
+    name: str
+    a: float
+    b: float
+    a_ordinal: int
+    b_ordinal: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputComparison:
+    """One output of one evaluator in both experiments, over the `rows` that have a score in both.
+
+    `difference` is the mean of B less that of A. `wins` are the rows where B scored higher, `losses` those where it
+    scored lower. The interval of a single row is None. `a_failed` and `b_failed` count results of matched rows
+    that are not ok. `same_labels` and `other_labels` count the rows that have one label in both experiments.
+    """
+
+    evaluator: str
+    output: str
+    rows: int
+    a_mean: float | None
+    b_mean: float | None
+    difference: float | None
+    a_interval: Interval | None
+    b_interval: Interval | None
+    difference_interval: Interval | None
+    wins: int
+    losses: int
+    ties: int
+    a_failed: int
+    b_failed: int
+    same_labels: int
+    other_labels: int
+    a_labels: Mapping[str, int]
+    b_labels: Mapping[str, int]
+    different: tuple[RowDifference, ...]
+
+    @property
+    def title(self) -> str:
+        return score_title(self.evaluator, self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSide:
+    """One of the two experiments: the task results of the matched rows by status.
+
+    `complete` is false while its dataset is not read to its end. `untried` counts the results that are missing.
+    `seconds` is the mean duration of a task, in seconds, and None where no task has one, as in a batch. `tokens` are
+    those of the whole experiment, with its judges.
+    """
+
+    id: int
+    name: str
+    status: str
+    rows: int
+    complete: bool
+    runs: Mapping[ResultStatus, int]
+    untried: int
+    seconds: float | None
+    tokens: TokenTotals
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two experiments side by side. `matched` rows are in both, `changed` ones of these have another content.
+
+    `only_a` and `only_b` name the outputs that one experiment alone has.
+    """
+
+    a: ComparedSide
+    b: ComparedSide
+    matched: int
+    changed: int
+    confidence: float
+    outputs: tuple[OutputComparison, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+
+
+class _Columns:
+    """Values of one experiment, an element for each row of experiment A that both experiments have."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.ordinals = array("q", bytes(8 * size))
+        self.scores: dict[OutputName, Floats] = {}
+        self.labels: dict[OutputName, dict[int, str]] = {}
+        self.failed: dict[OutputName, int] = {}
+        self.runs: dict[ResultStatus, int] = {}
+        self.seconds = 0.0
+
+    def column(self, output: OutputName) -> Floats:
+        """Return the mean scores of an output, NaN for rows without one."""
+        import numpy
+
+        if output not in self.scores:
+            self.scores[output] = numpy.full(self.size, math.nan)
+        return self.scores[output]
+
+
+@dataclass(slots=True)
+class _Read:
+    """Rows of both experiments. `places` has the element of each row of A, by its name."""
+
+    names: list[str] = field(default_factory=list)
+    digests: list[bytes | None] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)
+
+
+async def compare(
+    store_a: Store, a: ExperimentRow, store_b: Store, b: ExperimentRow, confidence: float = 0.95
+) -> Comparison:
+    """Return the comparison of two experiments, which may be in two databases.
+
+    `confidence` is the probability with which an interval holds the true value. Raise `ConfigurationError` where it is
+    not between 0 and 1, and `ExperimentError` where scipy is not installed, or no row is in both.
+    """
+    if find_spec("scipy") is None:
+        text = "comparison not made: scipy is not installed; run: pip install 'tidegate[compare]'"
+        raise ExperimentError(text, experiment=a.name)
+    if not 0.0 < confidence < 1.0:
+        raise ConfigurationError("confidence", confidence, "a number between 0 and 1")
+    rows = _Read()
+    async for page in score_pages(store_a.database, a.id):
+        for row in page.rows:
+            rows.places[row.name] = len(rows.names)
+            rows.names.append(row.name)
+            rows.digests.append(row.digest)
+    matched = bytearray(len(rows.names))
+    changed = 0
+    async for page in score_pages(store_b.database, b.id):
+        for row in page.rows:
+            place = rows.places.get(row.name)
+            if place is not None:
+                matched[place] = 1
+                changed += row.digest != rows.digests[place]
+    if not any(matched):
+        raise ExperimentError(
+            f"comparison of {a.name} with {b.name} not made: no row id is in both; both need rows with the same ids",
+            experiment=b.name,
+        )
+    side_a = await _columns(store_a, a.id, rows, matched)
+    side_b = await _columns(store_b, b.id, rows, matched)
+    labels_a = {(each.evaluator, each.output): each for each in await store_a.reports.scores(a.id)}
+    labels_b = {(each.evaluator, each.output): each for each in await store_b.reports.scores(b.id)}
+    both = [each for each in labels_a if each in labels_b]
+    total = sum(matched)
+    return Comparison(
+        a=_side(a, side_a, total, added((await store_a.usages.spend(a.id)).values())),
+        b=_side(b, side_b, total, added((await store_b.usages.spend(b.id)).values())),
+        matched=total,
+        changed=changed,
+        confidence=confidence,
+        outputs=tuple(_output(each, rows.names, side_a, side_b, labels_a, labels_b, confidence) for each in both),
+        only_a=tuple(score_title(*each) for each in labels_a if each not in labels_b),
+        only_b=tuple(score_title(*each) for each in labels_b if each not in labels_a),
+    )
+
+
+async def _columns(store: Store, experiment_id: int, rows: _Read, matched: bytearray) -> _Columns:
+    found = _Columns(len(rows.names))
+    async for page in score_pages(store.database, experiment_id):
+        places = {row.ordinal: place for row in page.rows if (place := rows.places.get(row.name)) is not None}
+        places = {ordinal: place for ordinal, place in places.items() if matched[place]}
+        for ordinal, place in places.items():
+            found.ordinals[place] = ordinal
+        for run in page.runs:
+            if run.ordinal in places:
+                found.runs[run.status] = found.runs.get(run.status, 0) + run.results
+                found.seconds += run.seconds
+        for each in page.scores:
+            place = places.get(each.ordinal)
+            if place is None:
+                continue
+            output = (each.evaluator, each.output)
+            if each.mean is not None:
+                found.column(output)[place] = each.mean
+            if each.label is not None:
+                found.labels.setdefault(output, {})[place] = each.label
+            if each.failed:
+                found.failed[output] = found.failed.get(output, 0) + each.failed
+    return found
+
+
+def _side(row: ExperimentRow, columns: _Columns, matched: int, tokens: TokenTotals) -> ComparedSide:
+    done = sum(columns.runs.values())
+    return ComparedSide(
+        id=row.id,
+        name=row.name,
+        status=row.status.value,
+        rows=row.rows,
+        complete=row.complete,
+        runs={status: columns.runs.get(status, 0) for status in ResultStatus},
+        untried=max(0, matched * row.repetitions - done),
+        # Items of a batch have no time of their own.
+        seconds=columns.seconds / done if columns.seconds else None,
+        tokens=tokens,
+    )
+
+
+def _failed(columns: _Columns, output: OutputName, known: Collection[OutputName]) -> int:
+    """Return the failed results of an output, those of its evaluator as a whole included."""
+    whole = (output[0], output[0])
+    return columns.failed.get(output, 0) + (0 if whole in known else columns.failed.get(whole, 0))
+
+
+def _output(
+    output: OutputName,
+    names: list[str],
+    a: _Columns,
+    b: _Columns,
+    scores_a: Mapping[OutputName, Score],
+    scores_b: Mapping[OutputName, Score],
+    confidence: float,
+) -> OutputComparison:
+    import numpy
+
+    both = numpy.flatnonzero(~(numpy.isnan(a.column(output)) | numpy.isnan(b.column(output))))
+    in_a, in_b, scale = _scaled(a.column(output)[both], b.column(output)[both])
+    difference = in_b - in_a
+    difference[numpy.abs(difference) <= ROUNDING * numpy.maximum(numpy.abs(in_a), numpy.abs(in_b))] = 0.0
+    rows = len(both)
+    intervals = list(intervals_of_means(numpy.stack([in_a, in_b, difference]), confidence)) if rows > 1 else [None] * 3
+    order = numpy.argsort(-numpy.abs(difference), kind="stable")[:MAX_DIFFERENT]
+    listed = [place for place in order if difference[place] != 0.0]
+    labels = [
+        (label, other)
+        for place, label in a.labels.get(output, {}).items()
+        if (other := b.labels.get(output, {}).get(place)) is not None
+    ]
+    return OutputComparison(
+        *output,
+        rows=rows,
+        a_mean=_unscaled(in_a.mean(), scale) if rows else None,
+        b_mean=_unscaled(in_b.mean(), scale) if rows else None,
+        difference=_unscaled(difference.mean(), scale) if rows else None,
+        a_interval=_interval(intervals[0], scale),
+        b_interval=_interval(intervals[1], scale),
+        difference_interval=_interval(intervals[2], scale),
+        wins=int((difference > 0.0).sum()),
+        losses=int((difference < 0.0).sum()),
+        ties=int((difference == 0.0).sum()),
+        a_failed=_failed(a, output, scores_a),
+        b_failed=_failed(b, output, scores_b),
+        same_labels=sum(label == other for label, other in labels),
+        other_labels=sum(label != other for label, other in labels),
+        a_labels=scores_a[output].labels,
+        b_labels=scores_b[output].labels,
+        different=tuple(
+            RowDifference(
+                names[both[place]],
+                _unscaled(in_a[place], scale),
+                _unscaled(in_b[place], scale),
+                a.ordinals[both[place]],
+                b.ordinals[both[place]],
+            )
+            for place in listed
+        ),
+    )
+
+
+def _scaled(in_a: Floats, in_b: Floats) -> tuple[Floats, Floats, int]:
+    """Return scores in units of a power of two, and its exponent: squares of huge or tiny scores are no doubles."""
+    import numpy
+
+    greatest = max((float(numpy.abs(each).max()) for each in (in_a, in_b) if len(each)), default=0.0)
+    scale = 0 if greatest == 0.0 or SMALL <= greatest <= LARGE else math.frexp(greatest)[1]
+    return numpy.ldexp(in_a, -scale), numpy.ldexp(in_b, -scale), scale
+
+
+def _unscaled(value: float, scale: int) -> float:
+    """Return a value in units of a power of two as a double, at most the largest one."""
+    try:
+        return math.ldexp(float(value), scale)
+    except OverflowError:
+        return math.copysign(sys.float_info.max, value)
+
+
+def _interval(interval: Interval | None, scale: int) -> Interval | None:
+    return None if interval is None else Interval(_unscaled(interval.low, scale), _unscaled(interval.high, scale))
+
+
+def intervals_of_means(samples: Floats, confidence: float) -> Iterator[Interval]:
+    """Yield the interval of the mean of each sample. Equal seeds give equal intervals for equal scores."""
+    import numpy
+    from scipy import stats
+
+    count = samples.shape[1]
+    # Differences that are equal but for rounding: a bootstrap of them has no bounds.
+    constant = numpy.ptp(samples, axis=1) <= ROUNDING * numpy.abs(samples).max(axis=1)
+    bounds: dict[int, Interval] = {
+        place: Interval(*[float(samples[place, 0])] * 2) for place in map(int, numpy.flatnonzero(constant))
+    }
+    varied = [int(place) for place in numpy.flatnonzero(~constant)]
+    if varied:
+        drawn = samples[varied]
+        result: Any
+        if count > MAX_RESAMPLED:
+            result = stats.ttest_1samp(drawn, 0.0, axis=1).confidence_interval(confidence)
+        else:
+            result = stats.bootstrap(
+                (drawn,),
+                numpy.mean,
+                axis=1,
+                vectorized=True,
+                confidence_level=confidence,
+                n_resamples=min(MAX_RESAMPLES, DRAWS // count),
+                batch=max(1, BATCH // count),
+                method="BCa",
+                rng=numpy.random.default_rng(0),
+            ).confidence_interval
+        for place, low, high in zip(varied, result.low, result.high, strict=True):
+            bounds[place] = Interval(float(low), float(high))
+    yield from (bounds[place] for place in range(len(samples)))

@@ -1,0 +1,1 @@
+"""Execution of experiments: claims, dispatch, retries, and the writing of results."""

@@ -1,0 +1,109 @@
+"""Background tasks of the runner, and retries while the database is unavailable.
+
+A background task that ends unexpectedly is always reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from tidegate.core.backoff import half_jitter_of
+from tidegate.errors import StoreError
+from tidegate.experiments.engine.redaction import redacted
+
+logger = logging.getLogger("tidegate")
+
+
+REPORT_DELAY_SECONDS = 0.05
+"""Seconds between an unexpected cancellation and its report. Raising it reports later. Chosen: a loop that is being
+closed is gone by then."""
+
+
+class BackgroundTask:
+    """Task that calls `on_exit` if it raises, or if any caller other than `stop` cancels it.
+
+    `what` names the task in the log, and `then` says there what `on_exit` does.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, None],
+        what: str,
+        on_exit: Callable[[BaseException], object],
+        then: str,
+    ) -> None:
+        self._loop = loop
+        self._what = what
+        self._then = then
+        self._on_exit = on_exit
+        self._stopped = False
+        self.task = loop.create_task(work)
+        self.task.add_done_callback(self._ended)
+
+    async def stop(self, patience: float) -> None:
+        """Cancel the task and wait at most `patience` seconds for its end; a repeated call has no further effect."""
+        self._stopped = True
+        self.task.cancel()
+        await stop_within(patience, self.task, self._what)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if self._stopped:
+            return
+        if task.cancelled():
+            # `asyncio.run` cancels all tasks when its main function has ended; nothing must start again then.
+            self._loop.call_later(
+                REPORT_DELAY_SECONDS, self._report, RuntimeError(f"{self._what} was cancelled by other code")
+            )
+        elif (error := task.exception()) is not None:
+            self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        if not self._stopped:
+            logger.error("%s stopped: %s; %s", self._what, redacted(error), self._then, exc_info=error)
+            self._on_exit(error)
+
+
+async def stop_within(patience: float, work: Awaitable[object], what: str) -> None:
+    """Wait `patience` seconds for `work`, then cancel and abandon it; log an error that it raises."""
+    task = asyncio.ensure_future(work)
+    done, _ = await asyncio.wait({task}, timeout=patience)
+    if not done:
+        task.cancel()
+        logger.warning("%s not ended: it takes longer than %g s; the runner no longer waits for it", what, patience)
+    elif not task.cancelled() and task.exception() is not None:
+        error = task.exception()
+        logger.error("%s failed: %s was raised; it is not repeated", what, type(error).__name__, exc_info=error)
+
+
+T = TypeVar("T")
+
+BASE, CAP = 0.1, 5.0
+"""Seconds between two tries: `BASE` and `CAP` of a doubling backoff. Raising either saves tries and continues later.
+Chosen: 5 s is soon enough after a database restart."""
+
+
+async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -> T:
+    """Return the result of `call()`; repeat the call while the store's error is retryable.
+
+    `what` names the call in the log.
+    """
+    failures = 0
+    while True:
+        try:
+            result = await call()
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            failures += 1
+            if failures == 1:
+                logger.warning("%s delayed: %s; retrying every %g s or sooner", what, error, CAP)
+            await asyncio.sleep(half_jitter_of(failures, BASE, CAP, random.random()))
+        else:
+            if failures:
+                logger.info("%s done: the database answers again (failed tries: %d)", what, failures)
+            return result

@@ -1,0 +1,488 @@
+"""Feeding of an experiment from a provider's Batch API: rows are put into batches, and answers come back with them.
+
+Theory of operation. The plan reads pending rows and cuts them into batches of the provider's limits. A batch is stored
+as an intent before the provider gets it. Then one task follows it: it submits the batch, looks until it has ended, and
+queues its results as those of any other row. The batch is stored as fetched when all its results are durable. Rows that
+lack an answer then go back into the plan.
+
+After a crash, a follower goes on from the stored state (for an intent: `experiments.engine.batch.submission`). Results
+that are durable already are no longer pending, so a second fetch of a batch skips them. Rows of a batch that is not
+fetched are in no other batch. The plan and the end of a batch exclude each other (`_planning`), so no page mixes both
+states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from tidegate.admission.redaction import clean
+from tidegate.core.backoff import half_jitter
+from tidegate.errors import ClaimLost, ConfigurationError
+from tidegate.experiments.engine.background import retry_while_unavailable
+from tidegate.experiments.engine.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
+from tidegate.experiments.engine.batch.requests import GONE, POLL_SECONDS, BatchError, BatchGone, ProviderRequests
+from tidegate.experiments.engine.batch.results import BatchResults, is_short, missing_answer
+from tidegate.experiments.engine.batch.submission import BatchSubmission
+from tidegate.experiments.engine.batch.task import BatchTask, ItemSet, custom_id
+from tidegate.experiments.engine.feeder import Feeder
+from tidegate.experiments.engine.item import TASK, Item, Place, copied
+from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.result_handler import ResultHandler
+from tidegate.experiments.engine.run import ExperimentRun
+from tidegate.experiments.engine.work_queue import PAGE_ITEMS
+from tidegate.experiments.engine.writer import WRITE_SECONDS
+from tidegate.experiments.storage import BatchRecord, BatchState, Category, LogLevel, PendingTask, Status
+
+logger = logging.getLogger("tidegate")
+
+T = TypeVar("T")
+
+AGE_SHARE = 0.1
+"""Time between two looks at a batch, as a share of its age. Raising it notices an end later. Chosen: the end is noticed
+within a tenth of the time that the batch took."""
+
+LEAST_POLL = 1.0
+"""Minimum seconds between two looks. Raising it notices the end of a small batch later. Chosen: they take minutes."""
+
+TURN = 50
+"""Results that are processed before other work of the loop gets a turn. Raising it saves turns and blocks the loop for
+longer. Chosen: about 10 ms of parsing."""
+
+
+MAX_SHOWN = 80
+"""Maximum characters of an unknown id in the log. Raising it lengthens the line. Derived from the longest id that a
+provider allows, 64."""
+
+
+class Draft:
+    """Items of the next batch of one group of requests."""
+
+    def __init__(self) -> None:
+        self.items = ItemSet()
+        self.count = 0
+        self.size = 0
+
+
+class BatchFeeder(Feeder):
+    """Feeder of one run whose tasks a Batch API answers; evaluations are fed as in any other run."""
+
+    def __init__(
+        self, run: ExperimentRun, handler: ResultHandler, api: ProviderBatchApi, task: BatchTask, *, complete: bool
+    ) -> None:
+        super().__init__(run, complete=complete)
+        self._api = api
+        self._task = task
+        self._handler = handler
+        self._results = BatchResults(run, handler, api, task)
+        self._name = run.experiment.name
+        self._what = f"experiment {run.experiment.name}: its batches"
+        self._requests = ProviderRequests(run.shared, self._what)
+        self._submission = BatchSubmission(
+            run.shared, self._requests, api, task, name=self._name, what=self._what, save=self._save,
+            pending=self._pending,
+        )  # fmt: skip
+        self._most = self._limit = min(task.max_requests or api.max_requests, api.max_requests)
+        self._moved = asyncio.Event()
+        self._planning = asyncio.Lock()
+        self._fetching = asyncio.Lock()
+        self._open: dict[int, tuple[BatchRecord, ItemSet]] = {}
+        self._drafts: dict[str, Draft] = {}
+        self._returned: set[Place] = set()
+        self._followers: set[asyncio.Task[None]] = set()
+        self._errors: list[str] = []
+        self._scanned = False
+        self._full = False
+        self._full_since: float | None = None
+
+    def on_rows_stored(self, complete: bool = False) -> None:
+        """Record that the store has more rows, or all of them."""
+        super().on_rows_stored(complete)
+        self._scanned = False
+        self._moved.set()
+
+    async def _load_tasks(self) -> None:
+        self._moved.set()
+
+    async def run_batches(self) -> None:
+        """Plan and follow batches until the run is no longer live; an error ends the run."""
+        run = self._run
+        try:
+            for record in await self._try(partial(self._store.batches.of, run.id)):
+                if record.state is not BatchState.FETCHED:
+                    self._follow(record)
+            while run.live:
+                self._moved.clear()
+                if not self._errors:
+                    await self._plan()
+                self._note_end()
+                await self._moved.wait()
+        except Exception as error:
+            self._end_with(error)
+        finally:
+            followers = list(self._followers)
+            for each in followers:
+                each.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+
+    def _end_with(self, error: Exception) -> None:
+        run = self._run
+        if isinstance(error, ClaimLost):
+            run.on_claim_lost()
+            return
+        logger.exception("%s failed: %s was raised; the run ends with ERROR", self._what, type(error).__name__)
+        run.fail(error)
+
+    async def _try(self, work: Callable[[], Awaitable[T]]) -> T:
+        return await retry_while_unavailable(work, self._what)
+
+    # The plan: pending rows become batches.
+
+    async def _plan(self) -> None:
+        run = self._run
+        while run.live and run.shared.writer.room and not self._full and not (self._is_scarce and self._open):
+            async with self._planning:
+                if self._returned:
+                    places = sorted(self._returned)[: self._most if self._is_scarce else None]
+                    self._returned.difference_update(places)
+                    async for task in self._pending(ItemSet((p.repetition, p.ordinal, p.ordinal + 1) for p in places)):
+                        await self._add(task)
+                    if self._is_scarce:
+                        await self._seal_all()
+                elif self._scanned:
+                    break
+                else:
+                    await self._scan()
+        if run.live and self._scanned and self._at_end and not self._full:
+            await self._seal_all()
+        self._note_floor()
+
+    @property
+    def _is_scarce(self) -> bool:
+        """Return True after the provider's queue was too small for a batch: then one follows the other."""
+        return self._most < self._limit
+
+    async def _seal_all(self) -> None:
+        drafts, self._drafts = list(self._drafts.values()), {}
+        for draft in drafts:
+            if draft.count:
+                await self._seal(draft)
+
+    @property
+    def _at_end(self) -> bool:
+        return self._complete or self._run.limited
+
+    async def _scan(self) -> None:
+        """Read the next page of pending rows."""
+        run, limit = self._run, PAGE_ITEMS
+        self._scanned = True
+        page = await self._try(
+            partial(self._store.pending.tasks, run.id, after=self._cursor, limit=limit, retry_failed=run.retry_failed)
+        )
+        below = self._below_limit(page)
+        if len(below) == len(page) and (len(page) == limit or page.more):
+            self._scanned = False
+        for task in below:
+            place = Place(task.ordinal, task.repetition)
+            if any(place in items for _, items in self._open.values()):
+                continue
+            if self._is_scarce:
+                self._returned.add(place)
+            else:
+                await self._add(task)
+        if page:
+            self._cursor = page[-1].cursor
+
+    async def _pending(self, items: ItemSet) -> AsyncIterator[PendingTask]:
+        """Yield the items of a set that have no good answer yet; failed ones are in a batch only to be tried again."""
+        if not len(items):
+            return
+        after, end, limit = (items.first, 0), items.end, PAGE_ITEMS
+        while True:
+            page = await self._try(
+                partial(self._store.pending.tasks, self._run.id, after=after, limit=limit, retry_failed=True, below=end)
+            )
+            for task in page:
+                if Place(task.ordinal, task.repetition) in items:
+                    yield task
+            if len(page) < limit and not page.more:
+                return
+            after = page[-1].cursor
+
+    async def _add(self, task: PendingTask) -> None:
+        """Put a row into the draft of its group; a row without a request fails."""
+        if task.invalid is not None:
+            self._take([task])
+            return
+        place = Place(task.ordinal, task.repetition)
+        item = Item(TASK, place, task.row, size=task.size)
+        try:
+            body = self._task.body(copied(task.row))
+            size = len(self._api.line(custom_id(self._name, "", place), body))
+        except Exception as error:
+            self._run.tracker.open(item)
+            self._handler.fail(item, error)
+            return
+        if size > self._api.max_bytes:
+            self._run.tracker.open(item)
+            self._handler.refuse(item, "never_fits", f"its request has {size} bytes; a batch has {self._api.max_bytes}")
+            return
+        group = self._api.group(body)
+        draft = self._drafts.setdefault(group, Draft())
+        if draft.count >= self._most or draft.size + size > self._api.max_bytes:
+            await self._seal(draft)
+            draft = self._drafts[group] = Draft()
+        draft.items.add(place)
+        draft.count += 1
+        draft.size += size
+
+    async def _seal(self, draft: Draft) -> None:
+        """Store the intent of a batch, and follow it."""
+        record = BatchRecord(
+            0, self._api.provider, BatchState.INTENT, secrets.token_hex(16), draft.items.ranges, draft.count
+        )
+        self._follow(await self._save(record))
+
+    async def _save(self, record: BatchRecord) -> BatchRecord:
+        saved = await self._try(partial(self._store.batches.save, self._run.claim, record))
+        if saved.number in self._open:
+            self._open[saved.number] = saved, self._open[saved.number][1]
+        return saved
+
+    def _note_floor(self) -> None:
+        """Move the watermarks to the first row that may be open."""
+        floors = [items.first for _, items in self._open.values()]
+        floors += [draft.items.first for draft in self._drafts.values() if draft.count]
+        floors += [place.ordinal for place in self._returned]
+        floors += [self._cursor[0]] if self._cursor is not None else [0]
+        self._run.tracker.reached(min(floors))
+
+    def _note_end(self) -> None:
+        run = self._run
+        if self._followers or not run.live:
+            return
+        if self._errors:
+            run.drain(Status.ERROR, "; ".join(dict.fromkeys(self._errors)))
+        elif self._scanned and self._at_end and not (self._open or self._drafts or self._returned):
+            if self._cursor is not None:
+                run.tracker.reached(self._cursor[0] + (self._cursor[1] >= run.experiment.repetitions))
+            run.tracker.tasks_exhausted = True
+            run.check_progress()
+
+    # One batch, from its intent to its results.
+
+    def _follow(self, record: BatchRecord) -> None:
+        self._open[record.number] = record, ItemSet(record.items)
+        self._run.batched += record.count
+        task = self._run.shared.loop.create_task(self._followed(record))
+        self._followers.add(task)
+        task.add_done_callback(self._on_followed)
+
+    def _on_followed(self, task: asyncio.Task[None]) -> None:
+        self._followers.discard(task)
+        self._moved.set()
+
+    async def _followed(self, record: BatchRecord) -> None:
+        run, number = self._run, record.number
+        try:
+            if record.provider != self._api.provider:
+                raise BatchError(number, f"it is at {record.provider}, and the client asks {self._api.provider}")
+            if record.state is BatchState.INTENT:
+                submitted = await self._submission.submit(record)
+                record = submitted or await self._finish(record, [], "no row of it is open")
+            try:
+                if record.state is BatchState.SUBMITTED:
+                    record = await self._watch(record)
+                if record.state is BatchState.ENDED:
+                    record = await self._fetch(record)
+            except BatchGone as error:
+                # What was read since, as by another account's run, says that it is there.
+                if GONE not in (self._open[number][0].detail or ""):
+                    raise
+                record = await self._give_up(record, error)
+            logger.info("%s: batch %d %s", self._what, number, record.state)
+        except BatchError as error:
+            await self._report(number, error)
+        except Exception as error:
+            self._end_with(error)
+        finally:
+            run.page_wanted.set()
+
+    async def _report(self, number: int, error: BatchError) -> None:
+        """Keep the error of a batch, which stays open; the run ends with it when the other batches have."""
+        run, text = self._run, redacted(error)
+        logger.error("%s: %s; its rows stay open, and a resume goes on with it", self._what, text)
+        run.log(LogLevel.ERROR, Category.EXPERIMENT, type="batch_failed", batch=number, error=text)
+        self._errors.append(text)
+        if number in self._open:
+            try:
+                await self._save(replace(self._open[number][0], detail=text))
+            except Exception as worse:
+                self._end_with(worse)
+
+    async def _watch(self, record: BatchRecord) -> BatchRecord:
+        """Return a batch after its end at the provider."""
+        began = self._run.shared.loop.time()
+        while True:
+            status = await self._status(record)
+            if status.phase is not Phase.RUNNING:
+                return await self._save(replace(record, state=BatchState.ENDED, detail=status.text))
+            if status.text != record.detail:
+                record = await self._save(replace(record, detail=status.text))
+            age = self._run.shared.loop.time() - began
+            await asyncio.sleep(max(min(POLL_SECONDS, max(LEAST_POLL, AGE_SHARE * age)), status.retry_after))
+
+    async def _status(self, record: BatchRecord) -> BatchStatus:
+        provider_id = record.provider_id or ""
+        status = await self._requests.asked(record, partial(self._api.status, provider_id))
+        if status.phase is Phase.UNKNOWN:
+            raise BatchError(record.number, f"{provider_id} has the unknown status {status.text!r}")
+        return status
+
+    async def _fetch(self, record: BatchRecord) -> BatchRecord:
+        """Queue the results of a batch; return it when they are durable."""
+        status = await self._status(record)
+        if status.phase is Phase.FAILED:
+            await self._finish(record, list(ItemSet(record.items)), status.text)
+            raise BatchError(record.number, f"the provider has rejected it: {status.text}")
+        if status.phase is Phase.QUEUE_FULL:
+            return await self._delay(record, status)
+        async with self._fetching:
+            items = ItemSet(record.items)
+            ids = {custom_id(self._name, record.tag, place) for place in items}
+            found, broken = await self._found(record, status, ids)
+            short = is_short(status, len(ids & found.keys()), record.count)
+            unknown = found.keys() - ids
+            if unknown:
+                text = "%s: %d results of batch %d ignored: their ids are not its own, such as %s"
+                logger.warning(text, self._what, len(unknown), record.number, clean(min(unknown), MAX_SHOWN))
+            back, queued = [], []
+            count = 0
+            async for task in self._pending(items):
+                place = Place(task.ordinal, task.repetition)
+                item = Item(TASK, place, task.row, size=task.size)
+                line = found.get(custom_id(self._name, record.tag, place))
+                if line is None and broken:
+                    # It may be in the part that is cut off, and is paid for.
+                    continue
+                answer = self._read(line) if line is not None else missing_answer(status, short)
+                if self._results.take(item, answer, record.number):
+                    queued.append(item)
+                else:
+                    back.append(place)
+                count += 1
+                await self._turn(count)
+                if not self._run.live:
+                    return record
+            self._results.end()
+            await self._durable(queued)
+            if record.count >= self._most:
+                # It has fitted the queue, and a larger one may.
+                self._most, self._full_since = min(2 * self._most, self._limit), None
+            if broken and ids - found.keys():
+                raise BatchError(record.number, f"{broken} lines of its results are cut or no JSON")
+        return await self._finish(record, back, status.text)
+
+    async def _give_up(self, record: BatchRecord, error: BatchGone) -> BatchRecord:
+        """Give the rows of a batch that is gone back to the plan; each is paid for again."""
+        self._run.log(LogLevel.WARN, Category.EXPERIMENT, type="batch_gone", batch=record.number, error=str(error))
+        return await self._finish(self._open[record.number][0], list(ItemSet(record.items)), GONE)
+
+    async def _found(self, record: BatchRecord, status: BatchStatus, ids: set[str]) -> tuple[dict[str, bytes], int]:
+        """Return the lines of the results by their ids, and the number of broken ones.
+
+        Results that lack lines are fetched again: another batch for these rows would be paid for.
+        """
+        settings, shared = self._run.shared.settings, self._run.shared
+        for attempt in range(1, settings.attempts + 1):
+            lines = []
+            for name in status.files:
+                lines += await self._requests.asked(record, partial(self._api.lines, name))
+            found, broken = by_id(lines)
+            short = is_short(status, len(ids & found.keys()), record.count)
+            if not (broken or short) or not ids - found.keys() or attempt == settings.attempts:
+                break
+            text = "%s: results of batch %d lack %d rows: they are fetched again"
+            logger.warning(text, self._what, record.number, len(ids - found.keys()))
+            await asyncio.sleep(half_jitter(attempt, shared.draw()))
+        return found, broken
+
+    def _read(self, line: bytes) -> ItemAnswer:
+        """Return the answer in a line of the results; one of an unknown form is an error of its row."""
+        try:
+            return self._api.read(line)
+        except (ValueError, TypeError, AttributeError, LookupError):
+            return ItemAnswer(None, kind="invalid", reason="its line in the results has an unknown form")
+
+    async def _turn(self, count: int) -> None:
+        """Let other work go on, and wait while results cannot be queued."""
+        if count % TURN == 0:
+            self._run.offer()
+            await asyncio.sleep(0)
+        while self._run.live and not self._run.shared.writer.room:
+            self._run.shared.writer.flush()
+            await asyncio.sleep(WRITE_SECONDS)
+
+    async def _durable(self, queued: list[Item]) -> None:
+        """Wait until the results of these items are in the database."""
+        tracker = self._run.tracker
+        while queued:
+            queued = [item for item in queued if tracker.is_live(item)]
+            if queued:
+                await asyncio.sleep(WRITE_SECONDS)
+
+    async def _finish(self, record: BatchRecord, back: list[Place], text: str) -> BatchRecord:
+        """Store a batch as fetched, and give the rows without a result back to the plan."""
+        async with self._planning:
+            saved = await self._save(replace(record, state=BatchState.FETCHED, detail=text))
+            self._run.batched -= self._open.pop(record.number)[0].count
+            self._full = False
+            # The scan itself meets the rows behind its cursor.
+            self._returned.update(each for each in back if self._cursor is not None and each <= self._cursor)
+        if back:
+            logger.warning("%s: %d rows of batch %d go back: %s", self._what, len(back), record.number, text)
+        return saved
+
+    async def _delay(self, record: BatchRecord, status: BatchStatus) -> BatchRecord:
+        """Give a batch back that did not fit the provider's queue; a smaller one follows if nothing else is there.
+
+        Where not even one row fits, batches of others fill the queue: it is tried again for `max_outage` seconds.
+        """
+        settings, loop = self._run.shared.settings, self._run.shared.loop
+        alone = len(self._open) == 1
+        if alone:
+            self._most = max(1, min(self._most, record.count) // 2)
+        saved = await self._finish(record, list(ItemSet(record.items)), status.text)
+        # Until another batch has ended, there is no room.
+        self._full = bool(self._open)
+        if alone and record.count == 1:
+            if self._full_since is None:
+                self._full_since = loop.time()
+            if settings.max_outage is not None and loop.time() - self._full_since > settings.max_outage:
+                raise BatchError(record.number, f"one row does not fit the provider's queue: {status.text}")
+            self._full = True
+            loop.call_later(POLL_SECONDS, self._try_again)
+        return saved
+
+    def _try_again(self) -> None:
+        self._full = False
+        self._moved.set()
+
+
+def api_of(task: BatchTask) -> ProviderBatchApi:
+    """Return the Batch API behind a task's client. Raise `ConfigurationError` if it has none."""
+    from tidegate.experiments.engine.batch.anthropic_api import AnthropicBatchApi
+    from tidegate.experiments.engine.batch.openai_api import OpenAIBatchApi
+
+    client: Any = task.client
+    if hasattr(getattr(client, "messages", None), "batches"):
+        return AnthropicBatchApi(client, "anthropic")
+    if hasattr(client, "batches") and hasattr(client, "files"):
+        azure = any(each.__name__ == "BaseAzureClient" for each in type(client).__mro__)
+        return OpenAIBatchApi(client, "azure" if azure else "openai", task.endpoint)
+    raise ConfigurationError("client", type(client).__name__, "a client of the openai or anthropic SDK with batches")

@@ -1,0 +1,201 @@
+"""Submission of a stored batch: exactly one of it is at the provider, whatever happens to processes and requests.
+
+Theory of operation. The name of a batch's file is stored directly before the request that creates the batch. So an
+intent with one may be at the provider. It is searched there before its rows are submitted, as after a request without
+a clear answer. An intent without one was never sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+from tidegate.core.values import INFINITY
+from tidegate.experiments.engine.background import retry_while_unavailable
+from tidegate.experiments.engine.batch.api import (
+    INLINE,
+    UNDECIDED,
+    ProviderBatchApi,
+    Revoked,
+    Search,
+    is_refusal,
+    was_sent,
+)
+from tidegate.experiments.engine.batch.requests import GONE, POLL_SECONDS, BatchGone, ProviderRequests, RequestFailures
+from tidegate.experiments.engine.batch.task import BatchTask, ItemSet, custom_id
+from tidegate.experiments.engine.context import RunnerContext
+from tidegate.experiments.engine.item import Place, copied
+from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.storage import BatchRecord, BatchState, PendingTask
+
+logger = logging.getLogger("tidegate")
+
+SEARCH_SECONDS = 600.0
+"""Seconds in which Anthropic may still act on a batch whose creation got no answer. Raising it delays a run after a
+crash; lowering it may pay for rows twice. Source: the timeout of Anthropic's SDK, 600 s."""
+
+SETTLE_SECONDS = 10.0
+"""Seconds before a batch is searched at the provider. Raising it delays a run after a crash.
+Chosen: a list of batches shows a new one by then."""
+
+VOID = "its file is deleted, so that no late request has an effect"
+"""Status of a stored batch from before this deletion until it is submitted."""
+
+REFUSED = (429, 529)
+"""Statuses of a creation that has no effect beside those of `is_refusal`. Source: Anthropic's errors, `overloaded`."""
+
+FILE_SECONDS = 0.5
+"""Seconds between two looks at a file that the provider has not read yet. Raising it submits later. Chosen: Azure takes
+some seconds for a file."""
+
+FILE_PATIENCE = 600.0
+"""Seconds after which a batch is created though the provider has not said that it has read the file. Raising it lets
+other batches wait for longer where no such word comes. Chosen: far above the time that a file of 200 MB takes."""
+
+
+class BatchSubmission:
+    """Submission of the batches of the experiment `name`, one request at a time; `what` names them in the log.
+
+    `save` stores a record, and `pending` yields the rows of a set that have no good answer yet.
+    """
+
+    def __init__(
+        self,
+        shared: RunnerContext,
+        requests: ProviderRequests,
+        api: ProviderBatchApi,
+        task: BatchTask,
+        *,
+        name: str,
+        what: str,
+        save: Callable[[BatchRecord], Awaitable[BatchRecord]],
+        pending: Callable[[ItemSet], AsyncIterator[PendingTask]],
+    ) -> None:
+        self._shared = shared
+        self._requests = requests
+        self._api = api
+        self._task = task
+        self._name = name
+        self._what = what
+        self._save = save
+        self._pending = pending
+        self._sending = asyncio.Lock()
+
+    async def submit(self, record: BatchRecord) -> BatchRecord | None:
+        """Return the batch when it is at the provider; None if no row of it is open."""
+        search, outage, loop = record.file_id is not None, RequestFailures(), self._shared.loop
+        lines: list[bytes] = []
+        file_id = None
+        while True:
+            if search:
+                found = await self._search(record)
+                if found is not None:
+                    return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=found, detail=None))
+            async with self._sending:
+                if file_id is None or search:
+                    lines = await self._lines(record)
+                    if not lines:
+                        return None
+                    file_id = await self._uploaded(record, lines)
+                # This checks the claim again, and marks the intent, directly before the request that is paid for.
+                record = await self._save(replace(record, file_id=file_id, count=len(lines), detail=None))
+                asked = loop.time()
+                try:
+                    made = await self._api.create(record, self._name, lines)
+                except Exception as error:
+                    wait = self._requests.wait_after(record, error, outage, loop.time() - asked)
+                    status = getattr(error, "status_code", None)
+                    search = was_sent(error) and not (is_refusal(error) or status in REFUSED)
+                else:
+                    return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=made, detail=None))
+            await asyncio.sleep(wait)
+
+    async def _uploaded(self, record: BatchRecord, lines: list[bytes]) -> str:
+        """Return the provider's name of a batch's requests, when it has read them."""
+        file_id, read = await self._requests.asked(record, partial(self._api.upload, f"tidegate-{record.tag}", lines))
+        loop = self._shared.loop
+        until = loop.time() + FILE_PATIENCE
+        while not read and loop.time() < until:
+            await asyncio.sleep(FILE_SECONDS)
+            read = await self._requests.asked(record, partial(self._api.has_read, file_id))
+        return file_id
+
+    async def _search(self, record: BatchRecord) -> str | None:
+        """Return the provider's name of a batch that a request without an answer may have created, None without one.
+
+        The provider may act on the request later than it is searched. So the request is made void where that is
+        possible, else the search lasts for `SEARCH_SECONDS`.
+        """
+        loop = self._shared.loop
+        until = loop.time() + SEARCH_SECONDS
+        await asyncio.sleep(SETTLE_SECONDS)
+        found = await self._found_batch(record)
+        if found is None and await self._is_void(record):
+            await asyncio.sleep(SETTLE_SECONDS)
+            return await self._found_batch(record)
+        if found is None:
+            text = "%s: batch %d not found after a request without an answer; it is searched for %g s"
+            logger.warning(text, self._what, record.number, SEARCH_SECONDS)
+        looked = -INFINITY
+        while found is None and looked < until:
+            await asyncio.sleep(min(POLL_SECONDS, max(0.0, until - loop.time())))
+            looked = loop.time()
+            found = await self._found_batch(record)
+        return found
+
+    async def _is_void(self, record: BatchRecord) -> bool:
+        """Return whether a creation of this record has no effect any more.
+
+        Raise `BatchGone` if the provider does not know its file. It may be the wrong account, so the next run goes on.
+        """
+        if record.file_id == INLINE:
+            return False
+        said = record.detail or ""
+        # After this mark, a file that the provider does not know was deleted here.
+        await self._save(replace(record, detail=VOID))
+        failures, loop = RequestFailures(), self._shared.loop
+        for _ in range(self._shared.settings.attempts):
+            asked = loop.time()
+            try:
+                revoked = await self._api.revoke(record)
+            except Exception as error:
+                await asyncio.sleep(self._requests.wait_after(record, error, failures, loop.time() - asked))
+                continue
+            if revoked is Revoked.UNKNOWN and not (VOID in said or GONE in said):
+                raise BatchGone(record.number, record.file_id or "its file")
+            if revoked is not Revoked.IMPOSSIBLE:
+                return True
+            break
+        await self._save(record)
+        return False
+
+    async def _found_batch(self, record: BatchRecord) -> str | None:
+        """Return the provider's name of a record's batch, None without one, when that can be told."""
+        expected = {custom_id(self._name, record.tag, place) for place in ItemSet(record.items)}
+        since = record.created_at or datetime.now(UTC)
+        while True:
+            # Read each time: this run goes on to create batches, and waits for none of them here.
+            known = await retry_while_unavailable(
+                partial(self._shared.store.batches.provider_ids, record.provider), self._what
+            )
+            search = Search(record, self._name, since, known, expected.__contains__)
+            found = await self._requests.asked(record, partial(self._api.find, search))
+            if found != UNDECIDED:
+                return found
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _lines(self, record: BatchRecord) -> list[bytes]:
+        lines = []
+        async for task in self._pending(ItemSet(record.items)):
+            place = Place(task.ordinal, task.repetition)
+            try:
+                body = self._task.body(copied(task.row))
+                lines.append(self._api.line(custom_id(self._name, record.tag, place), body))
+            except Exception as error:
+                # Its request was built for the plan. Without one, it goes back with the batch.
+                logger.warning("%s: row %d left out: %s", self._what, place.ordinal, redacted(error))
+        return lines

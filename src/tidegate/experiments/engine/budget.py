@@ -1,0 +1,192 @@
+"""Budget of an experiment: how many more rows may start, from what earlier ones have cost.
+
+Theory of operation. A row that starts is finished and counted, with the judgements of its answer. So before it starts,
+its cost is reserved, and that of all rows under way (`core.spend_reserve`). When no row is under way and the next one
+does not fit any more, the budget is reached. The first row runs alone, and then at most as many as have been measured.
+
+Before a function starts, the mean cost of its stage is stored as its usage, which its true usage replaces. So what a
+killed process had in flight is counted by the next claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tidegate.core.spend_reserve import RecentCosts, StageReserve, budget_amount, rows_within
+from tidegate.core.token_totals import TokenTotals, dollars
+from tidegate.errors import require
+from tidegate.experiments.engine.item import TASK
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Most that an experiment may spend: US dollars, tokens (input and output together), or both.
+
+    Raise `ConfigurationError` for a budget without an amount, or an amount that is not above 0.
+    """
+
+    usd: float | None = None
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.usd is not None or self.tokens is not None, "budget", None, "an amount in usd, tokens or both")
+        number = isinstance(self.usd, int | float) and not isinstance(self.usd, bool)
+        require(self.usd is None or (number and 0.0 < self.usd < math.inf), "budget usd", self.usd, "above 0")
+        whole = isinstance(self.tokens, int) and not isinstance(self.tokens, bool)
+        require(
+            self.tokens is None or (whole and self.tokens > 0), "budget tokens", self.tokens, "a whole number above 0"
+        )
+
+    def __str__(self) -> str:
+        parts = [] if self.usd is None else [dollars(self.usd)]
+        return " and ".join([*parts, *([] if self.tokens is None else [f"{self.tokens} tokens"])])
+
+    def stored(self) -> dict[str, float | int]:
+        """Return the budget as JSON values."""
+        return {name: value for name in ("usd", "tokens") if (value := getattr(self, name)) is not None}
+
+
+class EarlierSpend(NamedTuple):
+    """Tokens that earlier claims have spent on the items of a stage, and those of its last items."""
+
+    tokens: TokenTotals = TokenTotals()
+    items: int = 0
+    last: Sequence[TokenTotals] = ()
+
+
+class SpendLimit:
+    """One amount of a budget, what is spent of it, and the costs of the jobs of each stage."""
+
+    def __init__(self, amount: float, spent: float, costs: Sequence[RecentCosts]) -> None:
+        self.amount = amount
+        self.spent = spent
+        self.costs = costs
+
+    def stage(self, stage: int, under_way: int) -> StageReserve:
+        """Return what the reserve for the items of a stage under way needs to know."""
+        costs = self.costs[stage]
+        return StageReserve(under_way, costs.count, costs.reserve)
+
+
+class BudgetLedger:
+    """Decision whether one more row of a run may start.
+
+    `earlier` has for each stage what earlier claims have spent, on how many items, and the last of these. `other` is
+    what stages have spent that the experiment has no more. The stages are the tasks, then the evaluators.
+
+    `under_way` counts for each stage the items that have started or must follow: each row has one item in each stage.
+    At first these are the `unjudged` answers of earlier claims.
+    """
+
+    def __init__(
+        self, budget: Budget, earlier: Sequence[EarlierSpend], unjudged: Sequence[int], other: TokenTotals
+    ) -> None:
+        self.budget = budget
+        self.under_way = [0, *unjudged]
+        self._left_over = any(unjudged)
+        self._ended = [(each.tokens, each.items) for each in earlier]
+        self._limits: dict[str, SpendLimit] = {}
+        for name, amount in budget.stored().items():
+            spent = budget_amount(name, other) + sum(budget_amount(name, each.tokens) for each in earlier)
+            costs = [RecentCosts(budget_amount(name, tokens) for tokens in each.last) for each in earlier]
+            self._limits[name] = SpendLimit(float(amount), spent, costs)
+
+    @property
+    def may_start(self) -> bool:
+        """Return whether one more row may start now."""
+        return all(
+            rows_within(limit.amount, limit.spent, map(limit.stage, range(len(self.under_way)), self.under_way), 1)
+            for limit in self._limits.values()
+        )
+
+    def may_judge(self, stage: int, in_flight: int) -> bool:
+        """Return whether an evaluator may judge one more answer, while `in_flight` of its jobs run.
+
+        Answers of earlier claims may be many, and nothing was reserved for them.
+        """
+        if not self._left_over:
+            return True
+        return all(
+            rows_within(limit.amount, limit.spent, [limit.stage(stage, in_flight)], 1)
+            for limit in self._limits.values()
+        )
+
+    @property
+    def stuck(self) -> bool:
+        """Return whether nothing can start while no job runs: the answers that wait for a judgement do not fit."""
+        waiting = [stage for stage, count in enumerate(self.under_way) if count and stage != TASK]
+        return bool(waiting) and not any(self.may_judge(stage, 0) for stage in waiting) and not self.may_start
+
+    @property
+    def reached(self) -> bool:
+        """Return whether no further row can start: none is under way, and one more does not fit."""
+        return not any(self.under_way) and not self.may_start
+
+    @property
+    def reason(self) -> str:
+        """Return the reason of the stop, with what was spent."""
+        return reached(self.budget, {name: limit.spent for name, limit in self._limits.items()})
+
+    def expected(self, stage: int) -> TokenTotals | None:
+        """Return the mean usage of a job of the stage; None while none has ended."""
+        total, count = self._ended[stage]
+        return TokenTotals(*(round(part / count) for part in total)) if count else None
+
+    def start_row(self) -> None:
+        """Count a row whose task starts: its judgements follow."""
+        self.under_way = [count + 1 for count in self.under_way]
+
+    def end_task(self, tokens: TokenTotals, answered: bool) -> None:
+        """Count the end of a started task; without an answer, no judgement follows."""
+        self._spend(TASK, tokens)
+        self.under_way[TASK] -= 1
+        if not answered:
+            self.under_way[1:] = [max(0, count - 1) for count in self.under_way[1:]]
+
+    def end_judgement(self, stage: int, tokens: TokenTotals) -> None:
+        """Count the end of a job of an evaluator, whose item may be tried again."""
+        self._spend(stage, tokens)
+
+    def close_judgement(self, stage: int) -> None:
+        """Count an eval item that has a result, or is not tried any more."""
+        self.under_way[stage] = max(0, self.under_way[stage] - 1)
+
+    def _spend(self, stage: int, tokens: TokenTotals) -> None:
+        total, count = self._ended[stage]
+        self._ended[stage] = total.plus(tokens), count + 1
+        for name, limit in self._limits.items():
+            amount = budget_amount(name, tokens)
+            limit.spent += amount
+            limit.costs[stage].add(amount)
+
+
+def reached(budget: Budget, spent: Mapping[str, float]) -> str:
+    """Return the reason of a stop; `spent` has the amounts that the budget names.
+
+    Of two amounts, it names the one of which the larger share is spent: that one must be raised.
+    """
+    stored = budget.stored()
+    name = max(stored, key=lambda each: spent[each] / stored[each])
+    budget = Budget(**{name: stored[name]})  # type: ignore[arg-type]
+    parts = [dollars(spent["usd"])] if "usd" in spent else []
+    parts += [f"{spent['tokens']:.0f} tokens"] if "tokens" in spent else []
+    return f"budget of {budget} reached: {' and '.join(parts)} spent; a larger budget continues it"
+
+
+def budget_options(reason: str) -> list[str]:
+    """Return the options of a command that continues a run, if the `reason` of its stop is a spent budget."""
+    named, found, _ = reason.removeprefix("budget of ").partition(" reached: ")
+    if not found or named == reason:
+        return []
+    return [
+        *(["--budget-usd", "USD"] if "$" in named else []),
+        *(["--budget-tokens", "N"] if "tokens" in named else []),
+    ]
+
+
+def amounts(budget: Budget, tokens: TokenTotals) -> dict[str, float]:
+    """Return what was spent of each amount that the budget names."""
+    return {name: budget_amount(name, tokens) for name in budget.stored()}

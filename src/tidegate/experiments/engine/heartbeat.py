@@ -1,0 +1,235 @@
+"""Heartbeat that renews this replica's claims, and the scan for orphans of dead replicas.
+
+Theory of operation. Both tasks run until the runner stops them, and retry while the database is unavailable. Claims
+become stale by the database's clock. The fencing epoch of each claim ensures that no replica writes under a claim that
+another one has taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
+
+from tidegate.errors import CannotLoad, StoreError
+from tidegate.experiments.engine.background import BackgroundTask
+from tidegate.experiments.engine.lost_file import LostFile
+from tidegate.experiments.engine.replica import HEARTBEAT_SECONDS, STALE_SECONDS
+from tidegate.experiments.engine.run import ExperimentRun
+from tidegate.experiments.engine.run_state import RunPhase
+from tidegate.experiments.storage import Status, Store
+from tidegate.pool.execution import CANCEL_GRACE_SECONDS
+
+logger = logging.getLogger("tidegate")
+
+ORPHAN_SCAN_SECONDS = 60.0
+"""Seconds between two looks for orphans, up to a tenth more. Raising it takes them up later. Chosen: as long as a claim
+of a dead replica lasts (Phoenix: 120)."""
+
+MAX_ORPHANS_PER_SCAN = 100
+"""Maximum orphans that one scan claims. Raising it takes more at once from replicas that are free. Chosen: the rest are
+left to other replicas and to the next scan."""
+
+
+MAX_SCANS_BETWEEN_TRIES = 10
+"""Maximum scans between two attempts to load an orphan whose code is missing. Raising it saves work and finds new code
+later. Chosen: the interval doubles from one scan to this."""
+
+
+class DeferredOrphan(NamedTuple):
+    """Orphan whose code is missing here; scan number `retry_at_scan` retries it."""
+
+    retry_at_scan: int
+    tries: int
+    reason: str
+
+
+class Heartbeat:
+    """Heartbeat and orphan scan of one replica.
+
+    `recover` claims one orphan and continues it. `join` runs chunks of an experiment of another replica. `draw`
+    returns a uniform number in [0, 1).
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        replica: str,
+        runs: Mapping[int, ExperimentRun],
+        recover: Callable[[int], Awaitable[None]] | None,
+        draw: Callable[[], float],
+        lost_file: LostFile,
+        join: Callable[[int], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._store = store
+        self._replica = replica
+        self._runs = runs
+        self._recover = recover
+        self._join = join
+        self._joined: dict[int, int] = {}
+        self._draw = draw
+        self._lost_file = lost_file
+        self._scans = 0
+        self._deferred: dict[int, DeferredOrphan] = {}
+        self._heartbeat_task: BackgroundTask | None = None
+        self._scan_task: BackgroundTask | None = None
+
+    def start(self) -> None:
+        """Start both tasks; the first orphan scan runs at once."""
+        self._restart_renewal()
+        if self._recover is not None:
+            self._restart_scans()
+
+    async def stop_scans(self) -> None:
+        """Stop the orphan scan; keep the claims."""
+        scan_task, self._scan_task = self._scan_task, None
+        if scan_task is not None:
+            await scan_task.stop(CANCEL_GRACE_SECONDS)
+
+    async def stop(self) -> None:
+        """Stop the orphan scan and the heartbeat."""
+        await self.stop_scans()
+        if self._heartbeat_task is not None:
+            await self._heartbeat_task.stop(CANCEL_GRACE_SECONDS)
+
+    def _restart_renewal(self, error: BaseException | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        self._heartbeat_task = BackgroundTask(
+            loop, self._renew_forever(), "heartbeat", self._restart_renewal, "it starts again"
+        )
+
+    def _restart_scans(self, error: BaseException | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        scan = self._scan_forever(error is not None)
+        self._scan_task = BackgroundTask(loop, scan, "orphan scan", self._restart_scans, "it starts again")
+
+    async def renew_claims(self) -> None:
+        """Renew the claims once, and write the statistics of each so far.
+
+        Stop each run whose claim the database no longer assigns to this replica.
+        """
+        held = {each.id: each for each in self._runs.values() if each.phase is not RunPhase.ENDED}
+        if not held:
+            return
+        await self._lost_file.check(held.values())
+        await self._renew_chunks({number: run for number, run in held.items() if run.experiment.spread})
+        claims = {number: run.claim.epoch for number, run in held.items() if not run.contributes}
+        renewed = await self._store.claims.renew(self._replica, claims)
+        for number in renewed:
+            if held[number].live:
+                held[number].put_stats()
+        for number in claims.keys() - renewed:
+            # A run that is no longer live may have released its claim already.
+            if held[number].live:
+                await self._ended_elsewhere(held[number])
+
+    async def _renew_chunks(self, spread: Mapping[int, ExperimentRun]) -> None:
+        """Renew the chunks of this replica; end each contribution to an experiment that no longer runs."""
+        if not spread:
+            return
+        running = await self._store.chunks.renew(self._replica, list(spread))
+        for number, run in spread.items():
+            if run.contributes and run.live and number not in running:
+                logger.info("experiment %s left: it was stopped or has ended elsewhere", run.experiment.name)
+                run.stopped_elsewhere()
+
+    async def join_spread(self) -> None:
+        """Join each experiment that has chunks to give, once for each claim of its owner."""
+        if self._join is None or not self._store.spreads:
+            return
+        for number in await self._store.chunks.to_join(STALE_SECONDS):
+            if number in self._runs:
+                continue
+            row = await self._store.experiments.find(number)
+            if row is None or self._joined.get(number) == row.epoch:
+                continue
+            try:
+                if await self._join(number):
+                    self._joined[number] = row.epoch
+            except CannotLoad as error:
+                self._joined[number] = row.epoch
+                logger.warning("experiment %s not joined: %s; other replicas run its rows", row.name, error)
+
+    async def _ended_elsewhere(self, run: ExperimentRun) -> None:
+        row = await self._store.experiments.find(run.id)
+        if row is not None and row.status is Status.STOPPED and row.epoch == run.claim.epoch:
+            logger.warning("experiment %s stops: a user stopped it; jobs in flight may finish", row.name)
+            run.stopped_elsewhere()
+        else:
+            logger.warning(
+                "experiment %s: claim lost: the database no longer assigns it to this replica; "
+                "the run stops and writes nothing more",
+                run.experiment.name,
+            )
+            run.on_claim_lost()
+
+    async def scan_orphans(self) -> None:
+        """Run one orphan scan."""
+        if self._recover is None:
+            return
+        self._scans += 1
+        orphans = await self._store.claims.orphans(STALE_SECONDS, MAX_ORPHANS_PER_SCAN)
+        self._deferred = {number: deferred for number, deferred in self._deferred.items() if number in orphans}
+        # Orphans that could not be loaded before go last, because they may delay the others.
+        for number in sorted(orphans, key=self._deferred.__contains__):
+            deferred = self._deferred.get(number)
+            contribution = self._runs.get(number)
+            if contribution is not None and contribution.contributes:
+                # Its rows in flight are finished first; then this replica owns the experiment.
+                logger.warning("experiment %s: its owner is dead; this replica takes it over", number)
+                contribution.stopped_elsewhere()
+            elif contribution is not None or (deferred is not None and self._scans < deferred.retry_at_scan):
+                continue
+            try:
+                await self._recover(number)
+                self._deferred.pop(number, None)
+            except CannotLoad as error:
+                self._defer(number, error, deferred)
+            except StoreError as error:
+                logger.warning("experiment %s not taken up: %s; the next scan tries again", number, error)
+            except Exception as error:
+                # A failure must not block the next orphans.
+                reason = type(error).__name__
+                logger.exception("experiment %s not taken up: %s was raised; the next scan tries again", number, reason)
+        await self.join_spread()
+
+    def _defer(self, number: int, error: CannotLoad, before: DeferredOrphan | None) -> None:
+        """Defer an orphan to replicas that have its code; this replica retries at growing intervals."""
+        if before is None or before.reason != str(error):
+            text = "experiment %s not taken up: %s: %s; it is left to replicas that have its code, and tried again here"
+            logger.warning(text, error.experiment, error.source, error.reason)
+        tries = 0 if before is None else before.tries
+        retry_at_scan = self._scans + min(2**tries, MAX_SCANS_BETWEEN_TRIES)
+        self._deferred[number] = DeferredOrphan(retry_at_scan, tries + 1, str(error))
+
+    async def _renew_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + HEARTBEAT_SECONDS
+        while True:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            try:
+                await self.renew_claims()
+                due = loop.time() + HEARTBEAT_SECONDS
+            except StoreError as error:
+                wait = HEARTBEAT_SECONDS * (0.1 + 0.1 * self._draw())
+                logger.warning("heartbeat failed: %s; retrying in %.1f s", error, wait)
+                due = loop.time() + wait
+            except Exception as error:
+                wait, reason = HEARTBEAT_SECONDS, type(error).__name__
+                logger.exception("heartbeat failed: %s was raised; retrying in %g s", reason, wait)
+                due = loop.time() + wait
+
+    async def _scan_forever(self, later: bool) -> None:
+        every = ORPHAN_SCAN_SECONDS
+        while True:
+            if later:
+                await asyncio.sleep(every * (1.0 + 0.1 * self._draw()))
+            later = True
+            try:
+                await self.scan_orphans()
+            except StoreError as error:
+                logger.warning("orphan scan failed: %s; retrying in about %g s", error, every)
+            except Exception as error:
+                reason = type(error).__name__
+                logger.exception("orphan scan failed: %s was raised; retrying in about %g s", reason, every)

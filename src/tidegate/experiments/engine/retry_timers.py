@@ -1,0 +1,223 @@
+"""Timers of one run: they release retries and park rows that found no capacity.
+
+Theory of operation. A row waits behind its stage's gate: the key that its function asks first, or the stage's own gate
+while that key is unknown. `CapacityDeadline` says when it is overdue. Nothing is polled. A row cannot be overdue before
+the lesser of `row_deadline` and `max_outage` has passed, so one timer is set to that instant. Each check sets it to the
+next possible instant.
+
+A stage is *out* when one of its rows has waited `max_outage` seconds behind a circuit breaker that never closed. All
+its rows are then parked. One row stays, to detect the provider's return, while other stages have work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tidegate.core.values import INFINITY, Key, Outcome
+from tidegate.experiments.engine.item import Item
+from tidegate.experiments.engine.job import Job, Stage
+from tidegate.experiments.engine.run_state import RunState
+from tidegate.experiments.storage import Category, LogLevel
+from tidegate.pool.capacity_deadline import CapacityDeadline
+
+logger = logging.getLogger("tidegate")
+
+MIN_TIMER_SECONDS = 0.001
+"""Minimum seconds until a scheduled check. Raising it parks rows later. Chosen: a smaller remainder of a deadline might
+not advance the clock."""
+
+OUTAGE_CHECK_SECONDS = 1.0
+"""Maximum seconds until new rows of a stage that is out are parked. Raising it parks them later. Chosen: a person waits
+for the end of the run."""
+
+SHARE = 0.005
+"""Minimum time from a check to the next one that it schedules, as a share of the limit. Raising it parks rows later.
+Derived from 200 such checks per limit at most, even with a million rows."""
+
+
+class RetryTimers:
+    """Timers of a run. A timer may fire early, or late by at most the `SHARE` of the limit.
+
+    `give_up` parks items that are not in flight. `offer` is called when retries are ready.
+    """
+
+    def __init__(self, run: RunState, give_up: Callable[[list[Item]], None], offer: Callable[[], None]) -> None:
+        self._run = run
+        self._give_up = give_up
+        self._offer = offer
+        settings = run.shared.settings
+        self._limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
+        self._deadlines = CapacityDeadline(run.shared.gates, settings.row_deadline)
+        self._shortest = max(MIN_TIMER_SECONDS, SHARE * self._limit)
+        self._retry: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def set_retry_timer(self) -> None:
+        """Set the timer that wakes the run when its next retry is ready."""
+        next_ready_at = self._run.work_queue.next_ready_at
+        if next_ready_at is None or (self._retry is not None and self._retry.when() <= next_ready_at):
+            return
+        if self._retry is not None:
+            self._retry.cancel()
+        self._retry = self._run.shared.loop.call_at(next_ready_at, self._queue_ready)
+
+    def schedule_check(self) -> None:
+        """Set the deadline timer because items may wait; check soon if a stage is out."""
+        if not self._run.live:
+            return
+        if self._run.outages:
+            self._check_within(min(OUTAGE_CHECK_SECONDS, self._shortest))
+        elif self._deadline is None:
+            self._check_within(self._limit)
+
+    def refused(self, item: Item) -> bool:
+        """Record that an item was refused for lack of capacity; return False if its deadline has passed."""
+        run = self._run
+        now = run.shared.loop.time()
+        gate = run.work_queue.gate(item.stage)
+        self._deadlines.refused(item, gate, now)
+        state = run.shared.gates.unavailable(gate)
+        if self._deadlines.remaining(item, gate, now, state) <= 0:
+            return False
+        self._check_within(self._deadlines.due_in(item, gate, now, state, self.check_soon))
+        return True
+
+    def check_soon(self) -> None:
+        """Check whether deadlines moved closer: a gate opened early, or new rows have already waited."""
+        if self._run.live:
+            self._check_within(self._due(self._run.shared.loop.time()))
+
+    def end(self) -> None:
+        """Cancel all timers."""
+        for timer in (self._retry, self._deadline):
+            if timer is not None:
+                timer.cancel()
+
+    def last_failure(self, stage: Stage) -> str:
+        """Return a short text of the last failure at a stage's gate; empty if there was none."""
+        last = self._run.shared.gates.unavailable(self._run.work_queue.gate(stage.index)).last
+        return stage.last_error or (_describe(last) if last is not None else "")
+
+    def _queue_ready(self) -> None:
+        self._retry = None
+        self._run.work_queue.queue_ready(self._run.shared.loop.time())
+        self._offer()
+
+    def _remaining_in_call(self, job: Job, now: float) -> float:
+        return self._deadlines.remaining_in_call(job, self._run.work_queue.gate(job.item.stage), now)
+
+    def _waiting_jobs(self) -> list[Job]:
+        return [job for job in self._run.in_flight if job.slot_lent and not job.recalled]
+
+    def _due(self, now: float) -> float:
+        """Return the seconds until anything may be overdue; infinity if nothing waits."""
+        run, due = self._run, INFINITY
+        max_outage = run.shared.settings.max_outage
+        for stage in run.stages:
+            items = run.work_queue.items(stage.index)
+            if not items:
+                continue
+            gate = run.work_queue.gate(stage.index)
+            state = run.shared.gates.unavailable(gate)
+            due = min(due, *(self._deadlines.due_in(item, gate, now, state, self.check_soon) for item in items))
+            if max_outage is not None and stage.index not in self._run.outages:
+                since = min(item.ready_at for item in items)
+                due = min(due, max_outage - min(state.outage, now - since) + state.stated_for)
+        for job in self._waiting_jobs():
+            due = min(due, self._remaining_in_call(job, now))
+            if max_outage is not None:
+                due = min(due, max_outage - self._outage(job, now))
+        return due
+
+    def _check_within(self, seconds: float) -> None:
+        if seconds == INFINITY:
+            return
+        loop = self._run.shared.loop
+        at = loop.time() + max(MIN_TIMER_SECONDS, seconds)
+        if self._deadline is not None:
+            if self._deadline.when() <= at:
+                return
+            self._deadline.cancel()
+        self._deadline = loop.call_at(at, self._check)
+
+    def _check(self) -> None:
+        self._deadline = None
+        run = self._run
+        if not run.live:
+            return
+        now = run.shared.loop.time()
+        self._outages(now)
+        for stage in run.stages:
+            items = run.work_queue.items(stage.index)
+            if not items:
+                continue
+            gate = run.work_queue.gate(stage.index)
+            state = run.shared.gates.unavailable(gate)
+            self._give_up([item for item in items if self._deadlines.remaining(item, gate, now, state) <= 0])
+        for job in self._waiting_jobs():
+            if self._remaining_in_call(job, now) <= 0:
+                job.recall()
+        due = self._due(now)
+        self._check_within(max(due, self._shortest))
+
+    def _outages(self, now: float) -> None:
+        """Park the rows of every stage whose key is down for too long."""
+        run, limit = self._run, self._run.shared.settings.max_outage
+        if limit is None:
+            return
+        for stage in run.stages:
+            gate = run.work_queue.gate(stage.index)
+            items = run.work_queue.items(stage.index)
+            waiting_jobs = [job for job in self._waiting_jobs() if job.item.stage == stage.index]
+            outage = run.shared.gates.unavailable(gate).outage
+            if stage.index in self._run.outages:
+                if not outage:
+                    self._end_outage(stage)
+                    continue
+            else:
+                delays = [min(outage, now - item.ready_at) for item in items]
+                delays += [self._outage(job, now) for job in waiting_jobs]
+                if not delays or max(delays) < limit:
+                    continue
+                self._begin_outage(stage, gate, limit)
+            # While other work goes on, one item keeps asking the provider.
+            kept = 1 if run.has_other_work() else 0
+            self._give_up(items[kept:])
+            for job in waiting_jobs[max(0, kept - len(items)) :]:
+                job.recall()
+
+    def _outage(self, job: Job, now: float) -> float:
+        gates = self._run.shared.gates
+        gate = self._run.work_queue.gate(job.item.stage)
+        return max(
+            (
+                min(gates.unavailable(key).outage, now - (job.item.ready_at if key == gate else job.began))
+                for key in job.handoff.waiting_keys()
+            ),
+            default=0.0,
+        )
+
+    def _begin_outage(self, stage: Stage, gate: object, limit: float) -> None:
+        failure = self.last_failure(stage)
+        name = gate if isinstance(gate, Key) else f"the provider of {stage.name}"
+        reason = f"{name} was down for {limit:g} s (max_outage)" + (f": {failure}" if failure else "")
+        self._run.outages[stage.index] = reason
+        self._run.log(LogLevel.ERROR, Category.EXPERIMENT, type="outage", stage=stage.name, error=reason)
+        logger.warning(
+            "experiment %s: %s; the rows of %s are parked until the experiment is resumed",
+            self._run.experiment.name,
+            reason,
+            stage.name,
+        )
+
+    def _end_outage(self, stage: Stage) -> None:
+        reason = self._run.outages.pop(stage.index)
+        self._run.log(LogLevel.INFO, Category.EXPERIMENT, type="outage_over", stage=stage.name, was=reason)
+
+
+def _describe(outcome: Outcome) -> str:
+    if outcome.status is not None:
+        return f"status {outcome.status}"
+    return "no answer in time" if outcome.row == "timeout" else "no connection"

@@ -1,0 +1,314 @@
+"""State of one claimed experiment while it runs here.
+
+`ExperimentRun` extends and changes it. `RetryTimers` receives only this state, so that it can be read alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from dataclasses import replace
+from enum import Enum
+from typing import Any
+
+from tidegate.core.token_totals import TokenTotals
+from tidegate.experiments.engine import results
+from tidegate.experiments.engine.audit import RunAudit
+from tidegate.experiments.engine.budget import Budget, BudgetLedger
+from tidegate.experiments.engine.context import RunnerContext
+from tidegate.experiments.engine.events import Event
+from tidegate.experiments.engine.experiment import Experiment
+from tidegate.experiments.engine.forecast import RestForecast, StageRest
+from tidegate.experiments.engine.item import TASK, Item
+from tidegate.experiments.engine.job import Job, Stage, stages_of
+from tidegate.experiments.engine.progress import (
+    Progress,
+    ResultTally,
+    StageProgress,
+    Wait,
+    by_choice,
+    choice_lines,
+    model_warnings,
+)
+from tidegate.experiments.engine.watermark import CompletionTracker
+from tidegate.experiments.engine.work_queue import AGEING, PAGE_ITEMS, WorkQueue
+from tidegate.experiments.engine.writer import Result, WriteReceiver
+from tidegate.experiments.storage import (
+    Category,
+    Claim,
+    ClaimStats,
+    ItemAttempts,
+    LogLevel,
+    LogLine,
+    ResultStatus,
+    RunResult,
+    Status,
+)
+from tidegate.pool.function_limit import FLOOR, Hold
+
+logger = logging.getLogger("tidegate")
+
+STOPPED_ELSEWHERE = "stopped"
+"""Reason of a run whose stop is recorded in the database."""
+
+
+def limit_reached(limit: int) -> str:
+    """Return the reason of a run that has done its first `limit` rows, while there are others."""
+    return f"limit of {limit} {'row' if limit == 1 else 'rows'} reached"
+
+
+RETRY_SLOT_SHARE = 0.5
+"""Share of the slots that retries may have while anything else could go. Raising it delays new rows in an outage.
+Chosen: half of the work is new."""
+
+
+class RunPhase(Enum):
+    """Phase of a run."""
+
+    LIVE = "live"
+    DRAINING = "draining"
+    ENDED = "ended"
+
+
+class RunState:
+    """State of one experiment under one claim.
+
+    `retry_failed` requests a new try of earlier failed and parked items. `cap` is the maximum of jobs in flight that
+    the user gave (None: none). `outages` maps each stage whose key is down for longer than `max_outage` to the reason.
+    `context` is the context in which the run was created. Each function runs in a copy of it, so no function sees a
+    variable that another one sets. Only rows below `limit` are tried (None: all); `limited` means that others are left.
+    `batched` items are in batches of a provider.
+    A run that `contributes` has only chunks of an experiment that another replica owns, and the epoch of its claim.
+    """
+
+    def __init__(
+        self,
+        shared: RunnerContext,
+        experiment: Experiment,
+        claim: Claim,
+        retry_failed: bool,
+        receiver: WriteReceiver,
+        contributes: bool = False,
+    ) -> None:
+        settings = shared.settings
+        self.shared = shared
+        self.experiment = experiment
+        self.claim = claim
+        self.retry_failed = retry_failed
+        self.contributes = contributes
+        self.phase = RunPhase.LIVE
+        self.context = contextvars.copy_context()
+        self.stages = stages_of(experiment, settings)
+        given = [each for each in (experiment.max_concurrency, settings.max_concurrency) if each is not None]
+        self.cap = min(given) if given else None
+        self.in_flight: set[Job] = set()
+        self.work_queue = WorkQueue(
+            len(self.stages),
+            high=PAGE_ITEMS,
+            ageing=AGEING,
+            retry_slots=self.retry_slots(),
+        )
+        # The first claim of an experiment has epoch 1. A later claim may find evaluations that an earlier run left
+        # open.
+        self.tracker = CompletionTracker(len(self.stages) - 1, left_over=claim.epoch > 1, retry_failed=retry_failed)
+        self.tally = ResultTally([stage.name for stage in self.stages])
+        self.page_wanted = asyncio.Event()
+        self.limit: int | None = None
+        self.limited = False
+        self.batched = 0
+        self.outages: dict[int, str] = {}
+        self.reason: str | None = None
+        self.final: Status | None = None
+        self.began_at = shared.loop.time()
+        self.audit = RunAudit(settings.audit, shared.registry.clock, self.began_at)
+        self.rejected_at = [self.began_at] * len(self.stages)
+        self._receiver = receiver
+        self._forecast = RestForecast(shared.registry)
+        self.ledger: BudgetLedger | None = None
+        self.kept_budget: Budget | None = None
+        self.earlier_tokens = TokenTotals()
+
+    @property
+    def budget(self) -> Budget | None:
+        """Return the budget: the experiment's, with the amounts that the runner's settings name."""
+        own, settings = self.experiment.budget, self.shared.settings
+        usd = settings.budget_usd if settings.budget_usd is not None else own.usd if own is not None else None
+        tokens = (
+            settings.budget_tokens if settings.budget_tokens is not None else own.tokens if own is not None else None
+        )
+        return None if usd is None and tokens is None else Budget(usd, tokens)
+
+    def retry_slots(self) -> int:
+        """Return the number of slots that retries may have: a share of the `cap`, or of the jobs in flight."""
+        slots = max(FLOOR, len(self.in_flight)) if self.cap is None else self.cap
+        return max(1, int(RETRY_SLOT_SHARE * slots))
+
+    @property
+    def id(self) -> int:
+        """Return the experiment's number."""
+        return self.claim.experiment_id
+
+    @property
+    def live(self) -> bool:
+        """Return whether the run accepts new work."""
+        return self.phase is RunPhase.LIVE
+
+    def publish(self, event: Event) -> None:
+        """Publish an event to the experiment's subscribers."""
+        self.shared.hub.publish(event, self.id, self.experiment.name)
+
+    def log(self, level: LogLevel, category: Category, **detail: Any) -> None:
+        """Write a line to the experiment's log."""
+        self.put(None, results.line(self.claim, level, category, **detail))
+
+    def put(self, item: Item | None, result: Result) -> None:
+        """Queue a result for writing; the receiver's `durable` is called later."""
+        if self.contributes and isinstance(result, RunResult | ItemAttempts | LogLine):
+            result = replace(result, contributor=self.claim.replica)
+        self.tracker.unwritten += 1
+        if item is not None:
+            if self.ledger is not None and item.stage != TASK and not item.released:
+                self.ledger.close_judgement(item.stage)
+            item.release()
+            if self.audit.waits.active:
+                self.audit.waits.end(item, self.shared.loop.time())
+        self.shared.writer.put(self._receiver, item, result)
+
+    def put_attempts(self, item: Item, stage: str) -> None:
+        """Queue the attempts at an item of `stage` that has no result yet."""
+        audit, usage = tuple(item.audit), item.usage
+        self.put(None, ItemAttempts(self.id, self.claim.epoch, *item.place, audit, stage=stage, usage=usage))
+        item.audit = []
+
+    def put_stats(self) -> None:
+        """Queue the statistics of the claim so far, which stay where the process is killed."""
+        if not self.contributes:
+            stats = self.audit.stats(self.tally.added, self.shared.loop.time())
+            self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored(), ended=False))
+
+    def put_end(self) -> None:
+        """Queue the statistics of the claim and the line of the log that ends it."""
+        stats = self.audit.end(self.tally.added, self.shared.loop.time())
+        task, *evaluators = self.tally.done
+        counts = {status.value: task.get(status, 0) for status in ResultStatus}
+        status = self.final or (Status.STOPPED if self.reason == STOPPED_ELSEWHERE else Status.RUNNING)
+        choices = self.tally.choices
+        judged = sum(done.get(ResultStatus.OK, 0) for done in evaluators)
+        more = {name: value for name, value in (("answered_by", by_choice(choices)),
+                                                ("warnings", list(model_warnings(choices)))) if value}  # fmt: skip
+        if not self.contributes:
+            self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored()))
+        self.log(
+            LogLevel.INFO,
+            Category.EXPERIMENT,
+            type="left" if self.contributes else "ended",
+            status=status.value,
+            answered=counts["ok"],
+            failed=counts["error"],
+            parked=counts["parked"],
+            invalid=counts["invalid"],
+            judged=judged,
+            stats=stats.to_json(),
+            **more,
+        )
+        logger.info(
+            "experiment %s %s: %s: %d answered, %d failed, %d parked, %d invalid, %d judged%s; %s",
+            self.experiment.name,
+            "left" if self.contributes else "ended",
+            self._end_text(status),
+            counts["ok"],
+            counts["error"],
+            counts["parked"],
+            counts["invalid"],
+            judged,
+            "".join(f", {line}" for line in choice_lines(choices)),
+            stats,
+        )
+
+    def _end_text(self, status: Status) -> str:
+        if status is not Status.RUNNING:
+            return str(status.value)
+        return "no chunk is left here" if self.contributes else "its claim is kept or lost"
+
+    def write_failure(self, item: Item, status: ResultStatus, kind: str, text: str | None) -> None:
+        """Record that an item has no answer, and the reason."""
+        stage = self.stages[item.stage]
+        # Made first: to queue a result releases the row, which has the id.
+        line = results.failure_line(self.claim, stage, item, kind, text)
+        self.put(item, results.unanswered(self.claim, stage, item, status, kind, text))
+        if status is ResultStatus.ERROR:
+            self.put(None, line)
+
+    def closed(self, stage: Stage) -> str:
+        """Return the reason why the items of a stage are parked; empty if they are tried."""
+        return stage.closing.reason if stage.closing is not None else self.outages.get(stage.index, "")
+
+    def has_other_work(self) -> bool:
+        """Return whether a stage that is not in `outages` has work left."""
+        return any(self.tracker.has_work(stage.index) for stage in self.stages if stage.index not in self.outages)
+
+    def progress(self) -> Progress:
+        """Return a snapshot of the run's progress."""
+        tally = self.tally
+        in_flight = [0] * len(self.stages)
+        in_flight[TASK] = self.batched
+        for job in self.in_flight:
+            in_flight[job.item.stage] += 1
+        tasks = tally.rows * self.experiment.repetitions
+        answered = tally.done[TASK].get(ResultStatus.OK, 0)
+        stages = tuple(
+            StageProgress(
+                stage.name,
+                tasks if stage.index == TASK else answered,
+                tally.done_of(stage.index, tasks),
+                in_flight[stage.index],
+                self.work_queue.depth(stage.index),
+                self._wait(stage.index),
+                self.closed(stage),
+            )
+            for stage in self.stages
+        )
+        return Progress(
+            self.experiment.name,
+            self.phase.value,
+            tally.rows,
+            tally.all_rows,
+            self.tracker.unwritten,
+            stages,
+            self._rest(stages) if tally.all_rows else None,
+            self.earlier_tokens.plus(self.audit.tokens.totals),
+            str(self.kept_budget or ""),
+        )
+
+    def _rest(self, stages: tuple[StageProgress, ...]) -> float | None:
+        """Return the seconds until all is done by the limits of the keys; every row is expected to be judged."""
+        task = stages[TASK]
+        to_judge = task.total - (task.finished - task.done.get(ResultStatus.OK, 0))
+        rests = []
+        for stage, seen in zip(self.stages, stages, strict=True):
+            usage = stage.key_usage
+            if stage.index != TASK and usage.known and usage.key is None and not seen.ready:
+                # An evaluator without calls, which keeps up with the answers.
+                continue
+            total = seen.total if stage.index == TASK else to_judge
+            rest = 0 if seen.closed else max(0, total - seen.finished - seen.under_way)
+            rests.append(StageRest(usage.key, usage.cost, seen.finished, rest))
+        return self._forecast.seconds(rests)
+
+    def _held_back(self) -> Wait | None:
+        if self.cap is not None and (self.shared.slots <= 0 or len(self.in_flight) >= self.cap):
+            return Wait(Hold.CONFIGURED.value, "", None)
+        held = self.shared.functions.held_by
+        return Wait(held.value, "", None) if held is not None else None
+
+    def _wait(self, stage: int) -> Wait | None:
+        gate = self.work_queue.gate(stage)
+        closed = self.shared.gates.closed(gate)
+        if not self.work_queue.depth(stage):
+            return None
+        if closed is None:
+            return self._held_back()
+        key = self.stages[stage].key_usage.key
+        seconds = closed.until - self.shared.loop.time()
+        return Wait(closed.reason, str(key) if key is not None else "", max(0.0, seconds) if seconds < 1e9 else None)

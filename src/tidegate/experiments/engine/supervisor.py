@@ -1,0 +1,279 @@
+"""Supervision of the claimed runs of one runner.
+
+Theory of operation. Each run is one task, from its claim until its end is recorded. The supervisor starts the tasks
+that feed the run, waits until it is drained, writes its last watermark and releases its claim. Whatever fails on the
+way, the run's tasks are stopped and its experiment is closed before the next run of that experiment begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tidegate.admission.audit import opened
+from tidegate.core.spend_reserve import RECENT
+from tidegate.core.token_totals import TokenTotals, added
+from tidegate.errors import ConfigurationError, StoreError, require
+from tidegate.experiments.engine.background import BackgroundTask, retry_while_unavailable, stop_within
+from tidegate.experiments.engine.batch.feeder import BatchFeeder, api_of
+from tidegate.experiments.engine.batch.task import BatchTask
+from tidegate.experiments.engine.budget import Budget, BudgetLedger, EarlierSpend
+from tidegate.experiments.engine.changes import advice, changed_parts
+from tidegate.experiments.engine.chunk_feeder import ChunkFeeder
+from tidegate.experiments.engine.context import RunnerContext
+from tidegate.experiments.engine.dispatcher import Dispatcher
+from tidegate.experiments.engine.events import StateChanged
+from tidegate.experiments.engine.experiment import Experiment
+from tidegate.experiments.engine.feeder import Feeder, ingest
+from tidegate.experiments.engine.item import TASK
+from tidegate.experiments.engine.lost_file import LostFile
+from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.result_handler import ResultHandler
+from tidegate.experiments.engine.run import ExperimentRun
+from tidegate.experiments.engine.run_state import RunPhase
+from tidegate.experiments.storage import BatchState, Category, Claim, ExperimentRow, LogLevel, ResultStatus, Status
+from tidegate.pool.execution import CANCEL_GRACE_SECONDS
+
+logger = logging.getLogger("tidegate")
+
+ENDS = "the run ends with ERROR"
+"""What a log line says of a call of `ExperimentRun.fail`."""
+
+
+class RunSupervisor:
+    """Supervisor of all runs of one runner; `runs` maps experiment numbers to the runs that have not ended."""
+
+    def __init__(
+        self, shared: RunnerContext, dispatcher: Dispatcher, lost_file: LostFile, report_changes: bool = True
+    ) -> None:
+        self._reports_changes = report_changes
+        self.runs = dispatcher.runs
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self._shared = shared
+        self._dispatcher = dispatcher
+        self._lost_file = lost_file
+
+    def require_working(self) -> None:
+        """Raise `RuntimeError` if a shared component is broken, so that a run could make no progress."""
+        broken = self._dispatcher.broken or self._shared.writer.broken
+        if broken is not None:
+            raise RuntimeError(
+                "runner is broken: its dispatcher or its writer has failed; make another runner"
+            ) from broken
+
+    def start(
+        self,
+        experiment: Experiment,
+        row: ExperimentRow,
+        claim: Claim,
+        *,
+        retry_failed: bool,
+        limit: int | None = None,
+        contributes: bool = False,
+    ) -> None:
+        """Run a claimed experiment, or its first `limit` rows; `row` is its state before that claim.
+
+        With `contributes`, run only chunks of it: `claim` has the epoch of the owner and the name of this replica.
+        """
+        run = ExperimentRun(self._shared, experiment, claim, retry_failed=retry_failed, contributes=contributes)
+        run.limit = limit
+        run.conclude = ResultHandler(run).conclude
+        self.runs[row.id] = run
+        self.tasks[row.id] = self._shared.loop.create_task(self._supervise(run, row))
+
+    async def ended(self, number: int) -> None:
+        """Wait for the end of a local run; return at once if there is none."""
+        task = self.tasks.get(number)
+        if task is not None:
+            # A shutdown may cancel the run's task; `wait` does not pass that cancellation on to the caller.
+            await asyncio.wait({task})
+
+    async def wait_if_draining(self, number: int) -> None:
+        """Wait for the end of a run that is draining: an experiment runs once at a time."""
+        run = self.runs.get(number)
+        if run is not None and run.phase is not RunPhase.LIVE:
+            await self.ended(number)
+
+    async def _supervise(self, run: ExperimentRun, row: ExperimentRow) -> None:
+        background: list[BackgroundTask] = []
+        status: Status | None = None
+        try:
+            with opened():
+                try:
+                    await self._start_run(run, row, background)
+                except ConfigurationError as error:
+                    logger.error("experiment %s not started: %s; it ends with ERROR", row.name, redacted(error))
+                    run.fail(error)
+                except Exception as error:
+                    reason = type(error).__name__
+                    logger.exception("experiment %s not started: %s was raised; it ends with ERROR", row.name, reason)
+                    run.fail(error)
+                await run.drained
+            status = await self._record_end(run)
+        finally:
+            try:
+                await self._close(run, row, background, status)
+            finally:
+                # The next run of the experiment waits until here, so only this run's resources and streams are closed.
+                self.runs.pop(row.id, None)
+                self.tasks.pop(row.id, None)
+
+    async def _close(
+        self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask], status: Status | None
+    ) -> None:
+        run.phase = RunPhase.ENDED
+        for each in background:
+            await each.stop(CANCEL_GRACE_SECONDS)
+        closing = run.experiment.aclose()
+        await stop_within(CANCEL_GRACE_SECONDS, closing, f"experiment {row.name}: close of its resources")
+        await self._announce_end(run, status)
+
+    async def _start_run(self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> None:
+        loop, name = self._shared.loop, row.name
+        if run.claim.epoch > 1:
+            await self._load_counts(run, row)
+        if not run.live:
+            return
+        await self._require_no_batches(run)
+        if run.claim.epoch > 1:
+            run.earlier_tokens = added((await self._shared.store.usages.spend(row.id)).values())
+        await self._set_budget(run, row)
+        run.start()
+        run.end_if_spent()
+        self._report_changes(run, row)
+        feeder: Feeder
+        if run.experiment.batch:
+            feeder = self._batch_feeder(run, row, background)
+        elif run.experiment.spread:
+            feeder = ChunkFeeder(run, complete=row.complete, rows=row.rows)
+        else:
+            feeder = Feeder(run, complete=row.complete)
+        background.append(BackgroundTask(loop, feeder.feed(), f"experiment {name}: feeder", run.fail, ENDS))
+        if not row.complete and not run.contributes:
+            reading = ingest(run, feeder, run.experiment.dataset, row.dataset_id)
+            what = f"experiment {name}: import of its dataset"
+            background.append(BackgroundTask(loop, reading, what, run.fail, ENDS))
+
+    async def _set_budget(self, run: ExperimentRun, row: ExperimentRow) -> None:
+        """Begin to count what the run spends. Other replicas, and displays, read its budget in the database."""
+        budget = run.budget
+        given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
+        if not run.contributes and row.spec.get("budget") != given:
+            spec = {**row.spec, "budget": given} if given else {k: v for k, v in row.spec.items() if k != "budget"}
+            await self._shared.store.experiments.amend(run.claim, spec, row.repetitions)
+        if run.experiment.spread:
+            run.kept_budget = Budget(**given) if isinstance(given, dict) else None
+        elif budget is not None:
+            spent = await self._shared.store.usages.spend(row.id)
+            items = await self._shared.store.usages.count_items(row.id) if spent else {}
+            # A killed process leaves usages of items without a result; results without a call have no usage.
+            earlier = [
+                EarlierSpend(
+                    spent.pop(stage.name, TokenTotals()),
+                    max(sum(done.values()), items.get(stage.name, 0)),
+                    await self._shared.store.usages.last_spent(row.id, stage.name, RECENT),
+                )
+                for stage, done in zip(run.stages, run.tally.done, strict=True)
+            ]
+            other = added(spent.values())
+            run.kept_budget, run.ledger = budget, BudgetLedger(budget, earlier, run.tally.unjudged, other)
+
+    def _batch_feeder(self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> BatchFeeder:
+        task = run.experiment.task
+        assert isinstance(task, BatchTask), "the experiment has checked it"
+        feeder = BatchFeeder(run, ResultHandler(run), api_of(task), task, complete=row.complete)
+        what = f"experiment {row.name}: its batches"
+        background.append(BackgroundTask(self._shared.loop, feeder.run_batches(), what, run.fail, ENDS))
+        return feeder
+
+    async def _require_no_batches(self, run: ExperimentRun) -> None:
+        """Raise `ConfigurationError` if rows are in batches of a provider: calls would pay for them a second time."""
+        if run.experiment.batch or run.claim.epoch == 1 or run.contributes:
+            return
+        records = await self._shared.store.batches.of(run.id)
+        count = sum(each.state is not BatchState.FETCHED for each in records)
+        require(not count, "batch", False, f"True: {count} of its batches are not fetched, and their rows are paid for")
+
+    def _report_changes(self, run: ExperimentRun, row: ExperimentRow) -> None:
+        """Report parts that have changed since the last run, if that has left answers."""
+        parts = changed_parts(row, run.experiment)
+        if not parts or not run.tally.done[TASK].get(ResultStatus.OK):
+            return
+        run.log(LogLevel.WARN, Category.EXPERIMENT, type="changed", parts=parts)
+        if self._reports_changes:
+            logger.warning("experiment %s changed: %s", row.name, advice(parts))
+
+    async def _load_counts(self, run: ExperimentRun, row: ExperimentRow) -> None:
+        """Add the results of earlier runs to the progress, and build the tallies that an older version did not keep."""
+        try:
+            if not run.contributes:
+                await self._shared.store.tallies.build(row.id)
+            counts, choices = (
+                await self._shared.store.reports.counts(row.id),
+                await self._shared.store.reports.choices(row.id),
+            )
+        except StoreError as error:
+            text = "experiment %s: earlier results not counted: %s; its progress shows only the results of this run"
+            logger.warning(text, row.name, error)
+            return
+        run.tally.load(counts, choices, run.retry_failed)
+        if row.complete:
+            rows = counts.rows if run.limit is None else min(counts.rows, run.limit)
+            run.tally.rows, run.tally.all_rows = rows, True
+
+    async def _record_end(self, run: ExperimentRun) -> Status | None:
+        """Record the end and release the claim if needed; return the new status, None if unknown."""
+        await run.watermark.end()
+        if run.experiment.spread:
+            await self._release_chunks(run)
+        lost = await self._lost_file.at_end(run)
+        try:
+            return await self._release_claim(run)
+        finally:
+            if lost:
+                # The copy must include the end of this run.
+                await self._lost_file.save()
+
+    async def _release_chunks(self, run: ExperimentRun) -> None:
+        release = self._shared.store.chunks.release
+        name = f"experiment {run.experiment.name}"
+        try:
+            await retry_while_unavailable(lambda: release(run.id, run.claim.replica), f"{name}: release of its chunks")
+        except StoreError as error:
+            logger.warning("%s: chunks not released: %s; they are free when these claims are stale", name, error)
+
+    async def _release_claim(self, run: ExperimentRun) -> Status | None:
+        final = run.final
+        if final is None:
+            return None
+        release = self._shared.store.claims.release
+        try:
+            released = await retry_while_unavailable(
+                lambda: release(run.claim, final, run.reason),
+                f"experiment {run.experiment.name}: release of its claim",
+            )
+        except Exception as error:
+            logger.exception(
+                "experiment %s: end not written: %s was raised; any replica may claim it when this claim is stale",
+                run.experiment.name,
+                type(error).__name__,
+            )
+            return None
+        return final if released else None
+
+    async def _announce_end(self, run: ExperimentRun, status: Status | None) -> None:
+        if status is None:
+            try:
+                row = await self._shared.store.experiments.find(run.id)
+                status = row.status if row is not None else None
+            except Exception as error:
+                logger.exception(
+                    "experiment %s: status not read: %s was raised; its subscribers get no last status",
+                    run.experiment.name,
+                    type(error).__name__,
+                )
+        try:
+            if status is not None:
+                run.publish(StateChanged(status, run.reason))
+        finally:
+            self._shared.hub.end(run.id, run.experiment.name)

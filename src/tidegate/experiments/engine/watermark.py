@@ -1,0 +1,286 @@
+"""Completion of one run: open items, and the watermark below which every row is done.
+
+Theory of operation. Memory holds a bounded number of evaluations per evaluator. An evaluation that does not fit stays
+in the database: its run is stored and lacks the annotation. A scan of such runs moves forward from a cursor. The scan
+meets an evaluation that was rejected ahead of the cursor. A rejection behind the cursor makes the scan begin again just
+before that place. The watermark is written from time to time, so an experiment of a million rows resumes at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextvars import Context
+from heapq import heappop, heappush
+
+from tidegate.experiments.engine.background import retry_while_unavailable
+from tidegate.experiments.engine.item import TASK, Item, Place
+from tidegate.experiments.storage import Claim, Store
+
+
+class OpenRows:
+    """Rows with open items, and their watermark: no row below it needs any more work.
+
+    Rows are identified by their ordinals. `reached` is the first row that was not completely read from the store.
+    """
+
+    __slots__ = ("_heap", "_open", "reached")
+
+    def __init__(self, reached: int = 0) -> None:
+        self.reached = reached
+        self._open: dict[int, int] = {}
+        self._heap: list[int] = []
+
+    def opened(self, ordinal: int) -> None:
+        """Count one more open item of a row."""
+        count = self._open.get(ordinal)
+        if count is None:
+            self._open[ordinal] = 1
+            heappush(self._heap, ordinal)
+        else:
+            self._open[ordinal] = count + 1
+
+    def closed(self, ordinal: int) -> None:
+        """Count one item of a row as durable."""
+        count = self._open[ordinal] - 1
+        if count:
+            self._open[ordinal] = count
+        else:
+            del self._open[ordinal]
+
+    def is_open(self, ordinal: int) -> bool:
+        """Return whether a row has an open item."""
+        return ordinal in self._open
+
+    def low_water(self) -> int:
+        """Return the first row that may still need work."""
+        heap = self._heap
+        while heap and heap[0] not in self._open:
+            heappop(heap)
+        return min(self.reached, heap[0]) if heap else self.reached
+
+
+class EvalBacklog:
+    """Evaluations of one evaluator that only the database holds; `may_have_more` is True while there may be any.
+
+    The next page of the scan begins after `cursor` (None: at the first row). `left_over` means that an earlier run may
+    have left evaluations, so the scan begins at the first row.
+    """
+
+    __slots__ = ("_behind", "_meanwhile", "cursor", "may_have_more")
+
+    def __init__(self, left_over: bool) -> None:
+        self.may_have_more = left_over
+        self.cursor: Place | None = None
+        self._behind: Place | None = None
+        self._meanwhile: Place | None = None
+
+    def defer(self, place: Place) -> None:
+        """Record an evaluation that did not fit into memory and whose run is durable, so a scan can find it."""
+        before = Place(place.ordinal, -1)
+        self._meanwhile = _first(self._meanwhile, before)
+        if not self.may_have_more:
+            self.may_have_more = True
+            self.cursor = before
+        elif self.cursor is not None and place <= self.cursor:
+            self._behind = _first(self._behind, before)
+
+    def begin(self) -> Place | None:
+        """Begin to read a page; return the place after which it begins."""
+        self._meanwhile = None
+        return self.cursor
+
+    def scanned(self, last: Place | None, at_end: bool) -> None:
+        """Record a page that was read.
+
+        `last` is its last place (None: the page was empty). `at_end` means that no other page follows now.
+        """
+        if last is not None:
+            self.cursor = last
+            if self._meanwhile is not None and self._meanwhile < last:
+                # This run became durable while the page was read, so the page may lack it.
+                self._behind = _first(self._behind, self._meanwhile)
+        if not at_end:
+            return
+        if self._behind is not None:
+            self.cursor, self._behind = self._behind, None
+        elif self._meanwhile is None:
+            self.may_have_more = False
+
+    def first_row(self) -> int | None:
+        """Return the first row that may have an evaluation here; None if there is none."""
+        if not self.may_have_more:
+            return None
+        if self.cursor is None:
+            return 0
+        return self.cursor.ordinal if self._behind is None else min(self.cursor.ordinal, self._behind.ordinal)
+
+
+def _first(one: Place | None, other: Place) -> Place:
+    return other if one is None else min(one, other)
+
+
+Identity = tuple[int, int, int]
+
+
+class CompletionTracker:
+    """Tracker of every item in memory until its result is durable, and of the work that only the database knows.
+
+    `left_over` means that an earlier run may have left evaluations. `retry_failed` also requests those that failed.
+    """
+
+    def __init__(self, evaluators: int, *, left_over: bool, retry_failed: bool) -> None:
+        self.rows = OpenRows()
+        self.tasks = OpenRows()
+        self.backlogs = [EvalBacklog(left_over) for _ in range(evaluators)]
+        self.unwritten = 0
+        self.tasks_exhausted = False
+        self._live: set[Identity] = set()
+        self._open = [0] * (evaluators + 1)
+        self._closed_in_scan: set[Identity] | None = None
+        self._deferred: dict[Place, list[int]] = {}
+        self._retry_failed = [retry_failed and left_over] * evaluators
+        self._failed: set[Identity] = set()
+
+    def open(self, item: Item) -> None:
+        """Track a new item, from the store or from its task's answer."""
+        if item.identity not in self._live:
+            self._live.add(item.identity)
+            self._open[item.stage] += 1
+        self.rows.opened(item.place.ordinal)
+        if item.stage == TASK:
+            self.tasks.opened(item.place.ordinal)
+
+    def is_live(self, item: Item) -> bool:
+        """Return whether an item is open: its result is not durable yet."""
+        return item.identity in self._live
+
+    def defer(self, place: Place, stage: int) -> None:
+        """Record an evaluation that did not fit into memory; the database can return it once its answer is durable."""
+        self._deferred.setdefault(place, []).append(stage)
+
+    def close(self, item: Item, failed: bool) -> None:
+        """Close an item whose result is durable, or that this run will not try again."""
+        identity = item.identity
+        if identity in self._live:
+            self._live.remove(identity)
+            self._open[item.stage] -= 1
+        if self._closed_in_scan is not None:
+            self._closed_in_scan.add(identity)
+        if item.stage == TASK:
+            self.tasks.closed(item.place.ordinal)
+            for stage in self._deferred.pop(item.place, ()):
+                self.backlogs[stage - 1].defer(item.place)
+        elif failed and self._retry_failed[item.stage - 1]:
+            self._failed.add(identity)
+        self.rows.closed(item.place.ordinal)
+
+    def scan(self, stage: int) -> tuple[Place | None, bool]:
+        """Begin to read a page of an evaluator's backlog; return its start place and the `retry_failed` flag."""
+        self._closed_in_scan = set()
+        return self.backlogs[stage - 1].begin(), self._retry_failed[stage - 1]
+
+    def scanned(self, stage: int, found: list[Place], at_end: bool) -> list[Place]:
+        """Record a page, and return its places that memory does not know yet."""
+        closed_in_scan = self._closed_in_scan or set()
+        self._closed_in_scan = None
+        known = [(*place, stage) for place in found]
+        new = [
+            place
+            for place, identity in zip(found, known, strict=True)
+            if identity not in self._live and identity not in closed_in_scan and identity not in self._failed
+        ]
+        self._failed.difference_update(known)
+        self.backlogs[stage - 1].scanned(found[-1] if found else None, at_end)
+        if at_end:
+            # A failure from now on belongs to this run; only the next run tries it again.
+            self._retry_failed[stage - 1] = False
+            self._failed = {each for each in self._failed if each[2] != stage}
+        return new
+
+    @property
+    def may_have_more(self) -> bool:
+        """Return whether the database may hold evaluations that memory lacks."""
+        return any(backlog.may_have_more for backlog in self.backlogs)
+
+    def has_work(self, stage: int) -> bool:
+        """Return whether a stage has work left, in memory or in the database."""
+        more = not self.tasks_exhausted if stage == TASK else self.backlogs[stage - 1].may_have_more
+        return more or self._open[stage] > 0
+
+    @property
+    def settled(self) -> bool:
+        """Return whether no work is left, in memory or in the database."""
+        return self.tasks_exhausted and not self._live and not self.unwritten and not self.may_have_more
+
+    def watermark(self) -> tuple[int, int]:
+        """Return the first row that may still need any work, and the first that may still need a task."""
+        floors = [shared for backlog in self.backlogs if (shared := backlog.first_row()) is not None]
+        tasks = self.tasks.low_water()
+        return min([self.rows.low_water(), tasks, *floors]), tasks
+
+    def reached(self, ordinal: int) -> None:
+        """Record that every row below `ordinal` was completely read from the store."""
+        self.rows.reached = self.tasks.reached = ordinal
+
+
+logger = logging.getLogger("tidegate")
+
+WRITE_EVERY = 1000
+"""Durable results between two writes of the watermark. Raising it saves writes, and a resumed run walks over more
+finished items. Chosen: as many as the rows of a batch (`feeder.SIZE`)."""
+
+
+class WatermarkWriter:
+    """Writer of one claim's watermarks. A failed write costs only time at the next resume.
+
+    `name` is the experiment's name. The write tasks run in copies of `context`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        claim: Claim,
+        tracker: CompletionTracker,
+        loop: asyncio.AbstractEventLoop,
+        context: Context,
+        name: str,
+    ) -> None:
+        self._store = store
+        self._claim = claim
+        self._tracker = tracker
+        self._loop = loop
+        self._context = context
+        self._name = name
+        self._written = (claim.low_water, claim.task_water)
+        self._settled = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def count_durable(self) -> None:
+        """Count one more durable result; start a write after every `WRITE_EVERY` results."""
+        self._settled += 1
+        if self._settled % WRITE_EVERY == 0 and (self._task is None or self._task.done()):
+            self._task = self._loop.create_task(self.write(), context=self._context.copy())
+
+    async def end(self) -> None:
+        """Write the final watermarks."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        await self.write()
+
+    async def write(self) -> None:
+        """Write the watermarks if they have risen."""
+        low, tasks = self._tracker.watermark()
+        if (low, tasks) <= self._written:
+            return
+        try:
+            what = f"experiment {self._name}: write of its watermarks"
+            await retry_while_unavailable(lambda: self._store.claims.advance(self._claim, low, tasks), what)
+        except Exception as error:
+            logger.exception(
+                "experiment %s: watermarks not written: %s was raised; a resume reads finished rows again",
+                self._name,
+                type(error).__name__,
+            )
+        else:
+            self._written = low, tasks

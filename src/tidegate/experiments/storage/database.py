@@ -1,0 +1,326 @@
+"""Connections to one database: reads, writes, and the classification of its failures.
+
+On SQLite one thread runs each writing transaction as a single job. If a transaction returned to the event loop after
+each statement, each would wait behind the loop's other work. The file would stay locked for other processes all that
+time. Two writing threads would each sleep while the other holds the lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import QueuePool
+
+from tidegate.errors import DatabaseFileLost, StoreError
+from tidegate.experiments.storage.engines import plain_engine, shared_engine, shown
+from tidegate.experiments.storage.sqlite_file import SQLiteFile
+
+PASSING = frozenset({"25P03", "40001", "40P01", "53100", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "57P05"})
+"""SQLSTATEs of temporary failures (PostgreSQL, appendix A): the same call may succeed later.
+
+25P03 idle in a transaction; 40001 and 40P01 lost a race; 53100 disk full; 53300 too many connections; 55P03 lock not
+available; 57014 cancelled; 57P01 shutdown; 57P02 crash; 57P03 starting; 57P05 idle too long. Class 08, lost
+connections, counts too.
+"""
+
+SQLITE_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_SHMSIZE")
+"""Codes of temporary failures: a lock was not available, or the disk is full (SQLite, "Result and Error Codes"). A full
+disk quota is reported as a failed write."""
+
+REFUSALS = (
+    ("28P01", re.compile(r'password authentication failed for user "|no password supplied')),
+    ("28000", re.compile(r'authentication failed for user "|pg_hba\.conf|role ".*" (does not exist|is not permitted)')),
+    ("3D000", re.compile(r'database ".*" does not exist|currently not accepting connections')),
+    ("42501", re.compile(r'permission denied for database "')),
+)
+"""Texts with which a server rejects a connection, by SQLSTATE. Before a connection exists, libpq keeps its SQLSTATE to
+itself (psycopg issue 1188). It passes on the text alone (PostgreSQL 18: auth.c, postinit.c, miscinit.c; libpq:
+fe-auth.c). A server that answers in another language is treated as one that is away."""
+
+
+def passes(error: DBAPIError) -> bool:
+    """Return whether the same call may succeed later: connection lost, server away, or lock not available."""
+    if error.connection_invalidated:
+        return True
+    code = getattr(error.orig, "sqlite_errorname", None)
+    if code is not None:
+        return str(code).startswith(SQLITE_PASSING)
+    state = state_of(error.orig)
+    if state is not None:
+        return state in PASSING or state.startswith("08")
+    # Without a SQLSTATE: libpq could not connect.
+    return type(error.orig).__name__ == "OperationalError"
+
+
+def state_of(error: Any) -> str | None:
+    """Return the SQLSTATE of a driver's error; None where no server answered, or its answer is unknown."""
+    state = getattr(error, "sqlstate", None)
+    if state is not None:
+        return str(state)
+    said = str(error)
+    return next((state for state, words in REFUSALS if words.search(said)), None)
+
+
+T = TypeVar("T")
+AnyEngine = TypeVar("AnyEngine", Engine, AsyncEngine)
+
+CLOSE_SECONDS = 5.0
+"""Seconds for which `close` waits for calls under way. Raising it delays the end of a process whose database does not
+answer. Chosen: writes usually end within it; a connection that is returned later is not closed."""
+
+RETURN_SECONDS = 0.01
+"""Seconds between two checks for a returned connection. Raising it delays the end of a run on a lost file. Chosen: a
+person notices no delay."""
+
+
+class Database:
+    """Engine and connections of one database. On SQLite `path` is the file, and `uri` states how to open it."""
+
+    def __init__(self, url: URL, *, uri: str | None = None) -> None:
+        self.shown = shown(url)
+        self._uri = uri
+        self.sqlite = url.get_backend_name() == "sqlite"
+        if self.sqlite:
+            # Resolve the path now: later connections may be made after the process has changed its folder.
+            url = url.set(database=str(Path(url.database or "").absolute()))
+        self.path = url.database or ""
+        self.file = SQLiteFile(self.path) if self.sqlite else None
+        self._engine = self._of_file(shared_engine(url))
+        self._plain_engine: Callable[[], Engine] = lambda: self._of_file(plain_engine(url))
+        self._thread = WritingThread(self._of_file(plain_engine(url))) if self.sqlite else None
+        self._reading = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._lending: set[asyncio.Task[Any]] = set()
+        self._held = 0
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"Database({self.shown!r})"
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[AsyncConnection]:
+        """Yield a connection on which each statement is its own transaction."""
+        with self.translated():
+            async with self._borrowed(self._reading) as connection:
+                yield connection
+
+    async def transacted(self, work: Callable[[Connection], T]) -> T:
+        """Return the result of `work`, run in a transaction: committed at its end, rolled back by an exception.
+
+        On SQLite it takes the write lock at its start.
+        """
+        self._require_open()
+        with self.translated():
+            if self._thread is not None:
+                return await self._thread.run(work)
+            async with self._borrowed(self._engine) as connection, connection.begin():
+                return await connection.run_sync(work)
+
+    async def transacted_unchecked(self, work: Callable[[Connection], T]) -> T:
+        """Return the result of `work`, run in a transaction that on SQLite checks no references between tables.
+
+        There it has its own connection, so that it delays no other write for longer than its write lock lasts.
+        """
+        if not self.sqlite:
+            return await self.transacted(work)
+        self._require_open()
+        return await asyncio.to_thread(self._unchecked, work)
+
+    async def acted(self, work: Callable[[Connection], T]) -> T:
+        """Return the result of `work`, which is one statement; on PostgreSQL it needs no explicit transaction."""
+        if self._thread is not None:
+            return await self.transacted(work)
+        async with self.reading() as connection:
+            return await connection.run_sync(work)
+
+    async def hold(self) -> None:
+        """Keep an SQLite file open from now on, and note its identity."""
+        self._require_open()
+        if self.file is not None and self._thread is not None:
+            try:
+                await asyncio.to_thread(self.file.hold)
+            except (OSError, sqlite3.Error) as error:
+                raise StoreError(
+                    f"database {self.shown} not opened: {error}", retryable="locked" in str(error)
+                ) from error
+            # Open the writer's connection too: after a loss no new connection can be made.
+            await self._thread.connected()
+
+    async def lost(self) -> DatabaseFileLost | None:
+        """Return the error for an SQLite file that is no longer in its place; else None."""
+        what = await asyncio.to_thread(self.file.lost) if self.file is not None else None
+        return None if what is None else DatabaseFileLost(self.path, what)
+
+    async def save_lost(self) -> DatabaseFileLost:
+        """Save the content of a lost SQLite file to a new file; return the error that describes both."""
+        file = self.file
+        if file is None:
+            raise StoreError(f"database {self.shown} not saved: only an SQLite file can be lost")
+        what = await asyncio.to_thread(file.lost) or "was in its place again"
+        try:
+            return DatabaseFileLost(self.path, what, saved=await asyncio.to_thread(file.save))
+        except (OSError, sqlite3.Error) as error:
+            return DatabaseFileLost(self.path, what, failure=str(error))
+
+    async def close(self) -> None:
+        """Close every connection for good, after the writes under way; any later use raises `StoreError`."""
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        until = loop.time() + CLOSE_SECONDS
+        while (self._lending or self._held) and (left := until - loop.time()) > 0.0:
+            if self._lending:
+                await asyncio.wait(self._lending, timeout=left)
+            else:
+                await asyncio.sleep(RETURN_SECONDS)
+        await self._engine.dispose()
+        if self._thread is not None:
+            await self._thread.close()
+        if self.file is not None:
+            await asyncio.to_thread(self.file.close)
+
+    def _of_file(self, engine: AnyEngine) -> AnyEngine:
+        """Return the engine; on SQLite it connects only to an existing file, and only to the one held open."""
+        if self.file is not None:
+            file, uri = self.file, self._uri or f"{Path(self.path).as_uri()}?mode=rw"
+
+            def connect(dialect: object, record: object, arguments: list[Any], options: dict[str, Any]) -> None:
+                file.require()
+                arguments[0], options["uri"] = uri, True
+
+            event.listen(engine.sync_engine if isinstance(engine, AsyncEngine) else engine, "do_connect", connect)
+        return engine
+
+    @asynccontextmanager
+    async def _borrowed(self, engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+        """Yield a connection of the pool. A task that is cancelled at checkout or return does not keep it.
+
+        Without the shield the pool would lose a connection whose checkout was cancelled.
+        """
+        self._require_open()
+        getting = self._lent(self._connected(engine))
+        try:
+            connection = await asyncio.shield(getting)
+        except asyncio.CancelledError:
+            getting.add_done_callback(self._returned)
+            raise
+        self._held += 1
+        try:
+            yield connection
+        finally:
+            self._held -= 1
+            await asyncio.shield(self._lent(connection.close()))
+
+    def _require_open(self) -> None:
+        """Raise `StoreError` once the database is closed: an engine would silently open it again."""
+        if self._closed:
+            raise StoreError(f"database {self.shown} closed: the store was closed before; nothing is read or written")
+
+    async def _connected(self, engine: AsyncEngine) -> AsyncConnection:
+        """Return a connection; for a lost file, wait until one that was open before is returned to the pool."""
+        returned = engine.sync_engine.pool
+        while True:
+            try:
+                return await engine.connect()
+            except DatabaseFileLost:
+                if not isinstance(returned, QueuePool) or not returned.checkedout():
+                    raise
+            await asyncio.sleep(RETURN_SECONDS)
+
+    def _lent(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(step)
+        self._lending.add(task)
+        task.add_done_callback(self._lending.discard)
+        return task
+
+    def _returned(self, getting: asyncio.Task[AsyncConnection]) -> None:
+        if not getting.cancelled() and getting.exception() is None:
+            self._lent(getting.result().close())
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Convert the driver's errors into `StoreError`, with the driver's error as the cause."""
+        try:
+            yield
+        except DBAPIError as error:
+            said = str(error.orig).strip().partition("\n")[0]
+            retryable = passes(error)
+            state = "unavailable" if retryable else "failed"
+            raise StoreError(f"database {self.shown} {state}: {said}", retryable=retryable) from error.orig
+        except PoolTimeout as error:
+            raise StoreError(
+                f"database {self.shown} unavailable: no connection was free in time", retryable=True
+            ) from error
+        except SQLAlchemyError as error:
+            raise StoreError(f"database {self.shown} failed: {error}") from error
+
+    @contextmanager
+    def plain(self) -> Iterator[Connection]:
+        """Yield a blocking transaction on its own connection, usable in any thread; commit at the end.
+
+        An exception rolls it back, and database errors are raised as `StoreError`.
+        """
+        self._require_open()
+        engine = self._plain_engine()
+        try:
+            with self.translated(), engine.begin() as connection:
+                yield connection
+        finally:
+            engine.dispose()
+
+    def _unchecked(self, work: Callable[[Connection], T]) -> T:
+        engine = self._plain_engine()
+        event.listen(engine, "connect", lambda connection, _record: connection.execute("PRAGMA foreign_keys = OFF"))
+        try:
+            with self.translated(), engine.begin() as connection:
+                return work(connection)
+        finally:
+            engine.dispose()
+
+
+class StorePart:
+    """Data of one kind, read and written through the connections of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
+class WritingThread:
+    """Thread with its own connection to an SQLite file, which runs each transaction as one job."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(1, "tidegate-store")
+        self._closed = False
+
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """Return the result of `work`, run in a transaction; a cancelled caller does not learn its outcome."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
+
+    async def connected(self) -> None:
+        """Make the thread's connection, which it keeps."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._connect)
+
+    async def close(self) -> None:
+        """End the thread after its queued work; a cancelled caller may have left some."""
+        if not self._closed:
+            self._closed = True
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
+            # The thread has nothing left to do; a wait for its end would block the event loop.
+            self._thread.shutdown(wait=False)
+
+    def _connect(self) -> None:
+        self._engine.raw_connection().close()
+
+    def _run(self, work: Callable[[Connection], T]) -> T:
+        with self._engine.begin() as connection:
+            return work(connection)

@@ -1,0 +1,386 @@
+"""Pending tasks and evaluations, derived from the missing results, a page at a time in the order of the rows.
+
+Theory of operation. No queue is stored. A page continues after the end of the last one. Below an experiment's watermark
+everything has a result, so only failed rows can be wanted there, and a partial index has just those. From the watermark
+on, rows are read window by window, each a range of ordinals, with one index lookup for each item. Every query plan is
+therefore a walk through that range, whatever statistics the database has. Windows grow while they find little: a long
+stretch of finished rows costs a few dozen queries.
+
+Pages of evaluations work the same way, over the ok runs that lack outputs of an evaluator. Each evaluator is a separate
+query, because each may have declared other outputs.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Integer,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    func,
+    literal,
+    not_,
+    or_,
+    select,
+    true,
+    union_all,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tidegate.experiments.storage.database import StorePart
+from tidegate.experiments.storage.json_codec import decoded, shortened
+from tidegate.experiments.storage.paging import (
+    Page,
+    body_of,
+    inlined,
+    output_of,
+    selected_once,
+    size,
+    small,
+    within_bytes,
+)
+from tidegate.experiments.storage.records import EvalCursor, PendingEval, PendingTask, TaskCursor
+from tidegate.experiments.storage.schema import (
+    OK,
+    annotation_rows,
+    contents,
+    dataset_rows,
+    execution_configs,
+    experiments,
+    runs,
+    wanted_again,
+)
+
+FIRST_WINDOW = 256
+"""Minimum items of a first window; one that leaves a page unfilled is followed by one of four times its size. Raising
+it reads more items that are finished. Chosen: a query of this size costs little even if all its items are finished."""
+
+LAST_WINDOW = 65_536
+"""Maximum items of a window. Raising it makes one query longer. Chosen: a walk through this number takes a fraction of
+a second."""
+
+Window = Callable[[int, int, int], tuple[Select[Any], Mapping[str, int]]]
+"""Function of (first ordinal, end, maximum rows): the query for the ordinals from the first to below the end, and its
+parameters."""
+
+BEFORE_ALL = (-1, 0)
+"""Cursor before the first item."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Extent of one experiment: ordinals are below `end`, and nothing is missing below the watermarks."""
+
+    dataset_id: int
+    repetitions: int
+    low_water: int
+    task_water: int
+    end: int
+
+
+class Pending(StorePart):
+    """Items that have no result yet."""
+
+    async def tasks(
+        self,
+        experiment_id: int,
+        *,
+        after: TaskCursor | None,
+        limit: int,
+        retry_failed: bool,
+        below: int | None = None,
+    ) -> Page[PendingTask]:
+        """Return the next task items without a result, by ordinal and repetition.
+
+        `retry_failed` includes failed and parked ones. With `below`, only rows with a lower ordinal count.
+
+        Fewer than `limit` are the last ones, unless the page has `more`: then the others exceeded its size.
+        """
+        async with self._database.reading() as connection:
+            extent = await extent_of(connection, experiment_id)
+            if extent is None or limit < 1:
+                return Page()
+            if below is not None:
+                extent = replace(extent, task_water=min(extent.task_water, below), end=min(extent.end, below))
+            start = 0 if after is None else after[0]
+            rows: list[Row[Any]] = []
+            if retry_failed and start < extent.task_water:
+                query = _failed(experiment_id, after, start, extent.task_water, limit)
+                bound = {"small": small(limit)}
+                rows += (await connection.execute(_with_rows(query, literal(extent.dataset_id)), bound)).all()
+            given = {
+                "experiment": experiment_id,
+                "dataset": extent.dataset_id,
+                "repetitions": extent.repetitions,
+                "small": small(limit),
+                **dict(zip(("after_ordinal", "after_repetition"), after or BEFORE_ALL, strict=True)),
+            }
+
+            def missing(low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
+                return _missing(retry_failed), {**given, "low": low, "high": high, "most": most}
+
+            rows += await walk(connection, missing, max(start, extent.task_water), extent, limit - len(rows))
+            kept = within_bytes(rows, [row.body_size for row in rows])
+            return Page(
+                [
+                    PendingTask(
+                        row.ordinal,
+                        row.repetition,
+                        decoded(await body_of(connection, row)),
+                        row.invalid,
+                        row.line,
+                        row.body_size,
+                    )
+                    for row in kept
+                ],
+                more=kept.more,
+            )
+
+    async def evals(
+        self,
+        experiment_id: int,
+        evaluators: Mapping[str, tuple[str, ...]],
+        *,
+        after: EvalCursor | None,
+        limit: int,
+        retry_failed: bool,
+    ) -> Page[PendingEval]:
+        """Return the next eval items of ok runs without a result, by ordinal, repetition and evaluator.
+
+        `evaluators` maps names to declared outputs. An item is done when all of these exist, or any output where none
+        is declared. `retry_failed` includes failed and parked items. A page ends as in `pending_tasks`.
+        """
+        judges = sorted((shortened(name), tuple(map(shortened, outputs))) for name, outputs in evaluators.items())
+        if not judges or limit < 1:
+            return Page()
+        names = sorted(evaluators, key=shortened)
+        async with self._database.reading() as connection:
+            extent = await extent_of(connection, experiment_id)
+            if extent is None:
+                return Page()
+
+            bound = {"small": small(2 * limit)}
+
+            def page(branch: Branch, low: int, high: int, most: int) -> tuple[Select[Any], Mapping[str, int]]:
+                branches = [branch(experiment_id, judge, low, high, retry_failed) for judge in judges]
+                return _with_runs(experiment_id, extent, _merged(branches, judges, after, most)), bound
+
+            start = 0 if after is None else after[0]
+            rows: list[Row[Any]] = []
+            if retry_failed and start < extent.low_water:
+                rows += (await connection.execute(*page(_failed_evaluations, start, extent.low_water, limit))).all()
+            start = max(start, extent.low_water)
+            rows += await walk(connection, partial(page, _missing_evaluations), start, extent, limit - len(rows))
+            kept = within_bytes(rows, [row.body_size + row.output_size for row in rows])
+            return Page(
+                [
+                    PendingEval(
+                        row.ordinal,
+                        row.repetition,
+                        names[row.place],
+                        decoded(await body_of(connection, row)),
+                        decoded(await output_of(connection, experiment_id, row)),
+                        row.body_size + row.output_size,
+                    )
+                    for row in kept
+                ],
+                more=kept.more,
+            )
+
+
+async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent | None:
+    """Return the extent of an experiment; None where it does not exist."""
+    row = (await connection.execute(_extent(), {"experiment": experiment_id})).one_or_none()
+    return None if row is None else Extent(*row)
+
+
+@cache
+def _extent() -> Select[Any]:
+    last = select(func.max(dataset_rows.c.ordinal)).where(dataset_rows.c.dataset_id == experiments.c.dataset_id)
+    config = execution_configs.c
+    return (
+        select(
+            experiments.c.dataset_id,
+            experiments.c.repetitions,
+            config.low_water,
+            config.task_water,
+            func.coalesce(last.scalar_subquery() + 1, 0),
+        )
+        .join(execution_configs, config.experiment_id == experiments.c.id)
+        .where(experiments.c.id == bindparam("experiment"))
+    )
+
+
+async def walk(connection: AsyncConnection, page: Window, start: int, extent: Extent, limit: int) -> list[Row[Any]]:
+    """Return at most `limit` rows of the windows from `start` on."""
+    rows: list[Row[Any]] = []
+    items = max(FIRST_WINDOW, limit)
+    while start < extent.end and len(rows) < limit:
+        high = min(start + max(1, items // extent.repetitions), extent.end)
+        query, given = page(start, high, limit - len(rows))
+        rows += (await connection.execute(query, given)).all()
+        start, items = high, min(4 * items, LAST_WINDOW)
+    return rows
+
+
+def past(ordinal: ColumnElement[int], repetition: ColumnElement[int], after: TaskCursor | None) -> ColumnElement[bool]:
+    """Return the condition that an item is after a cursor, where its ordinal is at least the cursor's."""
+    return true() if after is None else or_(ordinal > after[0], repetition > after[1])
+
+
+def content() -> tuple[ColumnElement[Any], ColumnElement[Any]]:
+    """Return the content of a row where it is small, and its size, both as SQL."""
+    return inlined(contents.c.body).label("body"), size(contents.c.body).label("body_size")
+
+
+def _failed(experiment_id: int, after: TaskCursor | None, low: int, high: int, limit: int) -> Select[Any]:
+    item = runs.c
+    return (
+        select(item.ordinal, item.repetition)
+        .where(
+            item.experiment_id == experiment_id,
+            item.ordinal >= low,
+            item.ordinal < high,
+            past(item.ordinal, item.repetition, after),
+            wanted_again(runs),
+        )
+        .order_by(item.ordinal, item.repetition)
+        .limit(limit)
+    )
+
+
+@cache
+def _missing(retry_failed: bool) -> Select[Any]:
+    """Return the query for a page of a window; it is cached, because building it takes as long as running it."""
+    row, repetition = dataset_rows.c, _repetitions(bindparam("repetitions", type_=Integer))
+    # A count instead of EXISTS: the database could turn EXISTS into a join, planned by its statistics.
+    results = (
+        select(func.count())
+        .where(
+            runs.c.experiment_id == bindparam("experiment"),
+            runs.c.ordinal == row.ordinal,
+            runs.c.repetition == repetition.c.n,
+            not_(wanted_again(runs)) if retry_failed else true(),
+        )
+        .scalar_subquery()
+    )
+    items = (
+        select(row.ordinal, repetition.c.n.label("repetition"))
+        .select_from(dataset_rows.join(repetition, true()))
+        .where(
+            row.dataset_id == bindparam("dataset"),
+            row.ordinal >= bindparam("low"),
+            row.ordinal < bindparam("high"),
+            or_(row.ordinal > bindparam("after_ordinal"), repetition.c.n > bindparam("after_repetition")),
+            results == 0,
+        )
+        .order_by(row.ordinal, repetition.c.n)
+        .limit(bindparam("most", type_=Integer))
+    )
+    return _with_rows(items, bindparam("dataset"))
+
+
+def _repetitions(count: ColumnElement[int]) -> FromClause:
+    numbers = select(literal(1).label("n")).cte("repetitions", recursive=True)
+    return numbers.union_all(select(numbers.c.n + 1).where(numbers.c.n < count))
+
+
+def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any]:
+    """Add the rows to the items of a page, after the items are selected."""
+    item, row = selected_once(items, "item"), dataset_rows.c
+    return (
+        select(item.c.ordinal, item.c.repetition, row.invalid, row.line, row.digest, *content())
+        .join(dataset_rows, and_(row.dataset_id == dataset_id, row.ordinal == item.c.ordinal))
+        .outerjoin(contents, contents.c.digest == row.digest)
+        .order_by(item.c.ordinal, item.c.repetition)
+    )
+
+
+Judge = tuple[str, tuple[str, ...]]
+"""Evaluator and its declared outputs."""
+
+Branch = Callable[[int, Judge, int, int, bool], Select[Any]]
+"""Function that returns the query for the eval items that one evaluator lacks, from one ordinal to below another."""
+
+
+def _failed_evaluations(experiment_id: int, judge: Judge, low: int, high: int, retry_failed: bool) -> Select[Any]:
+    name, outputs = judge
+    one = annotation_rows.c
+    return (
+        select(one.ordinal, one.repetition)
+        .distinct()
+        .where(
+            one.experiment_id == experiment_id,
+            one.ordinal >= low,
+            one.ordinal < high,
+            one.evaluator == name,
+            one.output.in_(outputs) if outputs else true(),
+            wanted_again(annotation_rows),
+        )
+    )
+
+
+def _missing_evaluations(experiment_id: int, judge: Judge, low: int, high: int, retry_failed: bool) -> Select[Any]:
+    name, outputs = judge
+    one = annotation_rows.c
+    said = (
+        select(func.count())
+        .where(
+            one.experiment_id == experiment_id,
+            one.ordinal == runs.c.ordinal,
+            one.repetition == runs.c.repetition,
+            one.evaluator == name,
+            one.output.in_(outputs) if outputs else true(),
+            not_(wanted_again(annotation_rows)) if retry_failed else true(),
+        )
+        .scalar_subquery()
+    )
+    return select(runs.c.ordinal, runs.c.repetition).where(
+        runs.c.experiment_id == experiment_id,
+        runs.c.ordinal >= low,
+        runs.c.ordinal < high,
+        runs.c.status == OK,
+        said < max(1, len(outputs)),
+    )
+
+
+def _merged(
+    branches: Sequence[Select[Any]], judges: Sequence[Judge], after: EvalCursor | None, most: int
+) -> Select[Any]:
+    """Return the first items of all evaluators together; `place` is the index of the item's evaluator."""
+    before = bisect_right([name for name, _ in judges], shortened(after[2])) if after else 0
+    parts = []
+    for place, branch in enumerate(branches):
+        ordinal, repetition = branch.selected_columns
+        if after is not None:
+            later = repetition > after[1] if place < before else repetition >= after[1]
+            branch = branch.where(or_(ordinal > after[0], later))
+        first = branch.add_columns(literal(place).label("place")).order_by(ordinal, repetition).limit(most)
+        parts.append(select(first.subquery()))
+    items = union_all(*parts).subquery("items")
+    return select(items).order_by(items.c.ordinal, items.c.repetition, items.c.place).limit(most)
+
+
+def _with_runs(experiment_id: int, extent: Extent, items: Select[Any]) -> Select[Any]:
+    """Add the rows and answers to the items of a page, after the items are selected."""
+    item, run, row = selected_once(items, "item"), runs.c, dataset_rows.c
+    same_run = and_(
+        run.experiment_id == experiment_id, run.ordinal == item.c.ordinal, run.repetition == item.c.repetition
+    )
+    answers = select(item, inlined(run.output).label("output"), size(run.output).label("output_size"))
+    answer = selected_once(answers.join(runs, same_run), "answer")
+    return (
+        select(answer, row.digest, *content())
+        .join(dataset_rows, and_(row.dataset_id == extent.dataset_id, row.ordinal == answer.c.ordinal))
+        .outerjoin(contents, contents.c.digest == row.digest)
+        .order_by(answer.c.ordinal, answer.c.repetition, answer.c.place)
+    )

@@ -1,0 +1,254 @@
+"""Pages of results for a table on a screen: long texts are cut by the database, and no page reads more than a bound.
+
+Theory of operation. A page begins after, or ends before, the cursor of an item. Failed, parked and invalid items are
+found by the partial indexes of results that are not ok. A label or a score has no index: a search for one visits at
+most `SEARCHED` items, and the page states how far it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, Table, and_, bindparam, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from tidegate.experiments.storage.bulk import item_values, of_items
+from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.pending import extent_of
+from tidegate.experiments.storage.records import ResultStatus, TaskCursor
+from tidegate.experiments.storage.schema import annotation_rows, contents, dataset_rows, not_ok, runs
+
+CELL = 200
+"""Characters of a long text in a page. Raising it makes pages larger. Chosen: about three lines of a cell."""
+
+SEARCHED = 100_000
+"""Most items that one search for a label or a score visits. Raising it makes such a page slower. Chosen: the page is
+there within 100 ms."""
+
+MAX_JUDGEMENTS = 40
+"""Most outputs of evaluators that a page has of one item. Raising it makes pages larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """Items that a page shows: with a `status` that is not ok in any stage, or with a judgement by `evaluator`.
+
+    The judgement has the `label`, or a score from `low` to `high`.
+    """
+
+    status: ResultStatus | None = None
+    evaluator: str | None = None
+    output: str | None = None
+    label: str | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def searches(self) -> bool:
+        """Return whether items are found only by a visit to each."""
+        return self.evaluator is not None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownJudgement:
+    """One output of one evaluator, with cut texts."""
+
+    evaluator: str
+    output: str
+    status: ResultStatus
+    score: float | None
+    label: str | None
+    value: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownResult:
+    """One item with its row, with cut texts; `row` and `output` are the beginnings of JSON texts."""
+
+    ordinal: int
+    repetition: int
+    name: str
+    row: str | None
+    status: ResultStatus
+    output: str | None
+    error_kind: str | None
+    error: str | None
+    attempts: int
+    seconds: float
+    judgements: tuple[ShownJudgement, ...]
+
+    @property
+    def cursor(self) -> TaskCursor:
+        """Return the cursor of the item."""
+        return self.ordinal, self.repetition
+
+
+@dataclass(frozen=True, slots=True)
+class RowPage:
+    """Page in the order of the rows. `more` tells that others follow in the direction of the page.
+
+    `searched` is the cursor up to which a search came that ended early; None for any other page.
+    """
+
+    rows: tuple[ShownResult, ...] = ()
+    more: bool = False
+    searched: TaskCursor | None = None
+
+
+async def row_page(
+    database: Database,
+    experiment_id: int,
+    wanted: RowFilter,
+    *,
+    after: TaskCursor | None = None,
+    before: TaskCursor | None = None,
+    limit: int = 100,
+) -> RowPage:
+    """Return the next items after a cursor, or the last ones before one."""
+    async with database.reading() as connection:
+        extent = await extent_of(connection, experiment_id)
+        if extent is None:
+            return RowPage()
+        back = before is not None
+        window = max(1, SEARCHED // extent.repetitions)
+        if wanted.searches:
+            start, end = (before[0] - window, before[0] + 1) if before else ((after or (0, 0))[0], 0)
+            end = end or start + window
+            bounds = (max(0, start), end)
+        else:
+            bounds = None
+        found = await _items(connection, experiment_id, wanted, after, before, bounds, limit + 1)
+        items = found[:limit]
+        rows = await _rows(
+            connection, database.sqlite, experiment_id, extent.dataset_id, items[::-1] if back else items
+        )
+        searched = None
+        if bounds is not None and len(found) <= limit:
+            searched = (bounds[0], 1) if back and bounds[0] > 0 else None
+            if not back and bounds[1] < extent.end:
+                searched = (bounds[1] - 1, extent.repetitions)
+        return RowPage(tuple(rows), len(found) > limit or searched is not None, searched)
+
+
+async def _items(
+    connection: AsyncConnection,
+    experiment_id: int,
+    wanted: RowFilter,
+    after: TaskCursor | None,
+    before: TaskCursor | None,
+    bounds: tuple[int, int] | None,
+    limit: int,
+) -> list[TaskCursor]:
+    back = before is not None
+    queries = []
+    for table in _tables(wanted):
+        one = table.c
+        query = select(one.ordinal, one.repetition).where(one.experiment_id == experiment_id, *_kept(table, wanted))
+        if bounds is not None:
+            query = query.where(one.ordinal >= bounds[0], one.ordinal < bounds[1])
+        if before is not None:
+            query = query.where(tuple_(one.ordinal, one.repetition) < tuple_(*before))
+        elif after is not None:
+            query = query.where(tuple_(one.ordinal, one.repetition) > tuple_(*after))
+        order = [one.ordinal.desc(), one.repetition.desc()] if back else [one.ordinal, one.repetition]
+        # An item has several judgements: those that follow each other are one item.
+        queries.append((query.distinct() if table is annotation_rows else query).order_by(*order).limit(limit))
+    found: set[TaskCursor] = set()
+    for query in queries:
+        found |= {(row.ordinal, row.repetition) for row in await connection.execute(query)}
+    return sorted(found, reverse=back)[:limit]
+
+
+def _tables(wanted: RowFilter) -> Sequence[Table]:
+    if wanted.evaluator is not None:
+        return (annotation_rows,)
+    if wanted.status in (ResultStatus.ERROR, ResultStatus.PARKED):
+        return (runs, annotation_rows)
+    return (runs,)
+
+
+def _kept(table: Table, wanted: RowFilter) -> list[ColumnElement[bool]]:
+    one = table.c
+    kept: list[ColumnElement[bool]] = []
+    if wanted.status is not None:
+        kept += [not_ok(table), one.status == wanted.status]
+    if wanted.evaluator is not None:
+        kept.append(one.evaluator == wanted.evaluator)
+        if wanted.output is not None:
+            kept.append(one.output == wanted.output)
+        if wanted.label is not None:
+            kept.append(one.label == wanted.label)
+        if wanted.low is not None:
+            kept.append(one.score >= wanted.low)
+        if wanted.high is not None:
+            kept.append(one.score <= wanted.high)
+    return kept
+
+
+async def _rows(
+    connection: AsyncConnection, sqlite: bool, experiment_id: int, dataset_id: int, items: Sequence[TaskCursor]
+) -> list[ShownResult]:
+    if not items:
+        return []
+    given = item_values(sqlite, [(experiment_id, *item) for item in items])
+    judged: dict[TaskCursor, list[ShownJudgement]] = {}
+    for one in await connection.execute(_judgements(sqlite), given):
+        judged.setdefault((one.ordinal, one.repetition), []).append(
+            ShownJudgement(
+                one.evaluator, one.output, ResultStatus(one.status), one.score, one.label, one.value, one.error
+            )
+        )
+    found = {
+        (row.ordinal, row.repetition): row
+        for row in await connection.execute(_results(sqlite), {**given, "dataset": dataset_id})
+    }
+    return [_shown(found[item], judged.get(item, ())) for item in items if item in found]
+
+
+@cache
+def _results(sqlite: bool) -> Select[Any]:
+    one, row = runs.c, dataset_rows.c
+    body = func.coalesce(func.substr(contents.c.body, 1, CELL + 1), func.substr(row.invalid, 1, CELL + 1))
+    return (
+        select(
+            one.ordinal,
+            one.repetition,
+            one.status,
+            one.error_kind,
+            one.attempts,
+            one.seconds,
+            row.name,
+            func.substr(one.output, 1, CELL + 1).label("output"),
+            func.substr(one.error, 1, CELL + 1).label("error"),
+            body.label("row"),
+        )
+        .select_from(of_items(sqlite, runs))
+        .join(dataset_rows, and_(row.dataset_id == bindparam("dataset"), row.ordinal == one.ordinal))
+        .outerjoin(contents, contents.c.digest == row.digest)
+    )
+
+
+@cache
+def _judgements(sqlite: bool) -> Select[Any]:
+    one = annotation_rows.c
+    return select(
+        one.ordinal,
+        one.repetition,
+        one.evaluator,
+        one.output,
+        one.status,
+        one.score,
+        func.substr(one.label, 1, CELL + 1).label("label"),
+        func.substr(one.value, 1, CELL + 1).label("value"),
+        func.coalesce(func.substr(one.error, 1, CELL + 1), one.error_kind).label("error"),
+    ).select_from(of_items(sqlite, annotation_rows))
+
+
+def _shown(row: Row[Any], judged: Sequence[ShownJudgement]) -> ShownResult:
+    return ShownResult(row.ordinal, row.repetition, row.name, row.row, ResultStatus(row.status), row.output,
+                       row.error_kind, row.error, row.attempts, row.seconds,
+                       tuple(sorted(judged, key=lambda one: (one.evaluator, one.output))[:MAX_JUDGEMENTS]))  # fmt: skip

@@ -1,0 +1,272 @@
+"""Tallies in the database: changed in the transaction of each batch, and built from the results where there are none.
+
+Theory of operation. An experiment has a tally of its tasks from its creation on. One that an older version has made has
+none until `build` has read all its results, and batches leave it alone. A batch reads the results that it is about to
+replace, and adds the difference. On PostgreSQL it holds a lock on the tally of the tasks from before that until its
+end, so the batches of two replicas cannot miss each other's results. This lock is taken before all others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, select
+
+from tidegate.experiments.storage.bulk import insert_into, item_values, of_items
+from tidegate.experiments.storage.database import StorePart
+from tidegate.experiments.storage.schema import annotation_rows, execution_configs, runs, tallies
+from tidegate.experiments.storage.tally import ResultFacts, StageTally
+
+TASKS = "task"
+"""Stage of the tasks; no evaluator may have this name (`experiments.engine.item.TASK_STAGE`)."""
+
+BUILD_ROWS = 5_000
+"""Results that are read at once while a tally is built. Raising it needs more memory."""
+
+Item = tuple[int, int, int]
+"""(experiment, ordinal, repetition)."""
+
+Values = Mapping[str, Any]
+ByStage = dict[int, dict[str, StageTally]]
+
+
+class TallyUpdate:
+    """Changes of tallies by one batch; `save` writes them.
+
+    `ended` and `annotated` are the rows that the batch is about to write, one of each identity.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        sqlite: bool,
+        ended: Sequence[Values],
+        annotated: Sequence[Values],
+    ) -> None:
+        self._connection = connection
+        self._sqlite = sqlite
+        self._tallies = _read(connection, {row["experiment_id"] for row in (*ended, *annotated)})
+        self._touched: set[tuple[int, str]] = set()
+        if self._tallies:
+            self._add_runs([row for row in ended if row["experiment_id"] in self._tallies])
+            self._add_annotations([row for row in annotated if row["experiment_id"] in self._tallies])
+
+    def save(self) -> None:
+        """Write the changed tallies."""
+        _save(
+            self._connection,
+            self._sqlite,
+            ((number, stage, self._tallies[number][stage]) for number, stage in sorted(self._touched)),
+        )
+
+    def _stage(self, number: int, stage: str) -> StageTally:
+        self._touched.add((number, stage))
+        return self._tallies[number].setdefault(stage, StageTally())
+
+    def _add_runs(self, rows: Sequence[Values]) -> None:
+        known = {
+            (row.experiment_id, row.ordinal, row.repetition): _facts(row._mapping)
+            for row in _stored(self._connection, self._sqlite, runs, rows)
+        }
+        for number, of_one in _grouped(rows, lambda row: row["experiment_id"]).items():
+            stage = self._stage(number, TASKS)
+            for row in of_one:
+                before = known.get(_item(row)) if known else None
+                if before is None and row["status"] == "ok":
+                    stage.add_ok(row["attempts"], row["seconds"])
+                # The statement of the batch writes no failed result over an ok one.
+                elif before is None or before.status != "ok" or row["status"] == "ok":
+                    stage.change([before] if before else [], [_facts(row)])
+
+    def _add_annotations(self, rows: Sequence[Values]) -> None:
+        known: dict[tuple[Item, str], dict[str | None, ResultFacts]] = {}
+        for row in _stored(self._connection, self._sqlite, annotation_rows, rows):
+            facts = _facts(row._mapping)
+            item = (row.experiment_id, row.ordinal, row.repetition), row.evaluator
+            known.setdefault(item, {})[facts.output] = facts
+        for (number, evaluator), of_one in _grouped(rows, lambda row: (row["experiment_id"], row["evaluator"])).items():
+            stage = self._stage(number, evaluator)
+            for item, results in _grouped(of_one, _item).items():
+                facts_of = [_facts(row) for row in results]
+                before = known.get((item, evaluator)) if known else None
+                if before is None and all(one.status == "ok" for one in facts_of):
+                    stage.add_ok(results[0]["attempts"], results[0]["seconds"], facts_of)
+                else:
+                    _change(stage, before or {}, facts_of)
+
+
+def _change(stage: StageTally, before: Mapping[str | None, ResultFacts], results: Sequence[ResultFacts]) -> None:
+    # The batch first forgets what failed, and writes no failed result over an ok one.
+    after = {output: facts for output, facts in before.items() if facts.status == "ok"}
+    for facts in results:
+        if facts.status == "ok" or facts.output not in after:
+            after[facts.output] = facts
+    stage.change(list(before.values()), list(after.values()))
+
+
+def _grouped(rows: Sequence[Values], key: Callable[[Values], Any]) -> dict[Any, list[Values]]:
+    found: dict[Any, list[Values]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
+def lock(connection: Connection, experiment_ids: Iterable[int]) -> None:
+    """Let no other transaction change the tallies of these experiments until this one ends."""
+    numbers = sorted(set(experiment_ids))
+    if numbers and connection.dialect.name != "sqlite":
+        connection.execute(_locking(), {"experiments": numbers}).all()
+
+
+def begin(connection: Connection, experiment_id: int) -> None:
+    """Add the tally of a new experiment, which has no result."""
+    first = json.dumps(StageTally().to_json())
+    connection.execute(insert(tallies).values(experiment_id=experiment_id, stage=TASKS, tally=first))
+
+
+class Tallies(StorePart):
+    """Tallies of experiments, by stage."""
+
+    async def read(self, experiment_ids: Sequence[int]) -> Mapping[int, Mapping[str, StageTally]]:
+        """Return the tallies of experiments by stage (`task`, then the evaluators); no result is read for it.
+
+        One that an older version has made has none until `build_tally`, and is left out.
+        """
+        found: ByStage = {}
+        query = select(tallies).where(tallies.c.experiment_id.in_(experiment_ids))
+        async with self._database.reading() as connection:
+            for row in await connection.execute(query):
+                found.setdefault(row.experiment_id, {})[row.stage] = StageTally.from_json(json.loads(row.tally))
+        return found
+
+    async def build(self, experiment_id: int, *, anew: bool = False) -> bool:
+        """Build the tallies of an experiment from its results where it has none, or `anew`.
+
+        Return whether this was done. It reads all results, and none is written meanwhile.
+        """
+
+        def work(connection: Connection) -> bool:
+            lock(connection, [experiment_id])
+            held = select(execution_configs.c.experiment_id).where(execution_configs.c.experiment_id == experiment_id)
+            if connection.execute(held.with_for_update()).first() is None:
+                return False
+            if not anew and _read(connection, {experiment_id}):
+                return False
+            _build(connection, self._database.sqlite, experiment_id)
+            return True
+
+        return await self._database.transacted(work)
+
+
+def tallies_of(connection: Connection, experiment_id: int) -> Mapping[str, StageTally]:
+    """Return the tallies of one experiment by stage, inside a transaction; nothing for one that has none yet."""
+    return _read(connection, {experiment_id}).get(experiment_id, {})
+
+
+def _build(connection: Connection, sqlite: bool, experiment_id: int) -> None:
+    connection.execute(delete(tallies).where(tallies.c.experiment_id == experiment_id))
+    stages = {TASKS: StageTally()}
+    for row in _streamed(connection, _columns(runs).where(runs.c.experiment_id == experiment_id)):
+        stages[TASKS].change([], [_facts(row._mapping)])
+    one = annotation_rows.c
+    of_items = _columns(annotation_rows).where(one.experiment_id == experiment_id)
+    item: tuple[int, int, str] | None = None
+    results: list[ResultFacts] = []
+    for row in _streamed(connection, of_items.order_by(one.ordinal, one.repetition, one.evaluator, one.output)):
+        this = row.ordinal, row.repetition, row.evaluator
+        if item is not None and this != item:
+            stages.setdefault(item[2], StageTally()).change([], results)
+            results = []
+        item = this
+        results.append(_facts(row._mapping))
+    if item is not None:
+        stages.setdefault(item[2], StageTally()).change([], results)
+    _save(connection, sqlite, ((experiment_id, stage, tally) for stage, tally in stages.items()))
+
+
+def _streamed(connection: Connection, query: Select[Any]) -> Iterator[Any]:
+    with connection.execute(query, execution_options={"yield_per": BUILD_ROWS}) as result:
+        yield from result
+
+
+def _read(connection: Connection, experiment_ids: set[int]) -> ByStage:
+    found: ByStage = {}
+    # One by one: for a list, SQLite may scan a table that it knows to be small.
+    for number in experiment_ids:
+        for row in connection.execute(_reading(), {"experiment": number}):
+            found.setdefault(number, {})[row.stage] = StageTally.from_json(json.loads(row.tally))
+    return found
+
+
+def _save(connection: Connection, sqlite: bool, changed: Iterable[tuple[int, str, StageTally]]) -> None:
+    for number, stage, tally in changed:
+        values = {"experiment_id": number, "stage": stage, "tally": json.dumps(tally.to_json(), ensure_ascii=False)}
+        connection.execute(_putting(sqlite), values)
+
+
+def _stored(connection: Connection, sqlite: bool, table: Table, rows: Sequence[Values]) -> list[Any]:
+    """Return the stored rows of the items of `rows`."""
+    if not rows:
+        return []
+    return list(connection.execute(_before(sqlite, table), item_values(sqlite, map(_item, rows))))
+
+
+@cache
+def _before(sqlite: bool, table: Table) -> Select[Any]:
+    return _columns(table).select_from(of_items(sqlite, table))
+
+
+def _columns(table: Table) -> Select[Any]:
+    names = ["experiment_id", "ordinal", "repetition", "status", "error_kind", "error", "attempts", "seconds"]
+    if table is runs:
+        return select(*(table.c[name] for name in names))
+    more = [table.c[name] for name in ("evaluator", "output", "score", "label", "answered_by")]
+    return select(*(table.c[name] for name in names), *more, table.c.value.isnot(None).label("value"))
+
+
+def _facts(row: Values) -> ResultFacts:
+    kind, error = row["error_kind"] or "", row["error"] or ""
+    if "evaluator" not in row:
+        attempts, seconds = row["attempts"], row["seconds"]
+        return ResultFacts(str(row["status"]), kind=kind, error=error, attempts=attempts, seconds=seconds)
+    return ResultFacts(
+        str(row["status"]),
+        row["output"],
+        None if row["score"] is None else float(row["score"]),
+        row["label"],
+        row["value"] not in (None, False, 0),
+        row["answered_by"] is not None,
+        kind,
+        error,
+        row["attempts"],
+        row["seconds"],
+    )
+
+
+def _item(row: Values) -> Item:
+    return row["experiment_id"], row["ordinal"], row["repetition"]
+
+
+@cache
+def _reading() -> Select[Any]:
+    return select(tallies.c.stage, tallies.c.tally).where(tallies.c.experiment_id == bindparam("experiment"))
+
+
+@cache
+def _locking() -> Select[Any]:
+    one = tallies.c
+    return (
+        select(one.experiment_id)
+        .where(one.experiment_id.in_(bindparam("experiments", expanding=True)), one.stage == TASKS)
+        .order_by(one.experiment_id)
+        .with_for_update()
+    )
+
+
+@cache
+def _putting(sqlite: bool) -> Any:
+    put = insert_into(sqlite, tallies).values({name: bindparam(name) for name in ("experiment_id", "stage", "tally")})
+    return put.on_conflict_do_update(index_elements=list(tallies.primary_key), set_={"tally": put.excluded.tally})

@@ -1,7 +1,0 @@
-"""Experiments without code: `experiment.yaml` declares questions, and official SDKs send them to models."""
-
-from __future__ import annotations
-
-from tidegate.runner.declared.build import from_file, from_stored
-
-__all__ = ["from_file", "from_stored"]

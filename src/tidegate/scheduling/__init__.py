@@ -1,1 +1,0 @@
-"""Scheduling of functions that call providers: what the runner and the pool share."""

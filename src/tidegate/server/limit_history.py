@@ -1,0 +1,278 @@
+"""History of the limits of all live runs: one sample of each key a second, for ten minutes.
+
+Theory of operation. A counter file has sums since the beginning of a run. The use of a quota within its window is the
+difference of two sums, without what a continuous refill has given back. So a governed program keeps no samples, and a
+page that is opened later begins with the first sample of its server. The changes of a key come from the ring in its
+row, also those before the server began.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tidegate.core.display import printable
+from tidegate.launch.change_ring import KeyChange
+from tidegate.launch.counter_row import KeyRow
+from tidegate.launch.runs import ProgramRun
+from tidegate.launch.totals import KeyTotal
+from tidegate.server.key_facts import finite, shown_facts
+
+PERIOD = 1.0
+"""Seconds between two samples. Chosen: an eye follows it, and a sample of 20 runs takes some milliseconds."""
+
+SAMPLES = 600
+"""Samples that are kept of each key. Chosen: ten minutes."""
+
+CHANGES = 200
+"""Changes that are kept of all keys together."""
+
+FORGOTTEN_AFTER = 60
+"""Samples for which an ended run is still shown. Chosen: a minute, in which the user may look at the end of a run."""
+
+TOTALED = ("calls", "answered", "retried", "given_up")
+"""Counts that are added up over all runs that the server has seen, ended ones included."""
+
+SAME_FOR = 5.0
+"""Seconds within which the same change in several processes of a key is one. Chosen: processes that share a key learn
+of a change with their next step."""
+
+
+class Sample(NamedTuple):
+    """State of a key: `used` and `limits` have the units of each quota within its window, by the order of their names.
+
+    `used` is None where the window is longer than the history, and the run is older.
+    """
+
+    number: int
+    in_flight: int
+    waiting: int
+    slots: int
+    refused: int
+    used: tuple[float | None, ...]
+    limits: tuple[float, ...]
+
+
+class ShownChange(NamedTuple):
+    """Change of a key at `at`, in seconds since 1970; `number` is the sample that found it, the rest as `KeyChange`.
+
+    `id` counts the changes of all keys. `subject` is the name of the quota, where it is one that changed, and `window`
+    its window in seconds.
+    """
+
+    id: int
+    number: int
+    key_id: int
+    at: float
+    kind: str
+    subject: str
+    window: float | None
+    before: float | None
+    after: float | None
+    cause: str
+    origin: str
+
+
+@dataclass(slots=True)
+class KeyHistory:
+    """Samples of one key in one run; `rings` are the rings of changes at the last one, `noted` the newest changes."""
+
+    key_id: int
+    quotas: tuple[str, ...] = ()
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    sums: deque[dict[str, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    rings: frozenset[bytes] = frozenset()
+    noted: deque[KeyChange] = field(default_factory=lambda: deque(maxlen=CHANGES))
+    facts: dict[str, Any] = field(default_factory=dict)
+    number: int = 0
+
+
+@dataclass(slots=True)
+class RunHistory:
+    """One run; `ended` tells that it was not found at the last sample.
+
+    The counts of its processes in `lost` cannot be read, for the reason there.
+    """
+
+    pid: int
+    command: str
+    unreadable: str = ""
+    lost: dict[int, str] = field(default_factory=dict)
+    elapsed: float = 0.0
+    number: int = 0
+    ended: bool = False
+    keys: dict[str, KeyHistory] = field(default_factory=dict)
+
+
+class LimitHistory:
+    """History of all keys of all live runs; `wall` is the clock of the page, in seconds since 1970."""
+
+    def __init__(self, wall: Callable[[], float]) -> None:
+        self._wall = wall
+        self._runs: dict[tuple[int, str], RunHistory] = {}
+        self._changes: deque[ShownChange] = deque(maxlen=CHANGES)
+        self._totals = dict.fromkeys(TOTALED, 0)
+        self._keys = self._noted = 0
+        self.number = 0
+        self.taken_at = 0.0
+
+    def take(self, found: Iterable[ProgramRun], now: float) -> None:
+        """Take a sample of the runs; `now` is in monotonic seconds."""
+        self.number += 1
+        self.taken_at = self._wall()
+        for run in self._runs.values():
+            run.ended = True
+        for each in found:
+            identity = each.pid, each.command
+            known = self._runs.get(identity)
+            if known is not None and each.elapsed >= known.elapsed:
+                run = known
+            else:
+                # A shorter run is another one: the system gave its process the same number.
+                run = self._runs[identity] = RunHistory(each.pid, printable(each.command))
+            run.unreadable, run.elapsed = each.unreadable, each.elapsed
+            run.lost = each.totals.unreadable
+            run.number, run.ended = self.number, False
+            for total in each.totals.keys.values():
+                try:
+                    self._note(run, total, now)
+                except (ArithmeticError, ValueError) as error:
+                    # A file with damaged numbers must not take the other programs from the page.
+                    run.unreadable = f"its counts are damaged ({type(error).__name__})"
+        ago = self.number - FORGOTTEN_AFTER
+        self._runs = {identity: run for identity, run in self._runs.items() if run.number > ago}
+
+    def answer(self, since: int) -> dict[str, Any]:
+        """Return the state and the samples after number `since`; all if `since` is from another server."""
+        first = since if 0 <= since <= self.number else 0
+        runs = sorted(self._runs.values(), key=lambda each: (each.ended, -each.elapsed))
+        return {
+            "sample": self.number,
+            "since": first,
+            "as_of": self.taken_at,
+            "period": PERIOD,
+            "totals": dict(self._totals),
+            "runs": [self._shown(run, first) for run in runs],
+            "changes": [change._asdict() for change in self._changes if change.number > first],
+        }
+
+    def _note(self, run: RunHistory, total: KeyTotal, now: float) -> None:
+        facts = shown_facts(total, now)
+        key = run.keys.get(total.key)
+        if key is None:
+            self._keys += 1
+            key = run.keys[total.key] = KeyHistory(self._keys)
+        names = tuple(total.quotas)
+        if names != key.quotas:
+            # A quota that appears moves no other one: the readers of the samples go by their own order.
+            key.quotas = (*key.quotas, *(name for name in names if name not in key.quotas))
+        sums = {name: quota.used for name, quota in total.quotas.items()}
+        seen = {each["name"]: each for each in facts["quotas"]}
+        used = tuple(_in_use(self._used(key, run, total, name, now), seen.get(name)) for name in key.quotas)
+        limits = tuple(total.quotas[name].limit if name in total.quotas else 0.0 for name in key.quotas)
+        sample = Sample(self.number, total.in_flight, total.waiting, total.slots, total.counts["refused"], used, limits)
+        key.samples.append(sample)
+        key.sums.append(sums)
+        self._note_changes(key, total.here, now)
+        # What a process counted that has ended since may be missing: only what is new is added.
+        before = key.facts.get("counts", {})
+        for name in TOTALED:
+            self._totals[name] += max(0, facts["counts"][name] - before.get(name, 0))
+        key.number = self.number
+        key.facts = facts
+
+    def _used(self, key: KeyHistory, run: RunHistory, total: KeyTotal, name: str, now: float) -> float | None:
+        quota = total.quotas.get(name)
+        if quota is None:
+            return None
+        back = max(1, round(quota.window / PERIOD))
+        if back <= len(key.sums):
+            used = quota.used - key.sums[-back].get(name, 0.0)
+        elif now - quota.since <= quota.window:
+            # Before its first reading, units were used that only the provider counted.
+            used = quota.used + quota.limit - quota.stood
+        elif len(key.sums) >= run.elapsed / PERIOD:
+            used = quota.used
+        else:
+            return None
+        known = finite(used)
+        return None if known is None else max(0.0, known)
+
+    def _note_changes(self, key: KeyHistory, rows: Iterable[KeyRow], now: float) -> None:
+        # Most rings are as they were a second ago: only the others are read.
+        before, key.rings = key.rings, frozenset(row.ring for row in rows)
+        new = [(change, row) for row in rows if row.ring not in before for change in row.changes]
+        for change, row in sorted(new, key=lambda each: each[0].at):
+            if any(_is_same(change, other) for other in key.noted):
+                continue
+            key.noted.append(change)
+            quota = row.quotas[change.quota] if change.kind == "limit" and change.quota < len(row.quotas) else None
+            self._noted += 1
+            self._changes.append(
+                ShownChange(
+                    self._noted,
+                    self.number,
+                    key.key_id,
+                    finite(self.taken_at - (now - change.at)) or 0.0,
+                    change.kind,
+                    quota.name if quota is not None else "",
+                    finite(quota.window) if quota is not None else None,
+                    finite(change.before),
+                    finite(change.after),
+                    change.cause.value,
+                    change.origin.value,
+                )
+            )
+
+    def _shown(self, run: RunHistory, since: int) -> dict[str, Any]:
+        return {
+            "pid": run.pid,
+            "command": run.command,
+            "elapsed": run.elapsed,
+            "unreadable": run.unreadable,
+            "lost": [{"pid": pid, "why": why} for pid, why in run.lost.items()],
+            "ended": run.ended,
+            "keys": [self._shown_key(key, since) for key in run.keys.values()],
+        }
+
+    def _shown_key(self, key: KeyHistory, since: int) -> dict[str, Any]:
+        new = [sample for sample in key.samples if sample.number > since]
+        return {
+            **key.facts,
+            "id": key.key_id,
+            "series": {
+                "number": [sample.number for sample in new],
+                "in_flight": [sample.in_flight for sample in new],
+                "waiting": [sample.waiting for sample in new],
+                "slots": [sample.slots for sample in new],
+                "refused": [sample.refused for sample in new],
+                "quotas": [
+                    {
+                        "name": name,
+                        "used": [finite(sample.used[place]) if place < len(sample.used) else None for sample in new],
+                        "limit": [
+                            finite(sample.limits[place]) if place < len(sample.limits) else None for sample in new
+                        ],
+                    }
+                    for place, name in enumerate(key.quotas)
+                ],
+            },
+        }
+
+
+def _in_use(used: float | None, quota: Mapping[str, Any] | None) -> float | None:
+    """Return the used units that have not come back, of those used within the window.
+
+    A continuous quota gives units back at once: one window may use its burst and its refill.
+    """
+    if used is None or quota is None or quota["back_in"] is not None or None in (quota["level"], quota["limit"]):
+        return used
+    gone: float = quota["limit"] - quota["level"]
+    return min(used, max(0.0, gone))
+
+
+def _is_same(change: KeyChange, other: KeyChange) -> bool:
+    """Return whether two records are of one change: read twice, or noted by several processes."""
+    return abs(change.at - other.at) <= SAME_FOR and change[2:] == other[2:]

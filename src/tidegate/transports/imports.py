@@ -1,0 +1,60 @@
+"""Modules that are still loading: their detection, and a callback at the end of loading.
+
+An import hook runs in the middle of imports: of its target module and of modules around that one. These can be
+tidegate's own, where a plugin of pydantic imports an HTTP client. So this module imports only what the interpreter has
+already loaded.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+LOADING = "_initializing"
+"""Attribute of a spec that is true from the start to the end of loading (CPython 3.11 to 3.14 `_load_unlocked`)."""
+
+CALLS = "_tidegate_calls"
+"""Attribute of a spec that holds the callbacks for the end of its loading."""
+
+
+class ObservedSpec(ModuleSpec):
+    """Spec that calls back when the import system marks its module as loaded, or as failed."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name == LOADING and not value:
+            calls = self.__dict__.pop(CALLS, ())
+            self.__class__ = ModuleSpec  # type: ignore[assignment]  # mypy: the class of a subclass's instance
+            for call in calls:
+                call()
+
+
+def is_loading(module: object) -> bool:
+    return bool(getattr(getattr(module, "__spec__", None), LOADING, False))
+
+
+def own_loading() -> list[ModuleType]:
+    """Return the modules of tidegate that are half loaded, in any thread."""
+    found = [module for name, module in list(sys.modules.items()) if f"{name}.".startswith("tidegate.")]
+    return [module for module in found if is_loading(module)]
+
+
+def when_loaded(spec: ModuleSpec | None, call: Callable[[], object]) -> bool:
+    """Call `call` at the end of the next or current loading by `spec`, in the loading thread.
+
+    It must not raise, because it runs inside the import of the program. Return False for a spec that cannot be
+    observed.
+    """
+    # A loader from before Python 3.4 does not mark the module; the layout of another class of specs is unknown.
+    if spec is None or type(spec) not in (ModuleSpec, ObservedSpec) or not hasattr(spec.loader, "exec_module"):
+        return False
+    calls = spec.__dict__.setdefault(CALLS, [])
+    if call not in calls:
+        calls.append(call)
+    spec.__class__ = ObservedSpec
+    return True

@@ -1,0 +1,22 @@
+"""How much the tests try: a part in `make test`, all of it in `make test-long`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+LONG: Final = "TESTS_LONG" in os.environ
+"""Set by `make test-long`."""
+
+
+def effort(short: int, long: int) -> int:
+    """Return how many examples or seeds to try."""
+    return long if LONG else short
+
+
+def some(short: Iterable[T], others: Iterable[T]) -> list[T]:
+    """Return the cases to try: `others` are larger or like one of the `short` ones."""
+    return [*short, *(others if LONG else ())]
