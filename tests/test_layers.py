@@ -229,7 +229,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "_version": (set(), False, set()),
     "auto": ({"transports", "transports.install"}, False, set()),
     "fallbacks": ({*ADMISSION, "admission.registry"}, True, set()),
-    "suspensions": ({*CORE, "classification", "providers", "redaction"}, True, set()),
+    "suspensions": ({*CORE, "providers.classification", "providers", "admission.redaction"}, True, set()),
     "": (SURFACE, False, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
     "pytest_plugin": ({*SURFACE, "testing"}, True, {"pytest"}),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 from math import floor, log10
-from operator import add, sub
 from typing import NamedTuple
 
 from tidegate.core.values import Usage
@@ -39,11 +38,11 @@ class TokenTotals(NamedTuple):
 
     def plus(self, other: TokenTotals) -> TokenTotals:
         """Return the sum of both."""
-        return TokenTotals(*map(add, self, other))
+        return TokenTotals(*(one + another for one, another in zip(self, other, strict=True)))
 
     def less(self, other: TokenTotals) -> TokenTotals:
         """Return the difference of both."""
-        return TokenTotals(*map(sub, self, other))
+        return TokenTotals(*(one - another for one, another in zip(self, other, strict=True)))
 
 
 def added(parts: Iterable[TokenTotals]) -> TokenTotals:
@@ -97,15 +96,33 @@ def dollars(amount: float) -> str:
 class TokenCounter:
     """Running totals of the tokens of one key."""
 
-    __slots__ = ("totals",)
+    __slots__ = TokenTotals._fields
 
     def __init__(self) -> None:
-        self.totals = TokenTotals()
+        self.clear()
 
     def clear(self) -> None:
         """Restart the totals at zero."""
-        self.totals = TokenTotals()
+        self.metered = self.input_tokens = self.output_tokens = self.cached_tokens = self.cache_write_tokens = 0
+        self.reasoning_tokens = self.priced = self.nanodollars = 0
 
     def add(self, usage: Usage, nanodollars: int | None) -> None:
         """Count one answer; `nanodollars` is None where its price is unknown."""
-        self.totals = self.totals.plus(totals_of(usage, nanodollars))
+        self.metered += 1
+        self.input_tokens += usage.input_tokens
+        self.output_tokens += usage.output_tokens
+        # Most answers have none of these.
+        if usage.cached_tokens:
+            self.cached_tokens += usage.cached_tokens
+        if usage.cache_write_tokens:
+            self.cache_write_tokens += usage.cache_write_tokens
+        if usage.reasoning_tokens:
+            self.reasoning_tokens += usage.reasoning_tokens
+        if nanodollars is not None:
+            self.priced += 1
+            self.nanodollars += nanodollars
+
+    @property
+    def totals(self) -> TokenTotals:
+        """Return the totals so far."""
+        return TokenTotals(*(getattr(self, name) for name in TokenTotals._fields))
