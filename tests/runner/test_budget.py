@@ -363,8 +363,9 @@ async def test_a_spent_budget_starts_nothing(tmp_path: Path) -> None:
 
 BUDGETED = """
 import httpx, json
-from tidegate.providers import ModelPrice, register_price
+import tidegate
 from tidegate.experiments import Experiment
+from tidegate.providers import ModelPrice, register_price
 
 register_price("priced", ModelPrice(1.0, 1.0))
 

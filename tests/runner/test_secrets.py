@@ -13,7 +13,7 @@ import pytest
 
 import tidegate
 from tests.credentials import left_of
-from tests.runner.scene import QUICK, TOO_LONG
+from tests.runner.scene import TOO_LONG, settings
 from tests.transports.answering import Server
 from tidegate.admission import key_hook
 from tidegate.admission.registry import RateLimitRegistry
@@ -102,7 +102,7 @@ class Run:
             answer = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
             return answer.choices[0].message.content
 
-        async with ExperimentRunner(url, registry=registry, settings=QUICK, recover=False) as runner:
+        async with ExperimentRunner(url, registry=registry, settings=settings(), recover=False) as runner:
             watched = runner.subscribe("e")
             rows = [{"n": number} for number in range(6)]
             summary = await runner.run(Experiment("e", rows, task, task_timeout=5.0))
