@@ -31,7 +31,7 @@ def test_table_names_are_unique_and_found():
 def test_every_table_and_row_names_a_source_that_says_where_or_when(table):
     rows = [*table.headers, *(row for _, row in table.rows), table.charging]
     for source in [table.source, *(row.source for row in rows)]:
-        assert "http" in source or "capture" in source or "PROVIDERS.md" in source or "draft-" in source, source
+        assert "http" in source or "capture" in source or "provider-facts.md" in source or "draft-" in source, source
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ window, because nothing states its refill, does so after its first boundary. If 
 continuously, and `turned` says so.
 
 `SubWindow` mirrors a quota that is enforced over a shorter window than announced. A minute's 600 requests may be
-admitted as ten a second (OpenAI's and xAI's documents, Anthropic's, Azure's; PROVIDERS.md sections 1, 2, 5 and 6). No
-header says so: the refusal's own reading shows plenty. `portion_of` finds it by two facts: the latest admitted requests
-make up such a portion, and the refusal names a time within the shorter window.
+admitted as ten a second (provider-facts.md sections 1, 2, 5 and 6). No header says so: the refusal's own reading shows
+plenty. `portion_of` finds it by two facts: the latest admitted requests make up such a portion, and the refusal names a
+time within the shorter window.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class CautiousRamp:
 
 
 SHORTER = (1.0, 10.0)
-"""Windows in seconds over which a longer quota is enforced (PROVIDERS.md section 2: Azure's are of 1 s or 10 s)."""
+"""Windows in seconds over which a longer quota is enforced (provider-facts.md section 2: of 1 s or 10 s)."""
 
 SEEN = 0.25
 WHOLE = 0.9

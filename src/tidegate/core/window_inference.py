@@ -3,7 +3,7 @@
 Theory of operation. A continuously refilled bucket of `limit` gets back `limit / window` a second. After `used` units
 were taken, it is full again in `used * window / limit` seconds. A response states `limit`, `remaining` and that time,
 each rounded up or down. So `reset * limit / used` bounds the window, and the bounds of all answers are intersected.
-Source: PROVIDERS.md rules 2 and 3 (of 2,750 captured OpenAI answers 2,586 fit 60 s, 109 fit a day).
+Source: provider-facts.md rules 2 and 3 (of 2,750 captured OpenAI answers 2,586 fit 60 s, 109 fit a day).
 
 Each hypothesis in `CONVENTIONS` says how a provider rounds, and what its time counts from: the admission of the
 request, or the answer (what lies in between is at most the latency). Each has its own intersection. Those that become
@@ -28,13 +28,13 @@ from tidegate.core.server_clock import ResetSlope
 from tidegate.core.values import INFINITY, QuotaReading, Refill, ResetInstant
 
 NATURAL_WINDOWS = (1.0, 10.0, 60.0, 3600.0, 86400.0, 2592000.0)
-"""Windows, in seconds, that providers really use (PROVIDERS.md rule 2), shortest first."""
+"""Windows, in seconds, that providers really use (provider-facts.md rule 2), shortest first."""
 
 DEFAULT_WINDOW = 60.0
 """Seconds; most published limits are per minute (OpenAI, Anthropic, Azure rate-limit pages, read 2026-10-04)."""
 
 MONTH = 31 * 86_400.0
-"""The longest window any provider is known to count over (PROVIDERS.md rule 2), in seconds."""
+"""The longest window any provider is known to count over (provider-facts.md rule 2), in seconds."""
 
 _SLACK = 1e-6
 """Relative slack at both ends: `172.799999ms` of 500,000 a day says 86,399.9995 s."""
@@ -46,8 +46,8 @@ def window_interval(
     """Return the shortest and longest window (seconds) that one reading allows, or None where it says nothing.
 
     `reset_after` is cut to `resolution` seconds, and `remaining` to `quantum`. A quantum above 1 is a rounding to the
-    nearest, which errs both ways (PROVIDERS.md section 5). With `overdrawn`, more than the limit may have been used, so
-    the lower end is 0. The upper end may be infinite.
+    nearest, which errs both ways (provider-facts.md section 5). With `overdrawn`, more than the limit may have been
+    used, so the lower end is 0. The upper end may be infinite.
     """
     if limit <= 0 or reset_after < 0 or remaining < 0:
         return None
@@ -64,7 +64,7 @@ def window_interval(
 def snap(low: float, high: float, prefer: float | None = None) -> float | None:
     """Return the natural window inside [low, high]: `prefer` if it is inside, else the shortest, else None.
 
-    The shortest, because `remaining` is a floor: the lower end is at least 0.6 of the truth (PROVIDERS.md rule 2).
+    The shortest, because `remaining` is a floor: the lower end is at least 0.6 of the truth (provider-facts.md rule 2).
     """
     low -= low * _SLACK
     high += high * _SLACK
@@ -141,7 +141,7 @@ FROM_ANSWER = 3
 
 SHORTEST = 1.0
 """Seconds. A shorter window needs proof that no smaller bucket explains the answers, because no provider documents one
-(PROVIDERS.md rule 2)."""
+(provider-facts.md rule 2)."""
 
 NOTHING = (0.0, -1.0)
 """Bounds that no window satisfies."""

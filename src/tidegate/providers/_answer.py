@@ -32,7 +32,7 @@ AUTHENTICATION = frozenset(
 """Codes, without punctuation, by which providers report a wrong credential.
 
 OpenAI: `invalid_api_key`; Anthropic: `authentication_error`; Google: `UNAUTHENTICATED`; DashScope: `InvalidApiKey`;
-Moonshot: `invalid_authentication_error` (PROVIDERS.md sections 1, 4, 5 and 9).
+Moonshot: `invalid_authentication_error` (provider-facts.md sections 1, 4, 5 and 9).
 """
 
 OF_ONE_REQUEST = re.compile(r"tokens?\b.*\d|\d.*tokens?\b", re.DOTALL)

@@ -7,9 +7,9 @@ from typing import Literal
 from tidegate.core.values import Cause, Refill, Unit
 from tidegate.providers._schema import Bare, Endpoint, ErrorRow, HeaderRow
 
-_RULES = "PROVIDERS.md section 0, rules 6, 7 and 10, read 2026-11-21"
+_RULES = "provider-facts.md section 0, rules 6, 7 and 10, read 2026-11-21"
 _RFC = "https://www.rfc-editor.org/rfc/rfc9110#section-15 read 2026-11-21"
-_DRAFT = "draft-ietf-httpapi-ratelimit-headers-03..10, read 2026-11-20 (PROVIDERS.md section 0)"
+_DRAFT = "draft-ietf-httpapi-ratelimit-headers-03..10, read 2026-11-20 (provider-facts.md section 0)"
 
 MINUTE, HOUR, DAY, MONTH = 60.0, 3600.0, 86400.0, 2592000.0
 """Windows in seconds; a month is 30 days."""
@@ -67,7 +67,7 @@ IETF_ROW = HeaderRow(
 NEVER_FITS = ErrorRow(
     name="never_fits",
     cause=Cause.NEVER_FITS,
-    source="captures groq-429-never-fits, groq-413-tpm; PROVIDERS.md rule 6",
+    source="captures groq-429-never-fits, groq-413-tpm; provider-facts.md rule 6",
     status=frozenset({413, 429}),
     exceeds=True,
 )
@@ -85,7 +85,7 @@ COMMON_ERRORS = (
     ErrorRow(
         name="payment_required",
         cause=Cause.MONEY,
-        source="captures deepseek-402, hf-402-credits; PROVIDERS.md rule 7",
+        source="captures deepseek-402, hf-402-credits; provider-facts.md rule 7",
         status=frozenset({402}),
     ),
     ErrorRow(
@@ -97,7 +97,7 @@ COMMON_ERRORS = (
     ErrorRow(
         name="overloaded_status",
         cause=Cause.OVERLOAD,
-        source="https://platform.claude.com/docs/en/api/errors (PROVIDERS.md section 5, read 2026-10-04)",
+        source="https://platform.claude.com/docs/en/api/errors (provider-facts.md section 5, read 2026-10-04)",
         status=frozenset({529}),
     ),
     ErrorRow(
@@ -110,7 +110,7 @@ COMMON_ERRORS = (
     ErrorRow(
         name="unavailable_code",
         cause=Cause.UNAVAILABLE,
-        source="capture bedrock-503-ServiceUnavailable; PROVIDERS.md section 4 (status UNAVAILABLE)",
+        source="capture bedrock-503-ServiceUnavailable; provider-facts.md section 4 (status UNAVAILABLE)",
         codes=frozenset({"unavailable", "serviceunavailableexception"}),
     ),
     ErrorRow(
@@ -125,10 +125,10 @@ COMMON_ERRORS = (
     ErrorRow(
         name="auth_code",
         cause=Cause.AUTH,
-        source="https://platform.claude.com/docs/en/api/errors (PROVIDERS.md section 5, read 2026-10-04)",
+        source="https://platform.claude.com/docs/en/api/errors (provider-facts.md section 5, read 2026-10-04)",
         codes=frozenset({"authentication_error", "permission_error"}),
     ),
-    ErrorRow("too_large", Cause.NEVER_FITS, f"{_RFC}; PROVIDERS.md rule 7", status=frozenset({413})),
+    ErrorRow("too_large", Cause.NEVER_FITS, f"{_RFC}; provider-facts.md rule 7", status=frozenset({413})),
     ErrorRow(
         name="outage",
         cause=Cause.OUTAGE,

@@ -1,7 +1,7 @@
 """Quotas that the fields of a refusal state as exceeded: the details of a Google error, a limit with its window.
 
 Sources: google.rpc.QuotaFailure, RetryInfo and ErrorInfo as in captures gemini-429-paid-per-minute,
-gemini-429-free-tpm and gemini-429-codeassist-per-day (PROVIDERS.md section 4). Never raises.
+gemini-429-free-tpm and gemini-429-codeassist-per-day (provider-facts.md section 4). Never raises.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ into readings.
 
 `read_fields` reads the IETF's RateLimit fields of drafts 03-06, 07, and 08 and later. One function reads all drafts,
 because servers mix them. A member is a list of strings and a set of parameters, and the parameters show the draft.
-Source: draft-ietf-httpapi-ratelimit-headers, read 2026-11-20 (PROVIDERS.md section 0), and the Hugging Face Hub's
+Source: draft-ietf-httpapi-ratelimit-headers, read 2026-11-20 (provider-facts.md section 0), and the Hugging Face Hub's
 actual fields (capture hf-hub-200-ietf: two strings before the parameters).
 """
 
@@ -377,7 +377,7 @@ def read_found(provider: Provider, found: Found, now_on: datetime) -> tuple[list
 
 
 def states_zero(found: Found) -> bool:
-    """Return whether limit and remaining are 0 without a reset; with one: no limit (PROVIDERS.md rule 8)."""
+    """Return whether limit and remaining are 0 without a reset; with one: no limit (provider-facts.md rule 8)."""
     quotas = [cells for number, cells in found.items() if number >= 0]
     return any(cells[LIMIT] == cells[REMAINING] == b"0" and cells[RESET] is None for cells in quotas)
 

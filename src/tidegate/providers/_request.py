@@ -156,8 +156,8 @@ def scope(provider: Provider, inquiry: RequestFacts, host: str, path: str, level
     """Return the part of the account that the quota applies to: the model or deployment, `""` for the whole account.
 
     Path segments that the endpoint marks as scope (a project, a location) precede the model. Models with a common quota
-    have their common ending as scope. Source: PROVIDERS.md section 19. `host` is for providers whose scope is a region
-    or a subdomain. `level` (`model` or `account`) replaces the table's scope.
+    have their common ending as scope. Source: provider-facts.md section 19. `host` is for providers whose scope is a
+    region or a subdomain. `level` (`model` or `account`) replaces the table's scope.
     """
     model = ""
     if (level or provider.scope) == "model":

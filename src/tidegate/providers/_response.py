@@ -71,8 +71,8 @@ def judge(
     """Return the outcome of an answer, with the quotas and usage in it. Never raise.
 
     `headers` are the raw pairs in any case; `body` may be None. `now_on` is timezone-aware, and used if the answer has
-    no `date`. On a good answer (below 400) `retry-after` is ignored (PROVIDERS.md rule 1) and usage is read from the
-    body.
+    no `date`. On a good answer (below 400) `retry-after` is ignored (provider-facts.md rule 1) and usage is read from
+    the body.
     """
     found = gather(provider, headers)
     readings, ignored = read_found(provider, found, now_on) if found else ([], 0)
@@ -376,7 +376,7 @@ def _noted(provider: Provider, found: Found, name: str, value: str) -> bool:
 
 
 def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:
-    """Return the largest wait in the headers (PROVIDERS.md rule 9: `retry-after: 1` beside `retry-after-ms: 0`).
+    """Return the largest wait in the headers (provider-facts.md rule 9: `retry-after: 1` beside `retry-after-ms: 0`).
 
     A `retry-after` that is the rounded-up `retry-after-ms` gives way to the exact value.
     """
@@ -446,6 +446,6 @@ def _prose_reading(provider: Provider, prose: Prose, readings: list[QuotaReading
 
 
 def _counts(row: HeaderRow, unit: Unit, window: float, provider: Provider) -> bool:
-    """Return whether the row is that quota. Undeclared request rows may count days (PROVIDERS.md rule 2)."""
+    """Return whether the row is that quota. Undeclared request rows may count days (provider-facts.md rule 2)."""
     assumed = provider.default_window if row.window is None and unit != "requests" else row.window
     return row.unit == unit and assumed == window

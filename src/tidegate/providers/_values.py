@@ -200,7 +200,7 @@ def fit(value: float, limit: float | None, remaining: float | None, period: floa
     """Return a bare integer reset as seconds and resolution, in the likelier unit by limit and remaining, else None.
 
     The bucket is full after (limit - remaining) * period / limit seconds. A value in seconds is within 1 s of that, one
-    in milliseconds within 40 %, since `remaining` is rounded down (PROVIDERS.md rules 2 and 4).
+    in milliseconds within 40 %, since `remaining` is rounded down (provider-facts.md rules 2 and 4).
     """
     if limit is None or remaining is None or limit <= 0:
         return None

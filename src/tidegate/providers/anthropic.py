@@ -8,8 +8,8 @@ from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider, SharedQuotas
 
-_LIMITS = "https://platform.claude.com/docs/en/api/rate-limits read 2026-10-04 (PROVIDERS.md section 5)"
-_ERRORS = "https://platform.claude.com/docs/en/api/errors read 2026-10-04 (PROVIDERS.md section 5)"
+_LIMITS = "https://platform.claude.com/docs/en/api/rate-limits read 2026-10-04 (provider-facts.md section 5)"
+_ERRORS = "https://platform.claude.com/docs/en/api/errors read 2026-10-04 (provider-facts.md section 5)"
 
 
 def _row(name: str, unit: Unit, quantum: float, *, compatible: bool = False) -> HeaderRow:
@@ -95,7 +95,7 @@ ERRORS = (
     ErrorRow(
         name="plan_window",
         cause=Cause.DAY,
-        source="PROVIDERS.md section 5 (OAuth: 5 hours and 7 days), capture anthropic-unified-200-2026 [inf]",
+        source="provider-facts.md section 5 (OAuth: 5 hours and 7 days), capture anthropic-unified-200-2026 [inf]",
         status=_429,
         headers=((_STATUS, "rejected"),),
     ),

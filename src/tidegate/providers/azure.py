@@ -12,7 +12,7 @@ from tidegate.providers._common import COMMON_ERRORS, INSUFFICIENT_QUOTA
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 from tidegate.providers.openai import GENERATING
 
-_QUOTA = "azure-ai-docs how-to/quota.md (2025-01-09), read 2026-11-21 (PROVIDERS.md section 2)"
+_QUOTA = "azure-ai-docs how-to/quota.md (2025-01-09), read 2026-11-21 (provider-facts.md section 2)"
 _429 = frozenset({429})
 
 
@@ -21,7 +21,7 @@ def _row(name: str, unit: Unit) -> HeaderRow:
     return HeaderRow(
         name=name,
         unit=unit,
-        source="captures azure-200-reset-in-ms (2026-03-31), azure-200-renewal-10s, azure-200-2025-no-reset",
+        source="captures azure-200-reset-in-ms (2026-03-31), azure-200-renewal-10s",
         limit=(f"x-ratelimit-limit-{name}",),
         remaining=(f"x-ratelimit-remaining-{name}",),
         reset=(f"x-ratelimit-reset-{name}",),
@@ -49,7 +49,7 @@ HEADERS = (
 _HIGH_DEMAND = ErrorRow(
     name="high_demand",
     cause=Cause.OTHERS_CAPACITY,
-    source="PROVIDERS.md section 2 (The system is currently experiencing high demand), read 2026-11-21",
+    source="provider-facts.md section 2 (The system is currently experiencing high demand), read 2026-11-21",
     status=frozenset({429, 503}),
     text=("experiencing high demand",),
 )
@@ -59,7 +59,7 @@ _WAIT_A_DAY = ErrorRow(
 _RATE = ErrorRow(
     name="rate_limit",
     cause=Cause.RATE,
-    source="captures azure-429-token-rate-6s, azure-429-foundry-RateLimitReached, azure-429-too-large-for-tpm",
+    source="captures azure-429-token-rate-6s, azure-429-foundry-RateLimitReached",
     status=_429,
     codes=frozenset({"429", "ratelimitreached", "too_many_requests"}),
 )
@@ -122,7 +122,7 @@ AZURE_COMPATIBLE = replace(
 
 GITHUB_MODELS = Provider(
     name="github-models",
-    source="captures github-models-200-ms, github-models-429-minute; PROVIDERS.md section 2, read 2026-11-21",
+    source="captures github-models-200-ms, github-models-429-minute; provider-facts.md section 2, read 2026-11-21",
     hosts=("models.github.ai", "models.inference.ai.azure.com"),
     endpoints=tuple(
         Endpoint(f"{prefix}/{path}")
@@ -143,7 +143,7 @@ GITHUB_MODELS = Provider(
         ErrorRow(
             name="by_day",
             cause=Cause.DAY,
-            source="PROVIDERS.md section 2 (UserByModelByDay, retry about 11,000 s; i 52768449247)",
+            source="provider-facts.md section 2 (UserByModelByDay, retry about 11,000 s; i 52768449247)",
             status=_429,
             text=("userbymodelbyday", "userbyday"),
         ),

@@ -9,7 +9,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
-_DOCS = "https://docs.baseten.co/inference/model-apis/rate-limits-and-budgets read 2026-11-21 (PROVIDERS.md section 17)"
+_DOCS = "https://docs.baseten.co/inference/model-apis/rate-limits-and-budgets (provider-facts.md section 17)"
 _PATHS = ("chat/completions", "completions", "embeddings", "messages")
 
 BASETEN = Provider(

@@ -1,6 +1,6 @@
 """AWS Bedrock: no header reports a limit, and the error's type is in `x-amzn-errortype`.
 
-Errors: the service model of botocore@0e6e2404b (bedrock-runtime service-2.json), PROVIDERS.md section 3.
+Errors: the service model of botocore@0e6e2404b (bedrock-runtime service-2.json), provider-facts.md section 3.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
-_MODEL = "botocore@0e6e2404b bedrock-runtime service-2.json, read 2026-11-21 (PROVIDERS.md section 3)"
+_MODEL = "botocore@0e6e2404b bedrock-runtime service-2.json, read 2026-11-21 (provider-facts.md section 3)"
 _TOKENS = "https://docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html read 2026-11-21"
 
 _429 = frozenset({429})
@@ -18,7 +18,7 @@ ERRORS = (
     ErrorRow(
         name="per_day",
         cause=Cause.DAY,
-        source="capture bedrock-429-via-claude-code; PROVIDERS.md section 3 (the class of a minute's refusal)",
+        source="capture bedrock-429-via-claude-code; provider-facts.md section 3 (the class of a minute's refusal)",
         status=_429 | {400},
         text=("tokens per day", "requests per day"),
     ),
@@ -31,7 +31,7 @@ ERRORS = (
     ErrorRow(
         name="service_quota",
         cause=Cause.RATE,
-        source=f"{_MODEL}: status 400; PROVIDERS.md rule 7 (refusals of a rate that are no 429)",
+        source=f"{_MODEL}: status 400; provider-facts.md rule 7 (refusals of a rate that are no 429)",
         codes=frozenset({"servicequotaexceededexception"}),
     ),
     ErrorRow("model_timeout", Cause.OUTAGE, f"{_MODEL}: status 408", codes=frozenset({"modeltimeoutexception"})),

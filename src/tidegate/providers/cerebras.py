@@ -11,7 +11,7 @@ from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, MINUTE, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
-_DOCS = "https://inference-docs.cerebras.ai/support/rate-limits read 2026-11-20 (PROVIDERS.md section 15)"
+_DOCS = "https://inference-docs.cerebras.ai/support/rate-limits read 2026-11-20 (provider-facts.md section 15)"
 _429 = frozenset({429})
 
 
@@ -43,7 +43,7 @@ ERRORS = (
     ErrorRow(
         name="quota",
         cause=Cause.RATE,
-        source="capture cerebras-429-tokens (continue issue 9800); PROVIDERS.md section 15",
+        source="capture cerebras-429-tokens (continue issue 9800); provider-facts.md section 15",
         codes=frozenset({"request_quota_exceeded", "token_quota_exceeded"}),
     ),
 )

@@ -1,6 +1,6 @@
 """Cohere: limits for each endpoint and model; only trial keys get headers about remaining quota.
 
-Source: https://docs.cohere.com/docs/rate-limits and captures cohere-* (PROVIDERS.md section 18, read 2026-11-21).
+Source: https://docs.cohere.com/docs/rate-limits and captures cohere-* (provider-facts.md section 18, read 2026-11-21).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, MONTH
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 
-_LIMITS = "https://docs.cohere.com/docs/rate-limits (PROVIDERS.md section 18, read 2026-11-21)"
+_LIMITS = "https://docs.cohere.com/docs/rate-limits (provider-facts.md section 18, read 2026-11-21)"
 _429 = frozenset({429})
 
 _FAMILIES = {
@@ -39,7 +39,7 @@ COHERE = Provider(
             name="trial-calls",
             label="requests",
             unit="requests",
-            source="PROVIDERS.md section 18 (a trial's rolling minute, absent on 429); a recorded answer of 2026-04-16",
+            source="provider-facts.md section 18 (a rolling minute, absent on 429); a recorded answer of 2026-04-16",
             limit=("x-trial-endpoint-call-limit",),
             remaining=("x-trial-endpoint-call-remaining",),
             refill="fixed",
@@ -66,7 +66,7 @@ COHERE = Provider(
         ErrorRow(
             name="trial_minute",
             cause=Cause.RATE,
-            source="PROVIDERS.md section 18 (20 API calls / minute); capture cohere-429-trial-tokens",
+            source="provider-facts.md section 18 (20 API calls / minute); capture cohere-429-trial-tokens",
             status=_429,
             text=("trial key", "trial token rate limit"),
         ),

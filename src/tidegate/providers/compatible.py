@@ -4,8 +4,8 @@ The headers of such servers are undocumented, so all observed dialects are read.
 headers as passed on, windows in the name, the IETF's fields, and the messages of the known servers.
 
 A self-hosted server has no quota, only a concurrency that it can handle. SGLang and TGI refuse when their queue is
-full, SGLang also as the first event of a 200. vLLM queues without bound, so only latency shows its load (PROVIDERS.md
-section 18).
+full, SGLang also as the first event of a 200. vLLM queues without bound, so only latency shows its load
+(provider-facts.md section 18).
 
 `hosted` makes the table of a host that speaks this protocol and has little of its own. Lepton has one subdomain per
 model (or workspace); nothing is known of it beyond OpenAI's protocol.
@@ -43,7 +43,7 @@ def _without_other_route(row: HeaderRow) -> HeaderRow:
 
 _CEREBRAS = "captures cerebras-200-docs, hf-router-cerebras-int64 (2025-12-31)"
 _MISTRAL = "captures mistral-200-10-second, mistral-200-req-minute, mistral-200-audio"
-_KONG = "PROVIDERS.md section 0 (Kong gateways: x-ratelimit-limit-minute), read 2026-11-21"
+_KONG = "provider-facts.md section 0 (Kong gateways: x-ratelimit-limit-minute), read 2026-11-21"
 
 HEADERS = (
     *(_with_period(row) if row.name in ("requests", "tokens") else row for row in OPENAI_HEADERS),
@@ -102,7 +102,7 @@ ERRORS = (
     ErrorRow(
         name="concurrency",
         cause=Cause.CONCURRENCY,
-        source="capture dashscope-429-concurrency; PROVIDERS.md section 2 (UserConcurrentRequests)",
+        source="capture dashscope-429-concurrency; provider-facts.md section 2 (UserConcurrentRequests)",
         status=_429,
         text=("concurrent requests", "userconcurrentrequests", "concurrency limit"),
     ),
@@ -116,20 +116,20 @@ ERRORS = (
     ErrorRow(
         name="slope_code",
         cause=Cause.SLOPE,
-        source="capture modelscope-200-error; PROVIDERS.md section 9",
+        source="capture modelscope-200-error; provider-facts.md section 9",
         codes=frozenset({"limit_burst_rate", "throttling.burstrate"}),
     ),
     ErrorRow(
         name="queue_code",
         cause=Cause.OTHERS_CAPACITY,
-        source="capture cerebras-429-queue; PROVIDERS.md section 12 (3505)",
+        source="capture cerebras-429-queue; provider-facts.md section 12 (3505)",
         status=_429_503,
         codes=frozenset({"queue_exceeded", "3505"}),
     ),
     ErrorRow(
         name="others_capacity",
         cause=Cause.OTHERS_CAPACITY,
-        source="capture sglang-503-queue; PROVIDERS.md sections 1, 2 and 12",
+        source="capture sglang-503-queue; provider-facts.md sections 1, 2 and 12",
         status=_429,
         text=(
             "queue is full",
@@ -145,7 +145,7 @@ ERRORS = (
     ErrorRow(
         name="overloaded",
         cause=Cause.OVERLOAD,
-        source="captures sglang-503-queue, ollama-local-503; PROVIDERS.md section 18 (priority)",
+        source="captures sglang-503-queue, ollama-local-503; provider-facts.md section 18 (priority)",
         status=frozenset({503}),
         text=("queue is full", "maximum pending requests exceeded", "aborted by a higher priority request"),
     ),
@@ -155,7 +155,7 @@ _PLAIN = ("generate", "generate_stream", "rerank", "v1/rerank", "v2/rerank", "em
 
 COMPATIBLE = Provider(
     name="compatible",
-    source="PROVIDERS.md sections 10 and 18 (vLLM, SGLang, TGI, Ollama, LiteLLM), read 2026-11-21",
+    source="provider-facts.md sections 10 and 18 (vLLM, SGLang, TGI, Ollama, LiteLLM), read 2026-11-21",
     hosts=(),
     endpoints=(
         *(Endpoint(f"**/{path}") for path in GENERATING),
@@ -212,7 +212,7 @@ def hosted(
 LEPTON = replace(
     COMPATIBLE,
     name="lepton",
-    source="PROVIDERS.md section 14 (no answer of it was found; 10 RPM on the free tier [unv]), read 2026-11-21",
+    source="provider-facts.md section 14 (no answer of it was found; 10 RPM on the free tier [unv]), read 2026-11-21",
     hosts=("*.lepton.run",),
     endpoints=endpoints("/api/v1", *GENERATING),
     credential=("authorization",),

@@ -13,11 +13,13 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
-_DOCS = "https://www.alibabacloud.com/help/en/model-studio/rate-limit (2026-04-17; PROVIDERS.md section 9)"
+_DOCS = "https://www.alibabacloud.com/help/en/model-studio/rate-limit (2026-04-17; provider-facts.md section 9)"
 _429 = frozenset({429})
 
 ERRORS = (
-    ErrorRow("arrears", Cause.MONEY, "PROVIDERS.md section 9 (Arrearage, 400 [unv])", codes=frozenset({"arrearage"})),
+    ErrorRow(
+        "arrears", Cause.MONEY, "provider-facts.md section 9 (Arrearage, 400 [unv])", codes=frozenset({"arrearage"})
+    ),
     ErrorRow(
         name="slope_code",
         cause=Cause.SLOPE,
@@ -40,7 +42,7 @@ ERRORS = (
     ErrorRow(
         name="rate_code",
         cause=Cause.RATE,
-        source=f"{_DOCS}; capture dashscope-429-rate; PROVIDERS.md section 9 (insufficient_quota: tokens per minute)",
+        source=f"{_DOCS}; capture dashscope-429-rate; provider-facts.md section 9 (insufficient_quota: tokens)",
         codes=frozenset({"throttling.ratequota", "throttling.allocationquota", "limit_requests", "insufficient_quota"}),
     ),
     ErrorRow(
@@ -53,7 +55,7 @@ ERRORS = (
     ErrorRow(
         name="rate",
         cause=Cause.RATE,
-        source="capture dashscope-allocated-quota (Qwen issue 2254); PROVIDERS.md section 9",
+        source="capture dashscope-allocated-quota (Qwen issue 2254); provider-facts.md section 9",
         status=_429,
         text=(
             "allocated quota exceeded",
@@ -88,7 +90,7 @@ DASHSCOPE = Provider(
 MODELSCOPE = replace(
     DASHSCOPE,
     name="modelscope",
-    source="capture modelscope-200-error (errors come as a 200); PROVIDERS.md section 9",
+    source="capture modelscope-200-error (errors come as a 200); provider-facts.md section 9",
     hosts=("api-inference.modelscope.cn",),
     endpoints=endpoints("/v1", "chat/completions", "embeddings", "images/generations"),
 )

@@ -9,7 +9,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
-_DOCS = "https://api-docs.deepseek.com/quick_start/error_codes read 2026-11-20 (PROVIDERS.md section 8)"
+_DOCS = "https://api-docs.deepseek.com/quick_start/error_codes read 2026-11-20 (provider-facts.md section 8)"
 
 ERRORS = (
     ErrorRow(

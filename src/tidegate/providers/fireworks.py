@@ -10,7 +10,7 @@ from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, MINUTE, Part, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
-_DOCS = "https://docs.fireworks.ai/serverless/rate-limits read 2026-11-20 (PROVIDERS.md section 11)"
+_DOCS = "https://docs.fireworks.ai/serverless/rate-limits read 2026-11-20 (provider-facts.md section 11)"
 _PARTS: tuple[Part, ...] = ("limit", "remaining")
 
 
@@ -23,14 +23,16 @@ HEADERS = (
     _row("tokens-prompt", "input_tokens"),
     _row("tokens-cache-adjusted-prompt", "uncached_input_tokens"),
     _row("tokens-generated", "output_tokens"),
-    quota("requests", "requests", "PROVIDERS.md section 11 (older; RPM of the account)", window=MINUTE, parts=_PARTS),
+    quota(
+        "requests", "requests", "provider-facts.md section 11 (older; RPM of the account)", window=MINUTE, parts=_PARTS
+    ),
 )
 
 ERRORS = (
     ErrorRow(
         name="suspended",
         cause=Cause.MONEY,
-        source="PROVIDERS.md section 11 (412: the account is suspended [unv])",
+        source="provider-facts.md section 11 (412: the account is suspended [unv])",
         status=frozenset({412}),
     ),
     ErrorRow(

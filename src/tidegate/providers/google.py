@@ -1,6 +1,6 @@
 """Google's Gemini API and Vertex AI: no headers; all facts are in the error's details.
 
-Source: https://ai.google.dev/gemini-api/docs/rate-limits and captures of 2025 and 2026 (PROVIDERS.md section 4).
+Source: https://ai.google.dev/gemini-api/docs/rate-limits and captures of 2025 and 2026 (provider-facts.md section 4).
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
-_LIMITS = "https://ai.google.dev/gemini-api/docs/rate-limits (PROVIDERS.md section 4, read 2026-11-21)"
+_LIMITS = "https://ai.google.dev/gemini-api/docs/rate-limits (provider-facts.md section 4, read 2026-11-21)"
 _429 = frozenset({429})
 _DAY = 86400.0
 
 _SHARED = ErrorRow(
     name="shared_capacity",
     cause=Cause.OTHERS_CAPACITY,
-    source="capture gemini-429-shared-capacity; PROVIDERS.md section 4 (no details, a link to error-code-429)",
+    source="capture gemini-429-shared-capacity; provider-facts.md section 4 (no details, a link to error-code-429)",
     status=_429,
     text=("error-code-429",),
 )
@@ -27,7 +27,7 @@ ERRORS = (
     ErrorRow(
         name="quota_of_zero",
         cause=Cause.NEVER_FITS,
-        source="PROVIDERS.md section 4 (no free tier for the model, whatever the retryDelay says)",
+        source="provider-facts.md section 4 (no free tier for the model, whatever the retryDelay says)",
         status=_429,
         zero=True,
     ),
@@ -67,7 +67,7 @@ VERTEX_ERRORS = (
     ErrorRow(
         name="dynamic_shared_quota",
         cause=Cause.OTHERS_CAPACITY,
-        source="PROVIDERS.md section 4 (Gemini 2 and later have no limit of one's own on Vertex), read 2026-11-21",
+        source="provider-facts.md section 4 (Gemini 2 and later have no limit of one's own on Vertex), read 2026-11-21",
         status=_429,
         text=("resource exhausted",),
     ),
@@ -121,7 +121,7 @@ _PROJECT = "/projects/{scope}/locations/{scope}"
 
 VERTEX = Provider(
     name="vertex",
-    source="PROVIDERS.md sections 4 and 19, read 2026-11-21; captures vertex-200-no-headers, vertex-429-partner-model",
+    source="provider-facts.md sections 4 and 19; captures vertex-200-no-headers, vertex-429-partner-model",
     hosts=("aiplatform.googleapis.com", "*-aiplatform.googleapis.com"),
     endpoints=(
         *(

@@ -10,7 +10,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, NEVER_FITS, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 
-_DOCS = "https://console.groq.com/docs/rate-limits read 2026-11-20 (PROVIDERS.md section 7)"
+_DOCS = "https://console.groq.com/docs/rate-limits read 2026-11-20 (provider-facts.md section 7)"
 _RATE = frozenset({"rate_limit_exceeded"})
 
 HEADERS = (
@@ -23,7 +23,7 @@ ERRORS = (
     ErrorRow(
         name="per_day",
         cause=Cause.DAY,
-        source="capture groq-429-rpd; audio seconds: PROVIDERS.md section 7 (ASD)",
+        source="capture groq-429-rpd; audio seconds: provider-facts.md section 7 (ASD)",
         status=frozenset({429}),
         text=("requests per day", "tokens per day", "audio seconds per day", "seconds of audio per day"),
     ),
@@ -33,7 +33,7 @@ ERRORS = (
     ErrorRow(
         name="flex_capacity",
         cause=Cause.OTHERS_CAPACITY,
-        source="PROVIDERS.md section 7 (498 capacity_exceeded, flex [unv])",
+        source="provider-facts.md section 7 (498 capacity_exceeded, flex [unv])",
         status=frozenset({498}),
     ),
 )
@@ -58,7 +58,7 @@ GROQ = Provider(
         input_tokens="input",
         output_tokens="mean",
         produced="nothing",
-        source="PROVIDERS.md section 7: prompt and max_completion_tokens at admission [inf: Requested]; cached free",
+        source="provider-facts.md section 7: prompt and max_completion_tokens at admission [inf]; cached free",
         cache_reads_free=True,
     ),
     headers=HEADERS,

@@ -11,7 +11,7 @@ from tidegate.providers._common import COMMON_ERRORS, HOUR, endpoints
 from tidegate.providers._schema import Endpoint, ErrorRow, Provider
 from tidegate.providers.compatible import COMPATIBLE
 
-_SURVEY = "PROVIDERS.md section 18 (Hugging Face), read 2026-11-21"
+_SURVEY = "provider-facts.md section 18 (Hugging Face), read 2026-11-21"
 
 ERRORS = (
     ErrorRow(

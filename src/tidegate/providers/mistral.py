@@ -10,12 +10,12 @@ from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, MINUTE, MONTH, Part, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
-_DOCS = "https://help.mistral.ai 225174 read 2026-11-20 (PROVIDERS.md section 12)"
+_DOCS = "https://help.mistral.ai 225174 read 2026-11-20 (provider-facts.md section 12)"
 _PARTS: tuple[Part, ...] = ("limit", "remaining")
 
 
 def _row(suffix: str, unit: Unit, window: float, captures: str) -> HeaderRow:
-    source = f"{captures}; PROVIDERS.md section 12 (cleared at :00)"
+    source = f"{captures}; provider-facts.md section 12 (cleared at :00)"
     return quota(suffix, unit, source, window=window, refill="fixed", parts=_PARTS)
 
 
@@ -24,7 +24,7 @@ def _of_2024(name: str, window: float, *others: str) -> HeaderRow:
         name=f"size-{name}",
         label="tokens",
         unit="tokens",
-        source="PROVIDERS.md section 12 (2024: ratelimitbysize, in tokens), read 2026-11-21",
+        source="provider-facts.md section 12 (2024: ratelimitbysize, in tokens), read 2026-11-21",
         limit=(f"x-ratelimitbysize-limit-{name}", *(f"{other}-limit" for other in others)),
         remaining=(f"x-ratelimitbysize-remaining-{name}", *(f"{other}-remaining" for other in others)),
         reset=tuple(f"{other}-reset" for other in others),
@@ -40,7 +40,7 @@ HEADERS = (
     _row("tokens-minute", "tokens", MINUTE, "captures mistral-200-req-minute, mistral-200-magistral-5rpm"),
     _row("tokens-month", "tokens", MONTH, "capture mistral-200-req-minute (others share it)"),
     _row("audio-seconds-minute", "audio_seconds", MINUTE, "capture mistral-200-audio (2026-08-19)"),
-    _row("ocr-pages-minute", "ocr_pages", MINUTE, "PROVIDERS.md section 12 (2026)"),
+    _row("ocr-pages-minute", "ocr_pages", MINUTE, "provider-facts.md section 12 (2026)"),
     _row("input-characters-minute", "input_characters", MINUTE, "capture mistral-200-tts (2026-08-19)"),
     _of_2024("minute", MINUTE, "ratelimitbysize"),
     _of_2024("month", MONTH),
@@ -50,20 +50,20 @@ ERRORS = (
     ErrorRow(
         name="capacity_code",
         cause=Cause.OTHERS_CAPACITY,
-        source="PROVIDERS.md section 12 (3505), read 2026-11-21",
+        source="provider-facts.md section 12 (3505), read 2026-11-21",
         codes=frozenset({"3505"}),
     ),
     ErrorRow(
         name="capacity",
         cause=Cause.OTHERS_CAPACITY,
-        source="PROVIDERS.md section 12 (its type is invalid_request_error), read 2026-11-21",
+        source="provider-facts.md section 12 (its type is invalid_request_error), read 2026-11-21",
         status=frozenset({429}),
         text=("service tier capacity exceeded",),
     ),
     ErrorRow(
         name="rate_limited",
         cause=Cause.RATE,
-        source="PROVIDERS.md section 12 (1300), read 2026-11-21",
+        source="provider-facts.md section 12 (1300), read 2026-11-21",
         codes=frozenset({"rate_limited", "1300"}),
     ),
     ErrorRow(

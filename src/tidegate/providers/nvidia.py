@@ -6,7 +6,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 
-_SURVEY = "PROVIDERS.md section 18 (NVIDIA NIM), read 2026-11-21"
+_SURVEY = "provider-facts.md section 18 (NVIDIA NIM), read 2026-11-21"
 
 NVIDIA = Provider(
     name="nvidia",

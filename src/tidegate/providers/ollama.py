@@ -1,6 +1,6 @@
 """Ollama: a self-hosted server, whose only limit is its concurrency, and the cloud with the same dialect.
 
-Source: ollama/ollama server/sched.go and captures ollama-* (PROVIDERS.md section 10, read 2026-11-21).
+Source: ollama/ollama server/sched.go and captures ollama-* (provider-facts.md section 10, read 2026-11-21).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
-_FACTS = "PROVIDERS.md section 10, read 2026-11-21"
+_FACTS = "provider-facts.md section 10, read 2026-11-21"
 
 ERRORS = (
     ErrorRow(

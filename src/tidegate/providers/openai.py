@@ -6,7 +6,7 @@ from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 
-_DOCS = "https://developers.openai.com/api/docs/guides/rate-limits read 2026-10-04 (PROVIDERS.md section 1)"
+_DOCS = "https://developers.openai.com/api/docs/guides/rate-limits read 2026-10-04 (provider-facts.md section 1)"
 
 GENERATING = (
     "chat/completions",
@@ -39,14 +39,14 @@ def _row(name: str, unit: Unit, source: str, *spellings: str) -> HeaderRow:
     )
 
 
-_USAGE_BASED = "capture openai-200-usage-based-hyphen (2023-11-26); PROVIDERS.md section 1 (both spellings)"
+_USAGE_BASED = "capture openai-200-usage-based-hyphen (2023-11-26); provider-facts.md section 1 (both spellings)"
 
 HEADERS = (
     _row("requests", "requests", f"{_DOCS}; captures openai-200-rpm-6ms, openai-200-rpd-8.64s"),
     _row("tokens", "tokens", f"{_DOCS}; capture openai-200-rpm-6ms"),
     _row("input-images", "input_images", "capture openai-200-input-images (2025-06-20)"),
     _row("project-tokens", "tokens", "capture openai-200-project-tokens (2025-11-24)"),
-    _row("project-requests", "requests", "PROVIDERS.md section 1, read 2026-11-21"),
+    _row("project-requests", "requests", "provider-facts.md section 1, read 2026-11-21"),
     _row("tokens-usage-based", "tokens", _USAGE_BASED, "tokens-usage-based", "tokens_usage_based"),
 )
 
@@ -74,28 +74,28 @@ ERRORS = (
     ErrorRow(
         name="flex_unavailable",
         cause=Cause.OTHERS_CAPACITY,
-        source="PROVIDERS.md section 1 (flex: 429 Resource Unavailable, not charged), read 2026-11-21",
+        source="provider-facts.md section 1 (flex: 429 Resource Unavailable, not charged), read 2026-11-21",
         status=_429,
         text=("resource unavailable",),
     ),
     ErrorRow(
         name="no_credits",
         cause=Cause.MONEY,
-        source="PROVIDERS.md section 1 (2026: You have no credits remaining); capture openai-429-insufficient_quota",
+        source="provider-facts.md section 1 (You have no credits remaining); capture openai-429-insufficient_quota",
         status=_429,
         text=("exceeded your current quota", "no credits remaining"),
     ),
     ErrorRow(
         name="slow_down",
         cause=Cause.SLOPE,
-        source="PROVIDERS.md section 1 (503 Slow Down: ramp down, hold 15 minutes), read 2026-11-21",
+        source="provider-facts.md section 1 (503 Slow Down: ramp down, hold 15 minutes), read 2026-11-21",
         status=frozenset({503}),
         text=("slow down",),
     ),
     ErrorRow(
         name="server_error",
         cause=Cause.OUTAGE,
-        source="PROVIDERS.md section 1 (500 server_error), read 2026-11-21",
+        source="provider-facts.md section 1 (500 server_error), read 2026-11-21",
         status=frozenset({500}),
         codes=frozenset({"server_error"}),
     ),

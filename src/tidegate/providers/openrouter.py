@@ -10,7 +10,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, endpoints
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
-_SURVEY = "PROVIDERS.md section 18 (OpenRouter), read 2026-11-21"
+_SURVEY = "provider-facts.md section 18 (OpenRouter), read 2026-11-21"
 _429 = frozenset({429})
 
 HEADERS = (

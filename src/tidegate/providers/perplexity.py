@@ -9,7 +9,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
-_DOCS = "https://docs.perplexity.ai/docs/admin/rate-limits-usage-tiers read 2026-11-21 (PROVIDERS.md section 18)"
+_DOCS = "https://docs.perplexity.ai/docs/admin/rate-limits-usage-tiers read 2026-11-21 (provider-facts.md section 18)"
 
 PERPLEXITY = Provider(
     name="perplexity",

@@ -1,6 +1,6 @@
 """Replicate: predictions by model, deployment or version; 600 may be created a minute, over all models.
 
-Source: captures replicate-200-get, replicate-429-burst (PROVIDERS.md section 16, read 2026-11-21).
+Source: captures replicate-200-get, replicate-429-burst (provider-facts.md section 16, read 2026-11-21).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 
-_FACTS = "PROVIDERS.md section 16, read 2026-11-21"
+_FACTS = "provider-facts.md section 16, read 2026-11-21"
 
 REPLICATE = Provider(
     name="replicate",

@@ -6,7 +6,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 
-_DOCS = "https://docs.sambanova.ai/docs/en/models/rate-limits read 2026-11-20 (PROVIDERS.md section 18, SambaNova)"
+_DOCS = "https://docs.sambanova.ai/docs/en/models/rate-limits read 2026-11-20 (provider-facts.md section 18, SambaNova)"
 _ROWS = f"{_DOCS}; capture sambanova-headers (names; how a reset is written is not known)"
 
 SAMBANOVA = Provider(

@@ -10,7 +10,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
-_DOCS = "https://docs.together.ai/docs/rate-limits read 2026-11-20 (PROVIDERS.md section 13)"
+_DOCS = "https://docs.together.ai/docs/rate-limits read 2026-11-20 (provider-facts.md section 13)"
 _CAPTURE = "capture together-200-2025 (2025-12-18: reset 2 read as a window of 2 s [inf]; 19 left of 10)"
 
 _WINDOW = 2.0

@@ -6,7 +6,7 @@ from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, MINUTE, Part, endpoints, quota
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 
-_DOCS = "https://docs.x.ai/developers/rate-limits read 2026-11-20 (PROVIDERS.md section 6)"
+_DOCS = "https://docs.x.ai/developers/rate-limits read 2026-11-20 (provider-facts.md section 6)"
 _NO_RESET: tuple[Part, ...] = ("limit", "remaining")
 
 HEADERS = (
@@ -37,7 +37,7 @@ ERRORS = (
     ErrorRow(
         name="wrong_key",
         cause=Cause.AUTH,
-        source="PROVIDERS.md section 6 (400 with `error` as a string; the words [unv])",
+        source="provider-facts.md section 6 (400 with `error` as a string; the words [unv])",
         status=frozenset({400}),
         text=("incorrect api key",),
     ),

@@ -231,7 +231,7 @@ UNREAL = Outcome(Kind.ABANDONED, row="no network")
 
 MAX_CHECKED_BYTES = 4096
 """Upper bound, in bytes, of a complete body that is checked for an error under a 200, and of the end of a complete
-stream. Chosen: ModelScope and OpenRouter send such errors (PROVIDERS.md rule 7), which are short."""
+stream. Chosen: ModelScope and OpenRouter send such errors (provider-facts.md rule 7), which are short."""
 
 _ENDS = (b"}", b"]")
 """Last bytes of a complete JSON document from an inference endpoint."""
