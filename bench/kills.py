@@ -143,7 +143,7 @@ class Member:
 
     def __init__(self, folder: Path, board: Board, place: int) -> None:
         self.board, self.place = board, place
-        settings = Settings(start_concurrency=SLOTS, max_concurrency=SLOTS, telemetry=False, status=False)
+        settings = Settings(max_concurrency=SLOTS, telemetry=False, status=False)
         self.registry = RateLimitRegistry(settings, carrier=HostCarrier.at(folder))
         self._delays = Delays()
         self._is_first = True

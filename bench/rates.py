@@ -12,6 +12,7 @@ from pathlib import Path
 from bench.common import MICRO
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
+from tidegate.core import concurrency_limit
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key, Kind, Outcome, QuotaReading
 from tidegate.settings import Settings
@@ -143,8 +144,8 @@ class StubWaker:
 
 def admission(waiting: int, count: int) -> float:
     """CPU microseconds an admission, from the settling that allows it, in a line that stays `waiting` long."""
-    settings = Settings(start_concurrency=SLOTS, max_concurrency=SLOTS)
-    registry = RateLimitRegistry(settings, clock=lambda: 0.0)
+    concurrency_limit.START_CONCURRENCY = SLOTS
+    registry = RateLimitRegistry(Settings(max_concurrency=SLOTS), clock=lambda: 0.0)
     given = [registry.try_admit(KEY) for _ in range(SLOTS)]
     permits = [each for each in given if isinstance(each, Permit)]
     line: deque[Waiter] = deque()

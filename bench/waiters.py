@@ -22,6 +22,7 @@ from tidegate.admission.call import GovernedCall
 from tidegate.admission.drive import adrive
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
+from tidegate.core import concurrency_limit
 from tidegate.core.exchange import AttemptResult, CallPolicy, ExchangeResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Key, Kind, Outcome
@@ -63,8 +64,8 @@ class Counter:
 
 def full_registry(slots: int, *, frozen: bool = False) -> tuple[RateLimitRegistry, list[Permit]]:
     """A registry with one key, all of whose slots are taken."""
-    settings = Settings(start_concurrency=slots, max_concurrency=slots)
-    registry = RateLimitRegistry(settings, clock=(lambda: 0.0) if frozen else time.monotonic)
+    concurrency_limit.START_CONCURRENCY = slots
+    registry = RateLimitRegistry(Settings(max_concurrency=slots), clock=(lambda: 0.0) if frozen else time.monotonic)
     permits = [registry.try_admit(KEY, COST) for _ in range(slots)]
     return registry, [each for each in permits if isinstance(each, Permit)]
 

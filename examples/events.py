@@ -7,10 +7,10 @@ import asyncio
 
 import openai
 
-import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import Event, RateLimitHit, RateLimitLearned
 
-registry = tidegate.RateLimitRegistry()
+registry = RateLimitRegistry()
 
 
 def on_event(event: Event) -> None:

@@ -14,8 +14,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import tidegate
+from tests import constants
 from tests.effort import effort
 from tidegate.admission import key_hook, redaction
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.telemetry import activation
 from tidegate.transports.framework_timeouts import patch
 from tidegate.transports.governance import Installation
@@ -64,8 +66,17 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.fixture
-def registry() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings())
+def registry() -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings())
+
+
+@pytest.fixture(autouse=True)
+def replaced_constants(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Replace the constants that the markers `constants` of a test name; the nearest marker has priority."""
+    for mark in reversed(list(request.node.iter_markers("constants"))):
+        constants.replace(**mark.kwargs)
+    yield
+    constants.restore()
 
 
 @pytest.fixture(autouse=True, scope="session")

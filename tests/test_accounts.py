@@ -22,6 +22,8 @@ from tidegate.core.values import Key, Kind, Outcome, RequestFacts
 from tidegate.errors import ConfigurationError
 from tidegate.settings import Settings
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=100)
+
 TODAY = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 SCOPES = {"openai": {"requests": "account"}}
 A, B, C = (Key("openai", "https://api.openai.com", "0123456789abcdef", model) for model in "abc")
@@ -39,7 +41,7 @@ class Clock:
 
 
 def registry(clock: Clock | None = None, **settings: object) -> RateLimitRegistry:
-    given = Settings(**{"scopes": SCOPES, "start_concurrency": 100, **settings})
+    given = Settings(**{"scopes": SCOPES, **settings})
     return RateLimitRegistry(given, clock=clock or Clock(), calendar=lambda: TODAY)
 
 
@@ -93,11 +95,12 @@ def test_asker_is_not_called_where_nothing_opened() -> None:
     assert called == []
 
 
+@pytest.mark.constants(START_CONCURRENCY=100)
 def test_calls_wait_in_order_of_arrival_over_models_and_loops() -> None:
     order: list[int] = []
 
     async def main() -> None:
-        one = RateLimitRegistry(Settings(scopes=SCOPES, start_concurrency=100))
+        one = RateLimitRegistry(Settings(scopes=SCOPES))
         rate = bucket(1200.0, 0.0)
         one.settle(one.try_admit(A), answer(rate))
 
@@ -160,9 +163,10 @@ def test_events_name_the_level_that_has_the_quota() -> None:
     assert [each.key for each in seen if isinstance(each, events.RateLimitLearned)] == [ACCOUNT]
 
 
+@pytest.mark.constants(KEY_IDLE_SECONDS=10.0)
 def test_forgotten_models_leave_the_account() -> None:
     clock = Clock()
-    one = registry(clock, idle_after=10.0)
+    one = registry(clock)
     for key in (A, B):
         teach(one, key, 50.0)
     clock.now += 100.0

@@ -15,6 +15,7 @@ import trio.testing
 
 import tidegate
 from tidegate.admission import blocked_loops
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Key, Kind, Outcome
 
@@ -24,11 +25,11 @@ PATIENT = 60.0
 """Seconds after which a call that hangs gives up: far beyond what any of these takes."""
 
 
-def make(slots: int = 1, **settings: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=slots, max_concurrency=slots, **settings))
+def make(slots: int = 1, **settings: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(max_concurrency=slots, **settings))
 
 
-def taken(registry: tidegate.RateLimitRegistry, key: Key = KEY) -> Permit:
+def taken(registry: RateLimitRegistry, key: Key = KEY) -> Permit:
     permit = registry.try_admit(key)
     assert isinstance(permit, Permit)
     return permit
@@ -100,7 +101,7 @@ class Tasks:
                 await asyncio.sleep(0)
 
 
-def called_on_full_loop(run: Callable[..., Any], call: Callable[[tidegate.RateLimitRegistry], object]) -> object:
+def called_on_full_loop(run: Callable[..., Any], call: Callable[[RateLimitRegistry], object]) -> object:
     """Return what `call` returns on a loop whose task holds the only slot, while three more of its tasks wait."""
     registry = make()
 
@@ -177,9 +178,10 @@ def test_sync_call_on_loop_takes_back_a_permit_its_task_has_not_taken(run: Calla
     assert (registry.snapshot().in_flight, registry.snapshot().attempts) == (0, 3)
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 def test_sync_calls_on_loop_in_a_row_leave_every_task_answered(run: Callable[..., Any]) -> None:
     """An evaluator per row, as langfuse and semantic-kernel call it: on the loop, beside the other rows' tasks."""
-    registry = make(2, pause_base=0.001)
+    registry = make(2)
 
     async def main() -> list[object]:
         async with Tasks() as tasks:
@@ -196,11 +198,11 @@ def test_sync_calls_on_loop_in_a_row_leave_every_task_answered(run: Callable[...
 
 
 @pytest.fixture
-def blocked() -> Iterator[Callable[[tidegate.RateLimitRegistry, int], list[object]]]:
+def blocked() -> Iterator[Callable[[RateLimitRegistry, int], list[object]]]:
     """Blocks a loop of another thread, as `time.sleep` does, while so many calls of it stand in the queue."""
     release, ended = threading.Event(), []
 
-    def block(registry: tidegate.RateLimitRegistry, waiting: int) -> list[object]:
+    def block(registry: RateLimitRegistry, waiting: int) -> list[object]:
         standing, results = threading.Event(), []
 
         async def main() -> None:
@@ -347,7 +349,7 @@ def test_call_of_a_worker_thread_that_a_loop_waits_for_is_answered(
 ) -> None:
     """`pool.submit(call).result()` on the loop's thread: the bridge of many frameworks from async to sync code."""
 
-    def bridged(registry: tidegate.RateLimitRegistry) -> object:
+    def bridged(registry: RateLimitRegistry) -> object:
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(registry.execute, KEY, lambda: "sync", max_wait=PATIENT).result()
 

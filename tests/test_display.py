@@ -12,6 +12,7 @@ from rich.text import Text
 import tidegate
 from tests.core.values import answer, bucket
 from tests.transports.answering import Server
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli import errors
 from tidegate.cli.status_text import StatusText, lines
 from tidegate.core.display import json_line, printable
@@ -51,9 +52,7 @@ def test_messages_about_a_key_are_printable() -> None:
 def test_refusal_of_a_call_is_printable() -> None:
     import httpx
 
-    registry = tidegate.RateLimitRegistry(
-        tidegate.Settings(max_wait=0.05, telemetry=False, start_concurrency=1, max_concurrency=1)
-    )
+    registry = RateLimitRegistry(tidegate.Settings(max_wait=0.05, telemetry=False, max_concurrency=1))
     good = b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}'
     with Server(lambda number, path: (200, {}, good)) as server, registry.wrap(httpx.Client()) as client:
         client.post(server.chat, json={"model": EVIL[:-1], "messages": []})
@@ -113,6 +112,6 @@ def test_tables_and_lines_of_experiments_are_printable(terminal: bool) -> None:
 
 
 def test_waits_of_a_run_are_printable() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False))
+    registry = RateLimitRegistry(tidegate.Settings(telemetry=False))
     registry.try_admit(KEY)
     assert all(line.isprintable() for line in waits([], registry.snapshot()))

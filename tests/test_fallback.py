@@ -15,9 +15,13 @@ import tidegate
 from tidegate import fallbacks
 from tidegate.admission import drive
 from tidegate.admission.handoff import hand_off
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.fallbacks import Answered, Choice, Fallback, fallback
 from tidegate.testing import Limit, Scenario, Simulator
+
+pytestmark = pytest.mark.constants(TRANSIENT_ATTEMPTS=1)
 
 
 class ProviderError(Exception):
@@ -57,8 +61,7 @@ class VirtualWaits:
         self.now = 1000.0
         self.woken = False
         self.runs = True
-        settings = tidegate.Settings(transient_attempts=1)
-        self.registry = tidegate.RateLimitRegistry(settings, clock=lambda: self.now, draw=lambda: 1.0)
+        self.registry = RateLimitRegistry(tidegate.Settings(), clock=lambda: self.now, draw=lambda: 1.0)
 
     def wake(self) -> bool:
         self.woken = True
@@ -137,7 +140,7 @@ def test_all_closed_waits_for_the_one_that_opens_first(virtual: VirtualWaits) ->
 
 def test_rate_that_is_not_listed_is_waited_for_at_the_first_choice() -> None:
     first, second = Model("a", (429, {}, {"retry-after": "0.01"})), Model("b")
-    judge = fallback([Choice("a", first), Choice("b", second)], registry=tidegate.RateLimitRegistry())
+    judge = fallback([Choice("a", first), Choice("b", second)], registry=RateLimitRegistry())
     assert judge.execute(1).value == "a 1"
     assert (first.calls, second.calls) == (2, 0)
 
@@ -211,7 +214,7 @@ def test_call_of_a_closed_loop_is_taken_out_of_the_line() -> None:
 
 
 def test_awaited_choices_and_a_cancelled_call_gives_its_permit_back() -> None:
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
 
     async def refuses(row: int) -> str:
         raise ProviderError(*NO_MONEY)
@@ -243,7 +246,7 @@ SLOT = Scenario(limiters=(Limit(kind="slots", limit=1),))
 
 
 def test_governed_clients_learn_their_keys_and_none_is_refused_twice() -> None:
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     with Simulator(SLOT) as one, Simulator(SLOT) as other, httpx.Client() as bare:
         client = registry.wrap(bare)
 
@@ -294,7 +297,7 @@ def test_bad_input_is_refused_at_once(field: str, choices: Any, options: dict[st
 
 
 def test_key_that_direct_calls_queue_for_serves_the_fallback_in_turn() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     order: list[str] = []
     waiting, free = threading.Event(), threading.Event()
     key = tidegate.Key("custom", "a")
@@ -337,10 +340,10 @@ def test_closed_choice_keeps_one_callback_however_many_calls_pass_it_over(virtua
 
 
 def test_max_wait_holds_for_a_client_that_is_governed_itself() -> None:
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     key = tidegate.Key("custom", "inner")
     permit = registry.try_admit(key)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     registry.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, 3600.0))
     judge = fallback(
         [Choice(None, lambda row: registry.execute(key, lambda: row), name="inner")], registry=registry, on=["day"]
@@ -350,10 +353,10 @@ def test_max_wait_holds_for_a_client_that_is_governed_itself() -> None:
 
 
 def test_part_of_a_scheduled_work_tells_its_scheduler_of_keys_and_waits() -> None:
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     a, b = tidegate.Key("custom", "a"), tidegate.Key("custom", "b")
     permit = registry.try_admit(a)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     judge = fallback([Choice("a", Model("a", NO_MONEY)), Choice("b", Model("b"))], registry=registry)
     with hand_off(registry, permit) as work:
         assert judge.execute(1).value == "b 1"

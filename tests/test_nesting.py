@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import tidegate
 from tidegate.admission.context import AttemptScope, current_scope
+from tidegate.admission.registry import RateLimitRegistry
 
 
 def is_passthrough() -> bool:
@@ -122,9 +123,9 @@ def test_a_task_spawned_inside_an_attempt_can_be_disabled_for_itself() -> None:
     asyncio.run(scene())
 
 
-def registry_of(slots: int) -> tidegate.RateLimitRegistry:
-    settings = tidegate.Settings(start_concurrency=slots, max_concurrency=slots, share="off", max_wait=30.0)
-    return tidegate.RateLimitRegistry(settings)
+def registry_of(slots: int) -> RateLimitRegistry:
+    settings = tidegate.Settings(max_concurrency=slots, share="off", max_wait=30.0)
+    return RateLimitRegistry(settings)
 
 
 def test_a_call_inside_a_call_of_its_key_does_not_wait_for_the_slot_of_the_outer_one() -> None:

@@ -23,6 +23,8 @@ from tidegate.core.saved_state import learners
 from tidegate.core.values import Cost, Key
 from tidegate.settings import Settings
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=20)
+
 TEXT = (Path(__file__).parent / "fixtures" / "learned_state_0_1_all_gates.json").read_text()
 TAKEN_ON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 BUCKET = Key("openai", "https://api.openai.com", "", "gpt-4o-mini")
@@ -34,7 +36,7 @@ ESTIMATE = Key("anthropic", "https://api.anthropic.com", "", "claude-sonnet-4-5"
 
 def begin(text: str, age: float = 2.0) -> RateLimitRegistry:
     """A registry that starts `age` seconds after the state was written."""
-    settings = Settings(initial_state=LearnedState.from_json(text), start_concurrency=20)
+    settings = Settings(initial_state=LearnedState.from_json(text))
     return RateLimitRegistry(settings, clock=lambda: 7.0, calendar=lambda: TAKEN_ON + timedelta(seconds=age))
 
 

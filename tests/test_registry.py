@@ -16,17 +16,20 @@ import openai
 import pytest
 
 import tidegate
+from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Key, Kind, Outcome
+from tidegate.errors import PermitMisuse
 from tidegate.testing import VirtualClock
 
 KEY = tidegate.Key("p", "https://p.test", "abc", "m")
 OK = Outcome(Kind.OK)
 
 
-def make(**settings: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(**settings))
+def make(**settings: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(**settings))
 
 
 class ProviderError(Exception):
@@ -39,16 +42,16 @@ class ProviderError(Exception):
 
 class TestPermits:
     def test_try_admit_gives_permits_up_to_the_limit_and_then_says_when(self) -> None:
-        registry = make(start_concurrency=2, max_concurrency=2)
+        registry = make(max_concurrency=2)
         permits = [registry.try_admit(KEY), registry.try_admit(KEY)]
-        assert all(isinstance(permit, tidegate.Permit) for permit in permits)
+        assert all(isinstance(permit, Permit) for permit in permits)
         refused = registry.try_admit(KEY)
-        assert isinstance(refused, tidegate.NotReady)
+        assert isinstance(refused, NotReady)
         assert not refused
         assert (refused.ready_at, refused.gate) == (float("inf"), "concurrency")
 
     def test_a_settled_permit_makes_room(self) -> None:
-        registry = make(start_concurrency=1, max_concurrency=1)
+        registry = make(max_concurrency=1)
         permit = registry.try_admit(KEY)
         assert not registry.try_admit(KEY)
         registry.settle(permit, OK)  # type: ignore[arg-type]
@@ -58,13 +61,13 @@ class TestPermits:
         registry = make()
         permit = registry.try_admit(KEY)
         registry.settle(permit, OK)  # type: ignore[arg-type]
-        with pytest.raises(tidegate.PermitMisuse, match="settled before"):
+        with pytest.raises(PermitMisuse, match="settled before"):
             registry.settle(permit, OK)  # type: ignore[arg-type]
         assert registry.snapshot().in_flight == 0
 
     def test_a_thread_keeps_its_deadline_behind_a_head_that_never_runs(self) -> None:
         """The head alone has a timer; where it is a task of the loop that this very thread blocks, it never looks."""
-        registry = make(start_concurrency=1, max_concurrency=1)
+        registry = make(max_concurrency=1)
         assert registry.try_admit(KEY)
         stuck = Waiter(lambda: MagicMock(blocks=False), 0)
         stuck.deadline = float("inf")
@@ -75,7 +78,7 @@ class TestPermits:
 
     def test_try_admit_does_not_overtake_who_waits(self) -> None:
         clock = VirtualClock()
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1), clock=clock)
+        registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1), clock=clock)
         release = threading.Event()
         first = threading.Thread(target=lambda: registry.execute(KEY, release.wait))
         first.start()
@@ -90,7 +93,7 @@ class TestPermits:
         assert registry.try_admit(KEY)
 
     def test_a_permit_dropped_by_a_finalizer_comes_back_even_inside_the_registrys_own_lock(self) -> None:
-        registry = make(start_concurrency=1, max_concurrency=1)
+        registry = make(max_concurrency=1)
         permit = registry.try_admit(KEY)
         with registry._lock:
             registry.drop(permit)  # type: ignore[arg-type]
@@ -113,8 +116,9 @@ class TestExecute:
             make().execute("k", call)
         assert len(calls) == 1
 
+    @pytest.mark.constants(FIRST_BACKOFF_SECONDS=0.001)
     def test_a_transient_failure_gets_three_attempts(self) -> None:
-        registry, calls = make(backoff_base=0.001), []
+        registry, calls = make(), []
 
         def call() -> None:
             calls.append(1)
@@ -124,24 +128,27 @@ class TestExecute:
             registry.execute("k", call)
         assert len(calls) == 3
 
+    @pytest.mark.constants(FIRST_BACKOFF_SECONDS=0.001)
     @pytest.mark.parametrize("error", [ConnectionResetError("reset"), TimeoutError("late")])
     def test_connection_errors_and_timeouts_are_transient(self, error: Exception) -> None:
-        registry = make(backoff_base=0.001)
+        registry = make()
         answers = iter([error, error, "answer"])
         assert registry.execute("k", lambda: raise_or_return(next(answers))) == "answer"
 
+    @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001, TRANSIENT_ATTEMPTS=1)
     def test_a_refusal_costs_no_attempt(self) -> None:
-        registry = make(pause_base=0.001, transient_attempts=1)
+        registry = make()
         answers = iter([ProviderError(429)] * 6 + ["answer"])
         assert registry.execute("k", lambda: raise_or_return(next(answers))) == "answer"
 
+    @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01, MAX_PAUSE_SECONDS=0.02)
     def test_at_the_deadline_the_last_refusal_is_raised(self) -> None:
-        registry = make(pause_base=0.01, max_pause=0.02)
+        registry = make()
         with pytest.raises(ProviderError, match="429"):
             registry.execute("k", lambda: raise_or_return(ProviderError(429)), max_wait=0.1)
 
     def test_a_call_that_never_got_its_turn_raises_deadline_exceeded_with_the_facts(self) -> None:
-        registry = make(start_concurrency=1, max_concurrency=1)
+        registry = make(max_concurrency=1)
         registry.try_admit(KEY)
         with pytest.raises(tidegate.DeadlineExceeded) as caught:
             registry.execute(KEY, lambda: 1, max_wait=0.02)
@@ -149,8 +156,9 @@ class TestExecute:
         assert caught.value.waited >= 0.02
         assert isinstance(caught.value, TimeoutError)
 
+    @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
     def test_the_callers_own_predicates_decide(self) -> None:
-        registry = make(pause_base=0.001)
+        registry = make()
         answers = iter([{"error": "busy", "after": 0.001}, {"answer": 1}])
         result = registry.execute(
             "k",
@@ -182,9 +190,10 @@ class TestExecute:
     def test_headers_that_cannot_be_had_are_no_error(self) -> None:
         assert make().execute("k", lambda: "x", get_headers=lambda result: None) == "x"
 
+    @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
     def test_an_async_callable_is_awaited(self) -> None:
         async def main() -> int:
-            registry = make(pause_base=0.001)
+            registry = make()
             answers = iter([ProviderError(429), 7])
 
             async def call() -> int:
@@ -224,8 +233,9 @@ class TestEvents:
             "RequestCompleted",
         ]
 
+    @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
     def test_a_refusal_is_told_with_its_cause(self) -> None:
-        registry, heard = make(pause_base=0.001), []
+        registry, heard = make(), []
         registry.subscribe(heard.append)
         answers = iter([ProviderError(429), 1])
         registry.execute("k", lambda: raise_or_return(next(answers)))
@@ -280,9 +290,10 @@ class TestEvents:
 
 
 class TestMemory:
+    @pytest.mark.constants(MAX_REGISTRY_KEYS=64)
     def test_keys_beyond_the_bound_are_forgotten_with_their_memory(self) -> None:
         """Ten thousand keys of 4 kB each would hold 40 MB; 64 are kept."""
-        registry = make(max_keys=64)
+        registry = make()
 
         def use(count: int, name: str) -> None:
             for number in range(count):
@@ -299,8 +310,9 @@ class TestMemory:
         assert len(registry.snapshot().keys) <= 64
         assert grown < 500_000
 
+    @pytest.mark.constants(MAX_REGISTRY_KEYS=4)
     def test_a_key_in_use_is_never_forgotten(self) -> None:
-        registry = make(max_keys=4)
+        registry = make()
         permit = registry.try_admit(KEY)
         for number in range(50):
             other = registry.try_admit(tidegate.Key("p", f"https://{number}.test"))
@@ -308,17 +320,19 @@ class TestMemory:
         assert registry.snapshot().keys[KEY].in_flight == 1
         registry.settle(permit, OK)  # type: ignore[arg-type]
 
+    @pytest.mark.constants(KEY_IDLE_SECONDS=10)
     def test_a_key_idle_for_long_is_forgotten_when_another_comes(self) -> None:
         clock = VirtualClock()
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(idle_after=10), clock=clock)
+        registry = RateLimitRegistry(tidegate.Settings(), clock=clock)
         registry.settle(registry.try_admit(KEY), OK)  # type: ignore[arg-type]
         clock.advance(11)
         registry.try_admit(tidegate.Key("p", "https://other.test"))
         assert KEY not in registry.snapshot().keys
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=5.0, MAX_PAUSE_SECONDS=60)
 def test_the_snapshot_says_what_binds_and_until_when() -> None:
-    registry = make(pause_base=5.0, max_pause=60)
+    registry = make()
     permit = registry.try_admit(KEY)
     registry.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, 7.0, status=429))  # type: ignore[arg-type]
     key = registry.snapshot().keys[KEY]
@@ -334,7 +348,7 @@ def test_the_default_registry_is_one_and_the_same() -> None:
 
 @pytest.mark.parametrize("step", ["resent", "gave_up", "seat"])
 def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     key = Key("openai", "https://provider.test", "", "m", "")
     permit = registry.try_admit(key)
     assert permit
@@ -359,7 +373,7 @@ def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str
 
 @pytest.mark.parametrize("stand_in", [None, MagicMock()], ids=["forbidden", "mocked"])
 def test_a_stack_whose_import_is_forbidden_or_mocked_is_nobodys_error(
-    monkeypatch: pytest.MonkeyPatch, registry: tidegate.RateLimitRegistry, stand_in: Any
+    monkeypatch: pytest.MonkeyPatch, registry: RateLimitRegistry, stand_in: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "requests", stand_in)
     with openai.OpenAI(api_key="sk-test") as client:

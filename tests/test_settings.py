@@ -9,17 +9,9 @@ OUT_OF_RANGE = [
     ("max_wait", -1),
     ("max_wait", float("nan")),
     ("max_wait", float("inf")),
-    ("start_concurrency", 0),
     ("max_concurrency", 10**9),
-    ("concurrency_cut", 1.0),
-    ("concurrency_cut", 0),
-    ("pause_base", 0),
-    ("max_pause", -5),
-    ("transient_attempts", 0),
-    ("backoff_base", "soon"),
-    ("breaker_threshold", 0),
-    ("idle_after", 0),
-    ("max_keys", 0),
+    ("max_unreached", "soon"),
+    ("telemetry", "loud"),
 ]
 
 

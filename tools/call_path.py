@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 
 SRC = str(Path(tidegate.__file__).parent)
 HEADERS = {
@@ -79,7 +80,7 @@ def row() -> None:
 
 def main(arguments: list[str]) -> int:
     """Print the counts of the three trips; return 0."""
-    client = tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False)).wrap(
+    client = RateLimitRegistry(tidegate.Settings(telemetry=False)).wrap(
         httpx.Client(transport=httpx.MockTransport(answer), base_url="https://api.openai.com/v1")
     )
 

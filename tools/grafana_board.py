@@ -102,7 +102,7 @@ PANELS = (
         ((_rate(s.RETRIES), f"{_by()} retries"), (_rate(s.GIVE_UPS), f"{_by()} given up")),
     ),
     Panel(
-        "Tokens (where TIDEGATE_TELEMETRY_TOKENS is on)",
+        "Tokens (where TIDEGATE_TELEMETRY is tokens)",
         "short",
         ((_rate_of_sum(s.TOKEN_USAGE, a.TOKEN_TYPE), _by(a.TOKEN_TYPE)),),
     ),

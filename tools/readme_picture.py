@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 import openai
 
-import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Call, Distribution, Limit, Scenario, SimulatorProcess, ideal_makespan
 
 PLACE = Path(__file__).parents[1] / "docs" / "images" / "plain-and-tidegate.svg"
@@ -69,7 +69,7 @@ async def _run(url: str, wrapped: bool) -> list[list[tuple[float, int]]]:
     http = openai.DefaultAsyncHttpxClient(event_hooks={"response": [note]})
     async with openai.AsyncOpenAI(base_url=url, api_key="any", http_client=http) as client:
         if wrapped:
-            tidegate.RateLimitRegistry().wrap(client)
+            RateLimitRegistry().wrap(client)
         messages = [{"role": "user", "content": "How high is the tide?"}]
         began = time.monotonic()
         calls = (

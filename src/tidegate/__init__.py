@@ -19,27 +19,18 @@ if TYPE_CHECKING:
 
     from tidegate.admission.audit import audit as audit
     from tidegate.admission.context import disabled as disabled
-    from tidegate.admission.registry import NotReady as NotReady
-    from tidegate.admission.registry import RateLimitRegistry as RateLimitRegistry
     from tidegate.admission.registry import registry as registry
-    from tidegate.core.limiter_state import Permit as Permit
-    from tidegate.core.values import Cost as Cost
     from tidegate.core.values import Key as Key
     from tidegate.errors import CapacityTimeout as CapacityTimeout
     from tidegate.errors import ConfigurationError as ConfigurationError
     from tidegate.errors import DeadlineExceeded as DeadlineExceeded
     from tidegate.errors import Error as Error
-    from tidegate.errors import NotAdmitted as NotAdmitted
-    from tidegate.errors import PermitMisuse as PermitMisuse
-    from tidegate.fallbacks import Choice as Choice
     from tidegate.fallbacks import fallback as fallback
     from tidegate.pool import Failed as Failed
     from tidegate.pool import PoolStats as PoolStats
     from tidegate.pool import RowResult as RowResult
     from tidegate.pool import amap as amap
     from tidegate.pool import map as map
-    from tidegate.providers import ModelPrice as ModelPrice
-    from tidegate.providers import register_price as register_price
     from tidegate.providers.classification import classify as classify
     from tidegate.settings import Settings as Settings
     from tidegate.suspensions import Suspensions as Suspensions
@@ -52,20 +43,12 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "CapacityTimeout": "tidegate.errors",
-    "Choice": "tidegate.fallbacks",
     "ConfigurationError": "tidegate.errors",
-    "Cost": "tidegate.core.values",
     "DeadlineExceeded": "tidegate.errors",
     "Error": "tidegate.errors",
     "Failed": "tidegate.pool",
     "Key": "tidegate.core.values",
-    "ModelPrice": "tidegate.providers",
-    "NotAdmitted": "tidegate.errors",
-    "NotReady": "tidegate.admission.registry",
-    "Permit": "tidegate.core.limiter_state",
-    "PermitMisuse": "tidegate.errors",
     "PoolStats": "tidegate.pool",
-    "RateLimitRegistry": "tidegate.admission.registry",
     "RowResult": "tidegate.pool",
     "Settings": "tidegate.settings",
     "Suspensions": "tidegate.suspensions",
@@ -75,7 +58,6 @@ _HOMES = {
     "disabled": "tidegate.admission.context",
     "fallback": "tidegate.fallbacks",
     "install": "tidegate.transports.install",
-    "register_price": "tidegate.providers",
     "register_provider": "tidegate.transports.install",
     "registry": "tidegate.admission.registry",
     "uninstall": "tidegate.transports.install",

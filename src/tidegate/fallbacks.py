@@ -411,14 +411,14 @@ class _FallbackCall(GovernedCall):
 
     def _opens_after(self, reason: str, outcome: Outcome) -> float:
         """Return when to ask a choice again after its refusal; infinity for one that has used up its attempts."""
-        now, given = self.now(), self._governor.settings
+        now = self.now()
         if reason in ("money", "outage"):
             return INFINITY
         if reason == "day":
             return now + (outcome.retry_after or INFINITY)
         # The state of the key holds the wait that the provider has named.
         self._refusals += 1
-        return now + full_jitter(self._refusals, given.backoff_base, given.backoff_cap, self._governor.draw())
+        return now + full_jitter(self._refusals, self._governor.draw())
 
     def _pass_over(self, position: int, reason: str, opens: float) -> None:
         """Note why a choice is passed over, and the instant at which it opens (infinity: unknown)."""
@@ -468,7 +468,7 @@ def _checked_choices(choices: Iterable[Choice[T]]) -> Sequence[Choice[T]]:
     named: list[Choice[T]] = []
     for position, choice in enumerate(given):
         where = f"choices[{position}]"
-        require(isinstance(choice, Choice), where, choice, "a tidegate.Choice")
+        require(isinstance(choice, Choice), where, choice, "a Choice")
         require(callable(choice.call), f"{where}.call", choice.call, "a function")
         require(isinstance(choice.name, str), f"{where}.name", choice.name, "a text")
         name = choice.name or (f"choice {position + 1}" if choice.key is None else str(choice.key))
@@ -507,6 +507,6 @@ def fallback(
     number = isinstance(patience, int | float) and not isinstance(patience, bool)
     require(number and 0 <= patience < INFINITY, "patience", patience, "a number of seconds, 0 or more")
     known = registry is None or isinstance(registry, RateLimitRegistry)
-    require(known, "registry", registry, "a tidegate.RateLimitRegistry")
+    require(known, "registry", registry, "a RateLimitRegistry")
     spreads = order == "first_ready"
     return Fallback(_checked_choices(choices), frozenset(REASONS if spreads else reasons), patience, spreads, registry)

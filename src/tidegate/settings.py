@@ -6,19 +6,9 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SecretStr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 
 from tidegate.admission.saved_state import LearnedState
 from tidegate.errors import ConfigurationError
@@ -38,21 +28,11 @@ SERVERS = ("redis://", "rediss://", "postgresql://")
 WORDS = ("auto", "off", "ray")
 """Values of `Settings.share` that name no place."""
 
-ORDERED = (
-    ("start_concurrency", "max_concurrency"),
-    ("pause_base", "max_pause"),
-    ("backoff_base", "backoff_cap"),
-    ("breaker_cooldown", "max_breaker_cooldown"),
-)
-"""Pairs of settings where the first must not exceed the second."""
-
 
 class Settings(BaseModel):
     """The settings of a registry; frozen. Every field can be set in the environment as TIDEGATE_<FIELD>.
 
-    Raise `ConfigurationError`, with the field, the value and the bound, for a value that is not usable. Do the same for
-    two values that contradict each other. A default yields to a setting that is given: `max_concurrency=2` starts with
-    2.
+    Raise `ConfigurationError`, with the field, the value and the bound, for a value that is not usable.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -60,53 +40,17 @@ class Settings(BaseModel):
     max_wait: float = Field(
         3600.0, ge=0, le=31_536_000, description="Seconds a call may wait in all (elspeth: max_capacity_retry_seconds)."
     )
-    start_concurrency: int = Field(
-        4, ge=1, le=100_000, description="Calls in flight at once before anything is known (RFC 3390: 4 segments)."
-    )
     max_concurrency: int | None = Field(
         None,
         ge=1,
         le=100_000,
         description="Most calls in flight per key (None: 1,000 at first, more while key, memory and pool admit them).",
     )
-    concurrency_cut: float = Field(
-        0.5, gt=0, lt=1, description="Factor for the limit at an unexplained refusal (TCP Reno, promptfoo: 0.5)."
-    )
-    pause_base: float = Field(
-        0.5, gt=0, le=3600, description="Seconds of the first pause without a hint, doubling (openai: 0.5 s)."
-    )
-    max_pause: float = Field(
-        120.0, gt=0, le=86_400, description="Longest pause in seconds before a probe (openai: MAX_RETRY_AFTER_DELAY)."
-    )
-    transient_attempts: int = Field(
-        3, ge=1, le=100, description="Attempts that execute makes at a transient failure (openai: 1 + 2 retries)."
-    )
-    backoff_base: float = Field(
-        1.0, gt=0, le=3600, description="Seconds of execute's first back-off, doubling, full jitter (Phoenix: 1 s)."
-    )
-    backoff_cap: float = Field(
-        60.0, gt=0, le=3600, description="Longest back-off of execute in seconds (promptfoo: 60)."
-    )
-    breaker_threshold: int = Field(
-        5, ge=1, le=10_000, description="Consecutive outage failures that open the breaker (Phoenix: 5)."
-    )
-    breaker_cooldown: float = Field(
-        0.5, gt=0, le=3600, description="Seconds before the first probe (openai: INITIAL_RETRY_DELAY), growing."
-    )
-    max_breaker_cooldown: float = Field(
-        60.0, gt=0, le=86_400, description="Longest time between probes in seconds (gRPC connection backoff: 120)."
-    )
     max_unreached: float = Field(
         30.0,
         ge=0,
         le=31_536_000,
         description="Seconds that calls wait for a server that never answered; then its error is theirs (a start-up).",
-    )
-    idle_after: float = Field(
-        3600.0, gt=0, description="Seconds after which an idle key is forgotten (longer than a minute or hour window)."
-    )
-    max_keys: int = Field(
-        4096, ge=1, le=10_000_000, description="Keys kept at most; the longest idle ones are forgotten first."
     )
     hosts: tuple[str, ...] = Field(
         (),
@@ -143,12 +87,9 @@ class Settings(BaseModel):
         repr=False,
         description="Processes that share a key's limits: auto (this user and host), off, ray, a folder, a server.",
     )
-    telemetry: bool = Field(
-        True, description="Tell OpenTelemetry what happens, where its SDK is loaded (OTEL_SDK_DISABLED: on by default)."
-    )
-    telemetry_tokens: bool = Field(
-        False,
-        description="Tell it the tokens of each answer too; other instrumentations may do the same (docs: telemetry).",
+    telemetry: bool | Literal["tokens"] = Field(
+        True,
+        description="Tell OpenTelemetry what happens, where its SDK is loaded: on, off, or tokens of answers as well.",
     )
     disabled: bool = Field(False, description="Pass everything through untouched.")
 
@@ -158,20 +99,6 @@ class Settings(BaseModel):
         if isinstance(given, bool) and cls.model_fields[str(info.field_name)].annotation in (int, float, int | None):
             raise ValueError("a number, not a boolean")
         return given
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        # A default follows the setting that was given; two given settings must agree.
-        for low, high in ORDERED:
-            least, most = getattr(self, low), getattr(self, high)
-            if most is None or least <= most:
-                continue
-            if low in self.model_fields_set and high in self.model_fields_set:
-                facts = {"field": low, "value": least, "bound": f"at most {high}, which is {most:g}"}
-                raise PydanticCustomError("order", "{bound}", facts)
-            changed, value = (high, least) if low in self.model_fields_set else (low, most)
-            self.__dict__[changed] = value
-        return self
 
     @field_validator("scopes")
     @classmethod
@@ -244,9 +171,8 @@ def _scopes(parts: list[str]) -> dict[str, Any]:
 
 def _configuration_error(error: ValidationError) -> ConfigurationError:
     first = error.errors()[0]
-    if first["type"] == "order":
-        return ConfigurationError(*first["ctx"].values())
     field = ".".join(str(part) for part in first["loc"]) or "settings"
+    field = field.removesuffix(".bool")
     value = first.get("input")
     if field == "share" and "@" in str(value):
         value = "…"
@@ -263,7 +189,7 @@ def _bound(error: Any, field: str) -> str:
     if error["type"] in ("float_parsing", "float_type") and isinstance(error.get("input"), str):
         return "a plain number, without a unit; settings of time are in seconds"
     if error["type"] == "bool_parsing":
-        return "on or off"
+        return "on, off or tokens" if field == "telemetry" else "on or off"
     return str(error["msg"]).removeprefix("Value error, ")
 
 

@@ -16,10 +16,13 @@ import pytest
 import tidegate
 from tests.runner.scene import Refused, in_loop, make, rows, runner_at
 from tests.runner.test_deleting import until
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.experiments.engine.stats import CLASSES, STEP, BusyTime, RunStats, added_up
 from tidegate.experiments.storage import Status, Store
+
+pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 
 KEY = tidegate.Key("p", "https://p.test", "0123456789abcdef", "m")
 SECRET = "sk-secret-of-the-runner"
@@ -27,11 +30,11 @@ PROMPT = "the prompt that no attempt has"
 ANSWER = "the answer that no attempt has"
 
 
-def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001, max_wait=20.0, **changes))
+def registry_of(**changes: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(max_wait=20.0, **changes))
 
 
-def refusing(times: int, registry: tidegate.RateLimitRegistry) -> Any:
+def refusing(times: int, registry: RateLimitRegistry) -> Any:
     """A governed function that is refused so often before it answers."""
     left = [times]
 
@@ -271,7 +274,7 @@ class TestStatistics:
                 await go.wait()
             return 1
 
-        runner = make(tmp_path, cancel_grace=0.001)
+        runner = make(tmp_path, CANCEL_GRACE_SECONDS=0.001)
         number = await runner.start(Experiment("e", rows(2), task))
         await asked.wait()
         await runner.shutdown(grace=0.0)

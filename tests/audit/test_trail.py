@@ -19,9 +19,13 @@ import tidegate
 from tests.core.scene import Scene
 from tests.core.values import INVALID, OK, OUTAGE, refusal
 from tidegate.admission import audit
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core import events
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome, Usage
 from tidegate.errors import ConfigurationError
+
+pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 
 SECRET = "sk-secret-of-the-audit"
 PROMPT = "the prompt that no record has"
@@ -35,8 +39,8 @@ class Refusal(Exception):
     status_code = 429
 
 
-def make(**settings: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001, telemetry=False, **settings))
+def make(**settings: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(telemetry=False, **settings))
 
 
 def answering(*answers: Any) -> Any:
@@ -267,7 +271,7 @@ class TestEvents:
         assert [(each.index, each.kind) for each in ends] == [(0, Kind.RATE_LIMIT), (1, Kind.OK), (0, Kind.OK)]
 
     def test_a_call_that_leaves_the_queue_has_its_number_too(self) -> None:
-        registry, heard = make(start_concurrency=1, max_concurrency=1), []
+        registry, heard = make(max_concurrency=1), []
         key = tidegate.Key("p", "https://p.test")
         assert registry.try_admit(key)
         registry.subscribe(heard.append)
@@ -292,7 +296,7 @@ class TestEvents:
         registry.subscribe(heard.append)
         key = tidegate.Key("p", "https://p.test")
         permit = registry.try_admit(key)
-        assert isinstance(permit, tidegate.Permit)
+        assert isinstance(permit, Permit)
         with hand_off(registry, permit):
             registry.execute(key, lambda: 1)
         assert len({each.call for each in heard if isinstance(each, events.CallEvent)}) == 1
@@ -338,8 +342,9 @@ class TestCost:
 
 
 class TestSnapshot:
+    @pytest.mark.constants(FIRST_BACKOFF_SECONDS=0.001, MAX_BACKOFF_SECONDS=0.001)
     def test_calls_are_counted_and_not_only_attempts(self) -> None:
-        registry = make(transient_attempts=3, backoff_base=0.001, backoff_cap=0.001)
+        registry = make()
         registry.execute("k", lambda: 1)
         registry.execute("k", answering(Refusal(), Refusal(), 1))
         with pytest.raises(TimeoutError):

@@ -45,6 +45,7 @@ from tests.bedrock import (  # noqa: E402
     refusal,
 )
 from tests.transports.answering import only  # noqa: E402
+from tidegate.admission.registry import RateLimitRegistry  # noqa: E402
 from tidegate.testing import Fault, Limit, Scenario, Simulator  # noqa: E402
 
 SESSIONS = {"aiohttp": AIOHTTPSession, "httpx": HttpxSession}
@@ -129,7 +130,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_row_is_answered_at_a_limit_that_nobody_announced(
-    registry: tidegate.RateLimitRegistry, mode: str, session: str
+    registry: RateLimitRegistry, mode: str, session: str
 ) -> None:
     async def test() -> None:
         scenario = Scenario(limiters=(Limit(limit=5, window=0.5, burst=2),))
@@ -148,7 +149,7 @@ def test_every_row_is_answered_at_a_limit_that_nobody_announced(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("refused", [THROTTLED, refusal(503, "ServiceUnavailableException")], ids=["429", "503"])
 def test_refusal_is_waited_out_below_aiobotocores_own_retries(
-    registry: tidegate.RateLimitRegistry, sleeps: list[float], mode: str, refused: Any
+    registry: RateLimitRegistry, sleeps: list[float], mode: str, refused: Any
 ) -> None:
     async def test() -> None:
         async with client_of(mode=mode, total_max_attempts=1) as client:
@@ -163,7 +164,7 @@ def test_refusal_is_waited_out_below_aiobotocores_own_retries(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_refusal_that_was_given_up_on_is_not_sent_again(mode: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_refusal_that_was_given_up_on_is_not_sent_again(mode: str, registry: RateLimitRegistry) -> None:
     async def test() -> None:
         async with client_of(mode=mode) as client:
             script = Script(registry.wrap(client, max_wait=0), THROTTLED)
@@ -177,7 +178,7 @@ def test_refusal_that_was_given_up_on_is_not_sent_again(mode: str, registry: tid
 
 @pytest.mark.parametrize(("mode", "attempts"), [("legacy", 5), ("standard", 3), ("adaptive", 3)])
 def test_other_failures_are_aiobotocores_to_repeat(
-    registry: tidegate.RateLimitRegistry, sleeps: list[float], mode: str, attempts: int
+    registry: RateLimitRegistry, sleeps: list[float], mode: str, attempts: int
 ) -> None:
     async def test() -> None:
         async with client_of(mode=mode) as client:
@@ -192,7 +193,7 @@ def test_other_failures_are_aiobotocores_to_repeat(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_without_an_answer_before_the_deadline_its_own_exception_is_raised(mode: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
 
     async def test() -> None:
         async with client_of(mode=mode) as client:
@@ -208,7 +209,7 @@ def test_without_an_answer_before_the_deadline_its_own_exception_is_raised(mode:
 
 
 def test_adaptive_token_bucket_holds_up_nothing_inside_a_slot(
-    registry: tidegate.RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
+    registry: RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 
@@ -228,9 +229,7 @@ def test_adaptive_token_bucket_holds_up_nothing_inside_a_slot(
     assert asked == []
 
 
-def test_request_that_waited_is_signed_anew(
-    registry: tidegate.RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_request_that_waited_is_signed_anew(registry: RateLimitRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     instants = (datetime(2026, 11, 21, 12, 0, tzinfo=UTC) + timedelta(minutes=10 * step) for step in range(99))
     monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: next(instants).replace(tzinfo=None))
 
@@ -278,7 +277,7 @@ STREAMING = [
     ("operation", "fields", "member", "ends"), STREAMING, ids=[f"{each[0]}-{each[3].__name__}" for each in STREAMING]
 )
 def test_stream_gives_its_slot_back(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
     provider: Simulator,
     session: str,
     operation: str,
@@ -302,7 +301,7 @@ def test_stream_gives_its_slot_back(
     assert (seen.in_flight, seen.answered, seen.abandoned, seen.attempts) == (0, 1, 0, 1)
 
 
-def test_exception_inside_a_stream_is_counted(registry: tidegate.RateLimitRegistry) -> None:
+def test_exception_inside_a_stream_is_counted(registry: RateLimitRegistry) -> None:
     async def test() -> None:
         scenario = Scenario(faults=(Fault(kind="stream-error", nth=(1,)),))
         with Simulator(scenario) as provider:
@@ -341,7 +340,7 @@ def test_aioboto3_is_governed_under_install(provider: Simulator, retries: str, r
     assert (seen.key.provider, seen.key.scope, seen.answered, seen.attempts) == ("bedrock", PROFILE, 1, 1)
 
 
-def test_httpx_backend_is_governed_on_trio(provider: Simulator, registry: tidegate.RateLimitRegistry) -> None:
+def test_httpx_backend_is_governed_on_trio(provider: Simulator, registry: RateLimitRegistry) -> None:
     import trio
 
     async def main() -> None:
@@ -353,7 +352,7 @@ def test_httpx_backend_is_governed_on_trio(provider: Simulator, registry: tidega
     assert (only(registry).answered, only(registry).in_flight) == (1, 0)
 
 
-def test_other_services_pass_at_once(registry: tidegate.RateLimitRegistry) -> None:
+def test_other_services_pass_at_once(registry: RateLimitRegistry) -> None:
     async def test() -> None:
         keys = {"aws_access_key_id": KEY, "aws_secret_access_key": SECRET, "region_name": REGION}
         async with get_session().create_client("s3", **keys) as client:
@@ -365,7 +364,7 @@ def test_other_services_pass_at_once(registry: tidegate.RateLimitRegistry) -> No
     assert registry.snapshot().keys == {}
 
 
-def test_mocks_refusal_under_install_is_handed_back(registry: tidegate.RateLimitRegistry) -> None:
+def test_mocks_refusal_under_install_is_handed_back(registry: RateLimitRegistry) -> None:
     class Memory(io.BytesIO):
         async def read(self) -> bytes:  # type: ignore[override]
             return super().read()
@@ -388,7 +387,7 @@ def test_mocks_refusal_under_install_is_handed_back(registry: tidegate.RateLimit
     assert (len(asked), only(registry).refused) == (3, 0)
 
 
-def test_after_uninstall_a_client_passes_through(provider: Simulator, registry: tidegate.RateLimitRegistry) -> None:
+def test_after_uninstall_a_client_passes_through(provider: Simulator, registry: RateLimitRegistry) -> None:
     async def test() -> None:
         async with client_of(provider.bedrock_url) as client:
             await client.converse(**ASK)

@@ -17,7 +17,9 @@ import pytest
 import tidegate
 from tests.ui.test_serve import PATIENCE, served
 from tidegate.admission import key_hook
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import dollars
+from tidegate.providers import ModelPrice
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 pytestmark = pytest.mark.real
@@ -75,8 +77,8 @@ def test_a_token_given_to_an_open_page_is_taken(page: Any, tmp_path: Path) -> No
 def test_the_page_shows_what_the_provider_counted(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(key_hook, "on_new_queue", None)
-    monkeypatch.setattr("tidegate.providers._prices._added", {(None, "m"): tidegate.ModelPrice(2_000.0, 3_000.0)})
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    monkeypatch.setattr("tidegate.providers._prices._added", {(None, "m"): ModelPrice(2_000.0, 3_000.0)})
+    registry = RateLimitRegistry(tidegate.Settings())
     # A program writes its quotas at the end of a call, at most twice a second.
     slow = Distribution.constant(0.6)
     limit = Limit(kind="fixed", limit=100, window=3600.0)

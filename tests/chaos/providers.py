@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Call, Limit, Refusal, Scenario, Truth
 from tidegate.testing.accounts import Accounts
 from tidegate.testing.dialects import DIALECT_TABLE, RefusalFacts, told
@@ -45,7 +46,7 @@ class Provider:
         self._dialect = DIALECT_TABLE[scenario.dialect]
         self.accounts = Accounts(scenario, asyncio.get_running_loop().time)
 
-    def asked_by(self, who: str, registry: tidegate.RateLimitRegistry) -> Asking:
+    def asked_by(self, who: str, registry: RateLimitRegistry) -> Asking:
         """A task, or an evaluator, that asks one question under this provider's key."""
 
         async def ask(row: Any, output: Any = None) -> Any:

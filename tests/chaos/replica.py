@@ -56,7 +56,10 @@ async def orders() -> asyncio.StreamReader:
 
 async def main(url: str) -> None:
     import tidegate
+    from tests.constants import replace_named
     from tidegate.experiments import ExperimentRunner, RunnerSettings, load
+
+    replace_named()
 
     tidegate.install()
     source = Path(__file__).with_name("experiments.py")

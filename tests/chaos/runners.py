@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.testing import Distribution
 
@@ -19,13 +20,11 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def registry(**changes: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(
-        tidegate.Settings(**changes), clock=asyncio.get_running_loop().time, draw=lambda: 0.5
-    )
+def registry(**changes: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(**changes), clock=asyncio.get_running_loop().time, draw=lambda: 0.5)
 
 
-def runner_of(registry: tidegate.RateLimitRegistry, path: Path, **changes: Any) -> ExperimentRunner:
+def runner_of(registry: RateLimitRegistry, path: Path, **changes: Any) -> ExperimentRunner:
     """A runner of ten slots on the database below `path`."""
     settings = RunnerSettings(**{"max_concurrency": SLOTS, **changes})
     return ExperimentRunner(str(path / "runs.db"), registry=registry, settings=settings, recover=False)

@@ -16,6 +16,7 @@ import anthropic
 import openai
 import pytest
 
+from tests import constants
 from tests.chaos.processes import end, known, status
 from tests.cli.running import TIDEGATE, environ
 from tests.storage.places import Place
@@ -156,8 +157,8 @@ def test_batches_of_a_run_that_is_killed_are_neither_lost_nor_sent_again(
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"n": number}) + "\n" for number in range(rows)))
     env: dict[str, Any] = {
         "PROVIDER": provider.url, "SDK": sdk, "MOST": "2", "ROWS": str(tmp_path / "rows.jsonl"),
-        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TIDEGATE_LOG": "off", "TIDEGATE_RUNNER_BATCH_POLL": "0.1",
-        "TIDEGATE_RUNNER_BATCH_SETTLE": "0.5",
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TIDEGATE_LOG": "off",
+        **constants.environ(POLL_SECONDS=0.1, SEARCH_SECONDS=0.5, SETTLE_SECONDS=0.1),
     }  # fmt: skip
     drawn = random.Random(f"{kills} kills with {sdk}")
     first, then = (

@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests import constants
 from tests.storage.places import SQLite
 from tidegate.experiments import BatchTask, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.testing import Scenario, Simulator
@@ -38,7 +39,8 @@ def test_rows_beyond_the_limit_of_a_file_are_in_the_next_one(sqlite: SQLite, tmp
         client = openai.AsyncOpenAI(base_url=url, api_key="any")
         task = BatchTask(body, said, client=client)
         made = Experiment("e", tmp_path / "rows.jsonl", task, [right], batch=True)
-        settings = RunnerSettings(batch_poll=0.2)
+        constants.replace(POLL_SECONDS=0.2)
+        settings = RunnerSettings()
         async with client, ExperimentRunner(sqlite.url, settings=settings, recover=False) as runner:
             summary = await runner.run(made)
             files = [

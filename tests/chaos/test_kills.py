@@ -11,6 +11,7 @@ from collections import Counter
 
 import pytest
 
+from tests import constants
 from tests.chaos.processes import SOURCE, Note, Scene, durable, everything, kept, known, status, until
 from tidegate.experiments.storage import Store
 
@@ -20,7 +21,7 @@ SLOTS = 20
 UNWRITTEN = 100
 """Answers that wait to be written from which no more work begins. A slow database makes them wait."""
 
-LIMITS = {"TIDEGATE_RUNNER_MAX_CONCURRENCY": str(SLOTS), "TIDEGATE_RUNNER_UNWRITTEN": str(UNWRITTEN)}
+LIMITS = {"TIDEGATE_RUNNER_MAX_CONCURRENCY": str(SLOTS), **constants.environ(UNWRITTEN_RESULTS=UNWRITTEN)}
 """What the killed process is told."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 
 ROWS = 1_000_000
 MOST_GROWTH = 1_000_000
@@ -30,7 +31,7 @@ def test_memory_is_flat_over_a_million_rows(ordered: bool) -> None:
 
     async def run() -> int:
         given = before = 0
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False))
+        registry = RateLimitRegistry(tidegate.Settings(telemetry=False))
         async for value in tidegate.amap(fn, source(), ordered=ordered, registry=registry):
             assert value == given or not ordered
             given += 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import constants
 from tests.chaos.auditing import audited, writes
 from tests.chaos.processes import Replica, Scene, durable, everything, status, until
 
@@ -18,12 +19,8 @@ ROWS = 12
 GATED = 6
 """The rows from here on are under way until the gate opens."""
 
-STALE = {
-    # No replica is stale because the machine is slow: a test makes claims old.
-    "TIDEGATE_RUNNER_HEARTBEAT": "0.5",
-    "TIDEGATE_RUNNER_STALE_AFTER": "600",
-    "TIDEGATE_RUNNER_ORPHAN_SCAN": "0.5",
-}
+# No replica is stale because the machine is slow: a test makes claims old.
+STALE = constants.environ(HEARTBEAT_SECONDS=0.5, FOLLOW_SECONDS=0.5, STALE_SECONDS=600.0, ORPHAN_SCAN_SECONDS=0.5)
 
 
 ON_BOTH = pytest.mark.parametrize(

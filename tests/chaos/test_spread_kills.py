@@ -9,13 +9,12 @@ from contextlib import ExitStack
 
 import pytest
 
+from tests import constants
 from tests.chaos.processes import REPETITIONS, Replica, Scene, durable, everything, kept, status, until
 
 SETTINGS = {
     "SPREAD": "1",
-    "TIDEGATE_RUNNER_HEARTBEAT": "1",
-    "TIDEGATE_RUNNER_STALE_AFTER": "10",
-    "TIDEGATE_RUNNER_ORPHAN_SCAN": "0.5",
+    **constants.environ(HEARTBEAT_SECONDS=1.0, STALE_SECONDS=10.0, ORPHAN_SCAN_SECONDS=0.5),
     "TIDEGATE_RUNNER_MAX_CONCURRENCY": "8",
 }
 

@@ -7,13 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-SRC = str(Path(__file__).parents[2] / "src")
-TIDEGATE = [
-    sys.executable,
-    "-c",
-    f"import sys; sys.path.insert(0, {SRC!r}); from tidegate.cli.main import main; main()",
-]
-"""The command; what it starts finds tidegate by itself."""
+from tests.constants import VARIABLE
+
+ROOT = Path(__file__).parents[2]
+SRC = str(ROOT / "src")
+START = f"""
+import os, sys
+sys.path.insert(0, {SRC!r})
+if "{VARIABLE}" in os.environ:
+    sys.path.append({str(ROOT)!r})
+    from tests.constants import replace_named
+    replace_named()
+from tidegate.cli.main import main
+main()
+"""
+TIDEGATE = [sys.executable, "-c", START]
+"""The command; what it starts finds tidegate by itself. It replaces the constants that its environment names."""
 
 RUN = [*TIDEGATE, "run"]
 PYTHON = sys.executable

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import tidegate
 import tidegate.experiments
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.main import app
 from tidegate.cli.simulate import truth_table
 from tidegate.errors import ConfigurationError
@@ -94,18 +95,18 @@ def test_execute_refuses_a_coroutine_function() -> None:
         pass
 
     with pytest.raises(ConfigurationError, match="`aexecute` awaits coroutines"):
-        tidegate.RateLimitRegistry().execute("x", call)
+        RateLimitRegistry().execute("x", call)
 
 
 def test_install_and_wrap_name_what_they_were_given() -> None:
-    with pytest.raises(ConfigurationError, match=r"a tidegate\.RateLimitRegistry"):
+    with pytest.raises(ConfigurationError, match="a RateLimitRegistry"):
         tidegate.install("x")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Path is a class; wrap an instance of it"):
         tidegate.wrap(Path)
 
 
 def test_registry_shows_its_totals() -> None:
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     registry.execute("x", lambda: 1)
     assert repr(registry) == "RateLimitRegistry(keys=1, calls=1, in_flight=0, waiting=0)"
 

@@ -185,9 +185,9 @@ def test_calls_that_were_given_up_are_told_apart(folder: Path) -> None:
 
 def test_a_program_that_governs_itself_is_counted_too(provider: Simulator, folder: Path) -> None:
     code = """if 1:
-        import tidegate
+        from tidegate.admission.registry import RateLimitRegistry
         from ask import ask, client
-        registry = tidegate.RateLimitRegistry()
+        registry = RateLimitRegistry()
         made = registry.wrap(client())
         print(sum(ask(row, made) for row in range(3)), registry.execute("own", lambda: 5))
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import constants
 from tests.core.values import KEY
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.events import Event
@@ -16,8 +17,9 @@ def unpatched() -> None: ...
 
 @pytest.fixture
 def admission() -> AdmissionController:
-    """One key with the default settings, at instant 0."""
-    return AdmissionController(KEY, Settings(start_concurrency=20), 60.0, 0.0)
+    """One key that admits 20 calls at first, at instant 0."""
+    constants.replace(START_CONCURRENCY=20)
+    return AdmissionController(KEY, Settings(), 60.0, 0.0)
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ class AloneKey:
 
     def __init__(self) -> None:
         self.failing = FailingCalls()
-        self.breaker = CircuitBreaker(5, 0.5, 60.0)
+        self.breaker = CircuitBreaker()
 
     def is_alive(self, now: float) -> bool:
         return False

@@ -75,8 +75,9 @@ def test_all_slots_taken_means_until_another_opens(admission: AdmissionControlle
     assert (NOW < ready < NOW + 0.1, gate) == (True, "concurrency")
 
 
+@pytest.mark.constants(START_CONCURRENCY=20)
 def test_all_slots_there_can_be_taken_means_until_an_attempt_ends() -> None:
-    admission = AdmissionController(KEY, Settings(start_concurrency=20, max_concurrency=20), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(max_concurrency=20), 60.0, 0.0)
     permits = admit(admission, 20)
     assert admission.ready_at(Cost(), NOW) == (float("inf"), "concurrency")
     settle(admission, permits[7], OK)
@@ -405,8 +406,9 @@ def test_after_a_fork_the_parents_probe_holds_nobody_up(admission: AdmissionCont
     assert admit(admission)[0].probe
 
 
+@pytest.mark.constants(START_CONCURRENCY=1)
 def test_one_slot_at_least_remains_whatever_is_refused() -> None:
-    admission = AdmissionController(KEY, Settings(start_concurrency=1), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(), 60.0, 0.0)
     settle(admission, admit(admission)[0], refusal())
     assert admission.concurrency.limit == 1
 
@@ -488,10 +490,11 @@ def test_an_answer_that_is_not_read_takes_the_doubt_from_its_call(admission: Adm
     assert [mirror.used for mirror in mirrors] == [20.0, 2000.0]
 
 
+@pytest.mark.constants(START_CONCURRENCY=8)
 @pytest.mark.parametrize("known", [False, True], ids=["unknown", "known of an earlier run"])
 def test_the_first_wave_of_refusals_counts_only_where_it_was_sent(known: bool) -> None:
     """A pace of an earlier run that is disproved sent what is refused; the one that begins then did not."""
-    admission = AdmissionController(KEY, Settings(start_concurrency=8), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(), 60.0, 0.0)
     if known:
         admission.pacer.seed({"rate": 80.0, "burst": 80.0}, 0.0)
     now, wave = 0.0, []
@@ -520,8 +523,9 @@ def test_what_was_never_sent_was_not_let_in(admission: AdmissionController) -> N
     assert gauge.pace(NOW + 9.0) == before
 
 
+@pytest.mark.constants(START_CONCURRENCY=5)
 def test_trials_that_were_never_sent_lift_no_ceiling() -> None:
-    admission = AdmissionController(KEY, Settings(start_concurrency=5), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(), 60.0, 0.0)
     *_, last = admit(admission, 5, 0.0)
     settle(admission, last, refusal(cause=Cause.CONCURRENCY), 0.02)
     ceiling, now = admission.concurrency.ceiling, 0.02
@@ -531,11 +535,12 @@ def test_trials_that_were_never_sent_lift_no_ceiling() -> None:
     assert admission.concurrency.ceiling == ceiling
 
 
+@pytest.mark.constants(START_CONCURRENCY=20)
 def test_withdrawn_attempt_beyond_the_slots_undoes_no_trial(admission: AdmissionController) -> None:
     """It was no trial of one more slot: five of those in a row lift the ceiling, whatever was withdrawn meanwhile."""
     lifted = []
     for withdrawing in (False, True):
-        tried = AdmissionController(KEY, Settings(start_concurrency=20), 60.0, NOW)
+        tried = AdmissionController(KEY, Settings(), 60.0, NOW)
         tried.concurrency.refused(3, 2, NOW, True, 0.05)
         now = NOW
         for _ in range(8):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import constants
 from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
 from tidegate.admission.call import GovernedCall
 from tidegate.admission.registry import RateLimitRegistry
@@ -44,7 +45,7 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def registry(clock: VirtualClock) -> RateLimitRegistry:
-    return RateLimitRegistry(Settings(start_concurrency=1, max_concurrency=1), clock=clock, draw=lambda: 0.5)
+    return RateLimitRegistry(Settings(max_concurrency=1), clock=clock, draw=lambda: 0.5)
 
 
 @pytest.fixture
@@ -155,7 +156,8 @@ def test_its_deadline_counts_from_when_it_came(
 @pytest.fixture
 def forgotten(clock: VirtualClock) -> tuple[RateLimitRegistry, Flow, Permit]:
     """A call that waits again: its key was forgotten while it backed off, and made anew by another who has the slot."""
-    settings = Settings(start_concurrency=1, max_concurrency=1, max_keys=1)
+    constants.replace(MAX_REGISTRY_KEYS=1)
+    settings = Settings(max_concurrency=1)
     registry = RateLimitRegistry(settings, clock=clock, draw=lambda: 0.5)
     governed = PlainCall(registry, KEY, CallPolicy(max_wait=60.0, attempts=2), 60.0, 0)
     permit = governed.try_start()

@@ -6,22 +6,24 @@ import pytest
 
 import tidegate
 from tidegate.admission import key_table
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.resources import FreeResources
 from tidegate.core.concurrency_limit import FIRST_BOUND, MAX_BOUND, CallBound, ConcurrencyLimit
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import OK, Outcome
 
 KEY = tidegate.Key("p", "https://p.test")
 
 
 def test_a_configured_bound_never_rises() -> None:
-    bound = CallBound(30, 4)
+    bound = CallBound(30)
     assert (bound.highest, bound.may_rise) == (30, False)
     bound.pool = 10
     assert bound.highest == 10
 
 
 def test_a_bound_rises_as_far_as_the_machine_and_the_pool_carry() -> None:
-    bound = CallBound(None, 4)
+    bound = CallBound(None)
     assert (bound.highest, bound.may_rise) == (FIRST_BOUND, True)
     bound.rise(1500)
     assert bound.highest == 1500
@@ -36,7 +38,7 @@ def test_a_bound_rises_as_far_as_the_machine_and_the_pool_carry() -> None:
 
 
 def test_a_limit_that_was_held_back_grows_on() -> None:
-    limit = ConcurrencyLimit(4, 4, 0.5)
+    limit = ConcurrencyLimit(4)
     limit.filled(4, 0.0)
     assert limit.opens_at(1.0) == float("inf")
     limit.limit_to(8)
@@ -46,6 +48,7 @@ def test_a_limit_that_was_held_back_grows_on() -> None:
     assert limit.limit == 2
 
 
+@pytest.mark.constants(START_CONCURRENCY=1000)
 @pytest.mark.parametrize(
     ("configured", "free", "highest"), [(None, 10**6, 2000), (None, 100, 1099), (1000, 10**6, 1000)]
 )
@@ -60,13 +63,13 @@ def test_a_key_that_admits_all_of_its_bound_gets_a_higher_one(
 
     monkeypatch.setattr(key_table, "measure", measure)
     now = [0.0]
-    settings = tidegate.Settings(start_concurrency=1000, max_concurrency=configured)
-    registry = tidegate.RateLimitRegistry(settings, clock=lambda: now[0])
+    settings = tidegate.Settings(max_concurrency=configured)
+    registry = RateLimitRegistry(settings, clock=lambda: now[0])
     permits = [registry.try_admit(KEY) for _ in range(1000)]
     assert all(permits)
     now[0] = 2.0
     for permit in permits[:5]:
-        assert isinstance(permit, tidegate.Permit)
+        assert isinstance(permit, Permit)
         registry.settle(permit, Outcome(OK))
     (queue,) = registry._queues.values()
     assert queue.admission.concurrency.highest == highest

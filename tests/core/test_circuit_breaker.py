@@ -14,11 +14,13 @@ from tidegate.core.circuit_breaker import (
     CircuitBreaker,
 )
 
+pytestmark = pytest.mark.constants(OUTAGE_FAILURES=3, FIRST_COOLDOWN_SECONDS=2.0, MAX_COOLDOWN_SECONDS=10.0)
+
 
 @pytest.fixture
 def breaker() -> CircuitBreaker:
     """Opens at the third failure; cools down for 2 s at first, 10 s at most."""
-    return CircuitBreaker(3, 2.0, 10.0)
+    return CircuitBreaker()
 
 
 @pytest.fixture
@@ -122,7 +124,7 @@ def silence_after(took: float, breaker: CircuitBreaker) -> float:
 
 
 def test_the_silence_of_a_probe_is_a_multiple_of_what_failures_take_and_never_nothing() -> None:
-    instant, tiny, short, long = (silence_after(took, CircuitBreaker(3, 2.0, 10.0)) for took in (0.0, 1e-6, 2.0, 30.0))
+    instant, tiny, short, long = (silence_after(took, CircuitBreaker()) for took in (0.0, 1e-6, 2.0, 30.0))
     assert 0.0 < instant == pytest.approx(tiny)
     assert 2.0 < short == pytest.approx(long / 15)
 
@@ -169,15 +171,16 @@ def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: Circ
     assert seen[-3:] == [10.0, 10.0, 10.0]
 
 
-@given(first=st.floats(0.05, 2.0), durations=st.lists(st.floats(0.0, 5.0), min_size=100, max_size=100))
+@pytest.mark.constants(OUTAGE_FAILURES=1, FIRST_COOLDOWN_SECONDS=0.5, MAX_COOLDOWN_SECONDS=60.0)
+@given(durations=st.lists(st.floats(0.0, 5.0), min_size=100, max_size=100))
 def test_distance_of_probes_is_at_most_the_first_cooldown_and_a_twentieth_of_the_outage(
-    first: float, durations: list[float]
+    durations: list[float],
 ) -> None:
-    breaker = CircuitBreaker(1, first, 60.0)
+    breaker = CircuitBreaker()
     now = began = 100.0
     breaker.failed(False, now, now, 0.5)
     for duration in durations:
-        assert breaker.ready_at - now <= first + 0.05 * (now - began) + 1e-6
+        assert breaker.ready_at - now <= 0.5 + 0.05 * (now - began) + 1e-6
         sent_at = breaker.ready_at
         breaker.sent(sent_at)
         now = sent_at + duration

@@ -22,7 +22,7 @@ GRACE = 0.05
 @pytest.fixture
 def limit() -> ConcurrencyLimit:
     """4 slots at first, 100 at most, halved at a cut."""
-    return ConcurrencyLimit(4, 100, 0.5)
+    return ConcurrencyLimit(100)
 
 
 def a_round(limit: ConcurrencyLimit) -> None:
@@ -46,7 +46,7 @@ def capped(limit: ConcurrencyLimit, in_flight: int, now: float = 0.0, confirmed:
 
 
 def test_a_start_above_the_highest_is_the_highest() -> None:
-    assert ConcurrencyLimit(20, 5, 0.5).limit == 5
+    assert ConcurrencyLimit(2).limit == 2
 
 
 def test_new_key_opens_no_more_slots_while_it_is_listened_to(limit: ConcurrencyLimit) -> None:
@@ -81,7 +81,7 @@ def test_a_first_round_is_bounded(limit: ConcurrencyLimit) -> None:
 
 
 def test_where_a_refusal_should_have_come_by_now_the_slots_open_ever_faster() -> None:
-    limit = ConcurrencyLimit(4, 10_000, 0.5)
+    limit = ConcurrencyLimit(10_000)
     until = open_until(limit, 0.6)
     assert limit.limit >= SLOW_FROM
     open_until(limit, until + 1.0, until)
@@ -136,8 +136,9 @@ def test_a_client_that_does_not_use_its_slots_earns_none(limit: ConcurrencyLimit
     assert limit.limit == 4
 
 
+@pytest.mark.constants(START_CONCURRENCY=20)
 def test_four_fifths_of_the_slots_are_saturation() -> None:
-    limit = ConcurrencyLimit(20, 100, 0.5)
+    limit = ConcurrencyLimit(100)
     assert limit.succeeded(15) is False
     assert limit.succeeded(16) is True
 
@@ -247,10 +248,10 @@ def test_a_rate_lifts_the_ceiling(limit: ConcurrencyLimit) -> None:
 
 
 def test_up_to_what_a_header_said_stands_ready_slots_open_faster(limit: ConcurrencyLimit) -> None:
-    told = ConcurrencyLimit(4, 10_000, 0.5)
+    told = ConcurrencyLimit(10_000)
     told.set_headroom_hint(1000.0)
     open_until(told, 16.0 * RAMP)
-    untold = ConcurrencyLimit(4, 10_000, 0.5)
+    untold = ConcurrencyLimit(10_000)
     open_until(untold, 16.0 * RAMP)
     assert 800 <= told.limit <= 2500
     assert untold.limit < 200
@@ -258,7 +259,7 @@ def test_up_to_what_a_header_said_stands_ready_slots_open_faster(limit: Concurre
 
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.3, 0.4, 0.6])
 def test_a_header_that_says_plenty_never_slows_the_round(seconds: float) -> None:
-    told, untold = ConcurrencyLimit(4, 10_000, 0.5), ConcurrencyLimit(4, 10_000, 0.5)
+    told, untold = ConcurrencyLimit(10_000), ConcurrencyLimit(10_000)
     told.set_headroom_hint(1000.0)
     open_until(told, seconds)
     open_until(untold, seconds)
@@ -276,9 +277,9 @@ def test_a_header_never_lowers_the_limit_nor_lifts_it_past_the_highest(limit: Co
     limit.set_headroom_hint(1e9)
     open_until(limit, 10.0)
     assert limit.limit == 100
-    lower = ConcurrencyLimit(20, 100, 0.5)
+    lower = ConcurrencyLimit(100)
     lower.set_headroom_hint(3.0)
-    assert lower.limit == 20
+    assert lower.limit == 4
 
 
 def test_after_a_refusal_no_header_lifts_the_limit(limit: ConcurrencyLimit) -> None:

@@ -17,6 +17,8 @@ from tidegate.core.values import Cost
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=8)
+
 
 class Loop:
     """An event loop, or a thread; `blocks` is the thread's own where it blocks its loop."""
@@ -62,7 +64,7 @@ def registry(clock: VirtualClock) -> RateLimitRegistry:
 
 
 def make(clock: VirtualClock, slots: int) -> RateLimitRegistry:
-    settings = Settings(start_concurrency=slots, max_concurrency=slots)
+    settings = Settings(max_concurrency=slots)
     return RateLimitRegistry(settings, clock=clock, draw=lambda: 0.5)
 
 
@@ -500,8 +502,9 @@ def interrupt(registry: RateLimitRegistry) -> None:
     registry.catch_up()
 
 
+@pytest.mark.constants(START_CONCURRENCY=1)
 def test_interrupt_takes_back_no_permit_under_which_an_attempt_runs() -> None:
-    scene = Scene(start_concurrency=1)
+    scene = Scene()
     first, late = scene.call(), scene.call(max_wait=1.0)
     scene.clock.advance(1.0)
     assert (first.state, late.poll()) == ("sent", "sent")

@@ -69,8 +69,9 @@ def test_immediate_call_in_a_cooldown_gets_the_newest_refusal(scene: Scene) -> N
     assert (scene.seen.attempts, scene.seen.replayed) == (1, 1)
 
 
+@pytest.mark.constants(OUTAGE_FAILURES=1)
 def test_immediate_call_behind_an_open_breaker_is_not_sent() -> None:
-    scene = Scene(breaker_threshold=1)
+    scene = Scene()
     scene.call().reply(OUTAGE)
     call = scene.call(max_wait=0)
     assert call.ended is not None
@@ -192,9 +193,10 @@ def test_long_hint_of_a_rate_limit_is_probed_after_a_pause(scene: Scene, hint: f
     assert first.poll() == "sent"
 
 
+@pytest.mark.constants(OUTAGE_FAILURES=1, FIRST_COOLDOWN_SECONDS=30)
 @pytest.mark.parametrize("gate", ["concurrency", "pace", "breaker"])
 def test_guessed_gate_beyond_the_deadline_ends_no_call(gate: str) -> None:
-    scene = Scene(max_concurrency=1, breaker_threshold=1, breaker_cooldown=30)
+    scene = Scene(max_concurrency=1)
     under_way = scene.call()
     if gate == "pace":
         under_way.reply(Outcome(Kind.RATE_LIMIT, Cause.RATE))

@@ -30,7 +30,7 @@ def waiter(priority: int = 0, deadline: float = 3600.0, cost: Cost | None = None
 
 @pytest.fixture
 def slots() -> KeyQueue:
-    return KeyQueue(AdmissionController(KEY, Settings(start_concurrency=1, max_concurrency=1), 60.0, 0.0))
+    return KeyQueue(AdmissionController(KEY, Settings(max_concurrency=1), 60.0, 0.0))
 
 
 @pytest.fixture

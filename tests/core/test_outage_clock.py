@@ -54,8 +54,9 @@ class DrivenAdmission:
 
 
 class TestAdmission:
+    @pytest.mark.constants(OUTAGE_FAILURES=3)
     def test_breaker_that_is_not_closed_counts_as_an_outage(self) -> None:
-        driven = DrivenAdmission(breaker_threshold=3)
+        driven = DrivenAdmission()
         for now in (1.0, 2.0, 3.0):
             driven.call(now, AWAY)
         assert driven.admission.unavailable(13.0)[:2] == (10.0, 10.0)
@@ -64,8 +65,9 @@ class TestAdmission:
         driven.call(40.0, Outcome(Kind.OK))
         assert driven.admission.unavailable(50.0)[:2] == (0.0, 0.0)
 
+    @pytest.mark.constants(OUTAGE_FAILURES=1)
     def test_refusal_of_a_living_server_ends_the_outage_alone(self) -> None:
-        driven = DrivenAdmission(breaker_threshold=1)
+        driven = DrivenAdmission()
         driven.call(1.0, AWAY)
         driven.call(10.0, RATE)
         assert driven.admission.unavailable(21.0)[:2] == (20.0, 0.0)
@@ -83,8 +85,9 @@ class TestAdmission:
         assert driven.admission.unavailable(21.0).unanswered == 0.0
         assert driven.admission.unavailable(41.0).unanswered == pytest.approx(10.0)
 
+    @pytest.mark.constants(OUTAGE_FAILURES=1)
     def test_quota_that_is_spent_behind_an_open_breaker_stops_the_clock(self) -> None:
-        driven = DrivenAdmission(breaker_threshold=1)
+        driven = DrivenAdmission()
         told = QuotaReading("requests", "requests", "fixed", 2.0, 1.0, 10_000.0, 10_000.0)
         driven.call(1.0, Outcome(Kind.OK, readings=(told,)))
         driven.call(2.0, AWAY)

@@ -9,7 +9,7 @@ from tidegate.core.backoff import Pause
 
 @pytest.fixture
 def pause() -> Pause:
-    return Pause(0.5, 60.0)
+    return Pause()
 
 
 def close(pause: Pause, now: float, hint: float | None = None, *, alone: bool = True, new_wave: bool = True) -> float:
@@ -27,7 +27,7 @@ def test_a_hint_closes_it_for_as_long(pause: Pause) -> None:
 
 
 def test_a_hint_is_capped(pause: Pause) -> None:
-    assert close(pause, 10.0, 5000.0) == 70.0
+    assert close(pause, 10.0, 5000.0) == 130.0
 
 
 def test_a_shorter_hint_does_not_shorten_it(pause: Pause) -> None:
@@ -99,7 +99,7 @@ def test_a_new_refusal_ends_the_grace_of_the_last_lone_attempt(pause: Pause) -> 
 
 
 def grace_where_refused_within(seconds: float) -> float:
-    pause = Pause(0.5, 60.0)
+    pause = Pause()
     for _ in range(60):
         pause.refused_within(seconds)
     close(pause, 0.0, 5.0)
@@ -115,7 +115,7 @@ def test_the_grace_comes_to_three_refusal_round_trips_within_bounds() -> None:
 
 
 def test_lone_attempt_that_is_withdrawn_leaves_the_next_one_alone() -> None:
-    pause = Pause(1.0, 60.0)
+    pause = Pause()
     pause.close(0.0, 1.0, True, 0.5, True)
     pause.sent(1.0)
     assert pause.opens_at(1.0) > 1.0
@@ -161,7 +161,7 @@ def test_many_refusals_of_one_wave_show_that_nothing_held_them_back(pause: Pause
 
 def test_refusals_of_calls_in_flight_together_count_as_one() -> None:
     """Each of them takes longer to come, and asks for a second: the first has said when the next call goes."""
-    pause, now = Pause(0.5, 120.0), 0.0
+    pause, now = Pause(), 0.0
     for _ in range(6):
         pause.refused_within(0.2)
         pause.repeated(0)

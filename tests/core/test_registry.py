@@ -18,6 +18,8 @@ from tidegate.errors import PermitMisuse
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=2)
+
 
 class StubWaker:
     """Rings, unless its loop is closed."""
@@ -41,7 +43,7 @@ def clock() -> VirtualClock:
 
 @pytest.fixture
 def registry(clock: VirtualClock) -> RateLimitRegistry:
-    return RateLimitRegistry(Settings(start_concurrency=1, max_concurrency=1), clock=clock, draw=lambda: 0.5)
+    return RateLimitRegistry(Settings(max_concurrency=1), clock=clock, draw=lambda: 0.5)
 
 
 def stand(registry: RateLimitRegistry, waker: StubWaker, cost: Cost | None = None, deadline: float = 3600.0) -> Waiter:
@@ -78,8 +80,9 @@ def test_permit_of_another_registry_is_refused_and_stays_its_own(registry: RateL
     assert in_flight(other) == 0
 
 
+@pytest.mark.constants(MAX_REGISTRY_KEYS=1)
 def test_permit_of_a_key_that_was_forgotten_after_a_fork_is_settled_silently() -> None:
-    registry = RateLimitRegistry(Settings(max_keys=1))
+    registry = RateLimitRegistry(Settings())
     permit = registry.try_admit(KEY)
     registry.before_fork()
     registry.after_fork_in_child()
@@ -91,7 +94,7 @@ def test_permit_of_a_key_that_was_forgotten_after_a_fork_is_settled_silently() -
 
 def started(clock: VirtualClock, calls: int) -> tuple[RateLimitRegistry, list[Waiter]]:
     """A busy program: in 10 ms each, so many calls come after the first two, and none of them runs."""
-    registry = RateLimitRegistry(Settings(start_concurrency=2), clock=clock, draw=lambda: 0.5)
+    registry = RateLimitRegistry(Settings(), clock=clock, draw=lambda: 0.5)
     assert all(registry.try_admit(KEY) for _ in range(2))
     waiting = []
     for _ in range(calls):
@@ -213,6 +216,7 @@ def in_standing(registry: RateLimitRegistry) -> None:
     registry.enqueue(Waiter(StubWaker, -1), KEY, 60.0)
 
 
+@pytest.mark.constants(START_CONCURRENCY=1)
 @pytest.mark.parametrize("busy", [in_the_snapshot, in_asking, in_standing])
 def test_a_permit_dropped_while_the_registry_is_busy_comes_back(busy: Callable[[RateLimitRegistry], None]) -> None:
     """A garbage collection may run at any point, also with the lock held."""
@@ -225,7 +229,7 @@ def test_a_permit_dropped_while_the_registry_is_busy_comes_back(busy: Callable[[
         return 0.0
 
     dropping = False
-    registry = RateLimitRegistry(Settings(start_concurrency=1), clock=clock, draw=lambda: 0.5)
+    registry = RateLimitRegistry(Settings(), clock=clock, draw=lambda: 0.5)
     permit = registry.try_admit(KEY)
     waiting = stand(registry, StubWaker())
     dropping = True
@@ -275,8 +279,9 @@ def test_after_a_fork_the_childs_slots_are_free_and_its_line_empty(registry: Rat
     assert registry.try_admit(KEY)
 
 
+@pytest.mark.constants(KEY_IDLE_SECONDS=10.0)
 def test_idle_keys_are_forgotten_and_busy_ones_never(clock: VirtualClock) -> None:
-    registry = RateLimitRegistry(Settings(idle_after=10.0), clock=clock)
+    registry = RateLimitRegistry(Settings(), clock=clock)
     busy = registry.try_admit(Key("busy", "https://x"))
     registry.settle(registry.try_admit(Key("idle", "https://x")), OK)
     clock.advance(11.0)
@@ -286,8 +291,9 @@ def test_idle_keys_are_forgotten_and_busy_ones_never(clock: VirtualClock) -> Non
     registry.settle(busy, OK)
 
 
+@pytest.mark.constants(MAX_REGISTRY_KEYS=5)
 def test_no_more_keys_are_kept_than_allowed(clock: VirtualClock) -> None:
-    registry = RateLimitRegistry(Settings(max_keys=5), clock=clock)
+    registry = RateLimitRegistry(Settings(), clock=clock)
     for number in range(50):
         registry.settle(registry.try_admit(Key(f"p{number}", "https://x")), OK)
     assert len(registry.snapshot().keys) == 5

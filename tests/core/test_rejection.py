@@ -89,8 +89,9 @@ def test_answer_to_one_request_rejects_no_key(scene: Scene, outcome: Outcome) ->
     assert scene.seen.rejected == ""
 
 
+@pytest.mark.constants(START_CONCURRENCY=3)
 def test_thousand_calls_that_wait_for_a_dead_key_end_within_a_few_round_trips() -> None:
-    scene = Scene(start_concurrency=3)
+    scene = Scene()
     calls = [scene.call() for _ in range(1000)]
     most = 0
     while under_way := [each for each in calls if each.poll() == "sent"]:
@@ -103,8 +104,9 @@ def test_thousand_calls_that_wait_for_a_dead_key_end_within_a_few_round_trips() 
     assert most > 100
 
 
+@pytest.mark.constants(START_CONCURRENCY=1)
 def test_calls_go_beyond_learned_limits_only_as_their_number_is_rejected() -> None:
-    scene = Scene(start_concurrency=1)
+    scene = Scene()
     calls = [scene.call() for _ in range(40)]
     in_flight = []
     for _ in range(4):
@@ -115,8 +117,9 @@ def test_calls_go_beyond_learned_limits_only_as_their_number_is_rejected() -> No
     assert in_flight == [1, 1, 4, 12]
 
 
+@pytest.mark.constants(START_CONCURRENCY=1)
 def test_calls_keep_to_the_slots_again_when_one_is_answered() -> None:
-    scene = Scene(start_concurrency=1)
+    scene = Scene()
     calls = [scene.call() for _ in range(40)]
     for number in range(2):
         calls[number].poll()
@@ -165,7 +168,7 @@ def test_success_of_an_attempt_sent_before_does_not_end_the_rejection(scene: Sce
 
 
 def test_day_quota_with_reset_within_deadline_is_waited_for(scene: Scene) -> None:
-    """Uncapped by `max_pause`: the provider named the time."""
+    """Uncapped by `MAX_PAUSE_SECONDS`: the provider named the time."""
     first = reject(scene, day(432.0))
     others = [scene.call() for _ in range(5)]
     assert [each.state for each in (first, *others)] == ["waiting"] * 6
@@ -185,10 +188,11 @@ def test_day_quota_with_reset_beyond_deadline_is_handed_back(scene: Scene) -> No
     assert scene.call(max_wait=5000.0).state == "waiting"
 
 
+@pytest.mark.constants(START_CONCURRENCY=1)
 @pytest.mark.parametrize("confirmed", [False, True])
 def test_call_without_time_for_the_reset_is_sent_past_those_that_wait(confirmed: bool) -> None:
     """The day may be full again at any time."""
-    scene = Scene(start_concurrency=1)
+    scene = Scene()
     first = scene.call(max_wait=3600.0)
     before = scene.call(max_wait=10.0)
     first.reply(day(1800.0))

@@ -84,8 +84,9 @@ def test_call_that_always_fails_is_handed_back_soon() -> None:
     assert call.ended.ending is Ending.HANDED_BACK
 
 
+@pytest.mark.constants(TRANSIENT_ATTEMPTS=6, FIRST_BACKOFF_SECONDS=0.001, MAX_BACKOFF_SECONDS=0.001)
 def test_call_of_a_function_has_all_attempts_of_its_policy_while_others_are_answered() -> None:
-    settings = Settings(transient_attempts=6, backoff_base=0.001, backoff_cap=0.001)
+    settings = Settings()
     registry, attempts = RateLimitRegistry(settings), []
 
     def fail() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.core.values import KEY, answer, bucket
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import RateLimitLearned
@@ -47,10 +49,11 @@ def test_stated_window_is_told_at_once() -> None:
     assert (provenance.reported_window, provenance.retold) == (1.0, True)
 
 
+@pytest.mark.constants(START_CONCURRENCY=6)
 def test_burst_of_answers_is_told_as_the_usual_window_everywhere() -> None:
     # 240 a minute with a burst of 6: the first wave drains it, so the limit seems to be back in about a second.
     clock = VirtualClock()
-    registry = RateLimitRegistry(Settings(start_concurrency=6), clock=clock, draw=lambda: 0.5)
+    registry = RateLimitRegistry(Settings(), clock=clock, draw=lambda: 0.5)
     told: list[RateLimitLearned] = []
     registry.subscribe(lambda event: told.append(event) if isinstance(event, RateLimitLearned) else None)
     permits = [registry.try_admit(KEY) for _ in range(6)]

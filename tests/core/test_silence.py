@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from tests.core.values import ABANDONED, OK, OUTAGE
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.circuit_breaker import OUTAGE_FAILURES
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cost, Outcome, Silence
-from tidegate.settings import Settings
 
 SENT, LATE = 0.0, 120.0
 
-THRESHOLD = Settings().breaker_threshold
+THRESHOLD = OUTAGE_FAILURES
 
 
 def sent(admission: AdmissionController, count: int = THRESHOLD, now: float = SENT) -> list[Permit]:

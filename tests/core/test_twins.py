@@ -51,7 +51,7 @@ class Line:
     """A key of one slot that is taken, and the calls that wait for it."""
 
     def __init__(self, clock: VirtualClock) -> None:
-        settings = Settings(start_concurrency=1, max_concurrency=1)
+        settings = Settings(max_concurrency=1)
         self.registry = RateLimitRegistry(settings, clock=clock, draw=lambda: 0.5)
         permit = self.registry.try_admit(KEY)
         assert isinstance(permit, Permit)

@@ -16,6 +16,8 @@ from tidegate.core.two_levels import AccountController, ModelController, SharedN
 from tidegate.core.values import Cost, Kind, Outcome, QuotaReading
 from tidegate.settings import Settings
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=100)
+
 ACCOUNT = KEY._replace(scope="", family="shared")
 OTHER = KEY._replace(scope="other")
 
@@ -34,7 +36,7 @@ class Scene:
     """An account with two models that share `requests`, and a clock."""
 
     def __init__(self) -> None:
-        settings = Settings(start_concurrency=100)
+        settings = Settings()
         names = SharedNames(frozenset({"requests"}))
         self.account = AccountController(ACCOUNT, names, settings, 60.0, NoHeads())
         self.one, self.other = (ModelController(key, settings, 60.0, 0.0, self.account) for key in (KEY, OTHER))
@@ -134,7 +136,7 @@ def test_refusal_whose_text_names_only_the_shared_quota_holds_all_models(scene: 
 
 
 def test_models_share_one_slow_start_until_the_first_answer(scene: Scene) -> None:
-    scene.account.slow_start = ConcurrencyLimit(2, 1000, 0.5)
+    scene.account.slow_start = ConcurrencyLimit(2)
     permits = [scene.admit(model) for model in (scene.one, scene.other)]
     for model in (scene.one, scene.other):
         ready, gate = model.ready_at(Cost(), 0.0)

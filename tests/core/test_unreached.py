@@ -11,13 +11,15 @@ from tests.core.values import INVALID, KEY, OK, OUTAGE
 from tidegate.core.exchange import Ending
 from tidegate.core.values import Outcome
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=5)
+
 REFUSED_CONNECTION = OUTAGE._replace(error="ConnectError: [Errno 111] Connection refused")
 ANSWERS = [OK, INVALID._replace(status=401), OUTAGE._replace(status=500)]
 
 
 @pytest.fixture
 def scene() -> Scene:
-    return Scene(start_concurrency=5)
+    return Scene()
 
 
 def open_breaker(scene: Scene) -> None:
@@ -97,8 +99,9 @@ def test_a_server_that_knows_no_path_is_not_reached(scene: Scene) -> None:
     assert {each.state for each in calls} == {"ended"}
 
 
+@pytest.mark.constants(START_CONCURRENCY=5)
 def test_max_unreached_of_zero_never_holds_a_call(scene: Scene) -> None:
-    scene = Scene(start_concurrency=5, max_unreached=0.0)
+    scene = Scene(max_unreached=0.0)
     open_breaker(scene)
     call = scene.call()
     assert call.state == "sent"
@@ -106,7 +109,7 @@ def test_max_unreached_of_zero_never_holds_a_call(scene: Scene) -> None:
 
 
 def test_limits_of_the_user_hold_calls_of_a_server_that_was_never_reached() -> None:
-    scene = Scene(start_concurrency=2, max_concurrency=2)
+    scene = Scene(max_concurrency=2)
     calls = [scene.call() for _ in range(20)]
     play(scene, calls, REFUSED_CONNECTION, 20.0)
     scene.clock.advance(20.0)

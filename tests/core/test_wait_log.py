@@ -11,6 +11,8 @@ from tests.core.scene import Caller, Scene
 from tests.core.values import OK, OUTAGE, REFUSED, refusal
 from tidegate.core.values import Cause, Kind, Outcome
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=20)
+
 
 @pytest.fixture(autouse=True)
 def records(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
@@ -20,7 +22,7 @@ def records(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 @pytest.fixture
 def scene() -> Scene:
-    return Scene(start_concurrency=20)
+    return Scene()
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:

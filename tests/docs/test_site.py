@@ -61,7 +61,7 @@ def test_the_api_has_a_page_for_each_public_module_with_each_public_name() -> No
     assert "\n        - ExperimentRunner\n" in pages["api/tidegate.experiments.md"]
     assert {"map", "wrap", "install", "Settings"} <= {*public_names("tidegate")}
     assert "\n## tidegate.wrap\n" in api_text("tidegate")
-    assert "- `try_admit(" in api_text("tidegate")
+    assert "- `try_admit(" in api_text("tidegate.admission.registry")
 
 
 def site(tmp_path: Path, **files: str) -> list[str]:

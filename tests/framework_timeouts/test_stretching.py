@@ -14,6 +14,7 @@ import pytest
 
 import tidegate
 from tests.framework_timeouts import frameworks
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports.framework_timeouts import patch
 from tidegate.transports.framework_timeouts.table import TIMEOUTS
 
@@ -43,7 +44,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def install(**settings: Any) -> None:
-    tidegate.install(tidegate.RateLimitRegistry(tidegate.Settings(**settings)))
+    tidegate.install(RateLimitRegistry(tidegate.Settings(**settings)))
 
 
 def test_a_default_becomes_the_longest_wait_and_what_it_was(loaded: Any) -> None:

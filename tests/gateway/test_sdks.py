@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 
 import tidegate
 from tests.gateway.conftest import LIMIT, Gateway
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.server.gateway.proxy import GatewayProxy
 from tidegate.server.gateway.upstreams import Upstreams
 from tidegate.testing import SimulatorProcess
@@ -73,7 +74,7 @@ def test_a_call_that_is_given_up_gets_the_answer_of_a_governed_client() -> None:
         return httpx.Response(429, json=error, headers={"retry-after": "30"}, request=request)
 
     def client() -> httpx.AsyncClient:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.0))
+        registry = RateLimitRegistry(tidegate.Settings(max_wait=0.0))
         return tidegate.wrap(httpx.AsyncClient(transport=httpx.MockTransport(refuse)), registry=registry)
 
     proxy = GatewayProxy(hosts=("testserver",), token="t", upstreams=Upstreams(), client=client())

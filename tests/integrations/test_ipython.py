@@ -10,6 +10,7 @@ import pytest
 
 import tidegate
 from tests.test_exports import FORBIDDEN, run
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Key
 from tidegate.integrations.call_totals import CallTotals, read_keys, totals_since
 from tidegate.integrations.ipython import DisplayedText, board_lines, final_text
@@ -69,7 +70,7 @@ def test_an_installation_of_the_program_outlives_the_extension() -> None:
 
 
 def test_a_cell_counts_what_happened_since_its_start() -> None:
-    own = tidegate.RateLimitRegistry()
+    own = RateLimitRegistry()
     tidegate.install(own)
     with Simulator(Scenario(limiters=(Limit(limit=100, window=60, burst=100),))) as provider:
         assert ask(provider.url) == 200
@@ -95,7 +96,7 @@ def test_a_cell_counts_what_happened_since_its_start() -> None:
 
 @pytest.mark.parametrize(("handed_back", "text"), [(0, "2 refusals retried"), (1, "3 refusals, 2 of them retried")])
 def test_refusals_that_were_handed_back_are_told_apart(handed_back: int, text: str) -> None:
-    own = tidegate.RateLimitRegistry()
+    own = RateLimitRegistry()
     own.execute(Key("p", "u"), lambda: None)
     (key,) = own.snapshot().keys.values()
     counts = {"calls": 5, "answered": 2, "given_up": 1, "failed_calls": 1, "abandoned_calls": 0}

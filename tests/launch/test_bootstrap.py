@@ -159,8 +159,8 @@ def test_a_forked_process_keeps_its_counts_in_a_file_of_its_own(tmp_path: Path) 
         """
         import os
         begin(said.append, os.getcwd())
-        import tidegate
-        registry = tidegate.RateLimitRegistry()
+        from tidegate.admission.registry import RateLimitRegistry
+        registry = RateLimitRegistry()
         registry.execute("key", lambda: 1)
         child = os.fork()
         if not child:

@@ -206,7 +206,7 @@ def test_processes_that_share_a_key_note_the_cause_of_their_own_refusals(
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path / name)).track)
-        settings = Settings(telemetry=False, start_concurrency=4)
+        settings = Settings(telemetry=False)
         registries.append(RateLimitRegistry(settings, clock=clock, carrier=MemoryCarrier(store)))
         for registry in registries:
             # Each step of one process lets the other one know.

@@ -18,6 +18,7 @@ import tidegate
 from tests.cli.running import environ
 from tests.core.values import KEY
 from tidegate.admission import key_hook
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.main import app
 from tidegate.launch import process_status
@@ -37,8 +38,8 @@ def seen() -> list[dict[str, object]]:
     return [json.loads(line) for line in done.output.splitlines()]
 
 
-def installed(**settings: bool) -> tidegate.RateLimitRegistry:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(**settings))  # type: ignore[arg-type]
+def installed(**settings: bool) -> RateLimitRegistry:
+    registry = RateLimitRegistry(tidegate.Settings(**settings))  # type: ignore[arg-type]
     tidegate.install(registry)
     return registry
 
@@ -68,13 +69,13 @@ def test_an_installed_script_is_shown_as_a_user_types_it(arguments: list[str], t
 
 
 def test_registry_without_install_is_seen_while_it_makes_a_call() -> None:
-    (told,) = tidegate.RateLimitRegistry(tidegate.Settings()).execute("my-service", seen)
+    (told,) = RateLimitRegistry(tidegate.Settings()).execute("my-service", seen)
     assert (told["pid"], told["in_flight"]) == (os.getpid(), 1)
     assert "my-service" in str(told["key"])
 
 
 def test_registry_with_a_clock_of_its_own_is_not_shown(temporary: Path) -> None:
-    assert tidegate.RateLimitRegistry(tidegate.Settings(), clock=lambda: 0.0).try_admit(KEY)
+    assert RateLimitRegistry(tidegate.Settings(), clock=lambda: 0.0).try_admit(KEY)
     assert list(temporary.iterdir()) == []
 
 

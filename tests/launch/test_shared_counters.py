@@ -421,8 +421,9 @@ def test_the_row_names_the_instants_of_the_queue(tmp_path: Path) -> None:
     assert "no call of this key was ever answered" in end_line(replace(Folder(tmp_path).totals(), pythons=True))
 
 
+@pytest.mark.constants(START_CONCURRENCY=20)
 def test_the_row_says_why_the_provider_is_down(tmp_path: Path) -> None:
-    scene = Scene(start_concurrency=20)
+    scene = Scene()
     calls = [scene.call() for _ in range(6)]
     sheets = CounterFile(str(tmp_path))
     sheets.track(scene.registry._queues[KEY])

@@ -73,7 +73,7 @@ class LoopWorld(world.World):
     """One key with so many slots, whose provider answers each attempt after `latency` seconds."""
 
     def __init__(self, loops: int, slots: int = 1, latency: float = 1.0, seed: int = 0) -> None:
-        super().__init__(Settings(start_concurrency=slots, max_concurrency=slots), seed)
+        super().__init__(Settings(max_concurrency=slots), seed)
         self.latency = latency
         self.loops = [VirtualLoop(number + 1) for number in range(loops)]
         self.random = random.Random(seed)

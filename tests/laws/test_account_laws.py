@@ -26,7 +26,7 @@ def built(
 ) -> TwoLevelWorld:
     """A world in which each model has been answered once; the callers come from `TAUGHT` on."""
     slowest = given["slowest"]
-    settings = Settings(scopes=SCOPES, start_concurrency=1000)
+    settings = Settings(scopes=SCOPES)
     played = TwoLevelWorld(
         shared,
         own,
@@ -59,6 +59,7 @@ def charged_more(played: TwoLevelWorld) -> float:
     return found[0].account.quotas.mirrors["shared"].used - own
 
 
+@pytest.mark.constants(START_CONCURRENCY=1000)
 @given(limits, callers(patient=False), models, worlds)
 def test_a_call_is_charged_on_both_levels_or_on_none(
     shared: Limit, made: list[Caller], of: list[int], given: dict[str, float]
@@ -75,6 +76,7 @@ def test_a_call_is_charged_on_both_levels_or_on_none(
     played.run()
 
 
+@pytest.mark.constants(START_CONCURRENCY=1000)
 @given(limits, owns, callers(patient=False), models, worlds, st.sampled_from([0.0, 0.2]))
 def test_nothing_is_held_or_lost_when_callers_go_away(
     shared: Limit, own: dict[int, Limit], made: list[Caller], of: list[int], given: dict[str, float], lag: float
@@ -94,6 +96,7 @@ def test_nothing_is_held_or_lost_when_callers_go_away(
     assert entry.queue.first() is None
 
 
+@pytest.mark.constants(START_CONCURRENCY=1000)
 @given(limits, callers(priorities=2, stays=True), models, worlds)
 def test_calls_of_all_models_go_in_the_order_of_their_coming(
     shared: Limit, made: list[Caller], of: list[int], given: dict[str, float]
@@ -107,6 +110,7 @@ def test_calls_of_all_models_go_in_the_order_of_their_coming(
         assert rows == sorted(rows, key=lambda row: (made[row].at, row))
 
 
+@pytest.mark.constants(START_CONCURRENCY=1000)
 @given(limits, owns, callers(stays=True), models, worlds)
 def test_a_model_held_by_its_own_quota_holds_no_other(
     shared: Limit, own: dict[int, Limit], made: list[Caller], of: list[int], given: dict[str, float]

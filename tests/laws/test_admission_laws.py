@@ -16,6 +16,8 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Cost, Outcome
 from tidegate.settings import Settings
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=8)
+
 OUTCOMES = [
     OK, OK, OK, INVALID, TIMEOUT, ABANDONED, OUTAGE, OUTAGE, refusal(), refusal(3.0),
     refusal(None, cause=Cause.CONCURRENCY), answer(bucket(60.0, 20.0)), answer(fixed(50.0, 3.0, name="window")),
@@ -37,7 +39,7 @@ class KeyModel:
     """One key, whose callers ask before they go, as the registry does."""
 
     admission: AdmissionController = field(
-        default_factory=lambda: AdmissionController(KEY, Settings(start_concurrency=8, max_concurrency=40), 60.0, 0.0)
+        default_factory=lambda: AdmissionController(KEY, Settings(max_concurrency=40), 60.0, 0.0)
     )
     now: float = 0.0
     permits_in_flight: list[Permit] = field(default_factory=list)
@@ -120,9 +122,10 @@ def test_afterwards_every_gate_opens_at_a_known_instant(history: list[tuple[obje
     assert ready <= game.now + 150.0
 
 
+@pytest.mark.constants(START_CONCURRENCY=8)
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from([OK, answer(bucket(60.0, 50.0))])), max_size=80))
 def test_a_client_that_leaves_slots_empty_earns_none(rounds: list[tuple[int, Outcome]]) -> None:
-    admission = AdmissionController(KEY, Settings(start_concurrency=8, max_concurrency=100), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(max_concurrency=100), 60.0, 0.0)
     admission.settle(admission.admit(Cost(), 0.0, 0.0, None), answer(bucket(60.0, 8.0)), 0.0, 0.5, None)
     before = admission.concurrency.limit
     for count, outcome in rounds:
@@ -132,9 +135,10 @@ def test_a_client_that_leaves_slots_empty_earns_none(rounds: list[tuple[int, Out
     assert admission.concurrency.limit == before
 
 
+@pytest.mark.constants(START_CONCURRENCY=40)
 @given(st.integers(1, 40), st.data())
 def test_however_a_wave_of_refusals_arrives_it_cuts_once(count: int, data: st.DataObject) -> None:
-    admission = AdmissionController(KEY, Settings(start_concurrency=40), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(), 60.0, 0.0)
     wave = [admission.admit(Cost(), 0.0, 0.0, None) for _ in range(count)]
     out: list[Event] = []
     for permit in data.draw(st.permutations(wave)):
@@ -143,9 +147,10 @@ def test_however_a_wave_of_refusals_arrives_it_cuts_once(count: int, data: st.Da
     assert admission.epoch == 1
 
 
+@pytest.mark.constants(START_CONCURRENCY=100)
 @given(st.integers(1, 40), st.integers(1, 30), st.data())
 def test_however_a_wave_of_refusals_arrives_the_pace_is_cut_once(count: int, let_in: int, data: st.DataObject) -> None:
-    admission = AdmissionController(KEY, Settings(start_concurrency=100), 60.0, 0.0)
+    admission = AdmissionController(KEY, Settings(), 60.0, 0.0)
     admission.settle(admission.admit(Cost(), 0.0, 0.0, None), refusal(0.1), 0.01, 0.5, None)
     early = [admission.admit(Cost(), at / 10, 0.0, None) for at in range(3, 3 + let_in)]
     for permit in early:

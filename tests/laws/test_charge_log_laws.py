@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf, isfinite, nan
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,13 +37,14 @@ def test_ledger_total_is_finite_whatever_is_charged(charges: list[tuple[float, f
     assert isfinite(ledger.dropped)
 
 
+@pytest.mark.constants(START_CONCURRENCY=1000)
 @given(st.lists(st.tuples(costs, usages), min_size=1, max_size=8), units, refills)
 def test_key_is_usable_again_after_any_costs_and_usages(
     calls: list[tuple[Cost, Usage | None]], unit: str, refill: str
 ) -> None:
     """An hour after nonsense, and after one more answer, the key admits what its provider says is there."""
     reading = QuotaReading(unit, unit, refill, 1000.0, 1000.0, 60.0, 60.0)  # type: ignore[arg-type]
-    slots = KeyQueue(AdmissionController(KEY, Settings(start_concurrency=1000), 60.0, 0.0))
+    slots = KeyQueue(AdmissionController(KEY, Settings(), 60.0, 0.0))
     admission = slots.admission
     now = 0.0
 

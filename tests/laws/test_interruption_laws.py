@@ -21,6 +21,7 @@ import pytest
 
 import tidegate
 from tidegate.admission.context import current_scope
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core import events
 from tidegate.core.values import Cause, Kind, Outcome, RequestFacts, Usage
 from tidegate.errors import PermitMisuse
@@ -105,17 +106,15 @@ class Clock:
         return self.now
 
 
-def make(slots: int = 2) -> tidegate.RateLimitRegistry:
-    settings = tidegate.Settings(
-        start_concurrency=slots, max_concurrency=slots, share="off", telemetry=False, status=False
-    )
-    return tidegate.RateLimitRegistry(settings, clock=Clock(), draw=lambda: 0.5)
+def make(slots: int = 2) -> RateLimitRegistry:
+    settings = tidegate.Settings(max_concurrency=slots, share="off", telemetry=False, status=False)
+    return RateLimitRegistry(settings, clock=Clock(), draw=lambda: 0.5)
 
 
 class Abandoned:
     """A coroutine of a call in flight, or in the queue, in a cycle that only the collector finds."""
 
-    def __init__(self, registry: tidegate.RateLimitRegistry) -> None:
+    def __init__(self, registry: RateLimitRegistry) -> None:
         self.coroutine = registry.aexecute(KEY, self.answer)
         self.coroutine.send(None)
 
@@ -123,7 +122,7 @@ class Abandoned:
         return await asyncio.Future()
 
 
-def abandon(registry: tidegate.RateLimitRegistry, kind: type[Abandoned] = Abandoned) -> None:
+def abandon(registry: RateLimitRegistry, kind: type[Abandoned] = Abandoned) -> None:
     loop = asyncio.new_event_loop()
 
     async def begin() -> None:
@@ -133,22 +132,22 @@ def abandon(registry: tidegate.RateLimitRegistry, kind: type[Abandoned] = Abando
     loop.close()
 
 
-def taken(registry: tidegate.RateLimitRegistry) -> Any:
+def taken(registry: RateLimitRegistry) -> Any:
     permit = registry.try_admit(KEY)
     assert permit
     return permit
 
 
-def call(registry: tidegate.RateLimitRegistry) -> None:
+def call(registry: RateLimitRegistry) -> None:
     registry.execute(KEY, lambda: None)
 
 
-def refused_once(registry: tidegate.RateLimitRegistry) -> None:
+def refused_once(registry: RateLimitRegistry) -> None:
     answers = iter([True, False])
     registry.execute(KEY, lambda: next(answers), is_rate_limited=lambda result, error: bool(result))
 
 
-def failed(registry: tidegate.RateLimitRegistry) -> None:
+def failed(registry: RateLimitRegistry) -> None:
     def fail() -> None:
         raise ZeroDivisionError
 
@@ -156,7 +155,7 @@ def failed(registry: tidegate.RateLimitRegistry) -> None:
         registry.execute(KEY, fail)
 
 
-def heard(registry: tidegate.RateLimitRegistry) -> None:
+def heard(registry: RateLimitRegistry) -> None:
     end = registry.subscribe(lambda event: None)
     try:
         registry.execute(KEY, lambda: None)
@@ -164,7 +163,7 @@ def heard(registry: tidegate.RateLimitRegistry) -> None:
         end()
 
 
-def awaited(registry: tidegate.RateLimitRegistry) -> None:
+def awaited(registry: RateLimitRegistry) -> None:
     coroutine = registry.aexecute(KEY, lambda: asyncio.sleep(0))
     asyncio._set_running_loop(loop := asyncio.new_event_loop())
     try:
@@ -178,12 +177,12 @@ def awaited(registry: tidegate.RateLimitRegistry) -> None:
         loop.close()
 
 
-def audited(registry: tidegate.RateLimitRegistry) -> None:
+def audited(registry: RateLimitRegistry) -> None:
     with tidegate.audit():
         registry.execute(KEY, lambda: None)
 
 
-def streamed(registry: tidegate.RateLimitRegistry) -> None:
+def streamed(registry: RateLimitRegistry) -> None:
     def stream() -> None:
         *_, permit = registry._queues[KEY].admission.permits_in_flight.values()
         registry.learn(permit, OK)
@@ -192,7 +191,7 @@ def streamed(registry: tidegate.RateLimitRegistry) -> None:
     registry.execute(KEY, stream)
 
 
-def looked(registry: tidegate.RateLimitRegistry) -> None:
+def looked(registry: RateLimitRegistry) -> None:
     registry.snapshot()
     registry.export_state()
     registry.forecast(KEY, None)
@@ -207,7 +206,7 @@ def spread(number: int) -> range:
 CALLS = [call, refused_once, failed, heard, awaited, audited, streamed, looked]
 
 
-def places(step: Callable[[tidegate.RateLimitRegistry], object], only_looks: bool, slots: int = 2) -> int:
+def places(step: Callable[[RateLimitRegistry], object], only_looks: bool, slots: int = 2) -> int:
     cut = Cut(0, lambda: None, only_looks)
     registry = make(slots)
     call(registry)
@@ -215,7 +214,7 @@ def places(step: Callable[[tidegate.RateLimitRegistry], object], only_looks: boo
     return cut.seen
 
 
-def settled(registry: tidegate.RateLimitRegistry, slots: int = 2) -> None:
+def settled(registry: RateLimitRegistry, slots: int = 2) -> None:
     """Assert that no slot is lost, that another thread gets each of them, and that later requests are governed."""
     scope = current_scope()
     assert scope is None or not scope.open
@@ -237,7 +236,7 @@ def settled(registry: tidegate.RateLimitRegistry, slots: int = 2) -> None:
 
 @pytest.mark.parametrize("step", CALLS)
 def test_a_call_that_the_collector_ends_inside_any_step_gives_back_its_slot(
-    step: Callable[[tidegate.RateLimitRegistry], object], collector: None
+    step: Callable[[RateLimitRegistry], object], collector: None
 ) -> None:
     for at in spread(places(step, False)):
         registry = make(3)
@@ -250,7 +249,7 @@ def test_a_call_that_the_collector_ends_inside_any_step_gives_back_its_slot(
 
 @pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
 @pytest.mark.parametrize("step", CALLS)
-def test_an_interrupt_inside_any_step_loses_no_slot(step: Callable[[tidegate.RateLimitRegistry], object]) -> None:
+def test_an_interrupt_inside_any_step_loses_no_slot(step: Callable[[RateLimitRegistry], object]) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
@@ -272,11 +271,11 @@ def test_an_interrupt_of_a_call_lets_those_that_wait_go_on() -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    def step(registry: tidegate.RateLimitRegistry) -> None:
+    def step(registry: RateLimitRegistry) -> None:
         # It takes the only slot, and another call waits for it.
         registry.execute(KEY, lambda: begin(registry))
 
-    def begin(registry: tidegate.RateLimitRegistry) -> None:
+    def begin(registry: RateLimitRegistry) -> None:
         thread = threading.Thread(target=call, args=(registry,), daemon=True)
         threads.append(thread)
         thread.start()

@@ -6,6 +6,7 @@ a moment after they are woken: every call ends, and afterwards no slot, place or
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,11 +29,7 @@ ways = st.fixed_dictionaries(
         "headers": st.booleans(),
         "hints": st.booleans(),
         "lag": st.sampled_from([0.0, 0.01, 0.5]),
-        "settings": st.integers(1, 40).flatmap(
-            lambda most: st.builds(
-                Settings, start_concurrency=st.integers(1, min(20, most)), max_concurrency=st.just(most)
-            )
-        ),
+        "settings": st.builds(Settings, max_concurrency=st.integers(1, 40)),
     }
 )
 
@@ -74,11 +71,12 @@ def test_every_call_with_a_deadline_ends_by_it_or_is_answered(
     leaves_nothing(played)
 
 
+@pytest.mark.constants(START_CONCURRENCY=1)
 @given(callers(most=60, stays=True), worlds, st.sets(st.integers(0, 59)), st.floats(0.0, 3.0))
 def test_callers_who_all_go_away_at_one_instant_leave_room_for_the_rest(
     made: list[Caller], facts: dict[str, float], leaving: set[int], at: float
 ) -> None:
-    played = world((), made, facts, settings=Settings(start_concurrency=1, max_concurrency=2))
+    played = world((), made, facts, settings=Settings(max_concurrency=2))
     for row in leaving & set(range(len(made))):
         played.cancel(row, at)
     played.run()

@@ -11,7 +11,7 @@ from tidegate.settings import Settings
 from tidegate.testing import Limit
 
 limiters = st.one_of(buckets(), windows(), slots())
-concurrencies = st.integers(1, 20).map(lambda slots: Settings(start_concurrency=slots))
+concurrencies = st.integers(1, 20).map(lambda slots: Settings(max_concurrency=slots))
 
 
 def firsts(played: World) -> list[int]:
@@ -56,7 +56,7 @@ def test_no_call_is_first_sent_while_a_refused_one_of_its_priority_stands(
 
 @given(callers(most=60, priorities=3, stays=True), worlds)
 def test_a_higher_priority_never_waits_for_a_lower_one(made: list[Caller], facts: dict[str, float]) -> None:
-    played = world((), made, facts, settings=Settings(start_concurrency=1, max_concurrency=1))
+    played = world((), made, facts, settings=Settings(max_concurrency=1))
     sent: set[int] = set()
     seen = 0
 

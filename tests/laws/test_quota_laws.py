@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.laws.strategies import Caller, buckets, callers, windows, world, worlds
 from tests.laws.world import World
+from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.core.exchange import Ending
 from tidegate.testing import Limit
 
@@ -44,7 +45,7 @@ def test_no_request_overdraws_a_bucket_once_it_is_known(
     played = play((limit,), made, facts)
     assert len(refused_knowingly(played)) <= gone_unknown(played, made)
     # A refused attempt leaves its slot to another one, which goes before an answer tells the quota.
-    assert sum(not attempt.admitted for attempt in played.attempts) <= 2 * played.settings.start_concurrency
+    assert sum(not attempt.admitted for attempt in played.attempts) <= 2 * START_CONCURRENCY
 
 
 @given(buckets(lowest=100, highest=200), callers(most=300, stays=True), worlds)
@@ -93,5 +94,5 @@ def test_what_another_tenant_takes_is_refused_once_a_round_at_most(
 
     played.after(5.0, take)
     played.run()
-    assert len(refused_knowingly(played)) <= played.settings.start_concurrency
+    assert len(refused_knowingly(played)) <= START_CONCURRENCY
     assert {ended.ending for ended in played.ended.values()} == {Ending.ANSWERED}

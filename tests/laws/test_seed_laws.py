@@ -12,6 +12,7 @@ from tests.laws.strategies import buckets, slots, windows
 from tests.laws.world import KEY, World
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.saved_state import LearnedKey, LearnedState
+from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.core.saved_state import SavedQuota
 from tidegate.settings import Settings
 from tidegate.testing import Limit, Scenario
@@ -45,7 +46,7 @@ def refusals(world: World) -> int:
 def at_first(state: LearnedState) -> float:
     """How many may be under way in a first round, with what the state knows or without it."""
     known = [each.gates.get("concurrency", {}).get("slots", 0.0) for each in state.keys]
-    return max(float(Settings().start_concurrency), *known, 0.0)
+    return max(float(START_CONCURRENCY), *known, 0.0)
 
 
 def never_worse(limit: Limit, calls: int, state: LearnedState, age: float = 0.0) -> None:

@@ -11,6 +11,7 @@ from tests.laws.strategies import Caller, buckets, callers
 from tests.laws.world import WeightedCall
 from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.core.exchange import CallPolicy, Ending
 from tidegate.settings import Settings
 from tidegate.testing import Limit
@@ -51,7 +52,7 @@ def test_no_process_overdraws_what_models_share_and_every_call_is_answered(
     assert {ended.ending for ended in played.ended.values()} == {Ending.ANSWERED}
     assert len(played.store.logs) == 1, "one log for the account and its models"
     refused = [each for each in played.attempts if not each.admitted]
-    assert len(refused) <= Settings().start_concurrency
+    assert len(refused) <= START_CONCURRENCY
     for registry in played.registries:
         for session in registry._shared.sessions.values():
             with registry._lock:

@@ -16,6 +16,7 @@ from tests.laws.sharing import SharedWorld, shared_world
 from tests.laws.strategies import Caller, buckets, callers, slots, windows, worlds
 from tests.laws.test_quota_laws import gone_unknown, refused_knowingly
 from tests.laws.world import KEY
+from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.core.exchange import Ending
 from tidegate.core.turns import ROUNDS
 from tidegate.core.values import Cost
@@ -177,7 +178,7 @@ def test_no_member_overdraws_a_bucket_once_one_of_them_knows_it(
     alone.run()
     found = sum(not attempt.admitted for attempt in alone.attempts)
     refused = sum(not attempt.admitted for attempt in played.attempts)
-    assert refused <= max(played.settings.start_concurrency, found) + joined
+    assert refused <= max(START_CONCURRENCY, found) + joined
 
 
 @pytest.mark.parametrize("members", [2, 3, 4])
@@ -277,7 +278,7 @@ def test_a_member_that_joins_gets_the_state_with_the_next_step_of_another() -> N
     played.run(60.0)
     late = [each for each in played.attempts if each.row % 2]
     # The first member waits for the next unit of its quota: its next step is up to two seconds away.
-    assert sum(not each.admitted for each in late) <= played.settings.start_concurrency
+    assert sum(not each.admitted for each in late) <= START_CONCURRENCY
     assert all(each.admitted for each in late if each.sent_at > 12.0)
     turns = [each.row % 2 for each in played.attempts if each.sent_at > 12.0]
     # The first member has had the whole quota: the other catches up, but leaves it a part.

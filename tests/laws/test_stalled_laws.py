@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from tests.laws.loops import LoopWorld
 from tidegate.admission.wait_queue import UNTAKEN_SECONDS
 from tidegate.core.exchange import Ending
 from tidegate.core.limiter_state import Permit
+
+pytestmark = pytest.mark.constants(START_CONCURRENCY=1000)
 
 LOOPS = 5
 HAIR = 1e-3

@@ -61,7 +61,7 @@ def test_the_head_goes_when_the_snapshot_said_and_not_before(
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=80), st.integers(0, 2))
 def test_the_mean_cost_is_that_of_those_who_wait(tokens: list[int], priority: int) -> None:
-    place = KeyQueue(AdmissionController(HERE, Settings(start_concurrency=1, max_concurrency=1), 60.0, 0.0))
+    place = KeyQueue(AdmissionController(HERE, Settings(max_concurrency=1), 60.0, 0.0))
     place.admission.admit(Cost(), 0.0, 0.0, None)
     for number, weight in enumerate(tokens):
         waiter = PricedWaiter(StubWaker, number % (priority + 1), _weighing(weight))
@@ -117,13 +117,14 @@ def test_the_end_of_a_queue_at_a_token_quota_is_foreseen(limit: int, tokens: lis
     assert abs(at + state.eta - last) <= 0.1 * (last - at) + 1000 * window / limit
 
 
+@pytest.mark.constants(START_CONCURRENCY=1000)
 @given(slots(), st.integers(2, 150), st.sampled_from([0.2, 1.0]))
 def test_the_end_of_a_queue_at_a_fixed_number_of_slots_is_foreseen(limit: Limit, count: int, latency: float) -> None:
     most = int(limit.limit)
     world = World(
         Scenario(limiters=(limit,)),
         latency=lambda draw: latency,
-        settings=Settings(start_concurrency=most, max_concurrency=most),
+        settings=Settings(max_concurrency=most),
     )
     for row in range(count):
         world.call(row)

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Fault, Limit, Scenario, Simulator
-
-HURRY = tidegate.Settings(pause_base=0.02, max_pause=0.2)
-"""Waits of a blink, for limits that are gone in a blink."""
 
 TIGHT = Scenario(faults=(Fault(kind="status", nth=(1, 2, 3), status=429),), headers=False)
 """Refuses the first three requests, however fast they come, and tells nothing of the time."""
@@ -23,12 +21,12 @@ ONCE = Scenario(limiters=(Limit(limit=1, window=3600.0),), retry_after="none", h
 """Answers one call of the hour."""
 
 
-def hurried() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(HURRY)
+def hurried() -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings())
 
 
-def giving_up() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(HURRY.model_copy(update={"max_wait": 0.0}))
+def giving_up() -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(max_wait=0.0))
 
 
 class RepeatedQuestion:
@@ -87,10 +85,10 @@ def refusals(provider: Simulator) -> int:
     return provider.truth().total.refusals
 
 
-def tallied(registry: tidegate.RateLimitRegistry, provider: Simulator) -> tuple[int, int]:
+def tallied(registry: RateLimitRegistry, provider: Simulator) -> tuple[int, int]:
     return registry.snapshot().attempts, provider.truth().total.received
 
 
-def at_rest(registry: tidegate.RateLimitRegistry) -> bool:
+def at_rest(registry: RateLimitRegistry) -> bool:
     snapshot = registry.snapshot()
     return (snapshot.in_flight, snapshot.waiting) == (0, 0)

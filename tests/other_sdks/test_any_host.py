@@ -10,20 +10,21 @@ import tidegate
 from tests.names import named, resolve_to_loopback
 from tests.other_sdks.giving import one
 from tests.other_sdks.kinds import ANSWER, KINDS, Kind
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Simulator
 
 
 @pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[tidegate.RateLimitRegistry]:
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[RateLimitRegistry]:
     resolve_to_loopback(monkeypatch)
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     tidegate.install(registry)
     yield registry
     tidegate.uninstall()
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_install_further_sdk_on_an_unknown_host_is_governed(kind: Kind, installed: tidegate.RateLimitRegistry) -> None:
+def test_install_further_sdk_on_an_unknown_host_is_governed(kind: Kind, installed: RateLimitRegistry) -> None:
     with Simulator() as provider:
         assert one(kind.asking(kind.make(named(provider.url, "api.gateway.test")))) == ANSWER
         assert installed.snapshot().attempts == provider.truth().total.received == 1
@@ -31,7 +32,7 @@ def test_install_further_sdk_on_an_unknown_host_is_governed(kind: Kind, installe
     assert key.provider == kind.table
 
 
-def test_install_google_genai_on_an_unknown_host_is_governed(installed: tidegate.RateLimitRegistry) -> None:
+def test_install_google_genai_on_an_unknown_host_is_governed(installed: RateLimitRegistry) -> None:
     from google import genai
 
     with Simulator() as provider:

@@ -15,6 +15,7 @@ from tests.bedrock import ASK, client_of
 from tests.other_sdks.giving import RepeatedQuestion, one
 from tests.other_sdks.kinds import KINDS
 from tests.transports.answering import Reply, Server
+from tidegate.admission.registry import RateLimitRegistry
 
 # Of google-genai's own session class.
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
@@ -53,14 +54,14 @@ def check(found: list[str], server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_own_error_of_each_sdk_has_a_note(name: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_own_error_of_each_sdk_has_a_note(name: str, registry: RateLimitRegistry) -> None:
     kind = KINDS[name]
     with Server(refused) as server:
         check(notes(lambda c: registry.wrap(c, max_wait=5.0), lambda: kind.make(base(server)), kind.asking), server)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_error_that_the_provider_ended_has_no_note(name: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_error_that_the_provider_ended_has_no_note(name: str, registry: RateLimitRegistry) -> None:
     kind = KINDS[name]
     with Server(lambda number, path: (404, {"content-type": "application/json"}, WRONG)) as server:
         error = one(kind.asking(registry.wrap(kind.make(base(server)), max_wait=5.0)))
@@ -93,7 +94,7 @@ def interaction(way: str, client: genai.Client) -> RepeatedQuestion:
 @pytest.mark.parametrize("ask", [gemini, interaction])
 @pytest.mark.parametrize("way", ["sync", "per loop", "aiohttp"])
 def test_own_error_of_google_genai_has_a_note(
-    way: str, ask: Any, registry: tidegate.RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
+    way: str, ask: Any, registry: RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_api_client, "has_aiohttp", way == "aiohttp")
     with Server(refused) as server:
@@ -104,7 +105,7 @@ def test_own_error_of_google_genai_has_a_note(
         check(notes(lambda c: registry.wrap(c, max_wait=5.0), make, lambda c: ask(way, c)), server)
 
 
-def test_client_error_of_botocore_has_a_note_and_headers(registry: tidegate.RateLimitRegistry) -> None:
+def test_client_error_of_botocore_has_a_note_and_headers(registry: RateLimitRegistry) -> None:
     with Server(refused) as server, client_of(base(server)) as client:
         asking = RepeatedQuestion(lambda: client.converse(**ASK), lambda: None)
         errors: list[Any] = []
@@ -115,7 +116,7 @@ def test_client_error_of_botocore_has_a_note_and_headers(registry: tidegate.Rate
     assert type(errors[0]).__name__ == "ThrottlingException"
 
 
-def test_error_of_replicate_has_a_note(registry: tidegate.RateLimitRegistry) -> None:
+def test_error_of_replicate_has_a_note(registry: RateLimitRegistry) -> None:
     def ask(client: Any) -> RepeatedQuestion:
         return RepeatedQuestion(lambda: client.predictions.create(version="v", input={}), client._client.close)
 

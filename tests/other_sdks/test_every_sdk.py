@@ -11,6 +11,8 @@ from tests.other_sdks.giving import ONCE, TIGHT, at_rest, giving_up, hurried, on
 from tests.other_sdks.kinds import ANSWER, KINDS, Kind
 from tidegate.testing import Fault, Scenario, Simulator
 
+pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.2)
+
 
 @pytest.fixture(params=KINDS.values(), ids=list(KINDS))
 def kind(request: pytest.FixtureRequest) -> Kind:

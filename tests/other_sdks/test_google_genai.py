@@ -25,13 +25,17 @@ from tests.other_sdks.giving import (
     tallied,
     together,
 )
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 
 EAGER = {"attempts": 5, "initial_delay": 0.001, "max_delay": 0.001, "jitter": 0.0}
 """Retry options that ask for five attempts at once."""
 
 # Of google-genai's own session class.
-pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning"),
+    pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.2),
+]
 
 WAYS = ("sync", "per loop", "aiohttp")
 
@@ -44,8 +48,9 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture(params=["wrapped", "installed"])
-def govern(request: pytest.FixtureRequest) -> Iterator[Callable[[tidegate.RateLimitRegistry, Any], None]]:
-    def apply(registry: tidegate.RateLimitRegistry, client: Any) -> None:
+def govern(request: pytest.FixtureRequest) -> Iterator[Callable[[RateLimitRegistry, Any], None]]:
+
+    def apply(registry: RateLimitRegistry, client: Any) -> None:
         if request.param == "wrapped":
             assert registry.wrap(client) is client
         else:
@@ -120,7 +125,7 @@ def test_without_tidegate_the_same_call_is_five_requests(way: str) -> None:
 
 
 def test_a_call_that_was_never_sent_is_googles_own_error_too(way: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     with Simulator(Scenario(token_pace=0.1)) as provider:
         client = registry.wrap(make(provider, retry_options=EAGER), max_wait=0.05)
         results = together(asking(way, client), 2)
@@ -267,7 +272,7 @@ def test_the_asynchronous_side_of_a_client_can_be_wrapped_too(way: str) -> None:
         assert tallied(registry, provider) == (1, 1)
 
 
-def test_a_key_of_google_without_a_free_tier_is_told_at_once(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_key_of_google_without_a_free_tier_is_told_at_once(registry: RateLimitRegistry) -> None:
     with Simulator(Scenario(limiters=(Limit(kind="credit", limit=0),))) as provider:
         error = one(asking("sync", registry.wrap(make(provider, retry_options=EAGER))))
         assert tallied(registry, provider) == (1, 1)

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 from huggingface_hub import InferenceClient
 
-import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports.governance import BINDING
 from tidegate.transports.patches import Patches
 from tidegate.transports.sdks import retry_hooks
@@ -76,7 +76,7 @@ def test_an_sdk_of_another_shape_stays_as_it_is_and_is_named(name: str, caplog: 
 
 
 def test_a_wrapped_client_that_is_copied_counts_at_the_same_registry_and_pickled_as_if_never_wrapped(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
 ) -> None:
     client = registry.wrap(InferenceClient(token="hf_test"))
     assert getattr(copy.deepcopy(client), BINDING) is getattr(client, BINDING)

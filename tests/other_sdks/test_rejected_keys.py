@@ -27,6 +27,7 @@ import tidegate
 from tests import bedrock
 from tests.sdk.asking import MESSAGES, answer_body, make, request
 from tests.transports.answering import Server
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import VirtualClock
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
@@ -126,14 +127,14 @@ def plain(response: Any, what: str) -> Any:
 
 
 def sdk(kind: str) -> Callable[..., Any]:
-    def ask(url: str, registry: tidegate.RateLimitRegistry) -> Callable[[], Any]:
+    def ask(url: str, registry: RateLimitRegistry) -> Callable[[], Any]:
         client = registry.wrap(make(kind, url.removesuffix("/v1")))
         return lambda: request(kind, client)
 
     return ask
 
 
-def google(url: str, registry: tidegate.RateLimitRegistry, awaited: bool = False) -> Callable[[], Any]:
+def google(url: str, registry: RateLimitRegistry, awaited: bool = False) -> Callable[[], Any]:
     client = registry.wrap(genai.Client(api_key="a-secret", http_options={"base_url": url.removesuffix("/v1")}))
     face = client.aio if awaited else client
 
@@ -144,18 +145,18 @@ def google(url: str, registry: tidegate.RateLimitRegistry, awaited: bool = False
     return ask
 
 
-def boto(url: str, registry: tidegate.RateLimitRegistry) -> Callable[[], Any]:
+def boto(url: str, registry: RateLimitRegistry) -> Callable[[], Any]:
     client = registry.wrap(bedrock.client_of(url.removesuffix("/v1")).thing)  # type: ignore[attr-defined]
     return lambda: client.converse(**bedrock.ASK)
 
 
-def session(url: str, registry: tidegate.RateLimitRegistry) -> Callable[[], Any]:
+def session(url: str, registry: RateLimitRegistry) -> Callable[[], Any]:
     client = registry.wrap(requests.Session())
     body = {"model": "m", "messages": MESSAGES}
     return lambda: client.post(f"{url}/chat/completions", json=body, headers={"authorization": "Bearer a-secret"})
 
 
-def aio_session(url: str, registry: tidegate.RateLimitRegistry) -> Callable[[], Any]:
+def aio_session(url: str, registry: RateLimitRegistry) -> Callable[[], Any]:
     async def ask() -> Any:
         async with aiohttp.ClientSession() as client:
             registry.wrap(client)
@@ -186,8 +187,8 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture
-def registry(clock: VirtualClock) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(), clock=clock)
+def registry(clock: VirtualClock) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(), clock=clock)
 
 
 def play(ask: Callable[[], Any], steps: Iterator[float] | list[float], clock: VirtualClock) -> list[Any]:
@@ -212,7 +213,7 @@ def play(ask: Callable[[], Any], steps: Iterator[float] | list[float], clock: Vi
 
 @pytest.mark.parametrize(("name", "what"), CASES)
 def test_each_call_gets_its_own_answer_of_a_rejected_key(
-    name: str, what: str, registry: tidegate.RateLimitRegistry, clock: VirtualClock
+    name: str, what: str, registry: RateLimitRegistry, clock: VirtualClock
 ) -> None:
     stack = STACKS[name]
     with Server(lambda number, path: error_of(stack.family, what)) as server:
@@ -227,7 +228,7 @@ def test_each_call_gets_its_own_answer_of_a_rejected_key(
 
 @pytest.mark.parametrize("name", ["openai", "requests", "aiohttp"])
 def test_one_forbidden_call_of_sixty_costs_no_other(
-    name: str, registry: tidegate.RateLimitRegistry, clock: VirtualClock
+    name: str, registry: RateLimitRegistry, clock: VirtualClock
 ) -> None:
     stack = STACKS[name]
     fine = 200, {"content-type": "application/json"}, json.dumps(answer_body(stack.family)).encode()
@@ -238,7 +239,7 @@ def test_one_forbidden_call_of_sixty_costs_no_other(
     assert len(refused) == 1
 
 
-def test_success_ends_the_rejection_of_a_key(registry: tidegate.RateLimitRegistry, clock: VirtualClock) -> None:
+def test_success_ends_the_rejection_of_a_key(registry: RateLimitRegistry, clock: VirtualClock) -> None:
     fine = 200, {"content-type": "application/json"}, json.dumps(answer_body("openai")).encode()
     with Server(lambda number, path: error_of("openai", "auth") if number <= 2 else fine) as server:
         ask = STACKS["openai"].open(server.chat.removesuffix("/chat/completions"), registry)
@@ -255,7 +256,7 @@ def test_success_ends_the_rejection_of_a_key(registry: tidegate.RateLimitRegistr
     ],
 )
 def test_key_refused_for_one_request_s_credits_is_not_remembered(
-    words: str, registry: tidegate.RateLimitRegistry, clock: VirtualClock
+    words: str, registry: RateLimitRegistry, clock: VirtualClock
 ) -> None:
     """OpenRouter: a smaller request would be answered."""
     body = json.dumps({"error": {"message": words, "code": 402}}).encode()
@@ -264,9 +265,7 @@ def test_key_refused_for_one_request_s_credits_is_not_remembered(
         assert len(server.seen) == 5
 
 
-def test_rejection_is_hidden_from_scripted_transports(
-    registry: tidegate.RateLimitRegistry, clock: VirtualClock
-) -> None:
+def test_rejection_is_hidden_from_scripted_transports(registry: RateLimitRegistry, clock: VirtualClock) -> None:
     """A rejected key of a real server, and mocks in its place at the same address: they see every request."""
     headers = {"authorization": "Bearer a-secret"}
     body = {"model": "m", "messages": MESSAGES}
@@ -284,7 +283,7 @@ def test_rejection_is_hidden_from_scripted_transports(
 
 
 @pytest.mark.parametrize("awaited", [False, True])
-def test_refusals_of_a_mock_reject_no_key(registry: tidegate.RateLimitRegistry, awaited: bool) -> None:
+def test_refusals_of_a_mock_reject_no_key(registry: RateLimitRegistry, awaited: bool) -> None:
     status, headers, body = error_of("openai", "auth")
     transport = httpx.MockTransport(lambda asked: httpx.Response(status, headers=headers, content=body))
     asked = {"url": "https://provider.test/v1/chat/completions", "json": {"model": "m", "messages": MESSAGES}}
@@ -301,7 +300,7 @@ def test_refusals_of_a_mock_reject_no_key(registry: tidegate.RateLimitRegistry, 
     assert [key.rejected for key in registry.snapshot().keys.values()] == [""]
 
 
-def bearer(url: str, registry: tidegate.RateLimitRegistry, headers: dict[str, str]) -> Callable[[str], httpx.Response]:
+def bearer(url: str, registry: RateLimitRegistry, headers: dict[str, str]) -> Callable[[str], httpx.Response]:
     """A client that sends one request with a token."""
     client = registry.wrap(httpx.Client())
     body = {"model": "m", "messages": MESSAGES}
@@ -314,7 +313,7 @@ def jwt(ends: float, subject: str = "someone") -> str:
     return ".".join(base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=").decode() for each in parts) + "."
 
 
-def test_refreshed_token_is_sent_where_the_one_before_is_rejected(registry: tidegate.RateLimitRegistry) -> None:
+def test_refreshed_token_is_sent_where_the_one_before_is_rejected(registry: RateLimitRegistry) -> None:
     """Both are of one account, and count on one key."""
     valid, revoked = jwt(time.time() + 3600), jwt(time.time() + 1800)
     fine = 200, {"content-type": "application/json"}, json.dumps(answer_body("openai")).encode()
@@ -337,9 +336,7 @@ def test_refreshed_token_is_sent_where_the_one_before_is_rejected(registry: tide
     ],
     ids=["expired", "expires soon", "says expired"],
 )
-def test_rejection_of_an_expired_token_is_not_remembered(
-    token: str, words: str, registry: tidegate.RateLimitRegistry
-) -> None:
+def test_rejection_of_an_expired_token_is_not_remembered(token: str, words: str, registry: RateLimitRegistry) -> None:
     body = json.dumps({"error": {"message": words, "code": "invalid_api_key"}}).encode()
     with Server(lambda number, path: (401, {"content-type": "application/json"}, body)) as server:
         send = bearer(server.chat, registry, {})

@@ -17,6 +17,8 @@ from tests.other_sdks.kinds import ANSWER, KINDS, MESSAGES
 from tests.transports.answering import Server
 from tidegate.testing import Fault, Scenario, Simulator
 
+pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.2)
+
 EAGER = RetryConfig("backoff", BackoffStrategy(1, 2, 1.0, 400, jitter_ms=0), False)
 """Repeats every few milliseconds, for the better part of a second."""
 

@@ -11,6 +11,7 @@ import tidegate
 from bench.answers import Answers
 from bench.families import HEADERS
 from bench.scenarios import Row
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Call, Distribution, Limit, Refusal, Scenario
 from tidegate.testing.accounts import Accounts
 
@@ -32,7 +33,7 @@ def per_minute(limit: float, latency: float, **changes: Any) -> Scenario:
 class VirtualProvider:
     """A provider at one key; `asked` counts its attempts, `answered` those that it answered."""
 
-    def __init__(self, scenario: Scenario, name: str = "m", registry: tidegate.RateLimitRegistry | None = None) -> None:
+    def __init__(self, scenario: Scenario, name: str = "m", registry: RateLimitRegistry | None = None) -> None:
         self.clock = asyncio.get_running_loop().time
         self.registry = registry if registry is not None else registry_of()
         self.key = tidegate.Key("openai", "https://provider.test", "0123456789abcdef", name)
@@ -58,6 +59,6 @@ class VirtualProvider:
         return dict(headers)
 
 
-def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
+def registry_of(**changes: Any) -> RateLimitRegistry:
     clock = asyncio.get_running_loop().time
-    return tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False, **changes), clock=clock, draw=lambda: 0.5)
+    return RateLimitRegistry(tidegate.Settings(telemetry=False, **changes), clock=clock, draw=lambda: 0.5)

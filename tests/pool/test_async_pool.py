@@ -14,6 +14,7 @@ import pytest
 import tidegate
 from tests.chaos.virtual_time import in_virtual_time
 from tests.pool.scene import Answered429, VirtualProvider, per_minute, registry_of
+from tidegate.errors import NotAdmitted
 from tidegate.experiments import UnusableAnswer
 from tidegate.testing import Distribution, Scenario
 
@@ -312,6 +313,7 @@ class TestFailures:
         assert [end.attempts for end in ends] == [1, 2, 3, 4, 4]
         assert [end.verdict.value for end in ends] == ["answered"] * 4 + ["unusable"]
 
+    @pytest.mark.constants(TRANSIENT_ATTEMPTS=2)
     @pytest.mark.parametrize(
         ("package", "attempts", "expected"), [("an_sdk", None, 2), ("an_sdk", 2, 4), ("httpx", None, 4)]
     )
@@ -322,7 +324,7 @@ class TestFailures:
 
         @in_virtual_time
         async def run() -> None:
-            registry, asked = registry_of(transient_attempts=2), 0
+            registry, asked = registry_of(), 0
 
             async def attempt() -> None:
                 nonlocal asked
@@ -584,7 +586,7 @@ class TestEnds:
 
         began = now()
         results = tidegate.amap(fn, stream(), deadline=50.0, registry=registry)
-        with pytest.raises(tidegate.NotAdmitted):
+        with pytest.raises(NotAdmitted):
             await anext(results)
         assert now() - began < 50.0
 

@@ -11,6 +11,7 @@ import pytest
 import tidegate
 from tests.chaos.virtual_time import in_virtual_time
 from tests.pool.scene import registry_of
+from tidegate.admission.registry import RateLimitRegistry
 
 SECONDS = 60.0
 """Virtual seconds after which a wait is one for ever: longer than any cancelled function may take."""
@@ -53,7 +54,7 @@ def test_no_row_starts_after_the_end_of_the_program() -> None:
         await asyncio.sleep(0 if row == 0 else 1000)
 
     async def read() -> tidegate.AsyncResults[None]:
-        results = tidegate.amap(fn, range(99), pool_size=2, registry=tidegate.RateLimitRegistry())
+        results = tidegate.amap(fn, range(99), pool_size=2, registry=RateLimitRegistry())
         await anext(results)
         await full.wait()
         return results
@@ -119,7 +120,7 @@ def test_no_exception_of_a_source_is_taken_for_its_end(error: type[BaseException
     def read() -> None:
         given: list[str] = []
         with pytest.raises(RuntimeError, match="source failed"):
-            given.extend(tidegate.map(str, rows(), registry=tidegate.RateLimitRegistry()))
+            given.extend(tidegate.map(str, rows(), registry=RateLimitRegistry()))
         assert given == ["0"]
 
     (read if threaded else run)()

@@ -11,6 +11,7 @@ import pytest
 import tidegate
 from tests.chaos.virtual_time import in_virtual_time
 from tests.pool.scene import Answered429, VirtualProvider, per_minute, registry_of
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import INFINITY
 from tidegate.errors import UnusableAnswer
 
@@ -42,7 +43,7 @@ async def test_every_row_is_in_one_count() -> None:
             raise Answered429({})
         return row
 
-    registry = registry_of(transient_attempts=3)
+    registry = registry_of()
     results = tidegate.amap(fn, range(20), pool_size=8, errors="return", max_wait=5.0, registry=registry)
     assert results.stats == tidegate.PoolStats(8)
     ends = []
@@ -149,6 +150,7 @@ async def test_a_refusal_is_counted_with_its_pause() -> None:
     assert stats.executing_for == pytest.approx(0.4, abs=0.1)
 
 
+@pytest.mark.constants(FIRST_BACKOFF_SECONDS=4.0)
 @in_virtual_time
 async def test_a_backoff_after_another_failure_is_no_throttling() -> None:
     failing = iter([True])
@@ -158,7 +160,7 @@ async def test_a_backoff_after_another_failure_is_no_throttling() -> None:
             raise UnusableAnswer("no number")
         return row
 
-    registry = registry_of(backoff_base=4.0)
+    registry = registry_of()
     results = tidegate.amap(fn, [0], registry=registry)
     assert [row async for row in results] == [0]
     stats = results.stats
@@ -196,11 +198,10 @@ def test_learned_pace_is_told_as_the_interval_of_calls() -> None:
     run()
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001, FIRST_BACKOFF_SECONDS=0.001, TRANSIENT_ATTEMPTS=2)
 @pytest.mark.parametrize("pool_size", [1, 4])
 def test_threads_are_counted_too(pool_size: int) -> None:
-    registry = tidegate.RateLimitRegistry(
-        tidegate.Settings(telemetry=False, pause_base=0.001, backoff_base=0.001, transient_attempts=2)
-    )
+    registry = RateLimitRegistry(tidegate.Settings(telemetry=False))
     refusals = iter([True, True])
 
     def call(row: Any) -> Any:
@@ -226,8 +227,9 @@ def test_threads_are_counted_too(pool_size: int) -> None:
     assert stats.max_pending <= (1 if pool_size == 1 else 16)
 
 
+@pytest.mark.constants(FIRST_BACKOFF_SECONDS=0.001, FIRST_PAUSE_SECONDS=0.001)
 def test_a_refusal_that_no_key_recorded_is_waited_out_and_counted() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False, backoff_base=0.001, pause_base=0.001))
+    registry = RateLimitRegistry(tidegate.Settings(telemetry=False))
     refusals = iter([True])
 
     def fn(row: int) -> int:

@@ -16,15 +16,18 @@ import pytest
 
 import tidegate
 from tests.pool.scene import Answered429
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import UnusableAnswer
+
+pytestmark = pytest.mark.constants(FIRST_BACKOFF_SECONDS=0.001, FIRST_PAUSE_SECONDS=0.001)
 
 TOO_LONG = 60.0
 """Real seconds after which a wait for another thread fails; no test is near it."""
 
 
 @pytest.fixture
-def registry() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False, backoff_base=0.001, pause_base=0.001))
+def registry() -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(telemetry=False))
 
 
 def pools() -> list[threading.Thread]:
@@ -55,12 +58,12 @@ class Held:
 
 @pytest.mark.parametrize("pool_size", [1, 2, 32])
 @pytest.mark.parametrize("count", [0, 1, 3, 100])
-def test_rows_come_in_their_order(pool_size: int, count: int, registry: tidegate.RateLimitRegistry) -> None:
+def test_rows_come_in_their_order(pool_size: int, count: int, registry: RateLimitRegistry) -> None:
     assert list(tidegate.map(str, range(count), pool_size=pool_size, registry=registry)) == [*map(str, range(count))]
     assert not pools()
 
 
-def test_unordered_rows_come_as_they_end(registry: tidegate.RateLimitRegistry) -> None:
+def test_unordered_rows_come_as_they_end(registry: RateLimitRegistry) -> None:
     fn, given = Held(), []
     results = tidegate.map(fn, range(10), ordered=False, registry=registry)
     for row in results:
@@ -71,7 +74,7 @@ def test_unordered_rows_come_as_they_end(registry: tidegate.RateLimitRegistry) -
     assert given[9] == 0
 
 
-def test_a_head_of_line_row_stops_the_window_and_the_source(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_head_of_line_row_stops_the_window_and_the_source(registry: RateLimitRegistry) -> None:
     fn, pulled, given = Held(), [], []
 
     def source() -> Iterator[int]:
@@ -96,7 +99,7 @@ def test_a_head_of_line_row_stops_the_window_and_the_source(registry: tidegate.R
     assert not pools()
 
 
-def test_a_pool_of_one_runs_in_the_callers_thread_and_pulls_nothing_ahead(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_pool_of_one_runs_in_the_callers_thread_and_pulls_nothing_ahead(registry: RateLimitRegistry) -> None:
     log: list[Any] = []
 
     def fn(row: int) -> int:
@@ -117,9 +120,10 @@ def test_a_pool_of_one_runs_in_the_callers_thread_and_pulls_nothing_ahead(regist
     assert threading.active_count() == threads
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 @pytest.mark.parametrize("pool_size", [1, 2])
 def test_max_wait_ends_a_wait_inside_a_call(pool_size: int) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False, pause_base=0.001, max_wait=TOO_LONG))
+    registry = RateLimitRegistry(tidegate.Settings(telemetry=False, max_wait=TOO_LONG))
 
     def refused() -> None:
         raise Answered429({})
@@ -139,7 +143,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("raised", [ValueError("own"), StopIteration(1), StopAsyncIteration()])
     def test_an_error_is_raised_in_its_place(
-        self, pool_size: int, raised: Exception, registry: tidegate.RateLimitRegistry
+        self, pool_size: int, raised: Exception, registry: RateLimitRegistry
     ) -> None:
         closed = []
 
@@ -167,9 +171,7 @@ class TestFailures:
         assert closed == [threading.get_ident()]
         assert not pools()
 
-    def test_errors_may_be_values_and_retries_are_counted(
-        self, pool_size: int, registry: tidegate.RateLimitRegistry
-    ) -> None:
+    def test_errors_may_be_values_and_retries_are_counted(self, pool_size: int, registry: RateLimitRegistry) -> None:
         asked: list[int] = []
 
         def fn(row: int) -> int:
@@ -189,7 +191,7 @@ class TestFailures:
         assert isinstance(failed, tidegate.Failed)
         assert failed.index == 1
 
-    def test_capacity_that_never_comes_ends_the_row(self, pool_size: int, registry: tidegate.RateLimitRegistry) -> None:
+    def test_capacity_that_never_comes_ends_the_row(self, pool_size: int, registry: RateLimitRegistry) -> None:
         def fn(row: int) -> int:
             raise Answered429({})
 
@@ -199,7 +201,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
     def test_an_interrupt_ends_the_pool(
-        self, pool_size: int, interrupt: type[BaseException], registry: tidegate.RateLimitRegistry
+        self, pool_size: int, interrupt: type[BaseException], registry: RateLimitRegistry
     ) -> None:
         def fn(row: int) -> int:
             raise interrupt
@@ -212,7 +214,7 @@ class TestFailures:
 
     @pytest.mark.parametrize("error", [LookupError("source"), KeyboardInterrupt()])
     def test_the_sources_error_comes_after_its_rows(
-        self, pool_size: int, error: BaseException, registry: tidegate.RateLimitRegistry
+        self, pool_size: int, error: BaseException, registry: RateLimitRegistry
     ) -> None:
         def source() -> Iterator[int]:
             yield 1
@@ -232,7 +234,7 @@ class TestFailures:
 
 @pytest.mark.parametrize("name", ["tidegate pool", "tidegate source"])
 def test_nothing_is_left_of_a_pool_that_gets_no_thread(
-    name: str, monkeypatch: pytest.MonkeyPatch, registry: tidegate.RateLimitRegistry
+    name: str, monkeypatch: pytest.MonkeyPatch, registry: RateLimitRegistry
 ) -> None:
     start = threading.Thread.start
 
@@ -251,7 +253,7 @@ def test_nothing_is_left_of_a_pool_that_gets_no_thread(
 
 
 @pytest.mark.parametrize("way", ["break", "close", "with", "error", "rows"])
-def test_nothing_is_left_of_a_pool_that_is_given_up(way: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_nothing_is_left_of_a_pool_that_is_given_up(way: str, registry: RateLimitRegistry) -> None:
     closed, begun, go = [], [], threading.Event()
 
     def source() -> Iterator[int]:
@@ -300,7 +302,7 @@ def test_nothing_is_left_of_a_pool_that_is_given_up(way: str, registry: tidegate
     assert len(begun) == count
 
 
-def test_waits_inside_calls_end_with_the_pool(registry: tidegate.RateLimitRegistry) -> None:
+def test_waits_inside_calls_end_with_the_pool(registry: RateLimitRegistry) -> None:
     ended = threading.Event()
 
     def refused() -> None:
@@ -324,7 +326,7 @@ def test_waits_inside_calls_end_with_the_pool(registry: tidegate.RateLimitRegist
 
 
 @pytest.mark.parametrize("pool_size", [1, 4])
-def test_a_deadline_ends_a_pool_whose_source_blocks(pool_size: int, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_deadline_ends_a_pool_whose_source_blocks(pool_size: int, registry: RateLimitRegistry) -> None:
     blocked, threads = threading.Event(), set()
 
     def source() -> Iterator[int]:
@@ -343,7 +345,7 @@ def test_a_deadline_ends_a_pool_whose_source_blocks(pool_size: int, registry: ti
     wait_until(lambda: not pools())
 
 
-def test_a_deadline_ends_open_rows_in_their_places(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_deadline_ends_open_rows_in_their_places(registry: RateLimitRegistry) -> None:
     go = threading.Event()
 
     def fn(row: int) -> int:
@@ -361,7 +363,7 @@ def test_a_deadline_ends_open_rows_in_their_places(registry: tidegate.RateLimitR
     ]
 
 
-def test_pools_in_pools_wait_for_no_thread_of_the_outer_one(registry: tidegate.RateLimitRegistry) -> None:
+def test_pools_in_pools_wait_for_no_thread_of_the_outer_one(registry: RateLimitRegistry) -> None:
     def inner(row: int) -> int:
         return registry.execute("service", lambda: row)
 
@@ -375,7 +377,7 @@ def test_pools_in_pools_wait_for_no_thread_of_the_outer_one(registry: tidegate.R
     assert list(tidegate.map(outer, range(6), pool_size=2, registry=registry)) == expected
 
 
-def test_one_pool_may_be_the_source_of_another(registry: tidegate.RateLimitRegistry) -> None:
+def test_one_pool_may_be_the_source_of_another(registry: RateLimitRegistry) -> None:
     first = tidegate.map(lambda row: row + 1, range(10**9), registry=registry)
     with tidegate.map(lambda row: row * 10, first, registry=registry) as results:
         assert [next(results) for _ in range(5)] == [10, 20, 30, 40, 50]
@@ -383,7 +385,7 @@ def test_one_pool_may_be_the_source_of_another(registry: tidegate.RateLimitRegis
 
 
 @pytest.mark.parametrize("pool_size", [1, 4])
-def test_each_row_has_a_copy_of_the_consumers_context(pool_size: int, registry: tidegate.RateLimitRegistry) -> None:
+def test_each_row_has_a_copy_of_the_consumers_context(pool_size: int, registry: RateLimitRegistry) -> None:
     variable: ContextVar[str] = ContextVar("variable", default="unset")
 
     def fn(row: int) -> str:
@@ -396,7 +398,7 @@ def test_each_row_has_a_copy_of_the_consumers_context(pool_size: int, registry: 
     assert variable.get() == "consumer"
 
 
-def test_only_one_thread_reads_a_pool(registry: tidegate.RateLimitRegistry) -> None:
+def test_only_one_thread_reads_a_pool(registry: RateLimitRegistry) -> None:
     fn = Held()
     results = tidegate.map(fn, [0], registry=registry)
     reader = threading.Thread(target=lambda: list(results))

@@ -22,8 +22,14 @@ from tidegate.testing import Simulator
 from tidegate.testing.batches import BatchAnswer, BatchApi
 from tidegate.testing.wire import Request
 
-POLL = {"batch_poll": 0.02, "batch_settle": 0.1, "backoff_base": 0.01, "backoff_cap": 0.05}
-"""Settings that look at batches often, and believe soon that a request without an answer had no effect."""
+POLL = {
+    "POLL_SECONDS": 0.02,
+    "SEARCH_SECONDS": 0.1,
+    "SETTLE_SECONDS": 0.02,
+    "FIRST_BACKOFF_SECONDS": 0.01,
+    "MAX_BACKOFF_SECONDS": 0.05,
+}
+"""Constants that look at batches often, and believe soon that a request without an answer had no effect."""
 
 
 class Faults:

@@ -12,15 +12,23 @@ from types import SimpleNamespace
 from typing import Any
 
 import tidegate
+from tests import constants
 from tests.storage.places import empty_store
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings
 from tidegate.experiments.storage import ResultStatus, Store, StoredRun
 
 TOO_LONG = 300.0
 """Seconds after which a test that waits for what never comes is ended: no test is near it."""
 
-QUICK = RunnerSettings(batch_seconds=0.001, backoff_base=0.001, cancel_grace=0.05, grace=5.0)
-"""Settings under which nothing is waited for longer than it must be."""
+QUICK = {
+    "WRITE_SECONDS": 0.001,
+    "FIRST_BACKOFF_SECONDS": 0.001,
+    "CANCEL_GRACE_SECONDS": 0.05,
+    "FOLLOW_SECONDS": 0.05,
+    "LOOK_SECONDS": 0.05,
+}
+"""Constants under which nothing is waited for longer than it must be."""
 
 
 def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -34,13 +42,16 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 def settings(**changes: Any) -> RunnerSettings:
-    """The quick settings with some changes."""
-    return RunnerSettings(**{**QUICK.model_dump(exclude_unset=True), **changes})
+    """Quick settings with some changes; a name in capitals is a constant, and holds until the end of the test."""
+    given = {name: changes.pop(name) for name in list(changes) if name.isupper()}
+    quick = {name: value for name, value in QUICK.items() if not constants.is_replaced(name)}
+    constants.replace(**{**quick, **given})
+    return RunnerSettings(**{"grace": 5.0, **changes})
 
 
 @asynccontextmanager
 async def runner_at(path: Path, **changes: Any) -> AsyncIterator[ExperimentRunner]:
-    """A runner on the database below `path`, with a registry of its own; `changes` are of the quick settings."""
+    """A runner on the database below `path`, with a registry of its own; `changes` are those of `settings`."""
     made = make(path, **changes)
     async with made:
         yield made
@@ -51,7 +62,7 @@ def make(path: Path, *, restore: Any = None, recover: bool = False, **changes: A
     file = path / "runs.db"
     if path.is_dir() and not file.exists():
         file.write_bytes(empty_store())
-    registry = changes.pop("registry", None) or tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = changes.pop("registry", None) or RateLimitRegistry(tidegate.Settings())
     given = {} if restore is None else {"restore": restore}
     return ExperimentRunner(str(file), registry=registry, settings=settings(**changes), recover=recover, **given)
 

@@ -11,6 +11,7 @@ import pytest
 
 import tidegate
 from tests.runner.scene import Refused, in_loop, rows, runner_at, stored
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, Summary, UnusableAnswer
 from tidegate.fallbacks import Choice, Fallback, fallback
@@ -27,7 +28,7 @@ class Bankrupt(Refused):
         self.body = {"error": NO_MONEY}
 
 
-def models(registry: tidegate.RateLimitRegistry, paid: int, **options: Any) -> Fallback[Any]:
+def models(registry: RateLimitRegistry, paid: int, **options: Any) -> Fallback[Any]:
     """A fallback from `large`, which answers so many calls, to `small`."""
     left = [paid]
 
@@ -50,8 +51,8 @@ def asking(judge: Fallback[Any]) -> Any:
     return ask
 
 
-def registry_of() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings())
+def registry_of() -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings())
 
 
 async def ended(runner: ExperimentRunner, summary: Summary) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tidegate
+from tests import constants
 from tests.runner.batch_scene import (
     POLL,
     SDKS,
@@ -41,6 +42,7 @@ from tests.runner.batch_scene import (
     said,
 )
 from tests.runner.scene import TOO_LONG, runner_at, stored
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.main import app
 from tidegate.core.token_totals import added
 from tidegate.core.values import Usage
@@ -52,6 +54,7 @@ from tidegate.experiments.engine.batch.results import AccountKeys
 from tidegate.experiments.engine.batch.task import ItemSet
 from tidegate.experiments.engine.item import Place
 from tidegate.experiments.storage import ResultStatus, Status, StoredRun, claims
+from tidegate.providers import ModelPrice, register_price
 from tidegate.testing import Scenario, Simulator
 from tidegate.testing.batches import BatchAnswer
 from tidegate.testing.wire import Request
@@ -75,7 +78,7 @@ def no_cool_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
 
 
-HALF = tidegate.ModelPrice(0.15, 0.6, batch=0.5)
+HALF = ModelPrice(0.15, 0.6, batch=0.5)
 """The price of gpt-4o-mini at a server that speaks as OpenAI."""
 
 
@@ -103,7 +106,7 @@ def test_rows_are_answered_in_files_of_the_limit_and_judged(
 def test_tokens_of_batches_are_counted_at_the_key_of_the_account_and_model(
     tmp_path: Path, provider: Simulator, client_of: Any
 ) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     client = tidegate.wrap(client_of(provider), registry=registry)
     made = experiment(client, 5)
 
@@ -127,7 +130,7 @@ def test_tokens_of_batches_are_counted_at_the_key_of_the_account_and_model(
 
 
 def test_key_of_batches_has_the_credential_of_single_calls_at_openai() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
 
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, json={"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
@@ -181,7 +184,7 @@ def test_price_and_model_of_a_batch_are_those_of_the_request(
 ) -> None:
     """A deployment of Azure has a name of the user's choice, and answers as the model behind it."""
     monkeypatch.setattr("tidegate.providers._prices._added", {})
-    tidegate.register_price("mine", tidegate.ModelPrice(10.0, 20.0, batch=0.5), "azure")
+    register_price("mine", ModelPrice(10.0, 20.0, batch=0.5), "azure")
 
     def other(request: Request, answer: BatchAnswer) -> BatchAnswer:
         is_output = request.path.endswith("/content")
@@ -610,7 +613,7 @@ def test_display_of_a_run_says_how_many_rows_are_in_batches(
     tmp_path: Path, provider: Simulator, faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "any")
-    monkeypatch.setenv("TIDEGATE_RUNNER_BATCH_POLL", "0.02")
+    constants.replace(**POLL)
     update, notes = Display.update, []
 
     def seen(self: Display, *given: Any) -> None:

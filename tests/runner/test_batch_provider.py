@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from tests.runner.batch_scene import (
+    POLL,
     Faults,
     anthropic_of,
     body,
@@ -37,6 +38,7 @@ from tidegate.experiments import BatchTask, Experiment, RunnerSettings
 from tidegate.experiments.engine.batch.anthropic_api import AnthropicBatchApi
 from tidegate.experiments.engine.batch.api import is_refusal, seconds_of, was_sent
 from tidegate.experiments.engine.batch.openai_api import OpenAIBatchApi
+from tidegate.experiments.engine.batch.requests import POLL_SECONDS
 from tidegate.experiments.storage import ResultStatus, Status, claims
 from tidegate.providers import ModelPrice, price_of
 from tidegate.testing import Scenario, Simulator
@@ -193,7 +195,7 @@ def test_queue_that_batches_of_others_fill_is_waited_for(
     faults.after = full
     client, given = (
         openai_of(provider),
-        {"batch_poll": 0.02, "batch_settle": 0.1, "backoff_base": 0.01, "backoff_cap": 0.02},
+        {**POLL, "MAX_BACKOFF_SECONDS": 0.02},
     )
     outage = 3600.0 if clears else 0.1
     made = Experiment("e", rows(16), BatchTask(body, said, client=client), [right], batch=True)
@@ -360,7 +362,7 @@ def test_evaluators_judge_results_while_other_batches_run(tmp_path: Path, faults
         made = Experiment("e", rows(6), task, [judge], batch=True)
 
         async def run() -> Any:
-            async with client, runner_at(tmp_path, batch_poll=0.02) as runner:
+            async with client, runner_at(tmp_path, **POLL) as runner:
                 return await runner.run(made)
 
         summary = asyncio.run(asyncio.wait_for(run(), 120))
@@ -635,7 +637,7 @@ def test_time_of_a_search_is_no_outage(tmp_path: Path, provider: Simulator, faul
         loop = asyncio.get_running_loop()
         clock = loop.time
         loop.time = lambda: clock() + ahead[0]  # type: ignore[method-assign]
-        async with client, runner_at(tmp_path, batch_poll=0.02, batch_settle=0.1, max_outage=50.0) as runner:
+        async with client, runner_at(tmp_path, max_outage=50.0, **POLL) as runner:
             return await runner.run(made)
 
     assert asyncio.run(asyncio.wait_for(run(), 300)).status is Status.COMPLETED
@@ -654,7 +656,7 @@ def test_provider_that_stays_away_ends_the_run_and_a_resume_pays_for_nothing_aga
     faults.before = away
     client, given = (
         client_of(kind, provider),
-        {"batch_poll": 0.02, "batch_settle": 0.1, "backoff_base": 0.01, "backoff_cap": 0.02},
+        {**POLL, "MAX_BACKOFF_SECONDS": 0.02},
     )
     made = Experiment("e", rows(4), BatchTask(body, said, client=client), [right], batch=True)
 
@@ -739,7 +741,7 @@ def test_batch_waits_until_the_provider_has_read_its_file(
 def test_limits_of_a_batch_are_those_of_the_providers() -> None:
     assert (OpenAIBatchApi.max_requests, OpenAIBatchApi.max_bytes) == (50_000, 200_000_000)
     assert (AnthropicBatchApi.max_requests, AnthropicBatchApi.max_bytes) == (100_000, 256_000_000)
-    assert RunnerSettings().batch_poll == 60.0
+    assert POLL_SECONDS == 60.0
 
 
 def test_bytes_of_a_file_are_limited_too(tmp_path: Path, provider: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:

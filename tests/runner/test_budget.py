@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 import tidegate
+from tests import constants
 from tests.cli.experiment.commands import Place
 from tests.cli.running import TIDEGATE, environ
 from tests.postgres import served
@@ -22,11 +23,13 @@ from tests.runner.scene import in_loop, runner_at, settings
 from tests.storage.places import Place as AnyPlace
 from tests.storage.places import PostgreSQL, SQLite
 from tests.warm import WarmProcess
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import Budget, Experiment, ExperimentRunner, RunnerSettings
 from tidegate.experiments.engine.budget import BudgetLedger, EarlierSpend, budget_options
 from tidegate.experiments.storage import Status, claims
+from tidegate.providers import ModelPrice, register_price
 from tidegate.testing import Distribution, Scenario, Simulator
 
 
@@ -198,7 +201,7 @@ class Provider:
     The answer to a row that is `silent` states no usage, and that to one with a `tier` this service tier.
     """
 
-    def __init__(self, registry: tidegate.RateLimitRegistry) -> None:
+    def __init__(self, registry: RateLimitRegistry) -> None:
         self.asked: list[int] = []
         self.spent = 0.0
         transport = httpx.MockTransport(self._answer)
@@ -223,7 +226,7 @@ class Provider:
 
 @pytest.fixture(autouse=True)
 def _priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.providers._prices._added", {(None, "priced"): tidegate.ModelPrice(1.0, 1.0)})
+    monkeypatch.setattr("tidegate.providers._prices._added", {(None, "priced"): ModelPrice(1.0, 1.0)})
     monkeypatch.setattr(claims, "COOL_DOWN", 0.0)
 
 
@@ -234,7 +237,7 @@ def rows_of(count: int, seed: int = 1) -> list[dict[str, Any]]:
 
 @in_loop
 async def test_a_run_stops_at_a_row_boundary_and_goes_on_with_a_larger_budget(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
 
     async def judge(row: Any, output: str) -> float:
@@ -269,7 +272,7 @@ async def test_a_run_stops_at_a_row_boundary_and_goes_on_with_a_larger_budget(tm
 
 @in_loop
 async def test_a_budget_in_tokens_needs_no_price(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
 
     async def ask(row: Any) -> str:
@@ -283,7 +286,7 @@ async def test_a_budget_in_tokens_needs_no_price(tmp_path: Path) -> None:
 
 @in_loop
 async def test_a_model_without_a_price_ends_the_run_before_its_first_call(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
 
     async def ask(row: Any) -> str:
@@ -300,7 +303,7 @@ async def test_a_model_without_a_price_ends_the_run_before_its_first_call(tmp_pa
 
 @in_loop
 async def test_a_service_tier_without_a_price_ends_the_run_at_its_first_answer(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
     rows = [{"n": n, "tokens": 100, "tier": "flex"} for n in range(20)]
     async with provider.client, runner_at(tmp_path, registry=registry) as runner:
@@ -308,7 +311,7 @@ async def test_a_service_tier_without_a_price_ends_the_run_at_its_first_answer(t
         assert (summary.status, provider.asked) == (Status.ERROR, [0])
         assert "openai/priced@flex has no price" in str(summary.last_error)
         assert summary.tokens.cost is None
-        tidegate.register_price("priced@flex", tidegate.ModelPrice(0.5, 0.5))
+        register_price("priced@flex", ModelPrice(0.5, 0.5))
         summary = await runner.run(Experiment("e", rows, provider.ask, budget=Budget(usd=5.0)))
     assert (summary.status, summary.answered) == (Status.COMPLETED, 20)
     # The first answer was paid, and its price was not known.
@@ -319,7 +322,7 @@ async def test_a_service_tier_without_a_price_ends_the_run_at_its_first_answer(t
 @pytest.mark.parametrize("budget", [Budget(usd=5.0), Budget(tokens=10_000)])
 @in_loop
 async def test_answers_that_state_no_usage_end_a_run_with_a_budget_at_the_first(budget: Budget, tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
     rows = [{"n": n, "tokens": 100, "silent": True} for n in range(20)]
     async with provider.client, runner_at(tmp_path, registry=registry) as runner:
@@ -332,7 +335,7 @@ async def test_answers_that_state_no_usage_end_a_run_with_a_budget_at_the_first(
 async def test_one_answer_without_usage_among_others_is_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
     rows = [{"n": n, "tokens": 100, "silent": n % 10 == 9} for n in range(40)]
     async with provider.client, runner_at(tmp_path, registry=registry) as runner:
@@ -345,7 +348,7 @@ async def test_one_answer_without_usage_among_others_is_told_once(
 
 @in_loop
 async def test_a_spent_budget_starts_nothing(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
     experiment = Experiment("e", rows_of(50), provider.ask, budget=Budget(tokens=5_000))
     async with provider.client:
@@ -362,8 +365,9 @@ BUDGETED = """
 import httpx, json
 import tidegate
 from tidegate.experiments import Experiment
+from tidegate.providers import ModelPrice, register_price
 
-tidegate.register_price("priced", tidegate.ModelPrice(1.0, 1.0))
+register_price("priced", ModelPrice(1.0, 1.0))
 
 def answer(request):
     usage = {"prompt_tokens": 0, "completion_tokens": 1000}
@@ -429,7 +433,7 @@ async def test_a_call_is_counted_before_it_is_sent(kind: str, tmp_path: Path, re
             missing.append(round((sent - dollars_in(place, "observed")) / 1_000e-6))
             return await super()._answer(request)
 
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     provider = Observed(registry)
     rows = [{"n": n, "tokens": 1_000} for n in range(60)]
 
@@ -438,7 +442,7 @@ async def test_a_call_is_counted_before_it_is_sent(kind: str, tmp_path: Path, re
         return 1.0
 
     experiment = Experiment("observed", rows, provider.ask, [judge], budget=Budget(usd=0.080))
-    runner = ExperimentRunner(place.url, registry=registry, settings=settings(batch_seconds=0.5), recover=False)
+    runner = ExperimentRunner(place.url, registry=registry, settings=settings(WRITE_SECONDS=0.5), recover=False)
     async with provider.client, runner:
         summary = await runner.run(experiment)
     assert summary.status is Status.STOPPED
@@ -452,9 +456,9 @@ KILLED = """
 import os
 import openai
 from tidegate.experiments import Budget, Experiment
-import tidegate
+from tidegate.providers import ModelPrice, register_price
 
-tidegate.register_price("gpt-4o-mini", tidegate.ModelPrice(10.0, 10.0), provider="compatible")
+register_price("gpt-4o-mini", ModelPrice(10.0, 10.0), provider="compatible")
 client = openai.AsyncOpenAI(base_url=os.environ["PROVIDER"], api_key="sk-any-key-1234")
 
 async def task(row):
@@ -473,7 +477,7 @@ def test_what_killed_processes_have_spent_counts(kind: str, tmp_path: Path, requ
     (tmp_path / "my_eval.py").write_text(KILLED)
     sent: list[Any] = []
     with Simulator(Scenario(latency=Distribution.constant(0.05)), log=sent.append) as provider:
-        env = environ(PROVIDER=provider.openai_url, TIDEGATE_RUNNER_STALE_AFTER="2", TIDEGATE_RUNNER_HEARTBEAT="0.5")
+        env = environ(PROVIDER=provider.openai_url, **constants.environ(STALE_SECONDS=2.0, HEARTBEAT_SECONDS=0.5))
         for _ in range(kills):
             command = [*TIDEGATE[1:], "experiment", "run", "my_eval.py", "--db", place.url]
             process = WarmProcess(command, env=env, cwd=tmp_path, stdout=subprocess.DEVNULL)
@@ -498,7 +502,7 @@ def test_what_killed_processes_have_spent_counts(kind: str, tmp_path: Path, requ
 @pytest.mark.parametrize("slots", [4, 100, 1_000])
 @in_loop
 async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
     rows = rows_of(1_000)
     usd = 0.5 * sum(row["tokens"] + 100 for row in rows) * 1e-6
@@ -512,7 +516,7 @@ async def test_two_replicas_keep_one_budget(place: PostgreSQL, slots: int) -> No
                           budget=Budget(usd=budget))  # fmt: skip
 
     def replica() -> ExperimentRunner:
-        changes = settings(heartbeat=0.2, stale_after=30.0)
+        changes = settings(HEARTBEAT_SECONDS=0.2, STALE_SECONDS=30.0)
         return ExperimentRunner(place.url, registry=registry, settings=changes, recover=False,
                                 restore=lambda spec: experiment(99.0))  # fmt: skip
 
@@ -559,7 +563,7 @@ def test_answers_of_an_earlier_run_are_judged_within_the_budget(slots: int) -> N
 
 @in_loop
 async def test_a_judge_that_is_added_later_judges_what_the_budget_has_room_for(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     provider = Provider(registry)
 
     async def answer(row: Any) -> str:

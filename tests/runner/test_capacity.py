@@ -11,20 +11,23 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, Refused, in_loop, make, rows, runner_at, statuses, stored
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment
 from tidegate.experiments.storage import ResultStatus, Status
+
+pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
 KEY = tidegate.Key("p", "https://p.test")
 OTHER = tidegate.Key("q", "https://q.test")
 
 
-def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001, max_wait=20.0, **changes))
+def registry_of(**changes: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(max_wait=20.0, **changes))
 
 
 def governed(
-    registry: tidegate.RateLimitRegistry, key: tidegate.Key, call: Callable[[Any], Awaitable[Any]]
+    registry: RateLimitRegistry, key: tidegate.Key, call: Callable[[Any], Awaitable[Any]]
 ) -> Callable[..., Awaitable[Any]]:
     """A function whose call is governed at `key`."""
 
@@ -126,7 +129,7 @@ class TestKeys:
             return await judge(row)
 
         evaluators = [Evaluator(governed(registry, KEY, judging), name="judge")]
-        async with runner_at(tmp_path, registry=registry, page=20) as runner:
+        async with runner_at(tmp_path, registry=registry, PAGE_ITEMS=20) as runner:
             experiment = Experiment("e", rows(400), governed(registry, OTHER, task), evaluators)
             summary = await runner.run(experiment)
             runs = await stored(runner.store, summary.experiment.id)
@@ -138,7 +141,7 @@ class TestKeys:
     @pytest.mark.parametrize("limit", [1, 2])
     @in_loop
     async def test_experiments_on_one_key_get_equal_shares(self, tmp_path: Path, limit: int) -> None:
-        registry = registry_of(max_concurrency=limit, start_concurrency=limit)
+        registry = registry_of(max_concurrency=limit)
         order: list[str] = []
         there: set[str] = set()
         both_are_there = asyncio.Event()
@@ -176,7 +179,7 @@ class TestKeys:
 
     @in_loop
     async def test_what_waits_inside_its_call_is_not_timed_out_for_that(self, tmp_path: Path) -> None:
-        registry = registry_of(max_concurrency=1, start_concurrency=1)
+        registry = registry_of(max_concurrency=1)
         permit = registry.try_admit(KEY)
         assert permit
         waiting = asyncio.Event()
@@ -195,13 +198,12 @@ class TestKeys:
 
 
 class TestOutage:
+    @pytest.mark.constants(
+        FIRST_PAUSE_SECONDS=0.001, FIRST_COOLDOWN_SECONDS=0.01, MAX_COOLDOWN_SECONDS=0.02, TRANSIENT_ATTEMPTS=1
+    )
     @in_loop
     async def test_an_outage_closes_one_key_and_all_resumes_by_itself(self, tmp_path: Path) -> None:
-        registry = tidegate.RateLimitRegistry(
-            tidegate.Settings(
-                pause_base=0.001, breaker_cooldown=0.01, max_breaker_cooldown=0.02, transient_attempts=1, max_wait=20.0
-            )
-        )
+        registry = RateLimitRegistry(tidegate.Settings(max_wait=20.0))
         down, fine, failed = [True], HeldTask(), []
 
         async def broken(row: Any) -> Any:

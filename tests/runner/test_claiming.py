@@ -50,8 +50,8 @@ class TestClaims:
     async def test_an_experiment_that_lives_elsewhere_is_not_run_twice(self, tmp_path: Path) -> None:
         task, experiment = held()
         async with (
-            runner_at(tmp_path, heartbeat=0.05, stale_after=0.2) as here,
-            runner_at(tmp_path, stale_after=0.2) as there,
+            runner_at(tmp_path, HEARTBEAT_SECONDS=0.05, STALE_SECONDS=0.2) as here,
+            runner_at(tmp_path, STALE_SECONDS=0.2) as there,
         ):
             number = await here.start(experiment)
             with pytest.raises(ClaimedElsewhere) as caught:
@@ -64,7 +64,10 @@ class TestClaims:
     @in_loop
     async def test_start_elsewhere_names_the_process_that_runs_it(self, tmp_path: Path) -> None:
         task, experiment = held()
-        async with runner_at(tmp_path, heartbeat=0.05) as here, runner_at(tmp_path, heartbeat=0.05) as there:
+        async with (
+            runner_at(tmp_path, HEARTBEAT_SECONDS=0.05) as here,
+            runner_at(tmp_path) as there,
+        ):
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
             with pytest.raises(ClaimedElsewhere, match=rf"process {os.getpid()} on this machine .*experiment show e"):
@@ -76,7 +79,10 @@ class TestClaims:
     async def test_run_of_what_runs_elsewhere_sees_its_end_at_once(self, tmp_path: Path) -> None:
         """It waits for no claim to go stale, and reports what is there."""
         task, experiment = held(5)
-        async with runner_at(tmp_path, heartbeat=0.02) as here, runner_at(tmp_path, heartbeat=0.02) as there:
+        async with (
+            runner_at(tmp_path, HEARTBEAT_SECONDS=0.02) as here,
+            runner_at(tmp_path) as there,
+        ):
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
             second = asyncio.create_task(there.run(experiment))
@@ -97,7 +103,10 @@ class TestClaims:
             raise KeyError
 
         mends = HeldTask()
-        async with runner_at(tmp_path, heartbeat=0.02) as here, runner_at(tmp_path, heartbeat=0.02) as there:
+        async with (
+            runner_at(tmp_path, HEARTBEAT_SECONDS=0.02) as here,
+            runner_at(tmp_path) as there,
+        ):
             number = await here.start(Experiment("e", rows(2), fails))
             await here_fails.until(lambda: here_fails.inside == 1)
             second = asyncio.create_task(there.run(Experiment("e", rows(2), mends)))
@@ -111,9 +120,9 @@ class TestClaims:
     async def test_run_of_what_a_user_stops_elsewhere_is_not_begun(self, tmp_path: Path) -> None:
         task, experiment = held()
         async with (
-            runner_at(tmp_path, heartbeat=0.02) as here,
-            runner_at(tmp_path, heartbeat=0.02) as there,
-            runner_at(tmp_path, heartbeat=0.02) as elsewhere,
+            runner_at(tmp_path, HEARTBEAT_SECONDS=0.02) as here,
+            runner_at(tmp_path) as there,
+            runner_at(tmp_path, HEARTBEAT_SECONDS=0.02) as elsewhere,
         ):
             number = await here.start(experiment)
             await task.until(lambda: task.inside == 1)
@@ -132,7 +141,7 @@ class TestClaims:
     async def test_look_for_orphans_goes_on_while_a_start_waits(self, tmp_path: Path) -> None:
         task, experiment = held()
         async with (
-            runner_at(tmp_path, heartbeat=0.02) as here,
+            runner_at(tmp_path, HEARTBEAT_SECONDS=0.02) as here,
             make(tmp_path, restore=lambda spec: experiment) as there,
         ):
             number = await here.start(experiment)
@@ -160,7 +169,7 @@ class TestClaims:
     async def test_a_replica_that_was_thought_dead_writes_nothing_and_stops(self, tmp_path: Path) -> None:
         late, experiment = held(10)
         task = HeldTask()
-        async with runner_at(tmp_path, heartbeat=3000.0, grace=0.0) as paused, runner_at(tmp_path) as alive:
+        async with runner_at(tmp_path, HEARTBEAT_SECONDS=3000.0, grace=0.0) as paused, runner_at(tmp_path) as alive:
             number = await paused.start(experiment)
             await late.until(lambda: late.inside == 1)
             claim = await alive.store.claims.claim(number, alive.replica, 0.0)
@@ -182,7 +191,7 @@ class TestClaims:
         await task.until(lambda: task.inside == 1)
         task.go.set()
         await runner.shutdown()
-        async with runner_at(tmp_path, stale_after=0.05) as next_one:
+        async with runner_at(tmp_path, STALE_SECONDS=0.05) as next_one:
             row = await next_one.store.experiments.find(number)
             assert row is not None
             assert (row.status, row.claimed_by) == (Status.RUNNING, runner.replica)
@@ -197,7 +206,7 @@ class TestClaims:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task, experiment = held(3)
-        runner = make(tmp_path, write_grace=0.02, grace=0.01)
+        runner = make(tmp_path, WRITE_GRACE_SECONDS=0.02, grace=0.01)
         number = await runner.start(experiment)
         await task.until(lambda: task.inside == 1)
 
@@ -207,7 +216,7 @@ class TestClaims:
         monkeypatch.setattr(runner.store, "write", away)
         task.go.set()
         await runner.shutdown()
-        async with runner_at(tmp_path, stale_after=0.05) as next_one:
+        async with runner_at(tmp_path, STALE_SECONDS=0.05) as next_one:
             assert (await next_one.run(experiment)).complete
             assert len(await stored(next_one.store, number)) == 3
 
@@ -230,7 +239,7 @@ class TestClaims:
     ) -> None:
         task, judge = HeldTask(), HeldTask(held=True)
         experiment = Experiment("e", rows(12), task, [Evaluator(judge, name="judge")])
-        async with runner_at(tmp_path, stale_after=0.05) as late:
+        async with runner_at(tmp_path, STALE_SECONDS=0.05) as late:
             row = await late.store.experiments.create("e", experiment.spec(), 1, "rows")
             early = make(tmp_path)
             await early.start(experiment)
@@ -292,7 +301,7 @@ class TestClaims:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task, experiment = held(3)
-        async with runner_at(tmp_path, heartbeat=0.01) as runner:
+        async with runner_at(tmp_path, HEARTBEAT_SECONDS=0.01) as runner:
             number = await runner.start(experiment)
             await task.until(lambda: task.inside == 1)
             renew, failures, beaten = runner.store.claims.renew, [0], asyncio.Event()
@@ -349,7 +358,7 @@ class TestOrphans:
         experiment = Experiment("e", rows(5), task)
         number = await self.abandoned(tmp_path, experiment)
         async with make(
-            tmp_path, recover=True, restore=lambda spec: experiment, stale_after=0.01, orphan_scan=0.01
+            tmp_path, recover=True, restore=lambda spec: experiment, STALE_SECONDS=0.01, ORPHAN_SCAN_SECONDS=0.01
         ) as runner:
             await task.until(lambda: len(task.calls) == 5)
             assert (await runner.wait(number)).complete
@@ -381,7 +390,7 @@ class TestOrphans:
             raise CannotLoad("e.py:e", "credentials are missing: OPENAI_API_KEY is not set here")
 
         number = await self.abandoned(tmp_path, Experiment("e", rows(5), HeldTask()))
-        async with make(tmp_path, restore=restore, stale_after=1e-9) as runner:
+        async with make(tmp_path, restore=restore, STALE_SECONDS=1e-9) as runner:
             runner._heartbeat._recover = runner._claim_service.claim_orphan
             for _ in range(8):
                 await runner._heartbeat.scan_orphans()
@@ -404,7 +413,7 @@ class TestOrphans:
             order.append(spec["name"])
             raise CannotLoad("e.py:e", "no such file")
 
-        async with make(tmp_path, restore=restore, stale_after=1e-9) as runner:
+        async with make(tmp_path, restore=restore, STALE_SECONDS=1e-9) as runner:
             runner._heartbeat._recover = runner._claim_service.claim_orphan
             for name in ("first", "second"):
                 row = await runner.store.experiments.create(
@@ -416,15 +425,15 @@ class TestOrphans:
 
     @in_loop
     async def test_owner_that_only_slept_keeps_what_nobody_else_can_load(self, tmp_path: Path) -> None:
-        """A laptop that sleeps for longer than `stale_after` loses nothing to a replica without the code."""
+        """A laptop that sleeps for longer than `STALE_SECONDS` loses nothing to a replica without the code."""
 
         def restore(spec: Any) -> Experiment:
             raise CannotLoad("e.py:e", "no such file")
 
         task, experiment = held(5)
         async with (
-            runner_at(tmp_path, heartbeat=3000.0) as asleep,
-            make(tmp_path, restore=restore, stale_after=1e-9) as without,
+            runner_at(tmp_path, HEARTBEAT_SECONDS=3000.0) as asleep,
+            make(tmp_path, restore=restore, STALE_SECONDS=1e-9) as without,
         ):
             number = await asleep.start(experiment)
             await task.until(lambda: task.inside == 1)

@@ -43,7 +43,7 @@ async def test_rows_that_come_while_anothers_results_fill_the_writer_are_fetched
         for row in rows(3):
             yield row
 
-    async with runner_at(tmp_path, unwritten=5) as runner:
+    async with runner_at(tmp_path, UNWRITTEN_RESULTS=5) as runner:
         number = await runner.start(Experiment("late", late, HeldTask()))
         running = runner._dispatcher.runs[number]
         while running.tracker.unwritten:  # noqa: ASYNC110 - nobody tells of it
@@ -85,7 +85,7 @@ async def test_the_next_run_begins_when_the_one_before_has_closed_what_it_held(t
         order.append("asked")
         return 1
 
-    async with runner_at(tmp_path, cancel_grace=10.0) as runner:
+    async with runner_at(tmp_path, CANCEL_GRACE_SECONDS=10.0) as runner:
         first = SlowToClose(order, let, answer, 1)
         number = await runner.start(first)
         await first.closing.wait()
@@ -101,7 +101,7 @@ async def test_the_next_run_begins_when_the_one_before_has_closed_what_it_held(t
 async def test_who_waits_for_a_run_is_not_cancelled_by_a_shutdown_that_leaves_it_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner = make(tmp_path, write_grace=0.01, cancel_grace=0.01)
+    runner = make(tmp_path, WRITE_GRACE_SECONDS=0.01, CANCEL_GRACE_SECONDS=0.01)
     number = await runner.start(Experiment("e", rows(3), HeldTask()))
 
     async def away(*args: Any) -> Any:
@@ -162,7 +162,9 @@ async def test_code_that_does_not_load_holds_up_no_other_orphan(
         return Experiment("fine", rows(3), task)
 
     try:
-        async with make(tmp_path, recover=True, restore=restore, stale_after=0.01, orphan_scan=0.01) as runner:
+        async with make(
+            tmp_path, recover=True, restore=restore, STALE_SECONDS=0.01, ORPHAN_SCAN_SECONDS=0.01
+        ) as runner:
             await task.until(lambda: len(task.calls) == 3)
             assert (await runner.wait("fine")).complete
             hung = await runner.store.experiments.find("hangs")

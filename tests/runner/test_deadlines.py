@@ -12,7 +12,7 @@ import tidegate
 from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at, statuses
-from tidegate.admission.registry import NotReady
+from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment
 from tidegate.experiments.engine.retry_timers import RetryTimers
 from tidegate.experiments.storage import ResultStatus
@@ -26,7 +26,7 @@ async def nothing() -> int:
     return 1
 
 
-class DelayedQueueRegistry(tidegate.RateLimitRegistry):
+class DelayedQueueRegistry(RateLimitRegistry):
     """After so many virtual seconds something happens at `at`: whoever asks there stands in a queue, for nobody knows
     how long.
     """

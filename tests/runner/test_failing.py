@@ -11,6 +11,7 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses, stored
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment, UnusableAnswer
 from tidegate.experiments.storage import ResultStatus, Status
 
@@ -96,7 +97,7 @@ class TestFailures:
         async def bad(row: Any, output: Any) -> float:
             raise ValueError("no number in the judge's answer")
 
-        async with runner_at(tmp_path, max_concurrency=1, page=20) as runner:
+        async with runner_at(tmp_path, max_concurrency=1, PAGE_ITEMS=20) as runner:
             number = await runner.start(Experiment("e", rows(120), HeldTask(), [Watch_as("good"), bad]))
             async for _ in runner.subscribe(number):
                 progress = runner.progress(number)
@@ -173,6 +174,7 @@ class TestFailures:
             assert await statuses(runner.store, summary.experiment.id) == {ERROR: 12}
         assert summary.status is Status.COMPLETED
 
+    @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
     @pytest.mark.parametrize(
         ("name", "text"),
         [
@@ -190,7 +192,7 @@ class TestFailures:
         made = {"Exception": Exception, "ValueError": ValueError}
         refused = made.get(name) or type(name, (Exception,), {})
         calls: Counter[int] = Counter()
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001))
+        registry = RateLimitRegistry(tidegate.Settings())
 
         async def call(number: int) -> int:
             calls[number] += 1
@@ -202,7 +204,7 @@ class TestFailures:
             number = row["n"]
             return await (registry.aexecute("k", lambda: call(number)) if executed else call(number))
 
-        async with runner_at(tmp_path, registry=registry, attempts=1, guard=1) as runner:
+        async with runner_at(tmp_path, registry=registry, attempts=1, GUARD_FAILURES=1) as runner:
             summary = await runner.run(Experiment("e", rows(2), answer))
             runs = await stored(runner.store, summary.experiment.id)
         assert [(run.status, run.attempts) for run in runs] == [(OK, 1)] * 2

@@ -12,19 +12,22 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment, ExperimentRunner
 from tidegate.pool import function_limit
 from tidegate.pool.function_limit import FLOOR
+
+pytestmark = pytest.mark.constants(START_CONCURRENCY=1000)
 
 KEY = tidegate.Key("p", "https://p.test")
 OTHER = tidegate.Key("q", "https://q.test")
 
 
-def open_registry(slots: int) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=slots, max_concurrency=slots))
+def open_registry(slots: int) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(max_concurrency=slots))
 
 
-def asking(registry: tidegate.RateLimitRegistry, key: tidegate.Key, task: HeldTask) -> Any:
+def asking(registry: RateLimitRegistry, key: tidegate.Key, task: HeldTask) -> Any:
     async def ask(row: Any, output: Any = None) -> Any:
         return await registry.aexecute(key, lambda: task(row))
 

@@ -6,6 +6,7 @@ import pytest
 
 import tidegate
 from tests.core.values import KEY, answer, bucket
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Cost, Key
 from tidegate.experiments.engine.forecast import RestForecast, StageRest
 from tidegate.testing import VirtualClock
@@ -14,11 +15,11 @@ OTHER = Key("provider", "https://provider.test", "0123456789abcdef", "judge")
 
 
 @pytest.fixture
-def registry() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(telemetry=False), clock=VirtualClock(), draw=lambda: 0.5)
+def registry() -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(telemetry=False), clock=VirtualClock(), draw=lambda: 0.5)
 
 
-def limited(registry: tidegate.RateLimitRegistry, key: Key = KEY, limit: float = 120.0, calls: int = 1) -> None:
+def limited(registry: RateLimitRegistry, key: Key = KEY, limit: float = 120.0, calls: int = 1) -> None:
     """The key has answered so many calls at once, and its quota is used up."""
     for _ in range(calls):
         permit = registry.try_admit(key)
@@ -29,13 +30,13 @@ def limited(registry: tidegate.RateLimitRegistry, key: Key = KEY, limit: float =
     registry.settle(permit, answer(bucket(limit, 0.0)))
 
 
-def test_rest_takes_as_long_as_the_quota_and_not_as_the_burst_before_it(registry: tidegate.RateLimitRegistry) -> None:
+def test_rest_takes_as_long_as_the_quota_and_not_as_the_burst_before_it(registry: RateLimitRegistry) -> None:
     limited(registry)
     rest = RestForecast(registry).seconds([StageRest(KEY, Cost(), 130, 230)])
     assert rest == pytest.approx(115.0, abs=0.5)
 
 
-def test_stages_of_one_key_add_up_and_those_of_several_go_on_together(registry: tidegate.RateLimitRegistry) -> None:
+def test_stages_of_one_key_add_up_and_those_of_several_go_on_together(registry: RateLimitRegistry) -> None:
     limited(registry)
     limited(registry, OTHER, 60.0)
     forecast = RestForecast(registry)
@@ -44,7 +45,7 @@ def test_stages_of_one_key_add_up_and_those_of_several_go_on_together(registry: 
     assert forecast.seconds([*both, StageRest(OTHER, Cost(), 0, 90)]) == pytest.approx(90.0, abs=0.5)
 
 
-def test_items_of_several_calls_take_as_many_times_as_long(registry: tidegate.RateLimitRegistry) -> None:
+def test_items_of_several_calls_take_as_many_times_as_long(registry: RateLimitRegistry) -> None:
     limited(registry)
     forecast = RestForecast(registry)
     assert forecast.seconds([StageRest(KEY, Cost(), 5, 60)]) == pytest.approx(30.0, abs=0.5)
@@ -52,7 +53,7 @@ def test_items_of_several_calls_take_as_many_times_as_long(registry: tidegate.Ra
     assert forecast.seconds([StageRest(KEY, Cost(), 15, 60)]) == pytest.approx(90.0, abs=0.5)
 
 
-def test_unknown_key_foretells_nothing_unless_its_stage_is_done(registry: tidegate.RateLimitRegistry) -> None:
+def test_unknown_key_foretells_nothing_unless_its_stage_is_done(registry: RateLimitRegistry) -> None:
     limited(registry)
     forecast = RestForecast(registry)
     assert forecast.seconds([StageRest(KEY, Cost(), 0, 9), StageRest(None, None, 0, 1)]) is None

@@ -17,6 +17,8 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, settings, statuses, stored
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.limiter_state import Permit
 from tidegate.experiments import Evaluator, Experiment, emit
 from tidegate.experiments.storage import ResultStatus, Status
 from tidegate.pool import threads
@@ -33,7 +35,7 @@ class TestContexts:
     async def test_what_a_function_sets_reaches_no_other_call_nor_experiment(
         self, tmp_path: Path, synchronous: bool
     ) -> None:
-        registry, seen = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=2, max_concurrency=2)), []
+        registry, seen = RateLimitRegistry(tidegate.Settings(max_concurrency=2)), []
 
         async def answer(row: Any, output: Any = None) -> Any:
             seen.append(tenant.get())
@@ -59,7 +61,7 @@ class TestContexts:
     async def test_a_nested_call_that_frees_a_key_does_not_hide_the_next_rows_calls_from_it(
         self, tmp_path: Path
     ) -> None:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+        registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
         other = tidegate.Key("q", "https://q.test")
 
         async def answer(row: Any) -> Any:
@@ -140,7 +142,7 @@ class TestThreads:
         assert await in_thread(lambda: "again") == "again"
 
     def test_a_thread_that_was_left_behind_may_still_emit_and_ask_when_its_loop_is_gone(self, tmp_path: Path) -> None:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings())
+        registry = RateLimitRegistry(tidegate.Settings())
         late, told, gone = threading.Event(), [], threading.Event()
 
         def answer(row: Any) -> Any:
@@ -179,7 +181,7 @@ class TestThreads:
             "def hang(row):\n"
             "    threading.Event().wait()\n"
             "async def main():\n"
-            "    given = RunnerSettings(task_timeout=0.05, cancel_grace=0.05, attempts=1)\n"
+            "    given = RunnerSettings(task_timeout=0.05, attempts=1)\n"
             f"    async with ExperimentRunner({str(tmp_path / 'h.db')!r}, settings=given, recover=False) as runner:\n"
             "        summary = await runner.run(Experiment('e', [1, 2], hang))\n"
             "        print(summary.status, summary.counts.runs)\n"
@@ -220,9 +222,9 @@ class TestTime:
     async def test_a_hung_call_is_cut_off_though_an_earlier_one_of_the_same_row_had_to_wait(
         self, tmp_path: Path
     ) -> None:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+        registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
         permit = registry.try_admit(KEY)
-        assert isinstance(permit, tidegate.Permit)
+        assert isinstance(permit, Permit)
         waiting, hung = asyncio.Event(), []
 
         async def answer(row: Any) -> Any:

@@ -13,6 +13,7 @@ import tidegate
 from tests.runner.raw_server import RawServer, Reply
 from tests.runner.scene import in_loop, rows, runner_at, stored
 from tests.sdk.asking import make, request
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Experiment
 from tidegate.experiments.storage import ResultStatus, Status
 
@@ -31,7 +32,7 @@ BEDROCK = {
 }  # fmt: skip
 
 
-def asking_openai(url: str, registry: tidegate.RateLimitRegistry) -> Callable[[Any], Any]:
+def asking_openai(url: str, registry: RateLimitRegistry) -> Callable[[Any], Any]:
     client = registry.wrap(make("async_openai", url))
 
     async def ask(row: Any) -> str:
@@ -40,7 +41,7 @@ def asking_openai(url: str, registry: tidegate.RateLimitRegistry) -> Callable[[A
     return ask
 
 
-def asking_anthropic(url: str, registry: tidegate.RateLimitRegistry) -> Callable[[Any], Any]:
+def asking_anthropic(url: str, registry: RateLimitRegistry) -> Callable[[Any], Any]:
     client = registry.wrap(make("async_anthropic", url))
 
     async def ask(row: Any) -> str:
@@ -49,7 +50,7 @@ def asking_anthropic(url: str, registry: tidegate.RateLimitRegistry) -> Callable
     return ask
 
 
-def asking_gemini(url: str, registry: tidegate.RateLimitRegistry) -> Callable[[Any], Any]:
+def asking_gemini(url: str, registry: RateLimitRegistry) -> Callable[[Any], Any]:
     from google import genai
 
     client = registry.wrap(genai.Client(api_key="AIza-test", http_options={"base_url": url}))
@@ -61,7 +62,7 @@ def asking_gemini(url: str, registry: tidegate.RateLimitRegistry) -> Callable[[A
     return ask
 
 
-def asking_bedrock(url: str, registry: tidegate.RateLimitRegistry) -> Callable[[Any], Any]:
+def asking_bedrock(url: str, registry: RateLimitRegistry) -> Callable[[Any], Any]:
     import boto3
 
     client = registry.wrap(
@@ -109,7 +110,7 @@ async def test_answer_that_is_garbled_is_asked_for_again(
     whole = json.dumps(document).encode()
     # Three attempts are spent, by whatever rows come first.
     with RawServer(lambda number: garbled(whole) if number <= 3 else Reply(body=whole)) as server:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings())
+        registry = RateLimitRegistry(tidegate.Settings())
         async with runner_at(tmp_path, registry=registry, max_concurrency=1, attempts=9) as runner:
             experiment = Experiment("e", rows(3), asking(server.url, registry))
             summary = await runner.run(experiment)
@@ -121,7 +122,7 @@ async def test_answer_that_is_garbled_is_asked_for_again(
 @in_loop
 async def test_answers_that_are_always_garbled_are_errors_after_all_attempts(tmp_path: Path) -> None:
     with RawServer(lambda _: cut(b'{"choices": []}')) as server:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings())
+        registry = RateLimitRegistry(tidegate.Settings())
         async with runner_at(tmp_path, registry=registry, max_concurrency=1) as runner:
             summary = await runner.run(Experiment("e", rows(2), asking_openai(server.url, registry)))
             runs = await stored(runner.store, summary.experiment.id)
@@ -132,7 +133,7 @@ async def test_answers_that_are_always_garbled_are_errors_after_all_attempts(tmp
 @in_loop
 async def test_bug_of_the_function_after_a_whole_answer_has_one_attempt(tmp_path: Path) -> None:
     with RawServer(lambda _: Reply(body=json.dumps(OPENAI).encode())) as server:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings())
+        registry = RateLimitRegistry(tidegate.Settings())
         ask = asking_openai(server.url, registry)
 
         async def broken(row: Any) -> Any:

@@ -163,7 +163,7 @@ async def test_answer_that_is_durable_is_held_by_nothing(tmp_path: Path, fails: 
 
     gc.disable()
     try:
-        async with runner_at(tmp_path, max_concurrency=2, guard=1000) as runner:
+        async with runner_at(tmp_path, max_concurrency=2, GUARD_FAILURES=1000) as runner:
             summary = await runner.run(Experiment("e", large(40), task))
             assert summary.counts.runs == {ResultStatus.ERROR if fails else ResultStatus.OK: 40}
             assert Text.alive <= 2

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import constants
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import Experiment
@@ -40,7 +41,7 @@ async def test_only_the_first_rows_are_read_and_tried(tmp_path: Path) -> None:
 async def test_later_runs_continue_behind_it(tmp_path: Path) -> None:
     task = HeldTask()
     experiment = Experiment("e", rows(30), task, [same])
-    async with runner_at(tmp_path, page=2) as runner:
+    async with runner_at(tmp_path, PAGE_ITEMS=2) as runner:
         for limit in (5, 3, 12):
             summary = await runner.run(experiment, limit=limit)
             assert summary.status is Status.STOPPED
@@ -87,8 +88,7 @@ async def test_replica_that_takes_a_run_over_keeps_to_its_limit(tmp_path: Path) 
         assert claim is not None
         assert claim.status is Status.RUNNING
         task.go.set()
-        there.settings.__dict__["stale_after"] = 0.0
-        there._claim_service._stale_after = 0.0
+        constants.replace(STALE_SECONDS=0.0)
         await there._claim_service.claim_orphan(number)
         summary = await there.wait(number)
         assert (summary.answered, summary.last_error) == (2, "limit of 2 rows reached")

@@ -56,7 +56,7 @@ async def test_run_whose_file_is_deleted_ends_with_error_and_a_copy(tmp_path: Pa
 async def test_run_whose_file_is_gone_at_its_end_is_not_completed(tmp_path: Path) -> None:
     """No heartbeat comes in between."""
     task, experiment = held(1)
-    async with runner_at(tmp_path, heartbeat=3000.0) as runner:
+    async with runner_at(tmp_path, HEARTBEAT_SECONDS=3000.0) as runner:
         number = await runner.start(experiment)
         await task.until(lambda: task.inside == 1)
         delete(tmp_path)

@@ -15,6 +15,7 @@ from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.raw_server import RawServer, Reply
 from tests.runner.scene import Refused, in_loop, refusal, rows, runner_at, statuses, stored
 from tests.sdk.asking import make, request
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment
 from tidegate.experiments.storage import ResultStatus, Status
 
@@ -34,7 +35,7 @@ CAPACITY = ("529", "429")
 """Failures that are answers: they open no breaker, so only the deadline of a row ends them."""
 
 
-def asking(registry: tidegate.RateLimitRegistry, key: tidegate.Key, failure: Any = None, seconds: float = 0.1) -> Any:
+def asking(registry: RateLimitRegistry, key: tidegate.Key, failure: Any = None, seconds: float = 0.1) -> Any:
     """A task, or an evaluator, that asks one question at `key`."""
 
     async def call() -> float:
@@ -251,12 +252,13 @@ TROUBLE = {
 }
 
 
+@pytest.mark.constants(FIRST_COOLDOWN_SECONDS=0.05, MAX_COOLDOWN_SECONDS=0.1)
 @pytest.mark.parametrize("kind", ["async_openai", "async_anthropic", "openai"])
 @pytest.mark.parametrize("trouble", TROUBLE)
 @in_loop
 async def test_run_over_http_ends_with_its_rows_parked(tmp_path: Path, trouble: str, kind: str) -> None:
     with RawServer(lambda _: TROUBLE[trouble]) as server:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(breaker_cooldown=0.05, max_breaker_cooldown=0.1))
+        registry = RateLimitRegistry(tidegate.Settings())
         client = registry.wrap(make(kind, server.url, max_retries=0))
 
         async def judge(row: Any, output: Any) -> float:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import tidegate
 from tests.runner.scene import in_loop, rows, runner_at, settings, stored
 from tests.sdk.asking import at_rest, make, request
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment
 from tidegate.testing import Distribution, Limit, OutageSpan, Scenario, Simulator
 
@@ -24,12 +27,13 @@ def asks(kind: str, client: Any) -> Any:
     return ask
 
 
+@pytest.mark.constants(START_CONCURRENCY=16)
 @in_loop
 async def test_a_task_and_its_judge_at_two_providers_at_their_limits_lose_nothing(tmp_path: Path) -> None:
     slots = Scenario(limiters=(Limit(kind="slots", limit=2),), latency=QUICK)
     few = Scenario(limiters=(Limit(limit=30, window=1.0, burst=5),), latency=QUICK)
     with Simulator(slots) as one, Simulator(few) as other:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=16))
+        registry = RateLimitRegistry(tidegate.Settings())
         client = registry.wrap(make("async_openai", one.url))
         judge = registry.wrap(make("async_anthropic", other.url))
         async with runner_at(tmp_path, registry=registry) as runner:
@@ -45,11 +49,12 @@ async def test_a_task_and_its_judge_at_two_providers_at_their_limits_lose_nothin
     assert at_rest(registry)
 
 
+@pytest.mark.constants(START_CONCURRENCY=16)
 @in_loop
 async def test_a_synchronous_client_in_threads_is_governed_by_the_same_keys(tmp_path: Path) -> None:
     slots = Scenario(limiters=(Limit(kind="slots", limit=2),), latency=QUICK)
     with Simulator(slots) as provider:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=16))
+        registry = RateLimitRegistry(tidegate.Settings())
         client = registry.wrap(make("openai", provider.url))
 
         def answer(row: Any) -> str:
@@ -64,13 +69,18 @@ async def test_a_synchronous_client_in_threads_is_governed_by_the_same_keys(tmp_
     assert at_rest(registry)
 
 
+@pytest.mark.constants(
+    FIRST_COOLDOWN_SECONDS=0.02, MAX_COOLDOWN_SECONDS=0.1, FIRST_BACKOFF_SECONDS=0.2, MAX_BACKOFF_SECONDS=0.5
+)
 @in_loop
 async def test_an_outage_loses_no_row(tmp_path: Path) -> None:
     down = Scenario(outages=(OutageSpan(start=0.0, end=0.4, status=503),), latency=QUICK)
     with Simulator(down) as provider:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(breaker_cooldown=0.02, max_breaker_cooldown=0.1))
+        registry = RateLimitRegistry(tidegate.Settings())
         client = registry.wrap(make("async_openai", provider.url, max_retries=0))
-        given = settings(attempts=3, backoff_base=0.2, backoff_cap=0.5)
+        given = settings(
+            attempts=3,
+        )
         async with runner_at(tmp_path, registry=registry, **given.model_dump()) as runner:
             summary = await runner.run(Experiment("e", rows(30), asks("async_openai", client)))
         await client.close()

@@ -11,6 +11,7 @@ import pytest
 
 import tidegate
 from tests.runner.scene import HeldTask, in_loop, make, rows, runner_at, stored
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, Summary
 from tidegate.experiments.engine import background, writer
 from tidegate.experiments.engine.background import BackgroundTask
@@ -156,7 +157,7 @@ async def test_who_feeds_a_run_or_reads_its_dataset_and_dies_ends_it_with_the_re
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: BaseException
 ) -> None:
     task = HeldTask()
-    async with runner_at(tmp_path, page=2) as runner:
+    async with runner_at(tmp_path, PAGE_ITEMS=2) as runner:
         kind, _, name = method.partition(".")
         part = getattr(runner.store, kind)
         monkeypatch.setattr(part, name, failing(1, error)(getattr(part, name)))
@@ -248,7 +249,7 @@ class TestDispatcher:
     async def test_an_error_in_its_turn_ends_an_experiment_and_no_other_and_leaves_no_permit(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
     ) -> None:
-        registry, key = tidegate.RateLimitRegistry(tidegate.Settings()), tidegate.Key("p", "https://p.test")
+        registry, key = RateLimitRegistry(tidegate.Settings()), tidegate.Key("p", "https://p.test")
         fine, bad = HeldTask(), HeldTask()
 
         def governed(watch: HeldTask) -> Any:
@@ -285,7 +286,7 @@ class TestOwnership:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
     ) -> None:
         task = HeldTask(held=True)
-        async with runner_at(tmp_path, heartbeat=0.005) as runner:
+        async with runner_at(tmp_path, HEARTBEAT_SECONDS=0.005) as runner:
             number = await runner.start(Experiment("e", rows(3), task))
             renew, beaten = runner.store.claims.renew, asyncio.Event()
 
@@ -309,7 +310,7 @@ class TestOwnership:
         await abandoned(tmp_path, experiment)
         monkeypatch.setattr(Claims, "orphans", failing(2, error)(Claims.orphans))
         async with make(
-            tmp_path, recover=True, restore=lambda spec: experiment, stale_after=0.001, orphan_scan=0.005
+            tmp_path, recover=True, restore=lambda spec: experiment, STALE_SECONDS=0.001, ORPHAN_SCAN_SECONDS=0.005
         ) as runner:
             await task.until(lambda: len(task.calls) == 3)
             assert (await runner.wait("e")).complete
@@ -331,7 +332,11 @@ class TestOwnership:
 
         monkeypatch.setattr(Claims, "claim", picky)
         async with make(
-            tmp_path, recover=True, restore=lambda spec: experiments["good"], stale_after=0.001, orphan_scan=3000.0
+            tmp_path,
+            recover=True,
+            restore=lambda spec: experiments["good"],
+            STALE_SECONDS=0.001,
+            ORPHAN_SCAN_SECONDS=3000.0,
         ) as runner:
             await task.until(lambda: len(task.calls) == 3)
             assert (await runner.wait("good")).complete

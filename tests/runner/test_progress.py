@@ -12,7 +12,9 @@ import tidegate
 from tests.core.values import answer as answered
 from tests.core.values import bucket
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at
-from tidegate.core.values import Cause, Kind, Outcome
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.limiter_state import Permit
+from tidegate.core.values import Cause, Cost, Kind, Outcome
 from tidegate.experiments import Evaluator, Experiment
 from tidegate.experiments.engine.progress import ResultTally
 from tidegate.experiments.storage import ResultCounts, ResultStatus
@@ -63,7 +65,7 @@ async def test_it_says_where_as_much_is_under_way_as_may_be(tmp_path: Path) -> N
 
 @in_loop
 async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_credential(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
 
     async def answer(row: Any) -> Any:
         return await registry.aexecute(KEY, lambda: asyncio.sleep(0, 1))
@@ -71,7 +73,7 @@ async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_cre
     async def other(row: Any) -> Any:
         # The provider names half a minute; whoever is at that key waits, and this one looks at it.
         permit = registry.try_admit(KEY)
-        assert isinstance(permit, tidegate.Permit)
+        assert isinstance(permit, Permit)
         registry.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, 30.0))
 
     async with runner_at(tmp_path, registry=registry) as runner:
@@ -79,7 +81,7 @@ async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_cre
         task = Experiment("e", rows(5), answer)
         number = await runner.start(task)
         running = runner._dispatcher.runs[number]
-        running._discovery.set_key(running.stages[0], KEY, tidegate.Cost())
+        running._discovery.set_key(running.stages[0], KEY, Cost())
         while not (seen := runner.progress(number)) or seen.stages[0].wait is None or not seen.stages[0].wait.key:  # noqa: ASYNC110
             await asyncio.sleep(0)
         wait = seen.stages[0].wait
@@ -91,7 +93,7 @@ async def test_it_says_why_and_how_long_a_throttled_stage_waits_and_names_no_cre
 
 @in_loop
 async def test_rest_is_foretold_beside_an_evaluator_that_makes_no_calls(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     go = asyncio.Event()
 
     async def answer(row: Any) -> Any:
@@ -107,7 +109,7 @@ async def test_rest_is_foretold_beside_an_evaluator_that_makes_no_calls(tmp_path
         while (seen := runner.progress(number)) is None or seen.stages[1].finished < 3:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert seen.stages[1].total == 3
-        while not isinstance(permit := registry.try_admit(KEY), tidegate.Permit):  # noqa: ASYNC110
+        while not isinstance(permit := registry.try_admit(KEY), Permit):  # noqa: ASYNC110
             await asyncio.sleep(0)
         registry.settle(permit, answered(bucket(120.0, 0.0)))
         seen = runner.progress(number)

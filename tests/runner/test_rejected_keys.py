@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import tidegate
 from tests.runner.scene import in_loop, rows, runner_at, stored
 from tests.sdk.asking import make, request
 from tests.transports.answering import Server
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Experiment
 from tidegate.experiments.storage import ResultStatus, Status
 from tidegate.testing import VirtualClock
@@ -20,10 +23,11 @@ MONEY = {
 HEADERS = {"content-type": "application/json"}
 
 
+@pytest.mark.constants(START_CONCURRENCY=1)
 @in_loop
 async def test_rows_of_a_key_without_money_fail_by_its_answer(tmp_path: Path) -> None:
     with Server(lambda number, path: (429, HEADERS, json.dumps(MONEY).encode())) as server:
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1), clock=VirtualClock())
+        registry = RateLimitRegistry(tidegate.Settings(), clock=VirtualClock())
         client = registry.wrap(make("async_openai", server.chat.removesuffix("/v1/chat/completions"), max_retries=0))
 
         async def task(row: Any) -> Any:

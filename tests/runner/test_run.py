@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.runner.scene import QUICK, HeldTask, in_loop, rows, runner_at, settings, statuses, stored
+from tests.runner.scene import HeldTask, in_loop, rows, runner_at, settings, statuses, stored
 from tidegate.errors import CannotRead
-from tidegate.experiments import Evaluator, Experiment, emit
+from tidegate.experiments import Evaluator, Experiment, RunnerSettings, emit
 from tidegate.experiments.storage import ResultStatus, Status
 
 OK, ERROR = ResultStatus.OK, ResultStatus.ERROR
@@ -312,7 +312,7 @@ class TestTime:
         assert (run.error_kind, str(run.error).partition(" (")[0]) == ("SystemExit", "SystemExit: 3")
 
 
-TOO_LATE = QUICK.task_timeout
+TOO_LATE = RunnerSettings().task_timeout
 
 
 @in_loop

@@ -13,9 +13,10 @@ import pytest
 
 import tidegate
 from tests.credentials import left_of
-from tests.runner.scene import QUICK, TOO_LONG
+from tests.runner.scene import TOO_LONG, settings
 from tests.transports.answering import Server
 from tidegate.admission import key_hook
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Experiment, ExperimentRunner
 from tidegate.experiments.commands.export import exported
 from tidegate.launch.counter_file import CounterFile
@@ -60,7 +61,7 @@ class Run:
         handler.emit = lambda record: lines.append(handler.format(record))  # type: ignore[method-assign]
         logging.getLogger("tidegate").addHandler(handler)
         before, key_hook.on_new_queue = key_hook.on_new_queue, CounterFile(str(folder)).track
-        registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.0, telemetry=False))
+        registry = RateLimitRegistry(tidegate.Settings(max_wait=0.0, telemetry=False))
         events: list[str] = []
         registry.subscribe(lambda event: events.append(f"{event!r} {event.key}"))
         echo: list[str] = []
@@ -101,7 +102,7 @@ class Run:
             answer = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
             return answer.choices[0].message.content
 
-        async with ExperimentRunner(url, registry=registry, settings=QUICK, recover=False) as runner:
+        async with ExperimentRunner(url, registry=registry, settings=settings(), recover=False) as runner:
             watched = runner.subscribe("e")
             rows = [{"n": number} for number in range(6)]
             summary = await runner.run(Experiment("e", rows, task, task_timeout=5.0))
@@ -132,7 +133,7 @@ def test_credential_of_a_failed_call_is_in_nothing_that_a_run_leaves(tmp_path: P
 
 
 def test_two_keys_in_the_path_are_two_keys(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
 
     def ask(root: str) -> None:
         client = registry.wrap(openai.OpenAI(base_url=root, api_key="none", max_retries=0))

@@ -12,11 +12,12 @@ import pytest
 import tidegate
 from tests.cli.experiment.commands import Place
 from tests.runner.scene import in_loop, rows, runner_at
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals, dollars, tokens_text
 from tidegate.experiments import Budget, Experiment
 
 
-def answering(registry: tidegate.RateLimitRegistry, refused: int = 0) -> httpx.AsyncClient:
+def answering(registry: RateLimitRegistry, refused: int = 0) -> httpx.AsyncClient:
     """Return a governed client of OpenAI, whose first requests are refused, then answered with their row's tokens."""
     left = [refused]
 
@@ -41,9 +42,10 @@ async def ask(client: httpx.AsyncClient, row: Any, model: str) -> str:
     return str(response.json()["choices"][0]["message"]["content"])
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 @in_loop
 async def test_summary_has_tokens_and_costs_by_stage(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001))
+    registry = RateLimitRegistry(tidegate.Settings())
     client = answering(registry, refused=1)
 
     async def task(row: Any) -> str:
@@ -72,7 +74,7 @@ async def test_summary_has_tokens_and_costs_by_stage(tmp_path: Path) -> None:
 
 @in_loop
 async def test_progress_has_the_tokens_of_all_claims_and_the_budget(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     client = answering(registry)
     seen: list[tuple[int, str]] = []
 
@@ -102,7 +104,7 @@ async def test_a_function_without_governed_calls_costs_nothing(tmp_path: Path) -
 
 @in_loop
 async def test_failed_attempts_of_an_item_are_counted_with_its_answer(tmp_path: Path) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     client = answering(registry)
     tries: list[int] = []
 

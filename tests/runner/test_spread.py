@@ -14,6 +14,7 @@ import tidegate
 from tests.postgres import served
 from tests.runner.scene import in_loop, rows, runner_at, settings
 from tests.storage.places import PATIENCE, PostgreSQL
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import Experiment, ExperimentRunner
@@ -66,11 +67,11 @@ class Shared:
 def replica(
     place: PostgreSQL, experiment: Experiment | None = None, recover: bool = False, **changes: Any
 ) -> ExperimentRunner:
-    changes = {"heartbeat": 0.05, "stale_after": 30.0, "orphan_scan": 0.05, **changes}
+    changes = {"HEARTBEAT_SECONDS": 0.05, "STALE_SECONDS": 30.0, "ORPHAN_SCAN_SECONDS": 0.05, **changes}
     given: dict[str, Any] = {} if experiment is None else {"restore": lambda spec: experiment}
     return ExperimentRunner(
         place.url,
-        registry=tidegate.RateLimitRegistry(tidegate.Settings()),
+        registry=RateLimitRegistry(tidegate.Settings()),
         settings=settings(**changes),
         recover=recover,
         **given,
@@ -175,7 +176,7 @@ async def test_contributor_takes_over_the_experiment_of_a_dead_owner(place: Post
     owner = replica(place)
     number = await owner.start(here)
     await shared.until_called("here")
-    async with replica(place, there, recover=True, orphan_scan=3000.0) as other:
+    async with replica(place, there, recover=True, ORPHAN_SCAN_SECONDS=3000.0) as other:
         # It joins by itself: the scan for orphans finds chunks that nobody has.
         await shared.until_called("there")
         await owner._heartbeat.stop()

@@ -66,7 +66,7 @@ class TestStop:
         """A page that comes when the run has stopped must not move the water mark: nobody has its rows."""
         task, judge = HeldTask(), HeldTask(held=page == "evals")
         experiment = Experiment("e", rows(90), task, [Evaluator(judge, name="judge")])
-        async with runner_at(tmp_path, page=4, max_concurrency=2) as runner:
+        async with runner_at(tmp_path, PAGE_ITEMS=4, max_concurrency=2) as runner:
             read, amid, go = getattr(runner.store.pending, page), asyncio.Event(), asyncio.Event()
 
             async def slowly(*given: Any, **named: Any) -> Any:

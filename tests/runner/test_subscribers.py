@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
 from tidegate.experiments import Chunk, Evaluator, Event, Experiment, Retrying, StateChanged, Subscription, emit
 from tidegate.experiments.engine.events import SubscriberHub
@@ -24,9 +26,10 @@ async def drained(subscription: Subscription) -> list[Event]:
     return [event async for event in subscription]
 
 
+@pytest.mark.constants(MAX_EVENTS=3)
 @in_loop
 async def test_one_that_does_not_keep_up_loses_chunks_and_knows_how_many() -> None:
-    hub = SubscriberHub(size=3)
+    hub = SubscriberHub()
     slow = hub.subscribe(1)
     for number in range(5):
         hub.publish(chunk(number), 1)
@@ -35,9 +38,10 @@ async def test_one_that_does_not_keep_up_loses_chunks_and_knows_how_many() -> No
     assert slow.lost == 2
 
 
+@pytest.mark.constants(MAX_EVENTS=3)
 @in_loop
 async def test_what_is_no_chunk_takes_a_chunks_place() -> None:
-    hub = SubscriberHub(size=3)
+    hub = SubscriberHub()
     slow = hub.subscribe(1)
     for event in (state("a"), chunk(1), chunk(2), state("b"), state("c"), state("d")):
         hub.publish(event, 1)
@@ -48,7 +52,7 @@ async def test_what_is_no_chunk_takes_a_chunks_place() -> None:
 
 @in_loop
 async def test_a_subscriber_that_closes_gets_no_more_and_the_others_go_on() -> None:
-    hub = SubscriberHub(size=3)
+    hub = SubscriberHub()
     one, other = hub.subscribe("name"), hub.subscribe("name")
     one.close()
     one.close()
@@ -61,7 +65,7 @@ async def test_a_subscriber_that_closes_gets_no_more_and_the_others_go_on() -> N
 
 @in_loop
 async def test_who_waits_is_woken_by_the_end() -> None:
-    hub = SubscriberHub(size=3)
+    hub = SubscriberHub()
     waiting = asyncio.create_task(drained(hub.subscribe(1)))
     await asyncio.sleep(0)
     hub.end(1)
@@ -146,7 +150,7 @@ class TestRuns:
                 emit(number)
             return 1
 
-        async with runner_at(tmp_path, buffer=10) as runner:
+        async with runner_at(tmp_path, MAX_EVENTS=10) as runner:
             asleep = runner.subscribe("e")
             summary = await runner.run(Experiment("e", rows(50), answer, [Evaluator(HeldTask(), name="w")]))
             assert summary.complete

@@ -11,7 +11,8 @@ import pytest
 import tidegate
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import HeldTask, Refused, in_loop, rows, runner_at, statuses
-from tidegate.admission.registry import NotReady
+from tidegate.admission.registry import NotReady, RateLimitRegistry
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.experiments import Experiment
 from tidegate.experiments.engine.fair_queue import FairQueue
@@ -19,30 +20,32 @@ from tidegate.experiments.engine.job import Job
 from tidegate.experiments.storage import ResultStatus
 from tidegate.pool.key_gates import KeyGates
 
+pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
+
 OK, PARKED = ResultStatus.OK, ResultStatus.PARKED
 KEY = tidegate.Key("p", "https://p.test")
 SHUT = tidegate.Key("shut", "https://shut.test")
 
 
-def registry_of(**changes: Any) -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.001, **changes))
+def registry_of(**changes: Any) -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(**changes))
 
 
-def held_up(registry: tidegate.RateLimitRegistry, seconds: float) -> None:
+def held_up(registry: RateLimitRegistry, seconds: float) -> None:
     """The provider behind `SHUT` says that nobody is to come for so long."""
     permit = registry.try_admit(SHUT)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     registry.settle(permit, Outcome(Kind.RATE_LIMIT, Cause.RATE, seconds))
 
 
-def taken(registry: tidegate.RateLimitRegistry) -> tidegate.Permit:
+def taken(registry: RateLimitRegistry) -> Permit:
     """The only slot of `SHUT`: calls wait behind it until it is settled, however long a test takes."""
     permit = registry.try_admit(SHUT)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     return permit
 
 
-ONE_SLOT = {"start_concurrency": 1, "max_concurrency": 1}
+ONE_SLOT = {"max_concurrency": 1}
 
 
 async def nothing() -> int:
@@ -129,7 +132,7 @@ class TestInside:
 
 @in_virtual_time
 async def test_a_gate_behind_somebody_who_is_about_to_go_is_not_asked_again_at_once() -> None:
-    class Ahead(tidegate.RateLimitRegistry):
+    class Ahead(RateLimitRegistry):
         def try_admit(self, key: Any, cost: Any = None, *, wake: Any = None) -> Any:
             asked.append(key)
             return NotReady(self.clock() - 1.0, "queue")
@@ -148,7 +151,7 @@ async def test_a_gate_behind_somebody_who_is_about_to_go_is_not_asked_again_at_o
 class TestOtherKeys:
     @in_loop
     async def test_a_permit_of_a_key_that_a_row_does_not_ask_is_given_back_at_once(self, tmp_path: Path) -> None:
-        registry = registry_of(start_concurrency=1, max_concurrency=1)
+        registry = registry_of(max_concurrency=1)
         free: list[int] = []
 
         async def answer(row: Any) -> Any:
@@ -168,7 +171,7 @@ class TestOtherKeys:
     async def test_a_permit_comes_back_from_a_function_that_is_cancelled_before_its_first_call(
         self, tmp_path: Path
     ) -> None:
-        registry = registry_of(start_concurrency=1, max_concurrency=1)
+        registry = registry_of(max_concurrency=1)
         began = asyncio.Event()
 
         async def answer(row: Any) -> Any:
@@ -188,7 +191,7 @@ class TestOtherKeys:
 
     @in_loop
     async def test_a_permit_comes_back_from_a_function_that_is_left_behind(self, tmp_path: Path) -> None:
-        registry, stubborn = registry_of(start_concurrency=1, max_concurrency=1), asyncio.Event()
+        registry, stubborn = registry_of(max_concurrency=1), asyncio.Event()
 
         async def answer(row: Any) -> Any:
             while row["n"] == 1 and not stubborn.is_set():
@@ -206,6 +209,7 @@ class TestOtherKeys:
             assert await statuses(runner.store, summary.experiment.id) == {OK: 3, ResultStatus.ERROR: 1}
             assert in_flight == 0
 
+    @pytest.mark.constants(FIRST_BACKOFF_SECONDS=0.05, MAX_BACKOFF_SECONDS=10.0)
     @in_loop
     async def test_a_refusal_at_a_key_that_is_not_asked_is_waited_for_longer_each_time(self, tmp_path: Path) -> None:
         registry, paid = registry_of(), [0]
@@ -219,7 +223,9 @@ class TestOtherKeys:
             raise Refused(429)
 
         async with runner_at(
-            tmp_path, registry=registry, row_deadline=1.0, backoff_base=0.05, backoff_cap=10.0
+            tmp_path,
+            registry=registry,
+            row_deadline=1.0,
         ) as runner:
             summary = await runner.run(Experiment("e", rows(1), answer))
             assert await statuses(runner.store, summary.experiment.id) == {PARKED: 1}

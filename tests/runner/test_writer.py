@@ -172,7 +172,7 @@ class TestRuns:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         task, judge = HeldTask(), HeldTask()
-        async with runner_at(tmp_path, unwritten=20, max_concurrency=4) as runner:
+        async with runner_at(tmp_path, UNWRITTEN_RESULTS=20, max_concurrency=4) as runner:
             write, tries, most = runner.store.write, [0], [0]
 
             async def sometimes(batch: Sequence[Result]) -> frozenset[int]:
@@ -196,7 +196,7 @@ class TestRuns:
     ) -> None:
         path = tmp_path / "rows.jsonl"
         path.write_text("not JSON\n" * 600)
-        async with runner_at(tmp_path, unwritten=20, page=20, batch=5) as runner:
+        async with runner_at(tmp_path, UNWRITTEN_RESULTS=20, PAGE_ITEMS=20, batch=5) as runner:
             write, most = runner.store.write, [0]
 
             async def slow(batch: Sequence[Result]) -> frozenset[int]:

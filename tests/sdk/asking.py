@@ -13,7 +13,7 @@ from typing import Any
 import anthropic
 import openai
 
-import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 
 OPENAI_3 = int(openai.__version__.partition(".")[0]) >= 3
 
@@ -85,12 +85,12 @@ def failures(results: list[Any]) -> list[BaseException]:
     return [result for result in results if isinstance(result, BaseException)]
 
 
-def only(registry: tidegate.RateLimitRegistry) -> Any:
+def only(registry: RateLimitRegistry) -> Any:
     (key,) = registry.snapshot().keys.values()
     return key
 
 
-def at_rest(registry: tidegate.RateLimitRegistry) -> bool:
+def at_rest(registry: RateLimitRegistry) -> bool:
     snapshot = registry.snapshot()
     return (snapshot.in_flight, snapshot.waiting) == (0, 0)
 

@@ -13,6 +13,7 @@ import tidegate
 from tests.names import named, resolve_to_loopback
 from tests.sdk.asking import KINDS, OPENAI_3, ask, failures, http_of, make, mocked, only
 from tidegate.admission import key_hook
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.providers import BASE_URL_VARIABLES
 from tidegate.testing import Limit, Scenario, Simulator
 
@@ -35,14 +36,14 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def installed() -> Iterator[tidegate.RateLimitRegistry]:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=60.0))
+def installed() -> Iterator[RateLimitRegistry]:
+    registry = RateLimitRegistry(tidegate.Settings(max_wait=60.0))
     tidegate.install(registry)
     yield registry
     tidegate.uninstall()
 
 
-def keys(registry: tidegate.RateLimitRegistry) -> list[str]:
+def keys(registry: RateLimitRegistry) -> list[str]:
     return sorted(f"{key.provider} {key.base_url.split('//')[1]}" for key in registry.snapshot().keys)
 
 
@@ -254,7 +255,7 @@ def test_install_host_of_each_base_url_variable_is_governed(row: Any, monkeypatc
     path = PATHS.get(row.family, "/v1/chat/completions")
     for when in ("before", "after", "late"):
         monkeypatch.delenv(row.name, raising=False)
-        registry = tidegate.RateLimitRegistry(tidegate.Settings())
+        registry = RateLimitRegistry(tidegate.Settings())
         client = http.Client(transport=http.MockTransport(lambda request: http.Response(200, json={})))
         if when == "before":
             monkeypatch.setenv(row.name, "https://gateway.test/v1")

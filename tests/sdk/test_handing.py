@@ -12,11 +12,14 @@ import pytest
 import tidegate
 from tests.sdk.asking import KINDS, Script, at_rest, failures, make, mocked, ok, only, refusal, request
 from tidegate.admission.handoff import PermitHandoff, hand_off
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core import events
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Key, Kind, Outcome
+from tidegate.errors import PermitMisuse
 from tidegate.testing import Distribution, OutageSpan, Scenario, Simulator
 
-ONE = tidegate.Settings(start_concurrency=1, max_concurrency=1, max_wait=5.0)
+ONE = tidegate.Settings(max_concurrency=1, max_wait=5.0)
 PLAIN = tidegate.Key("p", "https://p.test")
 
 
@@ -30,7 +33,7 @@ def outcome_of(kind: str, client: Any, **fields: Any) -> Any:
         return error
 
 
-def learned_key(registry: tidegate.RateLimitRegistry, kind: str, client: Any) -> Key:
+def learned_key(registry: RateLimitRegistry, kind: str, client: Any) -> Key:
     """The key that a question asks for, as one question tells it."""
     with hand_off(registry) as hand:
         assert failures([outcome_of(kind, client)]) == []
@@ -38,17 +41,17 @@ def learned_key(registry: tidegate.RateLimitRegistry, kind: str, client: Any) ->
     return key
 
 
-def permit_of(registry: tidegate.RateLimitRegistry, key: Key) -> tidegate.Permit:
+def permit_of(registry: RateLimitRegistry, key: Key) -> Permit:
     permit = registry.try_admit(key)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     return permit
 
 
 @pytest.mark.parametrize("listening", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 class TestHandedDown:
-    def start(self, kind: str, listening: bool, *answers: Any) -> tuple[tidegate.RateLimitRegistry, Any, Script, Key]:
-        registry = tidegate.RateLimitRegistry(ONE)
+    def start(self, kind: str, listening: bool, *answers: Any) -> tuple[RateLimitRegistry, Any, Script, Key]:
+        registry = RateLimitRegistry(ONE)
         script = Script(kind, ok(kind), *answers)
         client = registry.wrap(mocked(kind, script))
         key = learned_key(registry, kind, client)
@@ -101,23 +104,23 @@ class TestHandedDown:
         assert at_rest(registry)
 
 
-def test_an_unused_permit_teaches_nothing_and_gives_its_slot_back(registry: tidegate.RateLimitRegistry) -> None:
+def test_an_unused_permit_teaches_nothing_and_gives_its_slot_back(registry: RateLimitRegistry) -> None:
     with hand_off(registry, permit_of(registry, PLAIN)) as hand:
         pass
     hand.close()
     assert (only(registry).attempts, only(registry).abandoned, at_rest(registry)) == (0, 0, True)
 
 
-def test_a_permit_that_was_withdrawn_cannot_be_settled(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_permit_that_was_withdrawn_cannot_be_settled(registry: RateLimitRegistry) -> None:
     permit = permit_of(registry, PLAIN)
     registry.withdraw(permit)
-    with pytest.raises(tidegate.PermitMisuse):
+    with pytest.raises(PermitMisuse):
         registry.settle(permit, Outcome(Kind.OK))
-    with pytest.raises(tidegate.PermitMisuse):
+    with pytest.raises(PermitMisuse):
         registry.withdraw(permit)
 
 
-def test_work_in_a_thread_of_the_same_context_spends_it(registry: tidegate.RateLimitRegistry) -> None:
+def test_work_in_a_thread_of_the_same_context_spends_it(registry: RateLimitRegistry) -> None:
     with hand_off(registry, permit_of(registry, PLAIN)) as hand:
         context = contextvars.copy_context()
         thread = threading.Thread(target=lambda: context.run(registry.execute, PLAIN, lambda: None))
@@ -128,7 +131,7 @@ def test_work_in_a_thread_of_the_same_context_spends_it(registry: tidegate.RateL
 
 
 def test_a_permit_is_spent_once_by_two_calls_at_once() -> None:
-    registry = tidegate.RateLimitRegistry(ONE)
+    registry = RateLimitRegistry(ONE)
     running = threading.Barrier(2)
     most, now, lock = [0], [0], threading.Lock()
 
@@ -153,19 +156,20 @@ def test_a_permit_is_spent_once_by_two_calls_at_once() -> None:
     assert (most[0], only(registry).attempts, at_rest(registry)) == (1, 2, True)
 
 
+@pytest.mark.constants(OUTAGE_FAILURES=1, FIRST_COOLDOWN_SECONDS=0.01)
 def test_the_failure_of_a_probe_comes_straight_back_and_is_nobodys_attempt() -> None:
     """An open breaker lets one probe out; its failure must not hold the scheduler's slot for the cool-down."""
     scenario = Scenario(outages=(OutageSpan(start=0.0, end=60.0, status=500),), latency=Distribution.constant(0.001))
-    settings = tidegate.Settings(breaker_threshold=1, breaker_cooldown=0.01, max_wait=5.0)
+    settings = tidegate.Settings(max_wait=5.0)
     with Simulator(scenario) as provider:
-        registry = tidegate.RateLimitRegistry(settings)
+        registry = RateLimitRegistry(settings)
         with registry.wrap(make("openai", provider.url, max_retries=0)) as client, hand_off(registry) as hand:
             outcome_of("openai", client)
         (key,) = hand.keys
         asked = threading.Event()
         while not (permit := registry.try_admit(key)):
             asked.wait(0.005)
-        assert isinstance(permit, tidegate.Permit)
+        assert isinstance(permit, Permit)
         assert permit.probe
         with registry.wrap(make("openai", provider.url, max_retries=2)) as client, hand_off(registry, permit) as hand:
             error = outcome_of("openai", client)
@@ -178,7 +182,7 @@ def test_the_failure_of_a_probe_comes_straight_back_and_is_nobodys_attempt() -> 
 
 class TestAsking:
     def test_who_was_told_not_now_is_told_once_when_a_permit_is_settled(self) -> None:
-        registry = tidegate.RateLimitRegistry(ONE)
+        registry = RateLimitRegistry(ONE)
         permit = permit_of(registry, PLAIN)
         told: list[str] = []
 
@@ -194,15 +198,15 @@ class TestAsking:
         assert told == ["now"]
 
     def test_who_gets_a_permit_is_not_told(self) -> None:
-        registry = tidegate.RateLimitRegistry(ONE)
+        registry = RateLimitRegistry(ONE)
         told: list[str] = []
         permit = registry.try_admit(PLAIN, wake=lambda: told.append("now"))
-        assert isinstance(permit, tidegate.Permit)
+        assert isinstance(permit, Permit)
         registry.settle(permit, Outcome(Kind.OK))
         assert told == []
 
     def test_a_withdrawn_permit_is_news(self) -> None:
-        registry = tidegate.RateLimitRegistry(ONE)
+        registry = RateLimitRegistry(ONE)
         permit = permit_of(registry, PLAIN)
         told: list[str] = []
         registry.try_admit(PLAIN, wake=lambda: told.append("now"))
@@ -210,7 +214,7 @@ class TestAsking:
         assert told == ["now"]
 
     def test_who_stands_in_the_line_goes_first(self) -> None:
-        registry = tidegate.RateLimitRegistry(ONE)
+        registry = RateLimitRegistry(ONE)
         permit = permit_of(registry, PLAIN)
         order: list[str] = []
         joined = threading.Event()
@@ -225,7 +229,7 @@ class TestAsking:
         caller.join(300)
         assert order == ["stood", "asked"]
 
-    def test_a_hand_remembers_no_more_than_the_first_keys(self, registry: tidegate.RateLimitRegistry) -> None:
+    def test_a_hand_remembers_no_more_than_the_first_keys(self, registry: RateLimitRegistry) -> None:
         with hand_off(registry) as hand:
             for number in range(40):
                 registry.execute(f"key {number}", lambda: None)

@@ -166,9 +166,10 @@ def test_threads_of_any_other_program_see_nothing(shape: str) -> None:
 
 CALLING = """
 import openai, tidegate
+from tidegate.admission.registry import RateLimitRegistry
 
 # One call is refused, two are never sent.
-registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1))
+registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
 client = registry.wrap(openai.OpenAI(base_url=os.environ["SERVER"], api_key="x"))
 
 def work(row):

@@ -15,6 +15,7 @@ import requests
 
 import tidegate
 from tests.transports.answering import BODY, Reply, Server
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports.patches import Patches
 from tidegate.transports.sdks.error_notes import noted, of_error
 
@@ -82,7 +83,7 @@ class Refused(Exception):
     """A refusal of a function's own."""
 
 
-def test_exception_of_a_function_has_a_note(registry: tidegate.RateLimitRegistry) -> None:
+def test_exception_of_a_function_has_a_note(registry: RateLimitRegistry) -> None:
     def call() -> None:
         raise Refused
 
@@ -105,7 +106,7 @@ class Unchangeable(Exception):
     status: int = 429
 
 
-def test_exception_that_takes_no_note_is_raised_as_it_is(registry: tidegate.RateLimitRegistry) -> None:
+def test_exception_that_takes_no_note_is_raised_as_it_is(registry: RateLimitRegistry) -> None:
     refusal = Unchangeable()
 
     def call() -> None:

@@ -25,9 +25,10 @@ from tests.sdk.asking import (
     only,
     refusal,
 )
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
-QUICK = tidegate.Settings(pause_base=0.02, max_pause=0.2)
 RATE_LIMIT_ERRORS = (openai.RateLimitError, anthropic.RateLimitError)
 
 
@@ -50,6 +51,7 @@ def relieved_after(refusals: int, provider: Simulator, *limiters: Limit) -> Iter
         watching.join()
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.2)
 @pytest.mark.parametrize("retry_after", ["exact", "late", "absurd", "none"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_storm_of_429s_loses_no_call_whatever_the_provider_says_of_the_time(kind: str, retry_after: Any) -> None:
@@ -60,7 +62,7 @@ def test_a_storm_of_429s_loses_no_call_whatever_the_provider_says_of_the_time(ki
         retry_after=retry_after,
         latency=Distribution.constant(0.01),
     )
-    registry = tidegate.RateLimitRegistry(QUICK)
+    registry = RateLimitRegistry(tidegate.Settings())
     with Simulator(scenario) as provider, relieved_after(3, provider, Limit(limit=30, window=0.3)):
         results = ask(kind, registry.wrap(make(kind, provider.url)), count=60)
         truth = provider.truth()
@@ -71,7 +73,7 @@ def test_a_storm_of_429s_loses_no_call_whatever_the_provider_says_of_the_time(ki
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_headers_the_limit_is_kept_almost_without_429s(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_with_headers_the_limit_is_kept_almost_without_429s(kind: str, registry: RateLimitRegistry) -> None:
     """A few may be refused on the way to the first headers: forty threads open their connections in any order."""
     scenario = Scenario(limiters=(Limit(limit=40, window=1.0),), latency=Distribution.constant(0.02))
     with Simulator(scenario) as provider:
@@ -98,20 +100,18 @@ NEVER = {
 @pytest.mark.parametrize("answer", NEVER.values(), ids=NEVER)
 @pytest.mark.parametrize("kind", OPENAI_KINDS)
 def test_what_no_waiting_can_mend_costs_one_request_and_is_the_native_error(
-    kind: str, answer: Any, registry: tidegate.RateLimitRegistry
+    kind: str, answer: Any, registry: RateLimitRegistry
 ) -> None:
     script = Script(kind, answer)
     (error,) = ask(kind, registry.wrap(mocked(kind, script)))
     assert len(script.requests) == 1
     assert type(error) is openai.RateLimitError
     assert error.body["message"] == answer[2]["error"]["message"]
-    assert only(registry).limit == tidegate.Settings().start_concurrency, "it taught something"
+    assert only(registry).limit == START_CONCURRENCY, "it taught something"
 
 
 @pytest.mark.parametrize("kind", OPENAI_KINDS)
-def test_an_account_without_money_is_asked_as_often_as_by_the_sdk_alone(
-    kind: str, registry: tidegate.RateLimitRegistry
-) -> None:
+def test_an_account_without_money_is_asked_as_often_as_by_the_sdk_alone(kind: str, registry: RateLimitRegistry) -> None:
     """A provider's servers may differ for a while after a payment."""
     script = Script(kind, NO_MONEY)
     (error,) = ask(kind, registry.wrap(mocked(kind, script, max_retries=2)))
@@ -123,7 +123,7 @@ def test_an_account_without_money_is_asked_as_often_as_by_the_sdk_alone(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_wrong_key_costs_one_request_and_is_the_native_error(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_wrong_key_costs_one_request_and_is_the_native_error(kind: str, registry: RateLimitRegistry) -> None:
     body = {
         "type": "error",
         "error": {"type": "authentication_error", "message": "invalid key", "code": "invalid_api_key"},
@@ -135,7 +135,7 @@ def test_a_wrong_key_costs_one_request_and_is_the_native_error(kind: str, regist
     assert "x-should-retry" not in error.response.headers
 
 
-def test_an_anthropic_spend_cap_is_not_waited_for(registry: tidegate.RateLimitRegistry) -> None:
+def test_an_anthropic_spend_cap_is_not_waited_for(registry: RateLimitRegistry) -> None:
     details = {"error_code": "enforced_spend_limit_reached"}
     error = {"type": "rate_limit_error", "message": "You have reached your API usage limits.", "details": details}
     script = Script("anthropic", (429, {}, {"type": "error", "error": error}))
@@ -145,7 +145,7 @@ def test_an_anthropic_spend_cap_is_not_waited_for(registry: tidegate.RateLimitRe
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_refused_call_goes_on_and_the_caller_never_sees_it(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_refused_call_goes_on_and_the_caller_never_sees_it(kind: str, registry: RateLimitRegistry) -> None:
     script = Script(kind, refusal(kind, retry_after="0.01"), refusal(kind, retry_after="0.01"), ok(kind))
     results = ask(kind, registry.wrap(mocked(kind, script, max_retries=0)))
     assert failures(results) == []
@@ -153,9 +153,10 @@ def test_a_refused_call_goes_on_and_the_caller_never_sees_it(kind: str, registry
     assert only(registry).refused == 2
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.05)
 @pytest.mark.parametrize("kind", KINDS)
 def test_at_the_deadline_the_providers_own_last_refusal_is_handed_back_once(kind: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0.15, pause_base=0.02, max_pause=0.05))
+    registry = RateLimitRegistry(tidegate.Settings(max_wait=0.15))
     script = Script(kind, refusal(kind, message="Rate limit reached for this test"))
     (error,) = ask(kind, registry.wrap(mocked(kind, script)))
     assert isinstance(error, RATE_LIMIT_ERRORS)
@@ -167,7 +168,7 @@ def test_at_the_deadline_the_providers_own_last_refusal_is_handed_back_once(kind
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_call_that_was_never_sent_gets_a_429_of_its_own_http_library(kind: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     scenario = Scenario(latency=Distribution.constant(0.5))
     with Simulator(scenario) as provider:
         client = registry.wrap(make(kind, provider.url), max_wait=0.05)
@@ -183,7 +184,7 @@ def test_a_call_that_was_never_sent_gets_a_429_of_its_own_http_library(kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_max_wait_0_hands_the_refusal_back_at_once(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_max_wait_0_hands_the_refusal_back_at_once(kind: str, registry: RateLimitRegistry) -> None:
     script = Script(kind, refusal(kind))
     (error,) = ask(kind, registry.wrap(mocked(kind, script), max_wait=0))
     assert isinstance(error, RATE_LIMIT_ERRORS)
@@ -191,7 +192,7 @@ def test_max_wait_0_hands_the_refusal_back_at_once(kind: str, registry: tidegate
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_retry_after_on_a_success_is_ignored(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_retry_after_on_a_success_is_ignored(kind: str, registry: RateLimitRegistry) -> None:
     script = Script(kind, ok(kind, retry_after="3600"))
     client = registry.wrap(mocked(kind, script, max_retries=0), max_wait=1)
     assert failures(ask(kind, client, count=30)) == []
@@ -199,7 +200,7 @@ def test_a_retry_after_on_a_success_is_ignored(kind: str, registry: tidegate.Rat
 
 
 def test_a_body_that_can_be_sent_once_is_handed_back_for_the_sdk_to_rebuild(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
 ) -> None:
     from tests.sdk.asking import http
 

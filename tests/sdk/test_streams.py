@@ -11,6 +11,7 @@ import pytest
 
 import tidegate
 from tests.sdk.asking import KINDS, OPENAI_KINDS, at_rest, http_of, make, mocked, only, request
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.provenance import Source
 from tidegate.testing import Fault, Scenario, Simulator
 
@@ -43,7 +44,7 @@ def end_sync(stream: Any, how: str) -> None:
 
 @pytest.mark.parametrize("how", EVERY_WAY)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_holds_its_slot_and_gives_it_back(kind: str, how: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_stream_holds_its_slot_and_gives_it_back(kind: str, how: str, registry: RateLimitRegistry) -> None:
     held: list[int] = []
 
     def sync(provider: Simulator) -> None:
@@ -74,9 +75,7 @@ def test_a_stream_holds_its_slot_and_gives_it_back(kind: str, how: str, registry
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_context_that_is_left_by_an_exception_gives_the_slot_back(
-    kind: str, registry: tidegate.RateLimitRegistry
-) -> None:
+def test_a_context_that_is_left_by_an_exception_gives_the_slot_back(kind: str, registry: RateLimitRegistry) -> None:
     def on_thread(client: Any) -> None:
         with client, open_stream(kind, client) as stream:
             for _ in stream:
@@ -97,7 +96,7 @@ def test_a_context_that_is_left_by_an_exception_gives_the_slot_back(
 @pytest.mark.parametrize("fault", ["stream-error", "stream-drop"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_in_mid_stream_is_native_and_gives_the_slot_back(
-    kind: str, fault: Any, registry: tidegate.RateLimitRegistry
+    kind: str, fault: Any, registry: RateLimitRegistry
 ) -> None:
     def plain_and_wrapped(provider: Simulator) -> list[type[BaseException]]:
         return [broken(kind, make(kind, provider.url)), broken(kind, registry.wrap(make(kind, provider.url)))]
@@ -130,7 +129,7 @@ def broken(kind: str, client: Any) -> type[BaseException]:
     raise AssertionError("the stream did not break")
 
 
-def taught(registry: tidegate.RateLimitRegistry) -> set[str]:
+def taught(registry: RateLimitRegistry) -> set[str]:
     """What holds calls back since a refusal or a failure."""
     key = only(registry)
     held = {"pause"} if key.paused_for else set()
@@ -140,7 +139,7 @@ def taught(registry: tidegate.RateLimitRegistry) -> set[str]:
 @pytest.mark.parametrize("fault", ["stream-error", "stream-drop"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failure_after_content_is_counted_and_holds_no_call_back(
-    kind: str, fault: Any, registry: tidegate.RateLimitRegistry
+    kind: str, fault: Any, registry: RateLimitRegistry
 ) -> None:
     with Simulator(Scenario(faults=(Fault(kind=fault, nth=tuple(range(2, 14))),), headers=False)) as provider:
         read(kind, registry.wrap(make(kind, provider.url)))
@@ -176,7 +175,7 @@ def streamed(*events: dict[str, Any]) -> Any:
     ],
 )
 def test_a_refusal_before_content_or_with_a_time_holds_calls_back(
-    error: str, opening: tuple[dict[str, Any], ...], learns: bool, registry: tidegate.RateLimitRegistry
+    error: str, opening: tuple[dict[str, Any], ...], learns: bool, registry: RateLimitRegistry
 ) -> None:
     broken("anthropic", registry.wrap(mocked("anthropic", lambda _: streamed(*opening, EVENTS[error]))))
     assert only(registry).refused == 1
@@ -184,7 +183,7 @@ def test_a_refusal_before_content_or_with_a_time_holds_calls_back(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_usage_at_the_end_of_a_stream_teaches_the_estimate(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_the_usage_at_the_end_of_a_stream_teaches_the_estimate(kind: str, registry: RateLimitRegistry) -> None:
     options = {"stream_options": {"include_usage": True}} if "openai" in kind else {}
 
     async def on_loop(client: Any) -> None:
@@ -201,11 +200,12 @@ def test_the_usage_at_the_end_of_a_stream_teaches_the_estimate(kind: str, regist
     assert only(registry).mean_output < 256
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.1)
 @pytest.mark.parametrize("kind", OPENAI_KINDS)
 def test_a_refused_stream_is_retried_before_its_first_byte(kind: str) -> None:
     from tidegate.testing import Limit
 
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.02, max_pause=0.1))
+    registry = RateLimitRegistry(tidegate.Settings())
     scenario = Scenario(limiters=(Limit(limit=2, window=0.4),), headers=False)
 
     async def on_loop(client: Any) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 import tidegate
 from tests.sdk.asking import KINDS, http_of, mocked, request
 from tests.sdk.asking import ask as asked
+from tidegate.admission.registry import RateLimitRegistry
 
 CALLS = 150
 """More than the first attempts of a key, whose usage trains its estimate."""
@@ -37,7 +38,7 @@ def usage_of(kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_answer_is_counted_with_its_cost(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_every_answer_is_counted_with_its_cost(kind: str, registry: RateLimitRegistry) -> None:
     http = http_of(kind)
     url = "https://api.openai.com" if "openai" in kind else "https://api.anthropic.com"
     client = registry.wrap(mocked(kind, lambda request: http.Response(200, json=body(kind, usage_of(kind))), url))
@@ -57,7 +58,7 @@ def test_every_answer_is_counted_with_its_cost(kind: str, registry: tidegate.Rat
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_an_answer_without_usage_or_price_has_no_cost(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_an_answer_without_usage_or_price_has_no_cost(kind: str, registry: RateLimitRegistry) -> None:
     http = http_of(kind)
     usages = iter([None, usage_of(kind)])
     client = registry.wrap(mocked(kind, lambda request: http.Response(200, json=body(kind, next(usages)))))
@@ -70,7 +71,7 @@ def test_an_answer_without_usage_or_price_has_no_cost(kind: str, registry: tideg
     assert (tokens.metered, tokens.priced, tokens.cost) == (1, 0, None)
 
 
-def test_a_refused_attempt_and_its_answer_are_one_answer(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_refused_attempt_and_its_answer_are_one_answer(registry: RateLimitRegistry) -> None:
     http = http_of("openai")
     answers = iter([http.Response(429, json={"error": {"message": "slow down"}}, headers={"retry-after": "0"}),
                     http.Response(200, json=body("openai", usage_of("openai")))])  # fmt: skip
@@ -81,7 +82,7 @@ def test_a_refused_attempt_and_its_answer_are_one_answer(registry: tidegate.Rate
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_audit_has_tokens_cost_reason_and_request_id(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_an_audit_has_tokens_cost_reason_and_request_id(kind: str, registry: RateLimitRegistry) -> None:
     http = http_of(kind)
     url = "https://api.openai.com" if "openai" in kind else "https://api.anthropic.com"
     answer = body(kind, usage_of(kind))

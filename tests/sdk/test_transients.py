@@ -9,13 +9,15 @@ import pytest
 
 import tidegate
 from tests.sdk.asking import KINDS, Script, ask, at_rest, failures, http_of, make, mocked, ok, only
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.testing import Distribution, OutageSpan, Scenario, Simulator
 
 ERROR_500 = (500, {}, {"error": {"message": "The server had an error", "type": "server_error", "code": None}})
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_max_retries_0_sees_its_first_500_at_once(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_max_retries_0_sees_its_first_500_at_once(kind: str, registry: RateLimitRegistry) -> None:
     script = Script(kind, ERROR_500, ok(kind))
     (error,) = ask(kind, registry.wrap(mocked(kind, script, max_retries=0)))
     assert type(error).__name__ == "InternalServerError"
@@ -23,9 +25,7 @@ def test_max_retries_0_sees_its_first_500_at_once(kind: str, registry: tidegate.
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_sdk_repeats_transients_as_often_as_it_was_told_and_no_more(
-    kind: str, registry: tidegate.RateLimitRegistry
-) -> None:
+def test_an_sdk_repeats_transients_as_often_as_it_was_told_and_no_more(kind: str, registry: RateLimitRegistry) -> None:
     script = Script(kind, ERROR_500)
     (error,) = ask(kind, registry.wrap(mocked(kind, script, max_retries=1)))
     assert type(error).__name__ == "InternalServerError"
@@ -35,28 +35,26 @@ def test_an_sdk_repeats_transients_as_often_as_it_was_told_and_no_more(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_connection_error_stays_native_and_teaches_only_the_breaker(
-    kind: str, registry: tidegate.RateLimitRegistry
-) -> None:
+def test_a_connection_error_stays_native_and_teaches_only_the_breaker(kind: str, registry: RateLimitRegistry) -> None:
     def refuse(request: Any) -> Any:
         raise http_of(kind).ConnectError("refused", request=request)
 
     (error,) = ask(kind, registry.wrap(mocked(kind, refuse, max_retries=0)))
     assert type(error).__name__ == "APIConnectionError"
-    assert only(registry).limit == tidegate.Settings().start_concurrency
+    assert only(registry).limit == START_CONCURRENCY
     assert at_rest(registry)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_wait_in_the_queue_does_not_eat_the_timeout(kind: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     with Simulator(Scenario(latency=Distribution.constant(0.5))) as provider:
         results = ask(kind, registry.wrap(make(kind, provider.url, timeout=1.2, max_retries=0)), count=4)
     assert failures(results) == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_timeout_stays_native(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_timeout_stays_native(kind: str, registry: RateLimitRegistry) -> None:
     with Simulator(Scenario(latency=Distribution.constant(5.0))) as provider:
         (error,) = ask(kind, registry.wrap(make(kind, provider.url, timeout=0.1, max_retries=0)))
     assert type(error).__name__ == "APITimeoutError"
@@ -64,7 +62,7 @@ def test_a_timeout_stays_native(kind: str, registry: tidegate.RateLimitRegistry)
 
 
 @pytest.mark.parametrize("kind", ["openai", "async_anthropic"])
-def test_a_five_second_outage_under_sdk_defaults_loses_no_call(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_five_second_outage_under_sdk_defaults_loses_no_call(kind: str, registry: RateLimitRegistry) -> None:
     scenario = Scenario(outages=(OutageSpan(start=0.0, end=5.0, status=500),), latency=Distribution.constant(0.02))
     with Simulator(scenario) as provider:
         results = ask(kind, registry.wrap(make(kind, provider.url)), count=30)
@@ -77,8 +75,9 @@ def test_a_five_second_outage_under_sdk_defaults_loses_no_call(kind: str, regist
     assert only(registry).breaker == "closed"
 
 
+@pytest.mark.constants(OUTAGE_FAILURES=2, FIRST_COOLDOWN_SECONDS=0.01)
 def test_a_failed_probe_is_not_handed_back() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(breaker_threshold=2, breaker_cooldown=0.01))
+    registry = RateLimitRegistry(tidegate.Settings())
     script = Script("async_openai", *[ERROR_500] * 6, ok("async_openai"))
 
     async def main() -> list[str]:

@@ -11,30 +11,31 @@ import pytest
 
 import tidegate
 from tests.sdk.asking import KINDS, MESSAGES, Script, ask, failures, http, http_of, make, mocked, ok, only, request
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Scenario, Simulator
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrap_returns_the_same_object(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_wrap_returns_the_same_object(kind: str, registry: RateLimitRegistry) -> None:
     client = mocked(kind, Script(kind, ok(kind)))
     assert registry.wrap(client) is client
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_wrapping_twice_takes_one_permit_a_call(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_wrapping_twice_takes_one_permit_a_call(kind: str, registry: RateLimitRegistry) -> None:
     client = registry.wrap(registry.wrap(mocked(kind, Script(kind, ok(kind)))))
     assert failures(ask(kind, client)) == []
     assert only(registry).attempts == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_copies_of_a_wrapped_client_are_governed(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_copies_of_a_wrapped_client_are_governed(kind: str, registry: RateLimitRegistry) -> None:
     client = registry.wrap(mocked(kind, Script(kind, ok(kind))))
     assert failures(ask(kind, client.with_options(timeout=5).copy())) == []
     assert only(registry).attempts == 1
 
 
-def test_send_keeps_its_signature_and_its_colour(registry: tidegate.RateLimitRegistry) -> None:
+def test_send_keeps_its_signature_and_its_colour(registry: RateLimitRegistry) -> None:
     signatures = [inspect.signature(http.Client.send), inspect.signature(http.AsyncClient.send)]
     registry.wrap(http.Client())
     assert [inspect.signature(http.Client.send), inspect.signature(http.AsyncClient.send)] == signatures
@@ -43,7 +44,7 @@ def test_send_keeps_its_signature_and_its_colour(registry: tidegate.RateLimitReg
     assert "stream" in inspect.getsource(http.AsyncClient.send)
 
 
-def test_raw_and_streaming_responses_are_as_they_were(registry: tidegate.RateLimitRegistry) -> None:
+def test_raw_and_streaming_responses_are_as_they_were(registry: RateLimitRegistry) -> None:
     with Simulator() as provider, registry.wrap(make("openai", provider.url)) as client:
         raw = client.chat.completions.with_raw_response.create(model="m", messages=MESSAGES)
         assert raw.http_response.elapsed.total_seconds() >= 0
@@ -55,7 +56,7 @@ def test_raw_and_streaming_responses_are_as_they_were(registry: tidegate.RateLim
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_event_hooks_fire_once_an_attempt(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_event_hooks_fire_once_an_attempt(kind: str, registry: RateLimitRegistry) -> None:
     seen: list[str] = []
     script = Script(kind, (429, {"retry-after": "0"}, {"error": {"message": "Rate limit", "type": "x"}}), ok(kind))
     module = http_of(kind)
@@ -79,7 +80,7 @@ def test_event_hooks_fire_once_an_attempt(kind: str, registry: tidegate.RateLimi
     assert seen == ["request", "response"] * 2
 
 
-def test_a_redirect_and_an_auth_refresh_stay_under_one_slot(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_redirect_and_an_auth_refresh_stay_under_one_slot(registry: RateLimitRegistry) -> None:
     in_flight: list[int] = []
 
     class Refreshing(http.Auth):  # type: ignore[misc, name-defined]
@@ -105,7 +106,7 @@ def test_a_redirect_and_an_auth_refresh_stay_under_one_slot(registry: tidegate.R
     assert only(registry).attempts == 1
 
 
-def test_what_generates_nothing_passes_untouched(registry: tidegate.RateLimitRegistry) -> None:
+def test_what_generates_nothing_passes_untouched(registry: RateLimitRegistry) -> None:
     script = Script("openai", (200, {}, {"object": "list", "data": []}))
     client = registry.wrap(mocked("openai", script))
     client.models.list()
@@ -115,7 +116,7 @@ def test_what_generates_nothing_passes_untouched(registry: tidegate.RateLimitReg
     assert len(script.requests) == 3
 
 
-def test_disabled_passes_through_in_its_context_only(registry: tidegate.RateLimitRegistry) -> None:
+def test_disabled_passes_through_in_its_context_only(registry: RateLimitRegistry) -> None:
     client = registry.wrap(mocked("openai", Script("openai", ok("openai"))))
     with tidegate.disabled():
         request("openai", client)
@@ -125,12 +126,12 @@ def test_disabled_passes_through_in_its_context_only(registry: tidegate.RateLimi
 
 
 def test_a_disabled_registry_governs_nothing() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(disabled=True))
+    registry = RateLimitRegistry(tidegate.Settings(disabled=True))
     request("openai", registry.wrap(mocked("openai", Script("openai", ok("openai")))))
     assert registry.snapshot().keys == {}
 
 
-def test_azure_clients_are_keyed_by_deployment(registry: tidegate.RateLimitRegistry) -> None:
+def test_azure_clients_are_keyed_by_deployment(registry: RateLimitRegistry) -> None:
     script = Script("openai", ok("openai"))
     for kind in (openai.AzureOpenAI, openai.AsyncAzureOpenAI):
         client_class = http.AsyncClient if "Async" in kind.__name__ else http.Client
@@ -146,16 +147,14 @@ def test_azure_clients_are_keyed_by_deployment(registry: tidegate.RateLimitRegis
 
 
 @pytest.mark.parametrize("thing", [object(), "client", None, 3, type("OpenAI", (), {"_client": None})()])
-def test_what_cannot_be_wrapped_is_a_type_error_that_says_what_can(
-    thing: object, registry: tidegate.RateLimitRegistry
-) -> None:
+def test_what_cannot_be_wrapped_is_a_type_error_that_says_what_can(thing: object, registry: RateLimitRegistry) -> None:
     with pytest.raises(TypeError, match=r"openai\.OpenAI"):
         registry.wrap(thing)
 
 
 @pytest.mark.parametrize(("field", "value"), [("max_wait", -1), ("max_wait", "60"), ("priority", "high")])
 def test_a_bad_option_of_wrap_names_field_value_and_bound(
-    field: str, value: object, registry: tidegate.RateLimitRegistry
+    field: str, value: object, registry: RateLimitRegistry
 ) -> None:
     options: dict[str, Any] = {field: value}
     with pytest.raises(tidegate.ConfigurationError, match=field) as caught:
@@ -164,9 +163,7 @@ def test_a_bad_option_of_wrap_names_field_value_and_bound(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_secret_and_no_prompt_is_in_snapshots_events_or_keys(
-    kind: str, registry: tidegate.RateLimitRegistry
-) -> None:
+def test_no_secret_and_no_prompt_is_in_snapshots_events_or_keys(kind: str, registry: RateLimitRegistry) -> None:
     heard: list[object] = []
     registry.subscribe(heard.append)
     script = Script(kind, (429, {"retry-after": "0"}, {"error": {"message": "Rate limit", "type": "x"}}), ok(kind))
@@ -179,11 +176,11 @@ def test_no_secret_and_no_prompt_is_in_snapshots_events_or_keys(
 
 
 def test_two_credentials_are_two_keys_and_digests_differ_between_processes() -> None:
-    one, two = tidegate.RateLimitRegistry(), tidegate.RateLimitRegistry()
+    one, two = RateLimitRegistry(), RateLimitRegistry()
     assert one.digest("a") != one.digest("b")
     assert one.digest("a") != two.digest("a")
     stable = tidegate.Settings(digest_key="kept-with-the-state")
-    assert tidegate.RateLimitRegistry(stable).digest("a") == tidegate.RateLimitRegistry(stable).digest("a")
+    assert RateLimitRegistry(stable).digest("a") == RateLimitRegistry(stable).digest("a")
 
 
 GARBAGE = {
@@ -200,10 +197,11 @@ GARBAGE = {
 }
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01, MAX_PAUSE_SECONDS=0.05)
 @pytest.mark.parametrize("value", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize("kind", KINDS)
 def test_garbage_in_headers_never_reaches_the_caller_and_never_stops_the_queue(
-    kind: str, value: str, registry: tidegate.RateLimitRegistry
+    kind: str, value: str, registry: RateLimitRegistry
 ) -> None:
     names = [
         *(f"x-ratelimit-{what}-{unit}" for what in ("limit", "remaining", "reset") for unit in ("requests", "tokens")),
@@ -212,7 +210,7 @@ def test_garbage_in_headers_never_reaches_the_caller_and_never_stops_the_queue(
         "retry-after-ms",
     ]
     headers = dict.fromkeys(names, value)
-    quick = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.01, max_pause=0.05))
+    quick = RateLimitRegistry(tidegate.Settings())
     refused = (429, headers, {"error": {"message": "Rate limit", "type": "x"}})
     script = Script(kind, (200, headers, ok(kind)[2]), refused, refused, ok(kind))
     client = quick.wrap(mocked(kind, script, max_retries=0), max_wait=20)
@@ -221,7 +219,7 @@ def test_garbage_in_headers_never_reaches_the_caller_and_never_stops_the_queue(
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-def test_unusable_values_are_counted_in_the_snapshot(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_unusable_values_are_counted_in_the_snapshot(kind: str, registry: RateLimitRegistry) -> None:
     name = "x-ratelimit-limit-requests" if kind == "openai" else "anthropic-ratelimit-requests-limit"
     script = Script(kind, (200, {name: "minus one"}, ok(kind)[2]))
     ask(kind, registry.wrap(mocked(kind, script)))
@@ -240,16 +238,17 @@ BODIES = [
 ]
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01)
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_refusal_with_any_body_is_waited_out(kind: str, body: bytes) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.01))
+    registry = RateLimitRegistry(tidegate.Settings())
     script = Script(kind, (429, {}, body), ok(kind))
     assert failures(ask(kind, registry.wrap(mocked(kind, script, max_retries=0)))) == []
 
 
 @pytest.mark.parametrize("kind", ["openai", "async_openai"])
-def test_a_request_of_any_shape_is_sent_as_it_is(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_request_of_any_shape_is_sent_as_it_is(kind: str, registry: RateLimitRegistry) -> None:
     script = Script(kind, (200, {}, {}))
     client = registry.wrap(mocked(kind, script))
 
@@ -269,7 +268,7 @@ def test_a_request_of_any_shape_is_sent_as_it_is(kind: str, registry: tidegate.R
 @pytest.mark.parametrize("broken", ["read_body", "judge"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fault_of_our_own_is_logged_and_never_reaches_the_caller(
-    kind: str, broken: str, registry: tidegate.RateLimitRegistry, monkeypatch: Any, caplog: Any
+    kind: str, broken: str, registry: RateLimitRegistry, monkeypatch: Any, caplog: Any
 ) -> None:
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
@@ -280,7 +279,7 @@ def test_a_fault_of_our_own_is_logged_and_never_reaches_the_caller(
     assert registry.snapshot().in_flight == 0
 
 
-def test_without_limits_every_call_is_sent_once(registry: tidegate.RateLimitRegistry) -> None:
+def test_without_limits_every_call_is_sent_once(registry: RateLimitRegistry) -> None:
     with Simulator(Scenario(headers=False)) as provider:
         assert failures(ask("async_openai", registry.wrap(make("async_openai", provider.url)), count=100)) == []
         assert provider.truth().total.received == 100

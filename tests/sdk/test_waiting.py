@@ -13,9 +13,10 @@ import trio
 
 import tidegate
 from tests.sdk.asking import Script, at_rest, http, make, mocked, ok, only, request
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
-ONE_SLOT = tidegate.Settings(start_concurrency=1, max_concurrency=1)
+ONE_SLOT = tidegate.Settings(max_concurrency=1)
 
 
 def in_threads(*works: Any) -> list[BaseException]:
@@ -38,7 +39,7 @@ def in_threads(*works: Any) -> list[BaseException]:
 
 
 def test_three_threads_two_asyncio_loops_and_trio_share_one_slot() -> None:
-    registry = tidegate.RateLimitRegistry(ONE_SLOT)
+    registry = RateLimitRegistry(ONE_SLOT)
     each = 12
     with Simulator(Scenario(latency=Distribution.constant(0.003))) as provider:
         sync_client = registry.wrap(make("openai", provider.url))
@@ -64,7 +65,7 @@ def test_three_threads_two_asyncio_loops_and_trio_share_one_slot() -> None:
 
 def test_the_queue_is_first_come_first_served_over_loops_and_threads() -> None:
     """Calls join one by one from different worlds while the only slot is taken; they are admitted in that order."""
-    registry = tidegate.RateLimitRegistry(ONE_SLOT)
+    registry = RateLimitRegistry(ONE_SLOT)
     order: list[int] = []
     release = threading.Event()
     key = tidegate.Key("p", "https://p.test")
@@ -99,7 +100,7 @@ def test_the_queue_is_first_come_first_served_over_loops_and_threads() -> None:
 
 
 def test_a_higher_priority_goes_first() -> None:
-    registry = tidegate.RateLimitRegistry(ONE_SLOT)
+    registry = RateLimitRegistry(ONE_SLOT)
     order: list[str] = []
     release = threading.Event()
     threads = [threading.Thread(target=lambda: registry.execute("k", release.wait))]
@@ -153,16 +154,15 @@ class Steps:
             value = yield waited_for
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_cancelled_at_any_of_its_suspensions_leaves_nothing_behind(stream: bool) -> None:
     """The call waits in the queue, is refused once, goes back to the head, is answered: cancelled at every step."""
     finished = 0
     for cancel_at in range(200):
-        registry = tidegate.RateLimitRegistry(
-            tidegate.Settings(start_concurrency=1, max_concurrency=1, pause_base=0.001)
-        )
+        registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
 
-        async def main(cancel_at: int = cancel_at, registry: tidegate.RateLimitRegistry = registry) -> bool:
+        async def main(cancel_at: int = cancel_at, registry: RateLimitRegistry = registry) -> bool:
             calls = iter([429, 200, 200, 200])
 
             async def handler(_: Any) -> Any:
@@ -207,7 +207,7 @@ async def post(client: Any, stream: bool) -> None:
 
 
 def test_a_cancelled_waiter_gives_its_place_to_the_next() -> None:
-    registry = tidegate.RateLimitRegistry(ONE_SLOT)
+    registry = RateLimitRegistry(ONE_SLOT)
 
     async def main() -> list[str]:
         done: list[str] = []
@@ -231,7 +231,7 @@ def test_a_cancelled_waiter_gives_its_place_to_the_next() -> None:
 
 
 def test_a_loop_that_is_closed_with_waiters_does_not_hold_up_the_others() -> None:
-    registry = tidegate.RateLimitRegistry(ONE_SLOT)
+    registry = RateLimitRegistry(ONE_SLOT)
     release = threading.Event()
     blocker = threading.Thread(target=lambda: registry.execute("k", release.wait))
     blocker.start()
@@ -260,7 +260,7 @@ def test_a_loop_that_is_closed_with_waiters_does_not_hold_up_the_others() -> Non
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
 def test_a_forked_child_starts_with_nothing_in_flight_and_what_was_learned() -> None:
-    registry = tidegate.RateLimitRegistry(ONE_SLOT)
+    registry = RateLimitRegistry(ONE_SLOT)
     with Simulator(Scenario(limiters=(Limit(limit=600),))) as provider:
         client = registry.wrap(make("openai", provider.url))
         request("openai", client)
@@ -290,7 +290,7 @@ def test_a_forked_child_starts_with_nothing_in_flight_and_what_was_learned() -> 
 
 
 def test_an_inner_stack_takes_no_second_permit_and_does_not_deadlock() -> None:
-    registry = tidegate.RateLimitRegistry(ONE_SLOT)
+    registry = RateLimitRegistry(ONE_SLOT)
     script = Script("openai", ok("openai"))
     inner = registry.wrap(http.Client(transport=http.MockTransport(script)))
 
@@ -308,7 +308,7 @@ def test_an_inner_stack_takes_no_second_permit_and_does_not_deadlock() -> None:
 
 
 def test_a_task_that_outlives_the_attempt_it_was_spawned_in_is_governed() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     script = Script("async_openai", ok("async_openai"))
 
     async def main() -> None:
@@ -336,7 +336,7 @@ def test_a_task_that_outlives_the_attempt_it_was_spawned_in_is_governed() -> Non
 
 
 def test_calls_of_an_execute_are_not_governed_twice() -> None:
-    registry = tidegate.RateLimitRegistry(ONE_SLOT)
+    registry = RateLimitRegistry(ONE_SLOT)
     client = registry.wrap(mocked("openai", Script("openai", ok("openai"))), max_wait=2)
     answer = registry.execute("mine", lambda: request("openai", client))
     assert answer.choices[0].message.content == "High."

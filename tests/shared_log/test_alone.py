@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.memory_log import MemoryCarrier, MemoryStore
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.limiter_state import Permit
@@ -10,13 +12,15 @@ from tidegate.core.values import OK, Cost, Key, Outcome
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock
 
+pytestmark = pytest.mark.constants(START_CONCURRENCY=1)
+
 KEY = Key("provider", "https://provider.test", "0123456789abcdef", "model")
 ANSWERED = Outcome(OK, status=200)
 
 
 def process(store: MemoryStore, clock: VirtualClock) -> RateLimitRegistry:
     """A process that starts with one call at a time."""
-    settings = Settings(telemetry=False, status=False, start_concurrency=1)
+    settings = Settings(telemetry=False, status=False)
     return RateLimitRegistry(settings, clock=clock, carrier=MemoryCarrier(store))
 
 

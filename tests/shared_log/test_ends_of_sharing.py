@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.memory_log import MemoryCarrier, MemoryStore
-from tidegate import RateLimitRegistry, Settings
+from tidegate import Settings
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import Event, ShareLost
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
@@ -131,8 +132,9 @@ def test_a_log_that_cannot_be_joined_is_told_with_its_reason(
     assert other.snapshot().keys[KEY].share_lost == ""
 
 
+@pytest.mark.constants(MAX_REGISTRY_KEYS=3)
 def test_keys_that_are_forgotten_leave_nothing_behind() -> None:
-    settings = Settings(telemetry=False, status=False, max_keys=3)
+    settings = Settings(telemetry=False, status=False)
     registry = RateLimitRegistry(settings, clock=VirtualClock(), carrier=MemoryCarrier(MemoryStore()))
     for number in range(20):
         permit = registry.try_admit(KEY._replace(credential=f"{number:016x}"))

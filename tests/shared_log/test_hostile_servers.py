@@ -15,7 +15,8 @@ from tests.postgres import served
 from tests.shared_log.redis_server import RedisServer
 from tests.shared_log.store_members import StorePeer, is_alone, together, until
 from tests.shared_log.test_processes import SCENARIO, go, reports, workers
-from tidegate import RateLimitRegistry, Settings
+from tidegate import Settings
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import Event, ShareLost
 from tidegate.core.values import Key
 from tidegate.shared_log.carrier import ENDED

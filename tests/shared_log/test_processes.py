@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.testing import Limit, Scenario, SimulatorProcess
@@ -139,26 +140,27 @@ def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path) -> None:
 
 
 def test_the_variable_holds_for_settings_that_do_not_name_it(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
-    def place(registry: tidegate.RateLimitRegistry) -> str:
+    def place(registry: RateLimitRegistry) -> str:
         permit = registry.try_admit(Key("openai", "https://api.openai.com", scope="m"))
         assert isinstance(permit, Permit)
         registry.settle(permit, Outcome(Kind.OK))
         return next(iter(registry.snapshot().keys.values())).shared_through
 
     monkeypatch.setenv("TIDEGATE_SHARE", "off")
-    assert place(tidegate.RateLimitRegistry(tidegate.Settings(max_wait=1))) == ""
-    assert place(tidegate.RateLimitRegistry(tidegate.Settings(max_wait=1, share=folder))) == "file"
+    assert place(RateLimitRegistry(tidegate.Settings(max_wait=1))) == ""
+    assert place(RateLimitRegistry(tidegate.Settings(max_wait=1, share=folder))) == "file"
     monkeypatch.setenv("TIDEGATE_SHARE", folder)
-    assert place(tidegate.RateLimitRegistry(tidegate.Settings(max_wait=1))) == "file"
-    assert place(tidegate.RateLimitRegistry(clock=lambda: 1.0)) == ""
+    assert place(RateLimitRegistry(tidegate.Settings(max_wait=1))) == "file"
+    assert place(RateLimitRegistry(clock=lambda: 1.0)) == ""
 
 
 INTERRUPTED = """
-import signal, tidegate
+import signal
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Key, Kind, Outcome
 
-registry, key = tidegate.RateLimitRegistry(), Key("openai", "https://api.openai.com", scope="m")
+registry, key = RateLimitRegistry(), Key("openai", "https://api.openai.com", scope="m")
 
 def step():
     permit = registry.try_admit(key)

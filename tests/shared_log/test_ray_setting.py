@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.doctor.environment import sharing
 from tidegate.errors import ConfigurationError
 from tidegate.shared_log.carriers import carrier_of, has_secret, place_of
@@ -30,7 +31,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("missing")
 def test_a_missing_ray_is_named_at_the_start_of_the_program() -> None:
     with pytest.raises(ConfigurationError, match="pip install ray") as raised:
-        tidegate.RateLimitRegistry(tidegate.Settings(share="ray"))
+        RateLimitRegistry(tidegate.Settings(share="ray"))
     assert raised.value.field == "share"
     assert not has_secret("ray")
 

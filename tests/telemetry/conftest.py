@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests import constants
 from tests.telemetry.scene import Providers, Scene
+
+
+@pytest.fixture(autouse=True)
+def twenty_slots() -> None:
+    """A key admits twenty calls at first."""
+    constants.replace(START_CONCURRENCY=20)
 
 
 @pytest.fixture
@@ -12,9 +19,9 @@ def providers() -> Providers:
 
 @pytest.fixture
 def scene() -> Scene:
-    return Scene(start_concurrency=20)
+    return Scene()
 
 
 @pytest.fixture
 def narrow() -> Scene:
-    return Scene(start_concurrency=1, max_concurrency=1)
+    return Scene(max_concurrency=1)

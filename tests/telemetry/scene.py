@@ -91,9 +91,7 @@ class Scene:
 
     def __init__(self, providers: Providers | None = None, **settings: Any) -> None:
         self.clock = VirtualClock()
-        self.registry = RateLimitRegistry(
-            Settings(**{"start_concurrency": 20, **settings}), clock=self.clock, draw=lambda: 0.5
-        )
+        self.registry = RateLimitRegistry(Settings(**settings), clock=self.clock, draw=lambda: 0.5)
         self.providers = providers if providers is not None else Providers()
         self.providers.instrument(self.registry)
         self.flows: list[Flow] = []

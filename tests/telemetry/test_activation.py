@@ -18,6 +18,7 @@ from tidegate.telemetry import uninstrument
 SDK = """
 import gc, os, sys, weakref
 import tidegate, tidegate.telemetry
+from tidegate.admission.registry import RateLimitRegistry
 
 def load():
     from opentelemetry import metrics, trace
@@ -62,7 +63,7 @@ def printed(code: str, **environment: str) -> str:
 
 def test_without_an_sdk_nobody_listens_and_opentelemetry_is_never_imported() -> None:
     code = """
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     registry.wrap(__import__("httpx2").Client())
     registry.execute("k", lambda: 1)
     from tidegate.admission.wait_queue import ReadyCallback
@@ -83,21 +84,21 @@ def test_tidegate_itself_needs_the_api_alone() -> None:
 def test_the_api_alone_is_no_sdk() -> None:
     code = """
     import opentelemetry.metrics, opentelemetry.trace
-    print(tidegate.RateLimitRegistry().listening)
+    print(RateLimitRegistry().listening)
     """
     assert printed(code) == "False"
 
 
 def test_a_registry_is_told_of_whether_it_is_made_before_or_after_the_sdk_is_imported_and_provided() -> None:
     code = """
-    registries = {"before": tidegate.RateLimitRegistry()}
+    registries = {"before": RateLimitRegistry()}
     print(registries["before"].listening)
     load()
     print(registries["before"].listening)
-    registries["between"] = tidegate.RateLimitRegistry()
+    registries["between"] = RateLimitRegistry()
     registries["default"] = tidegate.registry()
     provide()
-    registries["after"] = tidegate.RateLimitRegistry()
+    registries["after"] = RateLimitRegistry()
     for name, registry in registries.items():
         registry.execute(name, lambda: 1)
     print(counted())
@@ -112,7 +113,7 @@ def test_a_registry_is_told_of_whether_it_is_made_before_or_after_the_sdk_is_imp
 
 def test_providers_that_come_after_the_first_call_hear_the_next_ones() -> None:
     code = """
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     load()
     registry.execute("k", lambda: 1)
     provide()
@@ -131,7 +132,7 @@ def test_the_setting_switches_it_off(setting: str) -> None:
     code = """
     load()
     provide()
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     print(registry.listening)
     tidegate.telemetry.instrument(registry)
     registry.execute("asked for", lambda: 1)
@@ -144,7 +145,7 @@ def test_the_setting_switches_it_off(setting: str) -> None:
 def test_whoever_was_uninstrumented_stays_so_when_an_sdk_comes() -> None:
     code = """
     from tidegate.telemetry import uninstrument
-    first, second = tidegate.RateLimitRegistry(), tidegate.RateLimitRegistry()
+    first, second = RateLimitRegistry(), RateLimitRegistry()
     uninstrument(first)
     uninstrument()
     load()
@@ -158,7 +159,7 @@ def test_a_registry_that_nobody_holds_is_gone_at_once() -> None:
     load()
     provide()
     gc.disable()
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     tidegate.telemetry.instrument(registry)
     registry.execute("k", lambda: 1)
     reader.get_metrics_data()
@@ -173,12 +174,12 @@ def test_a_forked_child_tells_its_own_sdk() -> None:
     code = """
     load()
     provide()
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     registry.execute("k", lambda: 1)
     child = os.fork()
     if child == 0:
         registry.execute("k", lambda: 1)
-        tidegate.RateLimitRegistry().execute("new", lambda: 1)
+        RateLimitRegistry().execute("new", lambda: 1)
         print(counted(), flush=True)
         os._exit(0)
     os.waitpid(child, 0)
@@ -192,7 +193,7 @@ def test_many_threads_that_come_first_make_one_set_of_instruments() -> None:
     import threading
     load()
     provide()
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     gate = threading.Barrier(8)
     def work():
         gate.wait()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 
+import pytest
+
 from tests.core.values import ABANDONED, INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
 from tests.telemetry.scene import Providers, Scene
+from tidegate.core import concurrency_limit
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Key, Kind, Outcome, Usage
 
@@ -53,7 +56,7 @@ def test_tokens_are_measured_where_asked_for_by_kind_and_model() -> None:
     by = ("gen_ai.token.type", "gen_ai.request.model")
     for settings, found in (
         ({}, {}),
-        ({"telemetry_tokens": True}, {("input", "gpt-4o-mini"): (2, 2400), ("output", "gpt-4o-mini"): (2, 0)}),
+        ({"telemetry": "tokens"}, {("input", "gpt-4o-mini"): (2, 2400), ("output", "gpt-4o-mini"): (2, 0)}),
     ):
         scene = Scene(**settings)
         for outcome in (ANSWERED._replace(usage=usage), ANSWERED._replace(usage=usage), ANSWERED):
@@ -240,12 +243,13 @@ def test_a_registry_that_is_gone_is_shown_no_more_and_its_place_is_free(provider
     assert providers.points("tidegate.concurrency.in_flight", "tidegate.key.ordinal") == {(None,): 1}
 
 
+@pytest.mark.constants(MAX_REGISTRY_KEYS=2)
 def test_a_key_that_the_registry_forgot_is_shown_no_more() -> None:
-    scene = Scene(max_keys=2)
+    scene = Scene()
     for scope in ("first", "second", "third"):
         scene.registry.settle(permit_of(scene, KEY._replace(scope=scope)), OK)
     shown = scene.providers.points("tidegate.concurrency.limit", "tidegate.key.scope")
-    slots = scene.registry.settings.start_concurrency
+    slots = concurrency_limit.START_CONCURRENCY
     assert shown == {("second",): slots, ("third",): slots}
 
 

@@ -21,6 +21,7 @@ from opentelemetry.trace import Tracer
 
 import tidegate
 from tests.sdk.asking import make, request
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import RequestWaited
 from tidegate.telemetry import instrument
 from tidegate.testing import Scenario, Simulator
@@ -74,7 +75,7 @@ def scopes(found: Any) -> list[Any]:
 
 
 def test_metrics_and_spans_arrive_at_a_collector_and_what_exports_them_is_not_governed(
-    registry: tidegate.RateLimitRegistry, receiver: Receiver
+    registry: RateLimitRegistry, receiver: Receiver
 ) -> None:
     tracers = TracerProvider()
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{receiver.url}/v1/traces")))
@@ -112,7 +113,7 @@ def ask(client: Any, tracer: Tracer) -> None:
         request("openai", client)
 
 
-def a_wait(registry: tidegate.RateLimitRegistry) -> Any:
+def a_wait(registry: RateLimitRegistry) -> Any:
     """A wait of 2.5 s at the one key that the registry knows."""
     (key,) = registry.snapshot().keys
     return RequestWaited(key, registry.clock(), 2.5, "pause")

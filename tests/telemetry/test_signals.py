@@ -47,7 +47,7 @@ def specimen(kind: type[events.Event]) -> events.Event:
 @pytest.mark.parametrize("kind", [each for each in EVENTS if each is not events.AttemptEnded])
 def test_every_event_becomes_a_measurement_an_event_on_the_span_or_a_span(kind: type[events.Event]) -> None:
     assert kind in signals.SIGNALS, f"{kind.__name__} becomes nothing"
-    scene = Scene(telemetry_tokens=True)
+    scene = Scene(telemetry="tokens")
     with scene.providers.span("user"):
         scene.registry.emit(specimen(kind))
     measured = [each for each in signals.INSTRUMENTS if each.kind in FED and scene.providers.points(each.name)]
@@ -57,7 +57,7 @@ def test_every_event_becomes_a_measurement_an_event_on_the_span_or_a_span(kind: 
 
 @pytest.mark.parametrize("kind", [each for each in EVENTS if signals.SIGNALS[each].measures])
 def test_what_an_event_measures_inside_a_recorded_span_is_encoded_for_a_collector(kind: type[events.Event]) -> None:
-    scene = Scene(telemetry_tokens=True)
+    scene = Scene(telemetry="tokens")
     with scene.providers.span("user"):
         scene.registry.emit(specimen(kind))
     # An exemplar keeps the amount as it was given, and the encoder takes numbers only.

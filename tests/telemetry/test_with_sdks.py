@@ -12,11 +12,12 @@ from opentelemetry.trace import Tracer
 import tidegate
 from tests.sdk.asking import MESSAGES, make, request
 from tests.telemetry.scene import Providers
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 SECRET = "sk-a-secret-of-the-tests"
 SHORT = Limit(limit=5, window=0.5)
-ONE_SLOT = tidegate.Settings(start_concurrency=1, max_concurrency=1)
+ONE_SLOT = tidegate.Settings(max_concurrency=1)
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def tracer(providers: Providers) -> Tracer:
 
 
 @pytest.fixture
-def told(registry: tidegate.RateLimitRegistry, providers: Providers) -> tidegate.RateLimitRegistry:
+def told(registry: RateLimitRegistry, providers: Providers) -> RateLimitRegistry:
     providers.instrument(registry)
     return registry
 
@@ -46,7 +47,7 @@ def noted(span: Any) -> list[str]:
 
 
 def test_what_happens_to_a_call_is_noted_on_the_users_span(
-    told: tidegate.RateLimitRegistry, providers: Providers, tracer: Tracer
+    told: RateLimitRegistry, providers: Providers, tracer: Tracer
 ) -> None:
     with Simulator(Scenario()) as simulator, told.wrap(make("openai", simulator.url)) as client:
         ask(client, tracer)
@@ -68,9 +69,7 @@ def test_what_happens_to_a_call_is_noted_on_the_users_span(
     }
 
 
-def test_where_the_sdk_makes_a_span_of_its_own_it_is_noted_there(
-    told: tidegate.RateLimitRegistry, providers: Providers
-) -> None:
+def test_where_the_sdk_makes_a_span_of_its_own_it_is_noted_there(told: RateLimitRegistry, providers: Providers) -> None:
     """anthropic 2.11 does (`_tracing.py`), by the same conventions."""
     options = {"open_telemetry": {"tracer_provider": providers.tracers}}
     with (
@@ -89,7 +88,7 @@ def test_where_the_sdk_makes_a_span_of_its_own_it_is_noted_there(
 def test_each_of_many_calls_at_once_has_its_own_events_and_waits_on_its_own_span(
     providers: Providers, tracer: Tracer
 ) -> None:
-    registry = tidegate.RateLimitRegistry(ONE_SLOT)
+    registry = RateLimitRegistry(ONE_SLOT)
     providers.instrument(registry)
 
     async def ask(client: Any, number: int) -> None:
@@ -116,7 +115,7 @@ def test_each_of_many_calls_at_once_has_its_own_events_and_waits_on_its_own_span
 
 
 def test_the_slots_of_streams_are_measured_to_their_end(
-    told: tidegate.RateLimitRegistry, providers: Providers, tracer: Tracer
+    told: RateLimitRegistry, providers: Providers, tracer: Tracer
 ) -> None:
     with (
         Simulator(Scenario()) as simulator,
@@ -130,10 +129,11 @@ def test_the_slots_of_streams_are_measured_to_their_end(
     assert "tidegate.request.completed" in providers.noted("user")
 
 
+@pytest.mark.constants(START_CONCURRENCY=20)
 def test_no_credential_no_prompt_and_no_answer_is_told(
     providers: Providers, tracer: Tracer, provider: Simulator
 ) -> None:
-    told = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=20))
+    told = RateLimitRegistry(tidegate.Settings())
     providers.instrument(told)
     answers = []
 

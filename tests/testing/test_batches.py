@@ -11,7 +11,7 @@ import httpx
 import openai
 import pytest
 
-import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Scenario, Simulator
 from tidegate.testing.batches import BatchApi
 from tidegate.testing.server import LoggedRequest
@@ -153,7 +153,7 @@ def test_anthropic_tokens_are_counted(instant: Simulator) -> None:
 
 
 def test_batches_and_files_pass_a_wrapped_client_without_a_queue(instant: Simulator) -> None:
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     client = registry.wrap(openai_of(instant))
     stored = client.files.create(file=jsonl(QUESTION), purpose="batch")
     client.batches.create(input_file_id=stored.id, endpoint="/v1/chat/completions", completion_window="24h")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import IO, Any
 
-import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ANSWER = b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}'
@@ -70,7 +70,7 @@ def chunks(body: IO[bytes]) -> Iterator[bytes]:
     body.readline()
 
 
-def only(registry: tidegate.RateLimitRegistry) -> Any:
+def only(registry: RateLimitRegistry) -> Any:
     (key,) = registry.snapshot().keys.values()
     return key
 

@@ -11,6 +11,7 @@ import aiohttp
 
 import tidegate
 from tests.transports.answering import BODY, EVENTS, Reply
+from tidegate.admission.registry import RateLimitRegistry
 
 Test = Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]]
 
@@ -18,7 +19,8 @@ Test = Callable[[aiohttp.ClientSession], Coroutine[Any, Any, None]]
 BUSY = b'{"error": {"type": "rate_limit_error", "code": "rate_limit_exceeded", "message": "slow down"}}'
 
 
-def run(registry: tidegate.RateLimitRegistry, test: Test, **options: Any) -> None:
+def run(registry: RateLimitRegistry, test: Test, **options: Any) -> None:
+
     async def main() -> None:
         async with aiohttp.ClientSession(**options) as session:
             await test(registry.wrap(session))
@@ -54,8 +56,8 @@ def refusing(number: int, path: str) -> Reply:
     return 429, {"retry-after": "0.01", "content-type": "application/json"}, BUSY
 
 
-def impatient() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0))
+def impatient() -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(max_wait=0))
 
 
 async def read_text(response: aiohttp.ClientResponse) -> bytes:

@@ -15,13 +15,14 @@ import pytest
 import tidegate
 from tests.transports.answering import ANSWER, BODY, Reply, Server, fine, only
 from tests.transports.sessions import ask, run
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import RequestFailed
 from tidegate.core.values import Cause
 from tidegate.testing import Limit, Scenario, Simulator
 from tidegate.transports.sdks.sdk import is_given_up
 
 
-def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: RateLimitRegistry) -> None:
     async def evaluate(session: aiohttp.ClientSession, url: str) -> Any:
         async with session.post(url, json=BODY, headers={"authorization": "Bearer k"}) as response:
             if not response.ok:
@@ -47,7 +48,7 @@ def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: ti
     assert seen.mean_output < 256
 
 
-def test_its_key_is_that_of_every_other_stack(registry: tidegate.RateLimitRegistry) -> None:
+def test_its_key_is_that_of_every_other_stack(registry: RateLimitRegistry) -> None:
     import httpx2
 
     with Server(fine) as server, registry.wrap(httpx2.Client()) as other:
@@ -60,7 +61,7 @@ def test_its_key_is_that_of_every_other_stack(registry: tidegate.RateLimitRegist
     assert only(registry).attempts == 2
 
 
-def test_a_credential_counts_wherever_it_is_given(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_credential_counts_wherever_it_is_given(registry: RateLimitRegistry) -> None:
     with Server(fine) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:
@@ -73,7 +74,7 @@ def test_a_credential_counts_wherever_it_is_given(registry: tidegate.RateLimitRe
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_name_and_a_password_are_credentials(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_name_and_a_password_are_credentials(registry: RateLimitRegistry) -> None:
     with Server(fine) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:
@@ -84,7 +85,7 @@ def test_a_name_and_a_password_are_credentials(registry: tidegate.RateLimitRegis
     assert sorted(key.attempts for key in registry.snapshot().keys.values()) == [1, 2]
 
 
-def test_redirects_are_followed_under_one_slot(registry: tidegate.RateLimitRegistry) -> None:
+def test_redirects_are_followed_under_one_slot(registry: RateLimitRegistry) -> None:
     def reply(number: int, path: str) -> Reply:
         return (307, {"location": "/v1/completions"}, b"") if number == 1 else (200, {}, ANSWER)
 
@@ -105,7 +106,7 @@ class OwnResponse(aiohttp.ClientResponse):
 
 @pytest.mark.parametrize("response_class", [aiohttp.ClientResponse, OwnResponse])
 def test_without_an_answer_before_the_deadline_there_is_a_429_of_its_own_kind(response_class: type) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1, max_wait=0))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1, max_wait=0))
     with Server(fine) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:
@@ -139,7 +140,7 @@ def test_without_an_answer_before_the_deadline_there_is_a_429_of_its_own_kind(re
     ids=["refused connection", "wrong scheme", "two bodies"],
 )
 def test_exceptions_come_through_unchanged_and_only_outages_count(
-    registry: tidegate.RateLimitRegistry, url: str, options: dict[str, Any], error: Any, failed: int
+    registry: RateLimitRegistry, url: str, options: dict[str, Any], error: Any, failed: int
 ) -> None:
     async def test(session: aiohttp.ClientSession) -> None:
         with pytest.raises(error):
@@ -150,7 +151,7 @@ def test_exceptions_come_through_unchanged_and_only_outages_count(
 
 
 def test_a_timeout_is_the_callers_own_and_waiting_in_the_queue_is_no_part_of_it() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     asked, hold, timeout = threading.Event(), threading.Event(), aiohttp.ClientTimeout(total=0.05)
 
     def slow(number: int, path: str) -> Reply:
@@ -178,7 +179,7 @@ def test_a_timeout_is_the_callers_own_and_waiting_in_the_queue_is_no_part_of_it(
     assert causes == [Cause.NONE]
 
 
-def test_other_requests_of_a_wrapped_session_pass_through(registry: tidegate.RateLimitRegistry) -> None:
+def test_other_requests_of_a_wrapped_session_pass_through(registry: RateLimitRegistry) -> None:
     with Server(fine) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:
@@ -191,7 +192,7 @@ def test_other_requests_of_a_wrapped_session_pass_through(registry: tidegate.Rat
     assert registry.snapshot().keys == {}
 
 
-def test_a_method_and_a_url_count_in_every_form(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_method_and_a_url_count_in_every_form(registry: RateLimitRegistry) -> None:
     from yarl import URL
 
     with Server(fine) as server:
@@ -219,7 +220,7 @@ def test_a_session_is_wrapped_without_a_warning_in_development_mode() -> None:
     assert output(code, "-X", "dev", "-W", "error") == b"True\n"
 
 
-def test_install_governs_every_session_and_uninstall_restores_them(registry: tidegate.RateLimitRegistry) -> None:
+def test_install_governs_every_session_and_uninstall_restores_them(registry: RateLimitRegistry) -> None:
     original = aiohttp.ClientSession._request
 
     async def main(url: str) -> None:
@@ -243,7 +244,7 @@ def test_install_governs_every_session_and_uninstall_restores_them(registry: tid
     assert aiohttp.ClientSession._request is original
 
 
-def test_install_leaves_unknown_hosts_alone(registry: tidegate.RateLimitRegistry) -> None:
+def test_install_leaves_unknown_hosts_alone(registry: RateLimitRegistry) -> None:
     async def main() -> None:
         async with aiohttp.ClientSession() as session:
             tidegate.install(registry)

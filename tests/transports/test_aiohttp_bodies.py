@@ -13,10 +13,11 @@ import pytest
 import tidegate
 from tests.transports.answering import BODY, Server, only, refused_at_first
 from tests.transports.sessions import ask, run
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports.sdks.sdk import is_given_up
 
 
-def test_a_refusal_is_waited_out_below_the_session(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_refusal_is_waited_out_below_the_session(registry: RateLimitRegistry) -> None:
     with Server(refused_at_first) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:
@@ -41,7 +42,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("options", BODIES.values(), ids=BODIES)
 def test_a_body_is_sent_again_as_it_would_have_been_sent_without_us(
-    registry: tidegate.RateLimitRegistry, options: dict[str, Any]
+    registry: RateLimitRegistry, options: dict[str, Any]
 ) -> None:
     with Server(refused_at_first) as server:
 
@@ -59,7 +60,7 @@ def test_a_body_is_sent_again_as_it_would_have_been_sent_without_us(
     assert only(registry).key.scope == "m"
 
 
-def test_json_is_serialised_once_and_by_the_sessions_own_function(registry: tidegate.RateLimitRegistry) -> None:
+def test_json_is_serialised_once_and_by_the_sessions_own_function(registry: RateLimitRegistry) -> None:
     seen: list[object] = []
 
     def dumps(value: object) -> str:
@@ -96,7 +97,7 @@ ONCE: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize(("body", "scope"), ONCE.values(), ids=ONCE)
 def test_a_body_that_can_be_sent_only_once_is_handed_back(
-    registry: tidegate.RateLimitRegistry, body: Callable[[], Any], scope: str
+    registry: RateLimitRegistry, body: Callable[[], Any], scope: str
 ) -> None:
     with Server(refused_at_first) as server:
 
@@ -111,7 +112,7 @@ def test_a_body_that_can_be_sent_only_once_is_handed_back(
 
 
 @pytest.mark.skipif(not hasattr(aiohttp, "UploadTracker"), reason="new in aiohttp 3.14")
-def test_a_request_whose_upload_is_tracked_is_sent_once(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_request_whose_upload_is_tracked_is_sent_once(registry: RateLimitRegistry) -> None:
     with Server(refused_at_first) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:

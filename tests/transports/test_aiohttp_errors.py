@@ -14,6 +14,7 @@ import pytest
 import tidegate
 from tests.transports.answering import ANSWER, BODY, Server, fine, only, refused_at_first
 from tests.transports.sessions import BUSY, READS, ask, impatient, refusing, run
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports.aiohttp import TRANSPORT
 from tidegate.transports.sdks.sdk import is_given_up
 
@@ -38,7 +39,7 @@ def test_an_error_that_is_handed_back_can_be_read_in_every_way(
     assert (only(registry).refused, only(registry).in_flight) == (1, 0)
 
 
-def test_an_error_whose_body_breaks_off_still_has_its_status(registry: tidegate.RateLimitRegistry) -> None:
+def test_an_error_whose_body_breaks_off_still_has_its_status(registry: RateLimitRegistry) -> None:
     with Server(lambda number, path: (500, {"content-length": "1000"}, b"half")) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:
@@ -65,7 +66,7 @@ CHECKS: dict[str, tuple[Any, type[Exception]]] = {
 @pytest.mark.parametrize("where", ["session", "call"])
 @pytest.mark.parametrize(("check", "error"), CHECKS.values(), ids=CHECKS)
 def test_a_refusal_that_the_caller_wants_raised_is_waited_out(
-    registry: tidegate.RateLimitRegistry, check: Any, error: type[Exception], where: str
+    registry: RateLimitRegistry, check: Any, error: type[Exception], where: str
 ) -> None:
     option = {"raise_for_status": check}
     with Server(refused_at_first) as server:
@@ -98,7 +99,7 @@ def test_a_refusal_that_is_given_up_is_raised_as_before(check: Any, error: type[
     assert (only(registry).refused, only(registry).in_flight) == (1, 0)
 
 
-def test_a_call_may_keep_its_sessions_check_off(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_call_may_keep_its_sessions_check_off(registry: RateLimitRegistry) -> None:
     with Server(lambda number, path: (400, {}, b"{}")) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:
@@ -112,7 +113,7 @@ def test_a_call_may_keep_its_sessions_check_off(registry: tidegate.RateLimitRegi
 
 
 def test_what_the_callers_check_raises_of_a_good_answer_is_no_failure_of_the_provider(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
 ) -> None:
     async def picky(response: aiohttp.ClientResponse) -> None:
         raise ZeroDivisionError
@@ -141,7 +142,7 @@ class FakeResponse:
 
 
 @pytest.mark.parametrize("status", [200, 400])
-def test_the_responses_of_a_mock_pass_as_they_are(registry: tidegate.RateLimitRegistry, status: int) -> None:
+def test_the_responses_of_a_mock_pass_as_they_are(registry: RateLimitRegistry, status: int) -> None:
     given = FakeResponse(status)
 
     async def answer(self: object, method: str, url: str, **options: object) -> FakeResponse:
@@ -161,7 +162,7 @@ def test_the_responses_of_a_mock_pass_as_they_are(registry: tidegate.RateLimitRe
 def test_the_429_of_our_own_is_raised_where_the_caller_wants_refusals_raised(
     check: Any, error: type[Exception]
 ) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1, max_wait=0))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1, max_wait=0))
     with Server(fine) as server:
 
         async def test(session: aiohttp.ClientSession) -> None:

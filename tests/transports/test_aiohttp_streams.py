@@ -13,12 +13,13 @@ import pytest
 import tidegate
 from tests.transports.answering import BODY, EVENTS, Reply, Server, fine, only
 from tests.transports.sessions import BUSY, READS, Gate, ask, run
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports.call import OutgoingRequest
 
 
 @pytest.mark.parametrize("read", READS)
 def test_a_stream_is_read_in_every_way_and_its_slot_comes_back_when_the_provider_has_finished(
-    registry: tidegate.RateLimitRegistry, read: Callable[[aiohttp.ClientResponse], Awaitable[bytes]]
+    registry: RateLimitRegistry, read: Callable[[aiohttp.ClientResponse], Awaitable[bytes]]
 ) -> None:
     gate = Gate()
     with Server(gate.reply) as server:
@@ -36,7 +37,7 @@ def test_a_stream_is_read_in_every_way_and_its_slot_comes_back_when_the_provider
 
 
 def test_responses_that_are_fetched_before_the_first_is_read_do_not_wait_for_each_other() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     opened = Gate()
     opened.open()
     with Server(opened.reply) as server:
@@ -49,7 +50,7 @@ def test_responses_that_are_fetched_before_the_first_is_read_do_not_wait_for_eac
     assert (only(registry).answered, only(registry).in_flight) == (5, 0)
 
 
-def test_a_streaming_answer_keeps_no_body_of_its_request(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_streaming_answer_keeps_no_body_of_its_request(registry: RateLimitRegistry) -> None:
     gate = Gate()
     with Server(gate.reply) as server:
 
@@ -78,7 +79,7 @@ async def leave(response: aiohttp.ClientResponse) -> None:
 
 @pytest.mark.parametrize("end", [close, release, leave])
 def test_a_stream_that_is_closed_early_gives_its_slot_back(
-    registry: tidegate.RateLimitRegistry, end: Callable[[aiohttp.ClientResponse], Awaitable[None]]
+    registry: RateLimitRegistry, end: Callable[[aiohttp.ClientResponse], Awaitable[None]]
 ) -> None:
     gate = Gate()
     with Server(gate.reply) as server:
@@ -93,7 +94,7 @@ def test_a_stream_that_is_closed_early_gives_its_slot_back(
         run(registry, test)
 
 
-def test_a_stream_that_is_cancelled_gives_its_slot_back(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_stream_that_is_cancelled_gives_its_slot_back(registry: RateLimitRegistry) -> None:
     gate = Gate()
     with Server(gate.reply) as server:
 
@@ -117,7 +118,7 @@ def test_a_stream_that_is_cancelled_gives_its_slot_back(registry: tidegate.RateL
 
 
 def test_a_call_that_is_cancelled_before_it_is_answered_gives_its_slot_back(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
 ) -> None:
     asked, answer = threading.Event(), threading.Event()
 
@@ -141,7 +142,7 @@ def test_a_call_that_is_cancelled_before_it_is_answered_gives_its_slot_back(
         run(registry, test)
 
 
-def test_a_stream_that_breaks_gives_its_slot_back_and_is_no_answer(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_stream_that_breaks_gives_its_slot_back_and_is_no_answer(registry: RateLimitRegistry) -> None:
     gate = Gate(rest=b"")
 
     def cut(number: int, path: str) -> Reply:
@@ -160,7 +161,7 @@ def test_a_stream_that_breaks_gives_its_slot_back_and_is_no_answer(registry: tid
 
 
 @pytest.mark.filterwarnings("ignore:Unclosed connection:ResourceWarning")
-def test_a_forgotten_stream_gives_its_slot_back_when_it_is_collected(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_forgotten_stream_gives_its_slot_back_when_it_is_collected(registry: RateLimitRegistry) -> None:
     gate = Gate()
     with Server(lambda number, path: (200, {"content-length": "1000"}, gate)) as server:
 
@@ -174,7 +175,7 @@ def test_a_forgotten_stream_gives_its_slot_back_when_it_is_collected(registry: t
         gate.open()
 
 
-def test_an_error_event_in_mid_stream_teaches_the_controller(registry: tidegate.RateLimitRegistry) -> None:
+def test_an_error_event_in_mid_stream_teaches_the_controller(registry: RateLimitRegistry) -> None:
     gate = Gate(b"event: message\n", EVENTS[:22] + b"\nevent: error\ndata: " + BUSY + b"\n\n")
     with Server(gate.reply) as server:
 
@@ -190,7 +191,7 @@ def test_an_error_event_in_mid_stream_teaches_the_controller(registry: tidegate.
 
 @pytest.mark.parametrize("good", [0, 300], ids=["at once", "after a long beginning"])
 def test_a_stream_that_is_there_at_once_and_ends_with_an_error_is_asked_for_again(
-    registry: tidegate.RateLimitRegistry, good: int
+    registry: RateLimitRegistry, good: int
 ) -> None:
     failing = b'data: {"choices": []}\n\n' * good + b"event: error\ndata: " + BUSY + b"\n\n"
 
@@ -206,7 +207,7 @@ def test_a_stream_that_is_there_at_once_and_ends_with_an_error_is_asked_for_agai
     assert (only(registry).refused, only(registry).answered) == (1, 1)
 
 
-def test_the_usage_at_the_end_of_a_stream_teaches_the_estimate(registry: tidegate.RateLimitRegistry) -> None:
+def test_the_usage_at_the_end_of_a_stream_teaches_the_estimate(registry: RateLimitRegistry) -> None:
     gate = Gate(rest=b'data: {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}\n\n')
     with Server(gate.reply) as server:
 

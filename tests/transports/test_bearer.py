@@ -25,6 +25,7 @@ from google import genai
 import tidegate
 from tests.sdk.asking import MESSAGES, answer_body
 from tests.transports.answering import Server
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports import bearer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Inheritance class AiohttpClientSession:DeprecationWarning")
@@ -81,7 +82,7 @@ def forwarding(cls: Any, url: str) -> Any:
     return cls(transport=httpx2.MockTransport(forward))
 
 
-def asker(kind: str, server: Server, tokens: Tokens, registry: tidegate.RateLimitRegistry) -> Callable[[], Any]:
+def asker(kind: str, server: Server, tokens: Tokens, registry: RateLimitRegistry) -> Callable[[], Any]:
     """A function that asks once through a client with that source; an exception is its result."""
     how, _, sdk = kind.rpartition(" ")
     url = server.chat.removesuffix("/v1/chat/completions")
@@ -124,8 +125,8 @@ def asker(kind: str, server: Server, tokens: Tokens, registry: tidegate.RateLimi
 
 
 @pytest.fixture
-def registry() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings())
+def registry() -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings())
 
 
 @pytest.fixture
@@ -152,7 +153,7 @@ def sent(server: Server) -> list[str]:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", KINDS)
-def test_call_that_waited_long_is_sent_with_a_new_token(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_call_that_waited_long_is_sent_with_a_new_token(kind: str, registry: RateLimitRegistry) -> None:
     tokens = Tokens()
     with Server(refused_first(FAMILIES[kind.rpartition(" ")[2]])) as server:
         found = asker(kind, server, tokens, registry)()
@@ -164,7 +165,7 @@ def test_call_that_waited_long_is_sent_with_a_new_token(kind: str, registry: tid
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_call_that_hardly_waited_keeps_its_token(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_call_that_hardly_waited_keeps_its_token(kind: str, registry: RateLimitRegistry) -> None:
     with Server(refused_first(FAMILIES[kind.rpartition(" ")[2]])) as server:
         found = asker(kind, server, Tokens(), registry)()
     assert not isinstance(found, Exception), found
@@ -174,7 +175,7 @@ def test_call_that_hardly_waited_keeps_its_token(kind: str, registry: tidegate.R
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kind", ["openai", "async azure"])
 def test_token_is_sent_as_it_was_where_its_source_fails(
-    kind: str, registry: tidegate.RateLimitRegistry, caplog: pytest.LogCaptureFixture
+    kind: str, registry: RateLimitRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokens = Tokens()
     reply = refused_first("openai")
@@ -192,7 +193,7 @@ def test_token_is_sent_as_it_was_where_its_source_fails(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_header_of_the_caller_is_never_replaced(registry: tidegate.RateLimitRegistry) -> None:
+def test_header_of_the_caller_is_never_replaced(registry: RateLimitRegistry) -> None:
     with Server(refused_first("openai")) as server:
         client = registry.wrap(openai.OpenAI(base_url=server.chat.removesuffix("/chat/completions"), api_key=Tokens()))
         headers = {"Authorization": "Bearer of-the-caller"}
@@ -206,7 +207,7 @@ def jwt(ends: float) -> str:
     return ".".join(base64.urlsafe_b64encode(json.dumps(each).encode()).rstrip(b"=").decode() for each in parts) + "."
 
 
-def test_token_that_ends_in_the_queue_is_handed_back_for_another_try(registry: tidegate.RateLimitRegistry) -> None:
+def test_token_that_ends_in_the_queue_is_handed_back_for_another_try(registry: RateLimitRegistry) -> None:
     """The client of this header is not known. An answer that forbids another try would lose the call."""
     with Server(lambda number, path: (429, {**JSON, "retry-after": "300"}, b'{"error": {}}')) as server:
         client = registry.wrap(httpx.Client())
@@ -222,7 +223,7 @@ def test_token_that_ends_in_the_queue_is_handed_back_for_another_try(registry: t
     assert len(server.seen) == 1
 
 
-def test_token_that_has_ended_before_is_left_to_the_provider(registry: tidegate.RateLimitRegistry) -> None:
+def test_token_that_has_ended_before_is_left_to_the_provider(registry: RateLimitRegistry) -> None:
     with Server(lambda number, path: (401, JSON, b'{"error": {"code": "invalid_token"}}')) as server:
         client = registry.wrap(httpx.Client())
         headers = {"authorization": f"Bearer {jwt(time.time() - 60)}"}
@@ -231,7 +232,7 @@ def test_token_that_has_ended_before_is_left_to_the_provider(registry: tidegate.
 
 
 @pytest.mark.usefixtures("impatient")
-def test_token_that_has_ended_before_waits_no_longer(registry: tidegate.RateLimitRegistry) -> None:
+def test_token_that_has_ended_before_waits_no_longer(registry: RateLimitRegistry) -> None:
     with Server(lambda number, path: (429, {**JSON, "retry-after": "300"}, b'{"error": {}}')) as server:
         client = registry.wrap(httpx.Client())
         for _ in range(2):
@@ -240,7 +241,7 @@ def test_token_that_has_ended_before_waits_no_longer(registry: tidegate.RateLimi
     assert (last.status_code, last.headers["x-tidegate"]) == (429, "queue-deadline")
 
 
-def test_end_of_a_token_that_is_no_time_changes_no_answer(registry: tidegate.RateLimitRegistry) -> None:
+def test_end_of_a_token_that_is_no_time_changes_no_answer(registry: RateLimitRegistry) -> None:
     with Server(lambda number, path: (400, JSON, b'{"error": {}}')) as server:
         headers = {"authorization": f"Bearer {jwt(10**400)}"}
         answer = registry.wrap(httpx.Client()).post(server.chat, json={"model": "m"}, headers=headers)
@@ -259,7 +260,7 @@ def replies() -> Iterator[Any]:
 
 @pytest.mark.usefixtures("impatient")
 def test_rejection_of_a_call_that_waited_long_is_tried_again_by_the_sdk(
-    registry: tidegate.RateLimitRegistry, replies: Any
+    registry: RateLimitRegistry, replies: Any
 ) -> None:
     """A token in a form of its own may have ended in the queue; the SDK writes what it has by then."""
     with Server(lambda number, path: next(replies)) as server:
@@ -269,7 +270,7 @@ def test_rejection_of_a_call_that_waited_long_is_tried_again_by_the_sdk(
     assert [key.rejected for key in registry.snapshot().keys.values()] == [""]
 
 
-def test_rejection_of_a_call_that_hardly_waited_is_final(registry: tidegate.RateLimitRegistry, replies: Any) -> None:
+def test_rejection_of_a_call_that_hardly_waited_is_final(registry: RateLimitRegistry, replies: Any) -> None:
     with Server(lambda number, path: next(replies)) as server:
         client = registry.wrap(openai.OpenAI(base_url=server.chat.removesuffix("/chat/completions"), api_key="opaque"))
         with pytest.raises(openai.AuthenticationError):
@@ -277,7 +278,7 @@ def test_rejection_of_a_call_that_hardly_waited_is_final(registry: tidegate.Rate
     assert len(server.seen) == 2
 
 
-def test_body_that_cannot_be_read_twice_is_refused_where_its_token_ends(registry: tidegate.RateLimitRegistry) -> None:
+def test_body_that_cannot_be_read_twice_is_refused_where_its_token_ends(registry: RateLimitRegistry) -> None:
     refused = (429, {**JSON, "retry-after": "1"}, b'{"error": {"code": "rate_limit_exceeded"}}')
     with Server(lambda number, path: refused) as server:
         client = registry.wrap(httpx.Client())

@@ -35,6 +35,8 @@ from tests.bedrock import (
 )
 from tests.transports.answering import only
 from tidegate.admission.context import AttemptScope
+from tidegate.admission.registry import RateLimitRegistry
+from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 from tidegate.transports import botocore as transport
@@ -51,7 +53,7 @@ def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def client(registry: tidegate.RateLimitRegistry) -> Iterator[Any]:
+def client(registry: RateLimitRegistry) -> Iterator[Any]:
     with client_of() as client:
         yield registry.wrap(client)
 
@@ -62,9 +64,7 @@ def retries_of(answer: Any) -> int:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_row_is_answered_at_a_limit_that_nobody_announced(
-    registry: tidegate.RateLimitRegistry, mode: str
-) -> None:
+def test_every_row_is_answered_at_a_limit_that_nobody_announced(registry: RateLimitRegistry, mode: str) -> None:
     scenario = Scenario(limiters=(Limit(limit=5, window=0.5, burst=2),))
     with Simulator(scenario) as provider, client_of(provider.bedrock_url, mode) as client:
         registry.wrap(client)
@@ -78,7 +78,7 @@ def test_every_row_is_answered_at_a_limit_that_nobody_announced(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("refused", [THROTTLED, refusal(503, "ServiceUnavailableException")], ids=["429", "503"])
 def test_a_refusal_is_waited_out_below_botocores_own_retries(
-    registry: tidegate.RateLimitRegistry, sleeps: list[float], mode: str, refused: Any
+    registry: RateLimitRegistry, sleeps: list[float], mode: str, refused: Any
 ) -> None:
     with client_of(mode=mode, total_max_attempts=1) as client:
         script = Script(registry.wrap(client), refused, refused, FINE)
@@ -90,7 +90,7 @@ def test_a_refusal_is_waited_out_below_botocores_own_retries(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_refusal_that_was_given_up_on_is_not_sent_again(mode: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_refusal_that_was_given_up_on_is_not_sent_again(mode: str, registry: RateLimitRegistry) -> None:
     with client_of(mode=mode) as client:
         script = Script(registry.wrap(client, max_wait=0), THROTTLED)
         with pytest.raises(client.exceptions.ThrottlingException, match="Too many tokens") as caught:
@@ -104,7 +104,7 @@ def test_a_refusal_that_was_given_up_on_is_not_sent_again(mode: str, registry: t
 
 @pytest.mark.usefixtures("sleeps")
 @pytest.mark.parametrize(("mode", "attempts"), [("legacy", 5), ("standard", 3), ("adaptive", 3)])
-def test_quota_of_the_day_is_not_waited_for(mode: str, attempts: int, registry: tidegate.RateLimitRegistry) -> None:
+def test_quota_of_the_day_is_not_waited_for(mode: str, attempts: int, registry: RateLimitRegistry) -> None:
     """It is asked as often as by botocore alone."""
     spent = refusal(429, "ThrottlingException", "Too many tokens per day, please wait before trying again.")
     spent[1].pop("retry-after")
@@ -116,7 +116,7 @@ def test_quota_of_the_day_is_not_waited_for(mode: str, attempts: int, registry: 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_day_whose_named_reset_is_in_vain_is_handed_back(mode: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_day_whose_named_reset_is_in_vain_is_handed_back(mode: str, registry: RateLimitRegistry) -> None:
     """A reset that is named is waited for; after the second one in vain it is not believed."""
     spent = refusal(429, "ThrottlingException", "Too many tokens per day, please wait before trying again.")
     with client_of(mode=mode) as client:
@@ -128,7 +128,7 @@ def test_day_whose_named_reset_is_in_vain_is_handed_back(mode: str, registry: ti
 
 @pytest.mark.parametrize(("mode", "attempts"), [("legacy", 5), ("standard", 3), ("adaptive", 3)])
 def test_other_failures_are_botocores_to_repeat_and_each_attempt_passes_the_queue(
-    registry: tidegate.RateLimitRegistry, sleeps: list[float], mode: str, attempts: int
+    registry: RateLimitRegistry, sleeps: list[float], mode: str, attempts: int
 ) -> None:
     with client_of(mode=mode) as client:
         script = Script(registry.wrap(client), BROKEN)
@@ -143,7 +143,7 @@ def test_other_failures_are_botocores_to_repeat_and_each_attempt_passes_the_queu
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_two_owners_of_retries_do_not_multiply(mode: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_the_two_owners_of_retries_do_not_multiply(mode: str, registry: RateLimitRegistry) -> None:
     with client_of(mode=mode) as client:
         script = Script(registry.wrap(client), THROTTLED, BROKEN, THROTTLED, FINE)
         answer = client.converse(**ASK)
@@ -152,7 +152,7 @@ def test_the_two_owners_of_retries_do_not_multiply(mode: str, registry: tidegate
 
 @pytest.mark.parametrize("mode", MODES)
 def test_without_an_answer_before_the_deadline_botocore_raises_its_own_throttling_exception(mode: str) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     with client_of(mode=mode) as client:
         script = Script(registry.wrap(client, max_wait=0), FINE)
         client.converse(**ASK)
@@ -182,7 +182,7 @@ def test_a_request_is_made_and_signed_anew_before_it_is_sent_again(
 
 
 def test_a_request_that_stood_in_the_queue_is_signed_when_it_leaves_it(client: Any) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     registry.wrap(client)
     made: list[Any] = []
     client.meta.events.register("request-created", lambda request, **facts: made.append(request))
@@ -190,7 +190,7 @@ def test_a_request_that_stood_in_the_queue_is_signed_when_it_leaves_it(client: A
     client.converse(**ASK)
     assert len(made) == 1
     permit = registry.try_admit(only(registry).key)
-    assert isinstance(permit, tidegate.Permit)
+    assert isinstance(permit, Permit)
     thread = threading.Thread(target=client.converse, kwargs=ASK)
     thread.start()
     while registry.snapshot().waiting == 0:
@@ -227,7 +227,7 @@ def test_a_body_is_sent_again_whole_where_it_can_be_read_again(client: Any, read
     assert sent == [INVOKE["body"].encode()] * 2
 
 
-def test_its_key_is_region_credential_and_the_literal_model(client: Any, registry: tidegate.RateLimitRegistry) -> None:
+def test_its_key_is_region_credential_and_the_literal_model(client: Any, registry: RateLimitRegistry) -> None:
     Script(client, FINE)
     client.converse(**{**ASK, "modelId": PROFILE})
     key = only(registry).key
@@ -235,7 +235,7 @@ def test_its_key_is_region_credential_and_the_literal_model(client: Any, registr
     assert key.scope == PROFILE
 
 
-def test_bearer_tokens_are_told_apart(registry: tidegate.RateLimitRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bearer_tokens_are_told_apart(registry: RateLimitRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     for token in ("one", "one", "two"):
         monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", token)
         with client_of() as client:
@@ -245,7 +245,7 @@ def test_bearer_tokens_are_told_apart(registry: tidegate.RateLimitRegistry, monk
     assert [key.attempts for key in registry.snapshot().keys.values()] == [2, 1]
 
 
-def test_usage_teaches_the_estimate(registry: tidegate.RateLimitRegistry) -> None:
+def test_usage_teaches_the_estimate(registry: RateLimitRegistry) -> None:
     scenario = Scenario(output_tokens=Distribution.constant(5000))
     with Simulator(scenario) as provider, client_of(provider.bedrock_url) as client:
         registry.wrap(client)
@@ -256,9 +256,7 @@ def test_usage_teaches_the_estimate(registry: tidegate.RateLimitRegistry) -> Non
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_connection_errors_come_through_and_are_botocores_to_repeat(
-    registry: tidegate.RateLimitRegistry, mode: str
-) -> None:
+def test_connection_errors_come_through_and_are_botocores_to_repeat(registry: RateLimitRegistry, mode: str) -> None:
     with client_of("http://127.0.0.1:9", mode, total_max_attempts=2) as client:
         registry.wrap(client)
         with pytest.raises(botocore.exceptions.EndpointConnectionError):
@@ -267,7 +265,7 @@ def test_connection_errors_come_through_and_are_botocores_to_repeat(
 
 
 def test_what_a_hook_of_the_users_raises_comes_through_and_teaches_nothing(
-    client: Any, registry: tidegate.RateLimitRegistry
+    client: Any, registry: RateLimitRegistry
 ) -> None:
     def refuse(**facts: Any) -> None:
         raise LookupError("no")
@@ -280,7 +278,7 @@ def test_what_a_hook_of_the_users_raises_comes_through_and_teaches_nothing(
 
 
 def test_the_bucket_of_the_adaptive_mode_does_not_sleep_inside_our_slot(
-    registry: tidegate.RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
+    registry: RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(TokenBucket, "_acquire", lambda self, **facts: asked.append(facts))
@@ -295,7 +293,7 @@ def test_the_bucket_of_the_adaptive_mode_does_not_sleep_inside_our_slot(
         assert len(asked) == 1
 
 
-def test_a_stubbed_client_never_reaches_the_queue(client: Any, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_stubbed_client_never_reaches_the_queue(client: Any, registry: RateLimitRegistry) -> None:
     with Stubber(client) as stubber:
         stubber.add_response("converse", ANSWER)
         assert client.converse(**ASK)["usage"] == ANSWER["usage"]
@@ -312,7 +310,7 @@ def test_a_stubbed_client_never_reaches_the_queue(client: Any, registry: tidegat
     ],
 )
 def test_whatever_generates_nothing_passes_untouched(
-    registry: tidegate.RateLimitRegistry, service: str, operation: str, fields: dict[str, Any]
+    registry: RateLimitRegistry, service: str, operation: str, fields: dict[str, Any]
 ) -> None:
     tidegate.install(registry)
     with client_of(service=service) as client:
@@ -323,7 +321,7 @@ def test_whatever_generates_nothing_passes_untouched(
     assert registry.snapshot().keys == {}
 
 
-def test_no_other_service_is_looked_at(registry: tidegate.RateLimitRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_service_is_looked_at(registry: RateLimitRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     def look(*facts: Any) -> None:
         pytest.fail("an endpoint of another service was looked at")
 
@@ -338,13 +336,13 @@ def test_no_other_service_is_looked_at(registry: tidegate.RateLimitRegistry, mon
     assert len(script.requests) == 2
 
 
-def test_clients_of_other_services_cannot_be_wrapped(registry: tidegate.RateLimitRegistry) -> None:
+def test_clients_of_other_services_cannot_be_wrapped(registry: RateLimitRegistry) -> None:
     with client_of(service="sts") as client, pytest.raises(TypeError, match="BedrockRuntime"):
         registry.wrap(client)
 
 
 def test_install_governs_clients_made_before_and_uninstall_restores_them(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
 ) -> None:
     originals = [vars(botocore.endpoint.Endpoint)[name] for name in ("create_request", "_get_response", "_needs_retry")]
     with client_of("https://gateway.test/aws") as client:
@@ -376,7 +374,7 @@ def test_install_governs_what_is_imported_later_and_imports_nothing() -> None:
     assert done.stdout == b"[True, True]\n"
 
 
-def test_threads_share_one_client_and_one_queue(registry: tidegate.RateLimitRegistry) -> None:
+def test_threads_share_one_client_and_one_queue(registry: RateLimitRegistry) -> None:
     scenario = Scenario(limiters=(Limit(kind="slots", limit=2, status=429),), latency=Distribution.constant(0.01))
     answers: list[Any] = []
     with Simulator(scenario) as provider, client_of(provider.bedrock_url) as client:
@@ -391,7 +389,7 @@ def test_threads_share_one_client_and_one_queue(registry: tidegate.RateLimitRegi
 
 
 def test_a_call_that_passes_at_once_is_signed_once_also_where_somebody_listens(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
 ) -> None:
     made: list[Any] = []
     registry.subscribe(lambda event: None)

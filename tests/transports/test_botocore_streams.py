@@ -13,13 +13,13 @@ import botocore.exceptions
 import pytest
 import urllib3
 
-import tidegate
 from tests.bedrock import (
     ASK,
     INVOKE,
     client_of,
 )
 from tests.transports.answering import only
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Fault, Scenario, Simulator
 
 
@@ -80,7 +80,7 @@ STREAMING = [
     ("operation", "fields", "member", "ends"), STREAMING, ids=[f"{each[0]}-{each[3].__name__}" for each in STREAMING]
 )
 def test_a_stream_holds_its_slot_and_gives_it_back(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
     provider: Simulator,
     operation: str,
     fields: dict[str, Any],
@@ -98,7 +98,7 @@ def test_a_stream_holds_its_slot_and_gives_it_back(
 
 @pytest.mark.parametrize(("operation", "fields"), [("converse_stream", ASK), ("invoke_model", INVOKE)])
 def test_an_abandoned_stream_gives_its_slot_back_when_it_is_collected(
-    registry: tidegate.RateLimitRegistry, provider: Simulator, operation: str, fields: dict[str, Any]
+    registry: RateLimitRegistry, provider: Simulator, operation: str, fields: dict[str, Any]
 ) -> None:
     with client_of(provider.bedrock_url) as client:
         answer = getattr(registry.wrap(client), operation)(**fields)
@@ -111,7 +111,7 @@ def test_an_abandoned_stream_gives_its_slot_back_when_it_is_collected(
 
 
 def test_an_exception_inside_a_stream_is_counted_although_nobody_closes_it(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
 ) -> None:
     scenario = Scenario(faults=(Fault(kind="stream-error", nth=(1,)),))
     with Simulator(scenario) as provider, client_of(provider.bedrock_url) as client:
@@ -123,7 +123,7 @@ def test_an_exception_inside_a_stream_is_counted_although_nobody_closes_it(
     assert only(registry).attempts == 1
 
 
-def test_a_cut_in_the_middle_of_a_stream_comes_through_and_counts(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_cut_in_the_middle_of_a_stream_comes_through_and_counts(registry: RateLimitRegistry) -> None:
     scenario = Scenario(faults=(Fault(kind="stream-drop", nth=(1,)),))
     with Simulator(scenario) as provider, client_of(provider.bedrock_url) as client:
         stream = registry.wrap(client).converse_stream(**ASK)["stream"]

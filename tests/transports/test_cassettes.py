@@ -23,6 +23,7 @@ from botocore.stub import Stubber
 import tidegate
 from tests.bedrock import ANSWER, ASK, INVOKE, Raw, client_of
 from tests.transports.answering import Server, only, refused_at_first
+from tidegate.admission.registry import RateLimitRegistry
 
 CHAT = "https://api.openai.com/v1/chat/completions"
 INVOKED = "https://bedrock-runtime.us-east-1.amazonaws.com/model/anthropic.claude-sonnet-5-v1%3A0/invoke"
@@ -36,9 +37,9 @@ SPENT = {
 
 
 @pytest.fixture
-def installed() -> Iterator[tidegate.RateLimitRegistry]:
+def installed() -> Iterator[RateLimitRegistry]:
     # A call that waits gives up soon, so that a broken promise is a failure and not a test that hangs.
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=1.0))
+    registry = RateLimitRegistry(tidegate.Settings(max_wait=1.0))
     tidegate.install(registry)
     yield registry
     tidegate.uninstall()
@@ -61,7 +62,7 @@ def cassette(folder: Path, url: str, *statuses: int) -> Any:
     return vcr.use_cassette(str(path), record_mode="none", match_on=["method", "uri"])
 
 
-def untaught(registry: tidegate.RateLimitRegistry) -> bool:
+def untaught(registry: RateLimitRegistry) -> bool:
     return all(
         (key.quotas, key.refused, key.failed, key.in_flight) == ((), 0, 0, 0)
         for key in registry.snapshot().keys.values()
@@ -109,14 +110,14 @@ def by_aiohttp(url: str, times: int) -> list[int]:
 
 
 @pytest.mark.parametrize("ask", [by_requests, by_requests_streaming, by_httpx, by_httpx_streaming, by_aiohttp])
-def test_playback_shows_each_answer_once(ask: Any, installed: tidegate.RateLimitRegistry, tmp_path: Path) -> None:
+def test_playback_shows_each_answer_once(ask: Any, installed: RateLimitRegistry, tmp_path: Path) -> None:
     with cassette(tmp_path, CHAT, 429, 200, 529, 200, 200) as played:
         assert ask(CHAT, 5) == [429, 200, 529, 200, 200]
         assert played.play_count == 5
     assert untaught(installed)
 
 
-def test_playback_of_botocore_shows_each_answer_once(installed: tidegate.RateLimitRegistry, tmp_path: Path) -> None:
+def test_playback_of_botocore_shows_each_answer_once(installed: RateLimitRegistry, tmp_path: Path) -> None:
     with cassette(tmp_path, INVOKED, 200, 429, 200) as played, client_of(total_max_attempts=1) as client:
         assert client.invoke_model(**INVOKE)["body"].read() == b'{"id": 0}'
         with pytest.raises(client.exceptions.ClientError) as caught:
@@ -127,14 +128,14 @@ def test_playback_of_botocore_shows_each_answer_once(installed: tidegate.RateLim
     assert untaught(installed)
 
 
-def test_playback_through_a_wrapped_session_is_governed(tmp_path: Path, registry: tidegate.RateLimitRegistry) -> None:
+def test_playback_through_a_wrapped_session_is_governed(tmp_path: Path, registry: RateLimitRegistry) -> None:
     with cassette(tmp_path, CHAT, 429) as played, requests.Session() as session:
         assert registry.wrap(session, max_wait=0).post(CHAT, json={}).status_code == 429
         assert played.play_count == 1
     assert only(registry).refused == 1
 
 
-def test_responses_are_shown_as_they_are_stubbed(installed: tidegate.RateLimitRegistry) -> None:
+def test_responses_are_shown_as_they_are_stubbed(installed: RateLimitRegistry) -> None:
     with responses.RequestsMock() as stub:
         for status in (429, 200, 503):
             stub.post(CHAT, json={}, status=status, headers=SPENT)
@@ -142,7 +143,7 @@ def test_responses_are_shown_as_they_are_stubbed(installed: tidegate.RateLimitRe
     assert untaught(installed)
 
 
-def test_answers_of_requests_mock_are_shown_as_they_are_stubbed(installed: tidegate.RateLimitRegistry) -> None:
+def test_answers_of_requests_mock_are_shown_as_they_are_stubbed(installed: RateLimitRegistry) -> None:
     with requests_mock.Mocker() as stub:
         stub.post(CHAT, [{"status_code": status, "json": {}, "headers": SPENT} for status in (429, 200, 503)])
         assert by_requests(CHAT, 3) == [429, 200, 503]
@@ -151,14 +152,14 @@ def test_answers_of_requests_mock_are_shown_as_they_are_stubbed(installed: tideg
 
 def test_requests_mock_leaves_nothing_behind_that_uninstall_cannot_take_off() -> None:
     plain = vars(requests.Session)["send"]
-    tidegate.install(tidegate.RateLimitRegistry(tidegate.Settings()))
+    tidegate.install(RateLimitRegistry(tidegate.Settings()))
     with requests_mock.Mocker():
         assert vars(requests.Session)["send"] is not plain
     tidegate.uninstall()
     assert vars(requests.Session)["send"] is plain
 
 
-def test_answers_of_a_before_send_handler_are_shown_as_they_are(installed: tidegate.RateLimitRegistry) -> None:
+def test_answers_of_a_before_send_handler_are_shown_as_they_are(installed: RateLimitRegistry) -> None:
     """As moto answers: `core/botocore_stubber.py` returns an AWSResponse over a subclass of BytesIO."""
     statuses = [429, 200, 429]
 
@@ -178,7 +179,7 @@ def test_answers_of_a_before_send_handler_are_shown_as_they_are(installed: tideg
     assert untaught(installed)
 
 
-def test_stubber_of_botocore_is_heard(installed: tidegate.RateLimitRegistry) -> None:
+def test_stubber_of_botocore_is_heard(installed: RateLimitRegistry) -> None:
     with client_of() as client, Stubber(client) as stub:
         stub.add_client_error("converse", "ThrottlingException", http_status_code=429)
         stub.add_response("converse", ANSWER)
@@ -188,7 +189,7 @@ def test_stubber_of_botocore_is_heard(installed: tidegate.RateLimitRegistry) -> 
     assert installed.snapshot().keys == {}
 
 
-def test_connection_below_requests_is_governed(installed: tidegate.RateLimitRegistry) -> None:
+def test_connection_below_requests_is_governed(installed: RateLimitRegistry) -> None:
     with Server(refused_at_first) as server, requests.Session() as session:
         session.trust_env = False
         assert session.post(server.chat, json={}).status_code == 200

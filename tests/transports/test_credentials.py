@@ -12,10 +12,10 @@ import httpx
 import pytest
 import requests
 
-import tidegate
 from tests import bedrock as aws
 from tests.transports.answering import BODY, Server
 from tidegate.admission import redaction
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.settings import Settings
 
 BASIC = base64.b64encode(b"joe:harbour-of-basic").decode()
@@ -28,8 +28,8 @@ QUERY = "?access_token=harbour-of-query"
 
 
 @pytest.fixture
-def registry() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(Settings(telemetry=False, max_wait=0.0))
+def registry() -> RateLimitRegistry:
+    return RateLimitRegistry(Settings(telemetry=False, max_wait=0.0))
 
 
 def refuse(number: int, path: str) -> Any:

@@ -21,6 +21,7 @@ import trio
 import tidegate
 from tests.transports.answering import ANSWER, BODY, Reply, Server, only
 from tests.transports.sessions import Gate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports import aiohttp as aiohttp_stack
 from tidegate.transports import bodies
 
@@ -93,8 +94,8 @@ def client_of(module: ModuleType, colour: str, **options: Any) -> Any:
     return (module.Client if colour == "sync" else module.AsyncClient)(timeout=20, **options)
 
 
-def impatient() -> tidegate.RateLimitRegistry:
-    return tidegate.RateLimitRegistry(tidegate.Settings(max_wait=0))
+def impatient() -> RateLimitRegistry:
+    return RateLimitRegistry(tidegate.Settings(max_wait=0))
 
 
 @pytest.mark.parametrize("headers", BROKEN.values(), ids=BROKEN)

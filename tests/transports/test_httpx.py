@@ -18,6 +18,7 @@ import pytest
 import respx
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Scenario, Simulator
 from tidegate.transports import streams
 
@@ -34,7 +35,7 @@ def mocked(module: ModuleType, handler: Any) -> Any:
     return module.Client(transport=module.MockTransport(handler))
 
 
-def only(registry: tidegate.RateLimitRegistry) -> Any:
+def only(registry: RateLimitRegistry) -> Any:
     (key,) = registry.snapshot().keys.values()
     return key
 
@@ -54,7 +55,7 @@ def test_both_modules_are_governed_in_one_process(registry: Any) -> None:
 
 
 def test_the_synthetic_answer_is_of_the_clients_own_module(module: ModuleType) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})), max_wait=0)
     with client.stream("POST", CHAT, json=BODY):
         pass
@@ -316,8 +317,9 @@ def test_a_wrapped_clients_address_governs_no_other_client(module: ModuleType, r
     assert only(registry).attempts == 1
 
 
+@pytest.mark.constants(MAX_REGISTRY_KEYS=4)
 def test_no_more_addresses_are_kept_than_keys(module: ModuleType) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_keys=4))
+    registry = RateLimitRegistry(tidegate.Settings())
     client = registry.wrap(mocked(module, lambda request: module.Response(200, json={})))
     for number in range(12):
         client.post(f"https://host{number}.test/v1/chat/completions", json=BODY)
@@ -382,7 +384,7 @@ def test_the_usage_of_a_compressed_answer_that_is_streamed_is_read(
 
 def estimate_before(module: ModuleType) -> float:
     """The expected output of a key that has learned nothing."""
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     registry.wrap(mocked(module, lambda request: module.Response(200, json={}))).post(CHAT, json=BODY)
     mean: float = only(registry).mean_output
     return mean

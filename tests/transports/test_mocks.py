@@ -16,6 +16,7 @@ import respx
 import urllib3
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 
 CHAT = "https://api.openai.com/v1/chat/completions"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -28,9 +29,9 @@ def module(request: pytest.FixtureRequest) -> ModuleType:
 
 
 @pytest.fixture
-def installed() -> Iterator[tidegate.RateLimitRegistry]:
+def installed() -> Iterator[RateLimitRegistry]:
     # A call that waits gives up soon, so that a broken promise is a failure and not a test that hangs.
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(max_wait=1.0))
+    registry = RateLimitRegistry(tidegate.Settings(max_wait=1.0))
     tidegate.install(registry)
     yield registry
     tidegate.uninstall()
@@ -49,7 +50,7 @@ class Script:
         return answer()
 
 
-def only(registry: tidegate.RateLimitRegistry) -> Any:
+def only(registry: RateLimitRegistry) -> Any:
     (key,) = registry.snapshot().keys.values()
     return key
 

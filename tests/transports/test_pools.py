@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Distribution, Scenario, Simulator
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -23,15 +24,16 @@ async def asked(module: Any, simulator: Simulator, clients: list[Any], count: in
     return [answer.status_code for answer in await asyncio.gather(*calls)]
 
 
-def state(registry: tidegate.RateLimitRegistry) -> Any:
+def state(registry: RateLimitRegistry) -> Any:
     (found,) = registry.snapshot().keys.values()
     return found
 
 
+@pytest.mark.constants(START_CONCURRENCY=50)
 @pytest.mark.parametrize("module", [httpx, httpx2])
 def test_pool_of_the_only_client_bounds_the_calls_in_flight(module: Any) -> None:
     """Without that, most of these would end in a PoolTimeout."""
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=50))
+    registry = RateLimitRegistry(tidegate.Settings())
 
     async def main(simulator: Simulator) -> None:
         limits, timeout = module.Limits(max_connections=10), module.Timeout(10.0, pool=0.25)
@@ -45,8 +47,9 @@ def test_pool_of_the_only_client_bounds_the_calls_in_flight(module: Any) -> None
         asyncio.run(main(simulator))
 
 
+@pytest.mark.constants(START_CONCURRENCY=50)
 def test_several_clients_at_one_key_are_bounded_by_none_of_their_pools() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=50))
+    registry = RateLimitRegistry(tidegate.Settings())
 
     async def main(simulator: Simulator) -> None:
         limits = httpx.Limits(max_connections=20)
@@ -64,9 +67,10 @@ def test_several_clients_at_one_key_are_bounded_by_none_of_their_pools() -> None
         asyncio.run(main(simulator))
 
 
+@pytest.mark.constants(START_CONCURRENCY=50)
 @pytest.mark.parametrize(("limit", "pool"), [(12, 12), (0, None)])
 def test_connector_of_an_aiohttp_session_is_known(limit: int, pool: int | None) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=50))
+    registry = RateLimitRegistry(tidegate.Settings())
 
     async def main(simulator: Simulator) -> None:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=limit)) as session:
@@ -84,9 +88,10 @@ def test_connector_of_an_aiohttp_session_is_known(limit: int, pool: int | None) 
         asyncio.run(main(simulator))
 
 
+@pytest.mark.constants(START_CONCURRENCY=50)
 @pytest.mark.parametrize("module", [httpx, httpx2])
 def test_client_is_looked_at_once(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=50))
+    registry = RateLimitRegistry(tidegate.Settings())
     looked: list[object] = []
     noted = registry.note_pool
     monkeypatch.setattr(registry, "note_pool", lambda *facts: (looked.append(facts[1]), noted(*facts)))

@@ -18,8 +18,8 @@ import pytest
 import requests
 from requests.auth import HTTPDigestAuth
 
-import tidegate
 from tests.transports.answering import BODY, Server, fine
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports import principals
 
 CHAT = "https://provider.test/v1/chat/completions"
@@ -30,7 +30,7 @@ def module(request: pytest.FixtureRequest) -> ModuleType:
     return request.param
 
 
-def keys(registry: tidegate.RateLimitRegistry) -> int:
+def keys(registry: RateLimitRegistry) -> int:
     return len(registry.snapshot().keys)
 
 

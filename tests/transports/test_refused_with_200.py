@@ -14,6 +14,7 @@ import requests
 
 import tidegate
 from tests.transports.answering import ANSWER, BODY, Reply, Server, only
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Cause, Kind
 from tidegate.providers import judge_event
 from tidegate.providers.asian_makers import MINIMAX
@@ -30,17 +31,17 @@ def streaming_refusal(number: int, path: str) -> Reply:
     return 200, {"content-type": "text/event-stream"}, b"data: " + REFUSAL + b"\n\n"
 
 
-def by_httpx(registry: tidegate.RateLimitRegistry, url: str) -> Any:
+def by_httpx(registry: RateLimitRegistry, url: str) -> Any:
     with registry.wrap(httpx.Client()) as client:
         return client.post(url, json=BODY).json()
 
 
-def by_requests(registry: tidegate.RateLimitRegistry, url: str) -> Any:
+def by_requests(registry: RateLimitRegistry, url: str) -> Any:
     with registry.wrap(requests.Session()) as session:
         return session.post(url, json=BODY).json()
 
 
-def by_aiohttp(registry: tidegate.RateLimitRegistry, url: str) -> Any:
+def by_aiohttp(registry: RateLimitRegistry, url: str) -> Any:
     async def ask() -> Any:
         async with registry.wrap(aiohttp.ClientSession()) as session, session.post(url, json=BODY) as response:
             return await response.json()
@@ -48,9 +49,10 @@ def by_aiohttp(registry: tidegate.RateLimitRegistry, url: str) -> Any:
     return asyncio.run(ask())
 
 
+@pytest.mark.constants(FIRST_PAUSE_SECONDS=0.01)
 @pytest.mark.parametrize("ask", [by_httpx, by_requests, by_aiohttp])
-def test_refusal_in_a_good_answer_is_waited_out(ask: Callable[[tidegate.RateLimitRegistry, str], Any]) -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(pause_base=0.01))
+def test_refusal_in_a_good_answer_is_waited_out(ask: Callable[[RateLimitRegistry, str], Any]) -> None:
+    registry = RateLimitRegistry(tidegate.Settings())
     with Server(refused_at_first) as server:
         assert ask(registry, server.chat) == json.loads(ANSWER)
         assert len(server.seen) == 2
@@ -59,7 +61,7 @@ def test_refusal_in_a_good_answer_is_waited_out(ask: Callable[[tidegate.RateLimi
 
 
 def test_refusal_in_an_event_is_a_failed_call_and_no_answer() -> None:
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     with (
         Server(streaming_refusal) as server,
         registry.wrap(httpx.Client()) as client,

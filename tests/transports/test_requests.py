@@ -16,6 +16,7 @@ import requests
 
 import tidegate
 from tests.transports.answering import ANSWER, BODY, EVENTS, Reply, Server, fine, only, refused_at_first, streaming
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Limit, Scenario, Simulator
 
 
@@ -29,12 +30,12 @@ class Refusing(requests.adapters.BaseAdapter):
 
 
 @pytest.fixture
-def session(registry: tidegate.RateLimitRegistry) -> Iterator[requests.Session]:
+def session(registry: RateLimitRegistry) -> Iterator[requests.Session]:
     with requests.Session() as session:
         yield registry.wrap(session)
 
 
-def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: RateLimitRegistry) -> None:
     with Simulator(Scenario(limiters=(Limit(limit=1200, window=60.0),))) as provider:
         with registry.wrap(requests.Session()) as session:
             url = f"{provider.openai_url}/chat/completions"
@@ -44,7 +45,7 @@ def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: ti
     assert (only(registry).answered, only(registry).quotas[0].limit) == (40, 1200)
 
 
-def test_a_credential_in_the_query_is_part_of_its_key(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_credential_in_the_query_is_part_of_its_key(registry: RateLimitRegistry) -> None:
     session = registry.wrap(requests.Session())
     session.mount("https://", Refusing())
     for credential in ("a", "a", "b"):
@@ -55,7 +56,7 @@ def test_a_credential_in_the_query_is_part_of_its_key(registry: tidegate.RateLim
     assert [key.attempts for key in registry.snapshot().keys.values()] == [2, 1]
 
 
-def test_its_key_is_that_of_every_other_stack(registry: tidegate.RateLimitRegistry, session: requests.Session) -> None:
+def test_its_key_is_that_of_every_other_stack(registry: RateLimitRegistry, session: requests.Session) -> None:
     import httpx2
 
     with Server(fine) as server, registry.wrap(httpx2.Client()) as other:
@@ -64,9 +65,7 @@ def test_its_key_is_that_of_every_other_stack(registry: tidegate.RateLimitRegist
     assert only(registry).attempts == 2
 
 
-def test_a_refusal_is_waited_out_below_the_session(
-    registry: tidegate.RateLimitRegistry, session: requests.Session
-) -> None:
+def test_a_refusal_is_waited_out_below_the_session(registry: RateLimitRegistry, session: requests.Session) -> None:
     with Server(refused_at_first) as server:
         assert session.post(server.chat, json=BODY).json()["choices"] == []
         assert len(server.seen) == 2
@@ -87,7 +86,7 @@ def test_a_body_that_can_be_sent_only_once_is_handed_back(session: requests.Sess
     ids=["json", "str", "bytes"],
 )
 def test_bodies_are_read_in_every_form(
-    registry: tidegate.RateLimitRegistry, session: requests.Session, body: dict[str, Any]
+    registry: RateLimitRegistry, session: requests.Session, body: dict[str, Any]
 ) -> None:
     with Server(fine) as server:
         session.post(server.chat, **body)
@@ -117,7 +116,7 @@ def close(answer: requests.Response) -> None:
 
 @pytest.mark.parametrize("ends", [read_in_chunks, read_in_lines, read_whole, read_raw, close])
 def test_a_stream_holds_its_slot_and_gives_it_back(
-    registry: tidegate.RateLimitRegistry, session: requests.Session, ends: Callable[[requests.Response], None]
+    registry: RateLimitRegistry, session: requests.Session, ends: Callable[[requests.Response], None]
 ) -> None:
     with Server(streaming) as server:
         answer = session.post(server.chat, json=BODY, stream=True)
@@ -127,7 +126,7 @@ def test_a_stream_holds_its_slot_and_gives_it_back(
 
 
 def test_an_abandoned_stream_gives_its_slot_back_when_it_is_collected(
-    registry: tidegate.RateLimitRegistry, session: requests.Session
+    registry: RateLimitRegistry, session: requests.Session
 ) -> None:
     with Server(streaming) as server:
         answer = session.post(server.chat, json=BODY, stream=True)
@@ -140,7 +139,7 @@ def test_an_abandoned_stream_gives_its_slot_back_when_it_is_collected(
 
 
 def test_an_error_inside_a_stream_teaches_the_controller(
-    registry: tidegate.RateLimitRegistry, session: requests.Session
+    registry: RateLimitRegistry, session: requests.Session
 ) -> None:
     failing = b'data: {"error": {"type": "rate_limit_error", "code": "rate_limit_exceeded", "message": "slow"}}\n\n'
     with Server(lambda number, path: (200, {}, failing)) as server:
@@ -149,7 +148,7 @@ def test_an_error_inside_a_stream_teaches_the_controller(
     assert (only(registry).refused, only(registry).in_flight) == (1, 0)
 
 
-def test_redirects_are_followed_under_one_slot(registry: tidegate.RateLimitRegistry, session: requests.Session) -> None:
+def test_redirects_are_followed_under_one_slot(registry: RateLimitRegistry, session: requests.Session) -> None:
     def reply(number: int, path: str) -> Reply:
         return (307, {"location": "/v1/completions"}, b"") if number == 1 else (200, {}, ANSWER)
 
@@ -160,7 +159,7 @@ def test_redirects_are_followed_under_one_slot(registry: tidegate.RateLimitRegis
 
 
 def test_without_an_answer_before_the_deadline_there_is_a_429_of_its_own_kind() -> None:
-    registry = tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1))
+    registry = RateLimitRegistry(tidegate.Settings(max_concurrency=1))
     with Server(fine) as server, registry.wrap(requests.Session(), max_wait=0) as session:
         session.post(server.chat, json=BODY)
         assert registry.try_admit(only(registry).key)
@@ -182,7 +181,7 @@ def test_without_an_answer_before_the_deadline_there_is_a_429_of_its_own_kind() 
     ],
 )
 def test_exceptions_come_through_unchanged_and_only_outages_count(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
     session: requests.Session,
     url: str,
     options: dict[str, Any],
@@ -195,14 +194,14 @@ def test_exceptions_come_through_unchanged_and_only_outages_count(
 
 
 def test_other_requests_of_a_wrapped_session_pass_through(
-    registry: tidegate.RateLimitRegistry, session: requests.Session
+    registry: RateLimitRegistry, session: requests.Session
 ) -> None:
     with Server(fine) as server:
         session.post(server.chat.replace("chat/completions", "files"), data=b"x")
     assert registry.snapshot().keys == {}
 
 
-def test_install_governs_plain_functions_and_uninstall_restores_them(registry: tidegate.RateLimitRegistry) -> None:
+def test_install_governs_plain_functions_and_uninstall_restores_them(registry: RateLimitRegistry) -> None:
     original = requests.Session.send
     with Server(fine) as server:
         assert "requests" in tidegate.install(registry)
@@ -225,7 +224,7 @@ def test_install_governs_what_is_imported_later_and_imports_nothing() -> None:
     assert subprocess.run([sys.executable, "-c", lines], check=True, capture_output=True).stdout == b"True\n"
 
 
-def test_a_hook_that_raises_for_the_status_does_not_hide_a_refusal(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_hook_that_raises_for_the_status_does_not_hide_a_refusal(registry: RateLimitRegistry) -> None:
     statuses = [429, 200]
 
     class Scripted(requests.adapters.BaseAdapter):

@@ -21,6 +21,7 @@ from botocore.credentials import Credentials, RefreshableCredentials
 import tidegate
 from tests import bedrock as aws
 from tests.transports.answering import Reply, Server, only
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports import bearer, sigv4
 
 PATH = "/model/anthropic.claude-sonnet-5-v1%3A0/converse"
@@ -93,7 +94,7 @@ def signed(url: str, credentials: Any = None) -> dict[str, str]:
     return dict(request.prepare().headers)
 
 
-def posted(stack: str, registry: tidegate.RateLimitRegistry, url: str, headers: dict[str, str]) -> int:
+def posted(stack: str, registry: RateLimitRegistry, url: str, headers: dict[str, str]) -> int:
     if stack == "requests":
         with requests.Session() as session:
             session.trust_env = False
@@ -114,7 +115,7 @@ def posted(stack: str, registry: tidegate.RateLimitRegistry, url: str, headers: 
 STACKS = ("httpx", "httpx2", "async httpx", "async httpx2", "requests")
 
 
-def wrapped_before(stack: str, registry: tidegate.RateLimitRegistry) -> Any:
+def wrapped_before(stack: str, registry: RateLimitRegistry) -> Any:
     """A client that has made its stack governed by the time that the request is signed."""
     module: Any = requests if stack == "requests" else httpx2 if "httpx2" in stack else httpx
     return registry.wrap(requests.Session() if stack == "requests" else module.Client())
@@ -123,7 +124,7 @@ def wrapped_before(stack: str, registry: tidegate.RateLimitRegistry) -> Any:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("stack", STACKS)
 def test_request_signed_above_is_signed_anew_after_a_wait(
-    stack: str, clock: Clock, registry: tidegate.RateLimitRegistry
+    stack: str, clock: Clock, registry: RateLimitRegistry
 ) -> None:
     bedrock = Bedrock(clock)
     with bedrock.server, wrapped_before(stack, registry):
@@ -136,7 +137,7 @@ def test_request_signed_above_is_signed_anew_after_a_wait(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_request_is_signed_anew_with_refreshed_credentials(clock: Clock, registry: tidegate.RateLimitRegistry) -> None:
+def test_request_is_signed_anew_with_refreshed_credentials(clock: Clock, registry: RateLimitRegistry) -> None:
     tokens = iter(("first", "second"))
 
     def fresh() -> dict[str, str]:
@@ -155,7 +156,7 @@ def test_request_is_signed_anew_with_refreshed_credentials(clock: Clock, registr
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("stack", STACKS)
 def test_signature_of_an_unknown_signer_is_not_sent_when_it_is_old(
-    stack: str, clock: Clock, registry: tidegate.RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
+    stack: str, clock: Clock, registry: RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bedrock = Bedrock(clock)
     headers = signed(bedrock.url)  # before anything is patched
@@ -175,14 +176,14 @@ def test_seconds_left_counts_from_the_date_of_the_signature() -> None:
     assert sigv4.seconds_left({"authorization": "Bearer token"}, noon) is None
 
 
-def test_only_the_newest_signers_are_kept(clock: Clock, registry: tidegate.RateLimitRegistry) -> None:
+def test_only_the_newest_signers_are_kept(clock: Clock, registry: RateLimitRegistry) -> None:
     with registry.wrap(httpx.Client()):
         for number in range(sigv4.MAX_NOTED + 5):
             signed(f"http://127.0.0.1/{number}{PATH}")
     assert len(sigv4._noted) == sigv4.MAX_NOTED
 
 
-def test_after_uninstall_no_signer_is_kept(registry: tidegate.RateLimitRegistry) -> None:
+def test_after_uninstall_no_signer_is_kept(registry: RateLimitRegistry) -> None:
     original = vars(SigV4Auth)["add_auth"]
     tidegate.install(registry)
     assert vars(SigV4Auth)["add_auth"] is not original

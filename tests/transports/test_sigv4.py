@@ -19,6 +19,7 @@ from openai.providers.bedrock import bedrock
 
 import tidegate
 from tests import bedrock as aws
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Limit, Scenario, Simulator
 from tidegate.transports import bearer, sigv4
 
@@ -100,7 +101,7 @@ def dates(server: Server) -> list[str]:
 
 @pytest.mark.usefixtures("later", "impatient")
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_request_is_signed_anew_after_a_long_wait(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_a_request_is_signed_anew_after_a_long_wait(kind: str, registry: RateLimitRegistry) -> None:
     server = Server(CHAT if "openai" in kind else MESSAGE)
     client = registry.wrap(make(kind, server, max_retries=0))
     ask(kind, client)
@@ -115,7 +116,7 @@ def test_a_request_is_signed_anew_after_a_long_wait(kind: str, registry: tidegat
 
 @pytest.mark.usefixtures("later")
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_a_short_wait_the_signature_stands(kind: str, registry: tidegate.RateLimitRegistry) -> None:
+def test_after_a_short_wait_the_signature_stands(kind: str, registry: RateLimitRegistry) -> None:
     server = Server(CHAT if "openai" in kind else MESSAGE)
     ask(kind, registry.wrap(make(kind, server, max_retries=0)))
     assert dates(server) == ["20261121T120000Z"] * 2
@@ -123,9 +124,7 @@ def test_after_a_short_wait_the_signature_stands(kind: str, registry: tidegate.R
 
 @pytest.mark.usefixtures("later", "impatient")
 @pytest.mark.parametrize("kind", KINDS)
-def test_under_install_clients_made_before_are_signed_anew_as_well(
-    kind: str, registry: tidegate.RateLimitRegistry
-) -> None:
+def test_under_install_clients_made_before_are_signed_anew_as_well(kind: str, registry: RateLimitRegistry) -> None:
     server = Server(CHAT if "openai" in kind else MESSAGE)
     client = make(
         kind, server, max_retries=0, **({"base_url": "http://127.0.0.1:9"} if kind == "anthropic aws" else {})
@@ -136,7 +135,7 @@ def test_under_install_clients_made_before_are_signed_anew_as_well(
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_bearer_token_is_left_alone(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_bearer_token_is_left_alone(registry: RateLimitRegistry) -> None:
     server = Server(MESSAGE)
 
     def turn_the_key(request: httpx2.Request) -> httpx2.Response:
@@ -151,7 +150,7 @@ def test_a_bearer_token_is_left_alone(registry: tidegate.RateLimitRegistry) -> N
 
 @pytest.mark.usefixtures("impatient")
 def test_what_a_signer_raises_is_the_sdks_own_affair(
-    registry: tidegate.RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
+    registry: RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(MESSAGE)
     client = registry.wrap(make("anthropic", server, max_retries=1))
@@ -172,7 +171,7 @@ def test_what_a_signer_raises_is_the_sdks_own_affair(
     assert registry.snapshot().in_flight == 0
 
 
-def test_a_request_does_not_keep_its_client_alive(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_request_does_not_keep_its_client_alive(registry: RateLimitRegistry) -> None:
     kept: list[httpx2.Request] = []
     server = Server(MESSAGE)
 
@@ -190,7 +189,7 @@ def test_a_request_does_not_keep_its_client_alive(registry: tidegate.RateLimitRe
     assert kept[0].headers["authorization"].startswith("AWS4-")
 
 
-def test_uninstall_restores_the_methods_that_sign(registry: tidegate.RateLimitRegistry) -> None:
+def test_uninstall_restores_the_methods_that_sign(registry: RateLimitRegistry) -> None:
     original = vars(anthropic.AnthropicBedrock)["_prepare_request"]
     tidegate.install(registry)
     assert vars(anthropic.AnthropicBedrock)["_prepare_request"] is not original
@@ -198,7 +197,7 @@ def test_uninstall_restores_the_methods_that_sign(registry: tidegate.RateLimitRe
     assert vars(anthropic.AnthropicBedrock)["_prepare_request"] is original
 
 
-def test_boto3_and_anthropics_client_have_one_key(registry: tidegate.RateLimitRegistry) -> None:
+def test_boto3_and_anthropics_client_have_one_key(registry: RateLimitRegistry) -> None:
     with Simulator(Scenario(limiters=(Limit(limit=600),))) as provider:
         with aws.client_of(provider.bedrock_url) as client:
             registry.wrap(client).converse(**{**aws.ASK, "modelId": aws.PROFILE})
@@ -210,7 +209,7 @@ def test_boto3_and_anthropics_client_have_one_key(registry: tidegate.RateLimitRe
     assert (key.key.provider, key.key.scope, key.answered) == ("bedrock", aws.PROFILE, 3)
 
 
-def test_a_bedrock_client_behind_a_gateway_is_governed(registry: tidegate.RateLimitRegistry) -> None:
+def test_a_bedrock_client_behind_a_gateway_is_governed(registry: RateLimitRegistry) -> None:
     server = Server(MESSAGE)
     ask("anthropic", registry.wrap(make("anthropic", server, base_url="https://gateway.test/aws")))
     (key,) = registry.snapshot().keys.values()

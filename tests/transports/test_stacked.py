@@ -15,15 +15,16 @@ import pytest
 
 import tidegate
 from tests.transports.answering import ANSWER, BODY, Reply, Server, fine, only, refused_at_first
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.testing import Simulator
 
 MESSAGES: list[Any] = BODY["messages"]  # type: ignore[assignment]
 
 
 @pytest.fixture
-def narrow() -> tidegate.RateLimitRegistry:
+def narrow() -> RateLimitRegistry:
     """One slot: whoever takes two waits for himself."""
-    return tidegate.RateLimitRegistry(tidegate.Settings(start_concurrency=1, max_concurrency=1, max_wait=5))
+    return RateLimitRegistry(tidegate.Settings(max_concurrency=1, max_wait=5))
 
 
 async def whole(client: openai.AsyncOpenAI) -> None:
@@ -38,7 +39,7 @@ async def streamed(client: openai.AsyncOpenAI) -> None:
 
 @pytest.mark.parametrize("ask", [whole, streamed])
 def test_openais_client_on_aiohttp_takes_one_slot_a_call(
-    narrow: tidegate.RateLimitRegistry, ask: Callable[[openai.AsyncOpenAI], Awaitable[None]]
+    narrow: RateLimitRegistry, ask: Callable[[openai.AsyncOpenAI], Awaitable[None]]
 ) -> None:
     async def main(url: str) -> None:
         transport = openai.DefaultAioHttpClient()
@@ -53,7 +54,7 @@ def test_openais_client_on_aiohttp_takes_one_slot_a_call(
     assert (seen.attempts, seen.answered, seen.in_flight) == (3, 3, 0)
 
 
-def test_an_httpx_client_on_aiohttp_takes_one_slot_a_call(narrow: tidegate.RateLimitRegistry) -> None:
+def test_an_httpx_client_on_aiohttp_takes_one_slot_a_call(narrow: RateLimitRegistry) -> None:
     async def main(url: str) -> None:
         tidegate.install(narrow)
         async with httpx_aiohttp.HttpxAiohttpClient() as client:
@@ -64,7 +65,7 @@ def test_an_httpx_client_on_aiohttp_takes_one_slot_a_call(narrow: tidegate.RateL
     assert (only(narrow).attempts, only(narrow).in_flight) == (1, 0)
 
 
-def test_a_refused_stream_of_an_httpx_client_on_aiohttp_is_repeated(narrow: tidegate.RateLimitRegistry) -> None:
+def test_a_refused_stream_of_an_httpx_client_on_aiohttp_is_repeated(narrow: RateLimitRegistry) -> None:
     async def main(url: str) -> None:
         tidegate.install(narrow)
         async with httpx_aiohttp.HttpxAiohttpClient() as client, client.stream("POST", url, json=BODY) as answer:
@@ -76,7 +77,7 @@ def test_a_refused_stream_of_an_httpx_client_on_aiohttp_is_repeated(narrow: tide
 
 
 @pytest.mark.parametrize("status", [200, 400])
-def test_a_client_above_a_wrapped_session_gets_every_body(registry: tidegate.RateLimitRegistry, status: int) -> None:
+def test_a_client_above_a_wrapped_session_gets_every_body(registry: RateLimitRegistry, status: int) -> None:
     async def main(url: str) -> None:
         async with aiohttp.ClientSession() as session:
             transport = httpx_aiohttp.AiohttpTransport(client=registry.wrap(session))
@@ -89,7 +90,7 @@ def test_a_client_above_a_wrapped_session_gets_every_body(registry: tidegate.Rat
     assert (only(registry).attempts, only(registry).in_flight) == (1, 0)
 
 
-def test_what_is_sent_inside_an_attempt_passes_through(narrow: tidegate.RateLimitRegistry) -> None:
+def test_what_is_sent_inside_an_attempt_passes_through(narrow: RateLimitRegistry) -> None:
     async def main(url: str) -> None:
         inside: list[bytes] = []
 
@@ -116,7 +117,7 @@ def test_what_is_sent_inside_an_attempt_passes_through(narrow: tidegate.RateLimi
 
 
 def test_a_task_that_an_attempt_spawns_is_governed_once_the_attempt_is_over(
-    registry: tidegate.RateLimitRegistry,
+    registry: RateLimitRegistry,
 ) -> None:
     spawned: list[asyncio.Task[bytes]] = []
 

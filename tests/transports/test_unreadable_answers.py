@@ -7,6 +7,7 @@ import pytest
 
 import tidegate
 from tests.transports.answering import Server
+from tidegate.admission.registry import RateLimitRegistry
 
 JSON = {"content-type": "application/json"}
 ANSWER = b'{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}'
@@ -23,7 +24,7 @@ ANSWER = b'{"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}
     ids=["whole", "empty", "cut", "page"],
 )
 def test_only_what_can_be_read_counts_as_answered(headers: dict[str, str], body: bytes, answered: int) -> None:
-    registry = tidegate.RateLimitRegistry()
+    registry = RateLimitRegistry()
     server = Server(lambda number, path: (200, headers, body))
     with server, tidegate.wrap(httpx.Client(), registry=registry) as client:
         response = client.post(server.chat, json={"model": "m", "messages": []})

@@ -24,6 +24,7 @@ import tidegate
 from tests.cli.running import TIDEGATE, environ
 from tests.warm import WarmProcess
 from tidegate.admission import key_hook
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.main import app
 from tidegate.server.app import bind, names_of
 from tidegate.testing import Limit, Scenario, Simulator
@@ -146,7 +147,7 @@ def test_a_busy_port_is_passed_and_said(tmp_path: Path) -> None:
 def test_a_program_appears_with_its_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(key_hook, "on_new_queue", None)
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     with served(tmp_path, "--port", "0") as (url, token, _):
 
         def look() -> dict[str, Any]:

@@ -22,7 +22,7 @@ def checked_cost(cost: Cost | None) -> Cost:
     except OverflowError:
         pass  # an integer beyond every float: the check of each amount below names it
     if not isinstance(cost, Cost):
-        raise ConfigurationError("cost", cost, "a tidegate.Cost")
+        raise ConfigurationError("cost", cost, "a Cost")
     for name, amount in zip(Cost._fields, cost, strict=True):
         if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount <= MAX_AMOUNT:
             raise ConfigurationError(f"cost.{name}", amount, f"a number from 0 to {MAX_AMOUNT:g}")

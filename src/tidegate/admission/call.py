@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 from tidegate import providers
@@ -21,7 +20,7 @@ from tidegate.admission.handoff import PermitHandoff, current_handoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.listeners import next_call_number
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
-from tidegate.core import events
+from tidegate.core import backoff, events
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.display import printable
 from tidegate.core.events import AttemptTrace
@@ -346,9 +345,8 @@ class FunctionCall(GovernedCall):
         self.is_rate_limited = is_rate_limited
         self.get_retry_after = get_retry_after
         self.provider = providers.named(key.provider) or providers.COMPATIBLE
-        given = registry.settings
-        max_wait = given.max_wait if max_wait is None else checked_max_wait(max_wait)
-        policy = _policy(max_wait, given.transient_attempts, given.backoff_base, given.backoff_cap)
+        max_wait = registry.settings.max_wait if max_wait is None else checked_max_wait(max_wait)
+        policy = CallPolicy(max_wait, backoff.TRANSIENT_ATTEMPTS)
         super().__init__(registry, key, policy, self.provider.default_window, checked_priority(priority))
 
     def price(self, estimate: CostEstimator) -> Cost:
@@ -474,8 +472,3 @@ def _log_getter(name: str, getter: object, reason: str, error: Exception | None 
         return
     _logged_getters.add(place)
     logger.warning("result of %s unusable: %s; it counts as None", name, reason, exc_info=error)
-
-
-@lru_cache(maxsize=64)
-def _policy(max_wait: float, attempts: int, backoff_base: float, backoff_cap: float) -> CallPolicy:
-    return CallPolicy(max_wait, attempts, True, backoff_base, backoff_cap)

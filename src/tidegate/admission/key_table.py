@@ -27,7 +27,7 @@ from tidegate.admission.blocked_loops import warn_of_blocking
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.listeners import Listener
 from tidegate.admission.rejection_log import log_begin, log_end
-from tidegate.admission.resources import measure
+from tidegate.admission.resources import MEASURE_EVERY, measure
 from tidegate.admission.saved_state import Seeds
 from tidegate.admission.shared_keys import SharedKeys
 from tidegate.admission.steps import CallTable, nothing
@@ -47,9 +47,10 @@ from tidegate.settings import Settings
 from tidegate.shared_log.carrier import Carrier
 from tidegate.shared_log.carriers import text_of
 
-MEASURE_EVERY = 1.0
-"""Seconds between two measurements of the machine, at least, and between two raises of a bound. Raising it slows the
-rise of a bound; lowering it costs up to a millisecond a time. Chosen: a doubling a second reaches any real limit."""
+MAX_REGISTRY_KEYS = 4096
+KEY_IDLE_SECONDS = 3600.0
+"""Keys of one registry at most, and seconds after which an idle one is forgotten. Raising them takes more memory.
+Chosen: more keys than a program has models and credentials, and the longest window but a day's."""
 
 logger = logging.getLogger("tidegate")
 
@@ -397,19 +398,19 @@ class KeyTable(CallTable):
         self._apply(lambda: self._listeners.remove(listener), always=True)
 
     def intern(self, facts: tuple[object, ...], key: Key, operation: str = "") -> None:
-        """Remember the key of requests that share `facts` (without a secret), for up to `Settings.max_keys` entries.
+        """Remember the key of requests that share `facts` (without a secret), for up to `MAX_REGISTRY_KEYS` entries.
 
         `operations` has the operation of each key's requests, empty for a key with several.
         """
-        if len(self.interned) >= self.settings.max_keys:
+        if len(self.interned) >= MAX_REGISTRY_KEYS:
             self.interned.clear()
             self.operations.clear()
         self.interned[facts] = key
         self.operations[key] = operation if self.operations.get(key, operation) == operation else ""
 
     def keep_route(self, facts: tuple[object, ...], route: object) -> None:
-        """Remember the route of requests that share `facts` in `routes`, for up to `Settings.max_keys` entries."""
-        if len(self.routes) >= self.settings.max_keys:
+        """Remember the route of requests that share `facts` in `routes`, for up to `MAX_REGISTRY_KEYS` entries."""
+        if len(self.routes) >= MAX_REGISTRY_KEYS:
             self.routes.clear()
         self.routes[facts] = route
 
@@ -419,7 +420,7 @@ class KeyTable(CallTable):
             return name
         found = self._addresses.get(name)
         if found is None:
-            if len(self._addresses) >= self.settings.max_keys:
+            if len(self._addresses) >= MAX_REGISTRY_KEYS:
                 self._addresses.clear()
             found = self._addresses[name] = masked(name, self.digest, redaction.is_known)
             redaction.remember(redaction.in_address(name))
@@ -531,17 +532,17 @@ class KeyTable(CallTable):
 
     def _evict(self, now: float) -> None:
         # Least recently used first; a key with calls waiting or in flight is never forgotten.
-        over = len(self._queues) >= self.settings.max_keys
+        over = len(self._queues) >= MAX_REGISTRY_KEYS
         for key in list(islice(self._queues, 64 if over else 2)):
             queue = self._queues[key]
             if not queue.idle:
                 self._queues.move_to_end(key)
-            elif over or now - queue.admission.used_at > self.settings.idle_after:
+            elif over or now - queue.admission.used_at > KEY_IDLE_SECONDS:
                 if (rejection := in_force(queue.admission.rejection)) is not None:
                     self._note_rejection(key, rejection, None, forgotten=True)
                 queue.close()
                 del self._queues[key]
-                over = len(self._queues) >= self.settings.max_keys
+                over = len(self._queues) >= MAX_REGISTRY_KEYS
 
     def _enter(self, queue: KeyQueue | None) -> float:
         """Return the time, after what other processes did at a shared key was replayed."""

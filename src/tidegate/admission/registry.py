@@ -268,7 +268,7 @@ class RateLimitRegistry(KeyTable):
         """Return the result of `call()` once `key` admits it; retry it as needed.
 
         Capacity refusals cost no attempt: the call returns to the head of its queue. Transient failures get
-        `Settings.transient_attempts` attempts with full jitter. Any other exception is raised at once, unchanged. `key`
+        three attempts with full jitter. Any other exception is raised at once, unchanged. `key`
         may be a plain name. A higher `priority` goes first within a key.
 
         Raise `DeadlineExceeded` if `max_wait` seconds pass before the first attempt. A call that was refused until then

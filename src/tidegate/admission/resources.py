@@ -20,6 +20,10 @@ CGROUPS = (
 DESCRIPTORS = (Path("/proc/self/fd"), Path("/dev/fd"))
 """Directories with one entry for each open descriptor (Linux, then macOS)."""
 
+MEASURE_EVERY = 1.0
+"""Seconds between two measurements of the machine, at least, and between two raises of a bound. Raising it slows the
+rise of a bound; lowering it costs up to a millisecond a time. Chosen: a doubling a second reaches any real limit."""
+
 SPARE_DESCRIPTORS = 64
 """Descriptors that stay free for files, databases and the user's code."""
 

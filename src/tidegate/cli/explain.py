@@ -20,6 +20,7 @@ from rich.text import Text
 
 from tidegate import providers
 from tidegate.admission.accounts import account_of, shared_by
+from tidegate.core.backoff import MAX_PAUSE_SECONDS
 from tidegate.core.credentials import masked
 from tidegate.core.display import json_line, printable
 from tidegate.core.feedback import ABSURD_HINT
@@ -144,7 +145,7 @@ def _judged(
 
 
 def _will(outcome: Outcome, settings: Settings, returns_on: str) -> str:
-    wait, max_pause = outcome.retry_after, settings.max_pause
+    wait = outcome.retry_after
     if outcome.kind is Kind.DAILY_LIMIT and wait:
         if wait <= settings.max_wait:
             return f"wait {_in_words(wait)} for the named reset, then retry with a single call; no call goes before"
@@ -156,8 +157,9 @@ def _will(outcome: Outcome, settings: Settings, returns_on: str) -> str:
         return RETURNED[outcome.kind]
     if wait is None or wait >= ABSURD_HINT:
         return "wait for the quotas of the key, or for a growing backoff, then retry"
-    if wait > max_pause:
-        tried = f"a single call tries after at most {_in_words(max_pause)}, and then as often until one is admitted"
+    if wait > MAX_PAUSE_SECONDS:
+        longest = _in_words(MAX_PAUSE_SECONDS)
+        tried = f"a single call tries after at most {longest}, and then as often until one is admitted"
         return f"wait, at the longest the named {_in_words(wait)}: {tried}"
     return f"wait {_in_words(wait)}, then retry"
 

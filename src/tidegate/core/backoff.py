@@ -10,17 +10,37 @@ The delay functions take a count and a uniform draw as arguments.
 
 from __future__ import annotations
 
+TRANSIENT_ATTEMPTS = 3
+"""Attempts at a call that fails for a reason that may pass, where the call's client repeats nothing. Raising it hides
+longer failures, and sends more. Precedent: openai, one attempt and two retries."""
 
-def full_jitter(failures: int, base: float, cap: float, draw: float) -> float:
-    """Return the seconds before the attempt after `failures` (1 or more): uniform in [0, min(cap, base·2^(n−1))).
+FIRST_BACKOFF_SECONDS = 1.0
+MAX_BACKOFF_SECONDS = 60.0
+"""Longest delay before the second attempt, doubled for each later one, and the longest of all. Raising them leaves a
+caller idle after a short failure. Precedents: Phoenix, 1 s; promptfoo, 60 s."""
+
+FIRST_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 120.0
+"""Longest first pause after a refusal that states no time, doubled for each later one, and the longest pause before a
+single attempt. Raising them leaves a key idle that admits calls again. Precedents: openai, `INITIAL_RETRY_DELAY` and
+`MAX_RETRY_AFTER_DELAY`."""
+
+
+def full_jitter(failures: int, draw: float) -> float:
+    """Return the seconds before the attempt after `failures` (1 or more): uniform in [0, longest delay).
 
     `draw` is uniform in [0, 1). Source: "Exponential Backoff And Jitter", AWS Architecture Blog, 2015 (full jitter).
     """
-    return draw * ceiling(failures, base, cap)
+    return draw * ceiling(failures, FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
 
 
-def half_jitter(failures: int, base: float, cap: float, draw: float) -> float:
+def half_jitter(failures: int, draw: float) -> float:
     """Return the seconds of a shared cooldown: the upper half of the same range, so that it never ends at once."""
+    return half_jitter_of(failures, FIRST_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS, draw)
+
+
+def half_jitter_of(failures: int, base: float, cap: float, draw: float) -> float:
+    """Return the same for delays from `base` to `cap` seconds."""
     return (0.5 + 0.5 * draw) * ceiling(failures, base, cap)
 
 
@@ -93,8 +113,6 @@ class Pause:
         "_vain",
         "_wave",
         "alone",
-        "base",
-        "cap",
         "grace",
         "opened_at",
         "refusals",
@@ -105,9 +123,7 @@ class Pause:
         "used",
     )
 
-    def __init__(self, base: float, cap: float) -> None:
-        self.base = base
-        self.cap = cap
+    def __init__(self) -> None:
         self.until = self.opened_at = float("-inf")
         self.used = self.alone = False
         self._grace_until = float("-inf")
@@ -153,10 +169,10 @@ class Pause:
                 self.stated, self.stated_until = stated, now + stated
             # Calls that were in flight together are refused together: only the first of them shows a repetition.
             least = self.grace * 2.0 ** min(self._vain, 60) if self._vain and new_wave else 0.0
-            self._extend(now + min(max(hint, least), self.cap))
+            self._extend(now + min(max(hint, least), MAX_PAUSE_SECONDS))
             alone = alone or self._vain > 0
         elif new_wave:
-            self._extend(now + half_jitter(self.refusals, self.base, self.cap, draw))
+            self._extend(now + half_jitter_of(self.refusals, FIRST_PAUSE_SECONDS, MAX_PAUSE_SECONDS, draw))
         if alone and new_wave:
             self.alone = True
             self._grace_until = float("-inf")

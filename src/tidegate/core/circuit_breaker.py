@@ -1,7 +1,7 @@
 """Circuit breaker: stops sending to a key whose provider is down, and detects the recovery.
 
 Theory of operation. `TRANSITIONS` is the state machine: it says which state follows which event, and a missing entry
-changes nothing. `threshold` consecutive outage failures open the breaker. While it is open nothing is sent until
+changes nothing. `OUTAGE_FAILURES` consecutive ones open the breaker. While it is open nothing is sent until
 `ready_at`. Then one attempt goes out as the *probe* (half open), and all other calls wait for its outcome. A failed
 probe opens the breaker again for longer, and any answer to it closes the breaker. After an abandoned probe the next
 call may probe at once. Answers take long, but failures came quickly. So a probe without a result for a few times the
@@ -50,6 +50,14 @@ TRANSITIONS: dict[tuple[BreakerState, BreakerEvent], BreakerState] = {
     (BreakerState.HALF_OPEN, BreakerEvent.PROBE_ABANDONED): BreakerState.OPEN,
 }
 
+OUTAGE_FAILURES = 5
+"""Consecutive outage failures that open the breaker. Raising it sends more into an outage. Precedent: Phoenix, 5."""
+
+FIRST_COOLDOWN_SECONDS = 0.5
+MAX_COOLDOWN_SECONDS = 60.0
+"""Mean time before the first probe, and the longest between two probes. Raising them finds a recovery later. Precedent:
+openai, `INITIAL_RETRY_DELAY`; chosen: half the longest backoff of a gRPC connection, because a probe is one call."""
+
 GROWTH = 1.05
 """Factor on the cooldown after each failed probe. Chosen: 12 s of outage meet 20 requests at most, and later the
 cooldown is a twentieth of the outage."""
@@ -68,28 +76,22 @@ class CircuitBreaker:
         "_failing_since",
         "_silent_at",
         "_took",
-        "cap",
         "failures",
-        "first",
         "gives_up_at",
         "max_unreached",
         "reached",
         "ready_at",
         "state",
-        "threshold",
     )
 
-    def __init__(self, threshold: int, first: float, cap: float, max_unreached: float = INFINITY) -> None:
-        self.threshold = threshold
-        self.first = first
-        self.cap = cap
+    def __init__(self, max_unreached: float = INFINITY) -> None:
         self.max_unreached = max_unreached
         self.gives_up_at = INFINITY
         self.reached = False
         self.state = BreakerState.CLOSED
         self.ready_at = -INFINITY
         self.failures = 0
-        self._cooldown = first
+        self._cooldown = FIRST_COOLDOWN_SECONDS
         self._closed_at = -INFINITY
         self._failing_since = -INFINITY
         self._took = 0.0
@@ -129,9 +131,9 @@ class CircuitBreaker:
         self.failures += 1
         if probe:
             opened = self._to(BreakerEvent.PROBE_FAILED)
-            self._cooldown = min(self.cap, self._cooldown * GROWTH)
+            self._cooldown = min(MAX_COOLDOWN_SECONDS, self._cooldown * GROWTH)
         else:
-            opened = self.failures >= self.threshold and self._to(BreakerEvent.TRIPPED)
+            opened = self.failures >= OUTAGE_FAILURES and self._to(BreakerEvent.TRIPPED)
         if opened:
             self.ready_at = now + self._cooldown * (0.75 + 0.5 * draw)
         return opened
@@ -167,7 +169,7 @@ class CircuitBreaker:
     def _close(self, now: float) -> bool:
         if not self._to(BreakerEvent.PROBE_ANSWERED):
             return False
-        self._cooldown = self.first
+        self._cooldown = FIRST_COOLDOWN_SECONDS
         self.ready_at = -INFINITY
         self._closed_at = now
         self.failures = 0

@@ -188,6 +188,15 @@ TRIALS = 4
 """Admitted tests in a row after which a ceiling is raised: a single one may have used a slot just freed."""
 
 
+START_CONCURRENCY = 4
+"""Calls in flight at once before anything is known of a key. Raising it sends more into a low limit. Precedent: RFC
+3390, four segments."""
+
+REFUSED_CUT = 0.5
+"""Factor on the calls in flight at a refusal that no ceiling explains. Raising it meets more refusals; lowering it
+leaves slots idle. Precedents: TCP Reno and promptfoo, 0.5."""
+
+
 class ConcurrencyLimit:
     """Concurrency limit of one key: its number of slots for calls in flight, at least 1, at most `highest`."""
 
@@ -207,14 +216,13 @@ class ConcurrencyLimit:
         "_trial_delay",
         "_value",
         "ceiling",
-        "cut",
         "highest",
         "limit",
         "useful",
     )
 
-    def __init__(self, start: int, highest: int, cut: float) -> None:
-        self._value = float(min(start, highest))
+    def __init__(self, highest: int) -> None:
+        self._value = float(min(START_CONCURRENCY, highest))
         self._ramping = True
         self._seeded = False
         self._opens = INFINITY
@@ -230,7 +238,6 @@ class ConcurrencyLimit:
         self._grace = GRACE_FIRST
         self._headroom_hint = 0.0
         self.highest = highest
-        self.cut = cut
         self.limit = 1
         self._set(self._value)
 
@@ -339,7 +346,7 @@ class ConcurrencyLimit:
         """Cut the limit where the provider calls `in_flight` too many and no ceiling explains it; once per epoch."""
         self._ramping = False
         self._trial_delay = GRACE_FIRST
-        self._cap(float(int(self.cut * in_flight)), now)
+        self._cap(float(int(REFUSED_CUT * in_flight)), now)
 
     def set_useful_max(self, useful: float) -> None:
         """Limit the slots to `useful`, because more in flight gains nothing; infinity removes this limit."""
@@ -419,9 +426,9 @@ class CallBound:
 
     __slots__ = ("client", "configured", "pool", "risen")
 
-    def __init__(self, configured: int | None, start: int) -> None:
+    def __init__(self, configured: int | None) -> None:
         self.configured = configured
-        self.risen = max(FIRST_BOUND, start)
+        self.risen = FIRST_BOUND
         self.pool: int | None = None
         self.client: Callable[[], object] | None = None
 

@@ -28,7 +28,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core import events
-from tidegate.core.backoff import full_jitter, half_jitter
+from tidegate.core.backoff import full_jitter, half_jitter_of
 from tidegate.core.limiter_state import Permit
 from tidegate.core.repeated_failure import FAILED_STATUS, OVERTAKEN, OWN_SECONDS, OWN_TRIES, RepeatedFailure
 from tidegate.core.values import CAPACITY, ELSEWHERE, TERMINAL, Cause, Key, Kind, Outcome
@@ -109,15 +109,13 @@ class ExchangeResult(NamedTuple):
 class CallPolicy(NamedTuple):
     """Limits of a call: it waits `max_wait` seconds in all, and repeats transient failures up to `attempts`.
 
-    `replayable` is False for a body that can be sent only once. Backoff grows from `backoff_base` to `backoff_cap`
-    seconds, with full jitter. A call that is not `patient` hands a refusal back at once, because its caller retries.
+    `replayable` is False for a body that can be sent only once. A call that is not `patient` hands a refusal back at
+    once, because its caller retries.
     """
 
     max_wait: float
     attempts: int = 1
     replayable: bool = True
-    backoff_base: float = 1.0
-    backoff_cap: float = 60.0
     patient: bool = True
 
 
@@ -408,13 +406,13 @@ class _Exchange:
             self.failures += 1
         count = self.refusals if is_refused else self.failures
         if policy.patient and policy.attempts == 1 and self.attempt.outcome.cause not in ELSEWHERE:
-            until = now + half_jitter(count, RESEND_BASE, RESEND_CAP, draw())
+            until = now + half_jitter_of(count, RESEND_BASE, RESEND_CAP, draw())
             if is_refused and self.own is not None and self.own.tries > 1:
                 # Another call is the next test of the key.
                 until = max(until, self.own.paced_until(now) + RESEND_BASE)
             until = min(until, self.deadline)
         else:
-            until = min(now + full_jitter(count, policy.backoff_base, policy.backoff_cap, draw()), self.deadline)
+            until = min(now + full_jitter(count, draw()), self.deadline)
         self.call.note_aside(1)
         try:
             while now < until and not self.call.recalled:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
-from tidegate.core.backoff import OCCASIONAL, Pause
+from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL, Pause
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
@@ -313,7 +313,7 @@ def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, d
         tried, hint = wait < hint, wait
     if paced and not permit.beyond:
         gates.pacer.named = bool(outcome.retry_after)
-        gates.pacer.hint = min(hint or 0.0, gates.pause.cap)
+        gates.pacer.hint = min(hint or 0.0, MAX_PAUSE_SECONDS)
         gates.pacer.stated = (permit.sent_at + span[0], now + span[1]) if span is not None else None
         _unexplained(gates, permit, outcome, now, new_wave, out)
     # The breaker asks an outage seldom enough.

@@ -207,21 +207,7 @@ class LimiterSettings(Protocol):
     """Settings that the gates read; `tidegate.Settings` has all of them, with units and precedents."""
 
     @property
-    def start_concurrency(self) -> int: ...
-    @property
     def max_concurrency(self) -> int | None: ...
-    @property
-    def concurrency_cut(self) -> float: ...
-    @property
-    def pause_base(self) -> float: ...
-    @property
-    def max_pause(self) -> float: ...
-    @property
-    def breaker_threshold(self) -> int: ...
-    @property
-    def breaker_cooldown(self) -> float: ...
-    @property
-    def max_breaker_cooldown(self) -> float: ...
     @property
     def max_unreached(self) -> float: ...
 
@@ -325,19 +311,14 @@ class LimiterState:
 
     def __init__(self, key: Key, settings: LimiterSettings, default_window: float, now: float) -> None:
         self.key = key
-        self.bound = CallBound(settings.max_concurrency, settings.start_concurrency)
-        self.concurrency = ConcurrencyLimit(settings.start_concurrency, self.bound.highest, settings.concurrency_cut)
+        self.bound = CallBound(settings.max_concurrency)
+        self.concurrency = ConcurrencyLimit(self.bound.highest)
         self.latency_knee = LatencyKnee()
         self.pacer = Pacer()
         self.cause: RefusalCause | None = None
-        self.pause = Pause(settings.pause_base, settings.max_pause)
+        self.pause = Pause()
         self.hints = HintTrust()
-        self.breaker = CircuitBreaker(
-            settings.breaker_threshold,
-            settings.breaker_cooldown,
-            settings.max_breaker_cooldown,
-            settings.max_unreached,
-        )
+        self.breaker = CircuitBreaker(settings.max_unreached)
         self.quotas: KeyQuotas = QuotaSet(default_window)
         self.estimate = CostEstimator()
         self.counts = KeyCounts()

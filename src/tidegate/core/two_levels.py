@@ -78,13 +78,10 @@ class AccountController:
         self.names = names
         self.earlier = earlier
         self.quotas = QuotaSet(window)
-        self.pause = Pause(settings.pause_base, settings.max_pause)
+        self.pause = Pause()
         self.models: list[ModelController] = []
         self.order = 0
-        start, most = settings.start_concurrency, settings.max_concurrency
-        self.slow_start: ConcurrencyLimit | None = ConcurrencyLimit(
-            start, CallBound(most, start).highest, settings.concurrency_cut
-        )
+        self.slow_start: ConcurrencyLimit | None = ConcurrencyLimit(CallBound(settings.max_concurrency).highest)
 
     @property
     def in_flight(self) -> int:

@@ -48,7 +48,7 @@ def map(
     At most `window` rows (default: 4 × `pool_size`) are submitted and not yet taken. With `ordered=False` they come as
     they end. Missing capacity spends no attempt: a row waits `max_wait` seconds for it (default: `Settings.max_wait`),
     without the time until a reset that the provider named. Other failures that may pass are repeated: `attempts` in all
-    (default: `Settings.transient_attempts`, but 1 where the SDK itself repeats calls). `timeout` is in seconds for
+    (default: 3, but 1 where the SDK itself repeats calls). `timeout` is in seconds for
     one call of `fn`, without its waits for capacity, and `deadline` for the whole pool. `key` is the key that `fn` asks
     first, if it must not be learned from its first call. If `fn` makes no governed call, it is itself admitted by
     `key`.

@@ -173,19 +173,23 @@ WorkT = TypeVar("WorkT", bound=Work)
 FunctionT = TypeVar("FunctionT", bound=WorkFunction)
 
 
+CANCEL_GRACE_SECONDS = 5.0
+"""Seconds that a cancelled coroutine may take to end before its slot is free. Raising it holds the slots of functions
+that ignore it for longer. Chosen: a function that closes its connections is done by then."""
+
+
 class Execution(Generic[WorkT, FunctionT]):
     """One execution of `stage`, the function of a unit of work, for `item`.
 
     It reports to its owner exactly once, whether or not its function ends. At the end it has the function's `value` or
     `error`; `cancel_reason` is the reason of a cancellation. With `in_outage` its time was over while it waited for a
-    provider that answers nothing. A function that ignores its cancellation is abandoned after `cancel_grace` seconds:
+    provider that answers nothing. A function that ignores its cancellation is abandoned after `CANCEL_GRACE_SECONDS`:
     its slot is free, and its result dropped. While the function waits in a key's queue, the job `slot_lent` its slot. A
     `FunctionLimit` keeps `at_work_since`, `beside` and `over`. It `began` at that second of the loop. Its function
     starts when `ready` is done (None: at once).
     """
 
     __slots__ = (
-        "_cancel_grace",
         "_loop",
         "_owner",
         "_process",
@@ -219,7 +223,6 @@ class Execution(Generic[WorkT, FunctionT]):
         owner: ExecutionOwner,
         queues: KeyTable,
         permit: Permit | None,
-        cancel_grace: float,
     ) -> None:
         self.item = item
         self.stage = stage
@@ -238,7 +241,6 @@ class Execution(Generic[WorkT, FunctionT]):
         self.over = False
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
-        self._cancel_grace = cancel_grace
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
@@ -274,7 +276,7 @@ class Execution(Generic[WorkT, FunctionT]):
             # A task that is cancelled before its first step never runs.
             self.task.add_done_callback(lambda _: self._report())
             self._stop_timer()
-            self._timer = self._loop.call_later(self._cancel_grace, self._report)
+            self._timer = self._loop.call_later(CANCEL_GRACE_SECONDS, self._report)
 
     async def _run(self) -> None:
         try:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 
-from tidegate.core.backoff import full_jitter, half_jitter
+from tidegate.core.backoff import MAX_BACKOFF_SECONDS, full_jitter, half_jitter
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
 from tidegate.errors import NotAdmitted, UnusableAnswer
 from tidegate.providers.classification import UNREACHED, UNREADABLE, Evidence, classify_error
@@ -43,16 +43,16 @@ class FailureClass(NamedTuple):
     kind: str = ""
     retry_after: float | None = None
 
-    def delay(self, attempts: int, base: float, cap: float, draw: float) -> float:
-        """Return the seconds until the next one after `attempts` attempts; a stated time counts up to `cap`."""
-        return max(full_jitter(attempts, base, cap, draw), min(self.retry_after or 0.0, cap))
+    def delay(self, attempts: int, draw: float) -> float:
+        """Return the seconds until the next one after `attempts` attempts."""
+        return max(full_jitter(attempts, draw), min(self.retry_after or 0.0, MAX_BACKOFF_SECONDS))
 
-    def delay_elsewhere(self, refusals: int, base: float, cap: float, draw: float, longest: float) -> float:
+    def delay_elsewhere(self, refusals: int, draw: float, longest: float) -> float:
         """Return the seconds until the next try after `refusals` that no gate has recorded.
 
         The open gate would let the work go again at once. A stated time counts up to `longest` seconds.
         """
-        return max(half_jitter(refusals, base, cap, draw), min(self.retry_after or 0.0, longest))
+        return max(half_jitter(refusals, draw), min(self.retry_after or 0.0, longest))
 
 
 OUTAGE = "outage"

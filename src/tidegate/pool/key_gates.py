@@ -29,10 +29,6 @@ may be admitted now, must run first."""
 DAY_RECHECK_SECONDS = 3600.0
 """Seconds after which a key with a spent daily quota and no stated reset is asked again. Chosen: one probe an hour."""
 
-PAUSE_BASE, PAUSE_CAP = 1.0, 60.0
-"""Seconds that a stage without a key pauses after a refusal that states no time: `PAUSE_BASE` and `PAUSE_CAP` of a
-doubling backoff. Precedent: promptfoo, 1 s and 60 s."""
-
 
 class StageGate(NamedTuple):
     """Name of the gate of a stage whose key is unknown, or that has none."""
@@ -163,7 +159,7 @@ class KeyGates:
         named = hint is not None and hint > 0
         if again and not named:
             return
-        wait = hint if hint is not None and named else half_jitter(gate.refusals, PAUSE_BASE, PAUSE_CAP, self._draw())
+        wait = hint if hint is not None and named else half_jitter(gate.refusals, self._draw())
         until = self._loop.time() + wait
         if gate.closed is None or gate.closed.until < until:
             self._shut(name, gate, GateClosing("refused", until), named)

@@ -73,7 +73,7 @@ class PoolOptions:
         if not isinstance(ordered, bool):
             raise ConfigurationError("ordered", ordered, "it is True or False")
         if registry is not None and not isinstance(registry, RateLimitRegistry):
-            raise ConfigurationError("registry", registry, "a tidegate.RateLimitRegistry")
+            raise ConfigurationError("registry", registry, "a RateLimitRegistry")
         if key is not None:
             checked_key(key)
         registry = registry if registry is not None else default_registry()

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from tidegate.admission.handoff import current_handoff
+from tidegate.core import backoff
 from tidegate.core.values import Kind, Outcome
 from tidegate.errors import ConfigurationError
 from tidegate.pool.failure_class import TIMEOUT, FailureClass, NextStep
@@ -88,7 +89,6 @@ class RetryPolicy:
 
     def __init__(self, options: PoolOptions) -> None:
         self._options = options
-        self._settings = options.registry.settings
         self._draw = options.registry.draw
 
     def delay(
@@ -102,17 +102,16 @@ class RetryPolicy:
         given = self._options.attempts
         if failure.next_step is NextStep.PERMANENT:
             return None
-        if row.attempts >= (self._settings.transient_attempts if given is None else given):
+        if row.attempts >= (backoff.TRANSIENT_ATTEMPTS if given is None else given):
             return None
         if given is None and failure is not TIMEOUT and _is_of_sdk(outcome, error):
             return None
-        return failure.delay(row.attempts, self._settings.backoff_base, self._settings.backoff_cap, self._draw())
+        return failure.delay(row.attempts, self._draw())
 
     def delay_elsewhere(self, row: PoolRow, failure: FailureClass) -> float:
         """Return the seconds until a row is tried again whose refusal no gate has recorded."""
         row.elsewhere += 1
-        base, cap = self._settings.backoff_base, self._settings.backoff_cap
-        return failure.delay_elsewhere(row.elsewhere, base, cap, self._draw(), self._options.max_wait)
+        return failure.delay_elsewhere(row.elsewhere, self._draw(), self._options.max_wait)
 
 
 def _is_of_sdk(outcome: Outcome | None, error: BaseException | None) -> bool:

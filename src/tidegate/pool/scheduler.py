@@ -41,9 +41,6 @@ above steps of 200 ms of a busy event loop."""
 MAX_KEYS = 16
 """Keys that are remembered for the permits of fresh rows. Precedent: `tidegate.admission.handoff.MAX_KEYS`."""
 
-CANCEL_GRACE_SECONDS = 5.0
-"""Seconds that a cancelled coroutine may take to end (`RunnerSettings.cancel_grace`)."""
-
 MIN_CHECK_SECONDS = 0.05
 """Minimum seconds until the next check of the waiting rows. Chosen: it is small beside the latency of a call."""
 
@@ -218,7 +215,7 @@ class RowScheduler(RowFlow):
         self.wake()
 
     def _start(self, row: PoolRow, permit: Permit | None, *, scout: bool) -> None:
-        job = RowExecution(row, self._function, self, self.options.registry, permit, CANCEL_GRACE_SECONDS)
+        job = RowExecution(row, self._function, self, self.options.registry, permit)
         job.scout = scout
         self._scouts += scout
         if not row.begun:

@@ -217,7 +217,7 @@ def register_price(model: str, price: ModelPrice, provider: str | None = None) -
     A deployment of Azure OpenAI counts as a model. Costs that were counted before do not change.
     """
     require(isinstance(model, str) and bool(model), "model", model, "the name of a model")
-    require(isinstance(price, ModelPrice), "price", price, "a tidegate.ModelPrice")
+    require(isinstance(price, ModelPrice), "price", price, "a ModelPrice")
     _added[provider, model] = price
 
 

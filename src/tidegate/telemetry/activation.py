@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tidegate._version import __version__
-from tidegate.admission.key_table import KeyTable
+from tidegate.admission.key_table import MAX_REGISTRY_KEYS, KeyTable
 from tidegate.core import events
 from tidegate.core.values import Key
 from tidegate.transports.patches import when_imported
@@ -63,8 +63,7 @@ class Telemetry:
         meter_provider: MeterProvider | None = None,
     ) -> None:
         self._registry = weakref.ref(registry)
-        self._most = registry.settings.max_keys
-        self._tokens = registry.settings.telemetry_tokens
+        self._tokens = registry.settings.telemetry == "tokens"
         self._providers = tracer_provider, meter_provider
         self._handler: Callable[[events.Event], None] | None = None
         self._metrics: Metrics | None = None
@@ -90,7 +89,7 @@ class Telemetry:
         tracer = get_tracer(SCOPE, __version__, tracer_provider, SCHEMA_URL)
         metrics = self._metrics = _metrics_of(meter_provider)
         registry = self._registry()
-        keys = Keys(self._most, _operations(registry))
+        keys = Keys(MAX_REGISTRY_KEYS, _operations(registry))
         if registry is not None:
             metrics.show(registry, keys)
 

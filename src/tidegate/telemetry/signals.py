@@ -136,7 +136,7 @@ ATTEMPT = Instrument(
     bounds=ATTEMPT_BOUNDS,
 )  # fmt: skip
 TOKEN_USAGE = Instrument(
-    "gen_ai.client.token.usage", "histogram", "{token}", "tokens of an answer, with `TIDEGATE_TELEMETRY_TOKENS=on`",
+    "gen_ai.client.token.usage", "histogram", "{token}", "tokens of an answer, with `TIDEGATE_TELEMETRY=tokens`",
     bounds=TOKEN_BOUNDS,
 )  # fmt: skip
 ATTEMPTS = Instrument("tidegate.attempts", "counter", "{attempt}", "attempts that ended")

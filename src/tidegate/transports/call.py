@@ -612,7 +612,7 @@ class HttpCall(GovernedCall, ABC):
         """Return headers and JSON body for a call that was not sent because its price is unknown."""
         text = printable(
             f"tidegate: no request was sent: {self.request_facts.model or 'the model'} at {self.key.provider} has no "
-            "price, and the experiment has a budget in US dollars; tidegate.register_price adds one."
+            "price, and the experiment has a budget in US dollars; tidegate.providers.register_price adds one."
         )
         error = {"message": text, "type": "tidegate_no_price", "param": None, "code": "no_price"}
         return {NO_RETRY: "false", "x-tidegate": "no-price"}, {"type": "error", "error": error}

@@ -50,7 +50,7 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
     """
     global _hooked
     if registry is not None and not isinstance(registry, KeyTable):
-        raise ConfigurationError("registry", registry, "a tidegate.RateLimitRegistry")
+        raise ConfigurationError("registry", registry, "a RateLimitRegistry")
     gateway_url.GatewayRoot.read()
     with _lock:
         table: KeyTable | None = registry

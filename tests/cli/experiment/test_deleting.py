@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from tests import constants
 from tests.cli.experiment.commands import Place
 from tests.cli.experiment.test_stopping import MANY, ended, underway
 
@@ -27,7 +28,7 @@ def test_it_is_deleted_only_with_a_confirmation(place: Place) -> None:
 
 def test_run_of_another_process_is_stopped_first(place: Place) -> None:
     place.doubles(MANY, seconds=0.1)
-    with place.started("run", "my_eval.py", TIDEGATE_RUNNER_HEARTBEAT="0.2") as process:
+    with place.started("run", "my_eval.py", **constants.environ(HEARTBEAT_SECONDS=0.2)) as process:
         underway(place, process)
         done = place.run("delete", "doubles", "--yes")
         assert done.code == 0, done.err

@@ -438,6 +438,7 @@ def test_without_a_database_library_each_command_says_what_to_install(
 
 FALLING_BACK = """
 import tidegate
+from tidegate.fallbacks import Choice
 from tidegate.experiments import Evaluator, Experiment
 
 left = [2]
@@ -454,8 +455,8 @@ def first(row):
     return "first"
 
 
-answers = tidegate.fallback([tidegate.Choice("one", first), tidegate.Choice("two", lambda row: "second")])
-grades = tidegate.fallback([tidegate.Choice("three", lambda row: 1.0)])
+answers = tidegate.fallback([Choice("one", first), Choice("two", lambda row: "second")])
+grades = tidegate.fallback([Choice("three", lambda row: 1.0)])
 
 
 def answer(row):

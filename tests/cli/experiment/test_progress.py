@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import SlotReleased
 from tidegate.core.snapshot import RegistrySnapshot
 from tidegate.core.token_totals import TokenTotals
@@ -119,7 +120,7 @@ def test_what_the_runner_itself_holds_back_is_told_in_plain_words(reason: str, t
     assert waits([task(9, Wait(reason, "", None))], RegistrySnapshot({})) == [text]
 
 
-def test_pool_that_binds_is_named(registry: tidegate.RateLimitRegistry) -> None:
+def test_pool_that_binds_is_named(registry: RateLimitRegistry) -> None:
     key = tidegate.Key("openai", "https://api.openai.com", "0123456789abcdef", "m")
     permit = registry.try_admit(key)
     assert permit
@@ -133,7 +134,7 @@ class Client:
     """What holds a pool."""
 
 
-def test_calls_that_wait_inside_are_told_from_the_registry(registry: tidegate.RateLimitRegistry) -> None:
+def test_calls_that_wait_inside_are_told_from_the_registry(registry: RateLimitRegistry) -> None:
     key = Key("openai", "https://api.openai.com", "m", "", "")
     assert registry.try_admit(key)
     ((key, state),) = registry.snapshot().keys.items()
@@ -143,7 +144,7 @@ def test_calls_that_wait_inside_are_told_from_the_registry(registry: tidegate.Ra
     assert waits([], RegistrySnapshot({key: held})) == [said]
 
 
-def test_pause_is_told_by_the_providers_word_for_rows_and_for_calls(registry: tidegate.RateLimitRegistry) -> None:
+def test_pause_is_told_by_the_providers_word_for_rows_and_for_calls(registry: RateLimitRegistry) -> None:
     key = Key("openai", "https://api.openai.com", "m", "", "")
     assert registry.try_admit(key)
     ((key, state),) = registry.snapshot().keys.items()

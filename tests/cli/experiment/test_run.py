@@ -34,7 +34,6 @@ def test_the_database_is_where_the_option_or_the_variable_says(place: Place) -> 
 
 
 FAILING = """
-from tests.warm import warm_python
 from tidegate.experiments import Experiment
 
 

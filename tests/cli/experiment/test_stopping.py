@@ -12,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests import constants
 from tests.cli.experiment.commands import Place
 from tidegate.experiments.commands.common import Code
 
@@ -91,7 +92,7 @@ def test_a_second_interrupt_cancels_what_is_under_way(place: Place) -> None:
 def test_a_thread_that_hangs_does_not_keep_the_process(place: Place) -> None:
     place.rows(40)
     place.write("my_eval.py", HANGING)
-    with place.started("run", "my_eval.py", TIDEGATE_RUNNER_CANCEL_GRACE="0.1") as process:
+    with place.started("run", "my_eval.py", **constants.environ(CANCEL_GRACE_SECONDS=0.1)) as process:
         assert process.stdout is not None
         while "asleep" not in process.stdout.readline():
             pass
@@ -142,7 +143,7 @@ def test_a_stop_from_elsewhere_ends_the_run_and_a_second_one_says_that_it_is_so(
 
 def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Place) -> None:
     place.doubles(MANY, seconds=0.2)
-    with place.started("run", "my_eval.py", TIDEGATE_RUNNER_HEARTBEAT="0.2") as process:
+    with place.started("run", "my_eval.py", **constants.environ(HEARTBEAT_SECONDS=0.2)) as process:
         underway(place, process)
         said = place.run("stop", "doubles")
         assert said.code == 0
@@ -159,7 +160,7 @@ def test_a_stop_reaches_the_process_that_runs_it_through_the_database(place: Pla
 def test_a_run_that_waits_for_another_ends_when_a_user_stops_that(place: Place) -> None:
     """It says who stopped it, does not go on, and ends as a stopped run does."""
     place.doubles(MANY, seconds=0.2)
-    with place.started("run", "my_eval.py", TIDEGATE_RUNNER_HEARTBEAT="0.2") as process:
+    with place.started("run", "my_eval.py", **constants.environ(HEARTBEAT_SECONDS=0.2)) as process:
         underway(place, process)
         with place.started("run", "my_eval.py") as second:
             assert second.stderr is not None
@@ -292,7 +293,11 @@ experiment = Experiment("mule", [{"id": str(n)} for n in range(3)], mule, task_t
 
 def test_a_function_that_ignores_its_cancellation_holds_no_process(place: Place) -> None:
     place.write("my_eval.py", MULE)
-    settings = {"TIDEGATE_RUNNER_GRACE": "0.2", "TIDEGATE_RUNNER_CANCEL_GRACE": "0.1", "TIDEGATE_RUNNER_ATTEMPTS": "1"}
+    settings = {
+        "TIDEGATE_RUNNER_GRACE": "0.2",
+        "TIDEGATE_RUNNER_ATTEMPTS": "1",
+        **constants.environ(CANCEL_GRACE_SECONDS=0.1),
+    }
     done = place.process("run", "my_eval.py", **settings)
     assert done.code == Code.ERRORS, done.err
     assert "COMPLETED" in done.out

@@ -12,6 +12,7 @@ import pytest
 
 import tidegate
 from tests.cli.experiment.commands import Place
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import CannotLoad
 from tidegate.experiments.declared import clients
 from tidegate.experiments.declared.clients import LazyClient
@@ -31,9 +32,9 @@ ANSWERS = {
 
 
 @pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch) -> tidegate.RateLimitRegistry:
+def fresh(monkeypatch: pytest.MonkeyPatch) -> RateLimitRegistry:
     """The process's registry, of this test alone, without a key in the environment."""
-    registry = tidegate.RateLimitRegistry(tidegate.Settings())
+    registry = RateLimitRegistry(tidegate.Settings())
     for module in ("openai_client", "anthropic_client", "google_client"):
         monkeypatch.setattr(f"tidegate.experiments.declared.{module}.registry", lambda: registry)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
@@ -64,7 +65,7 @@ PROVIDERS = ["openai", "compatible", "azure", "anthropic", "google"]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_an_answer_is_its_text_and_its_call_was_governed(provider: str, fresh: tidegate.RateLimitRegistry) -> None:
+def test_an_answer_is_its_text_and_its_call_was_governed(provider: str, fresh: RateLimitRegistry) -> None:
     with Simulator(Scenario(answers=ANSWERS)) as simulator:
         answer = asked(provider, simulator, {"country": "Chad"}, system="In one word.")
     assert answer == "N'Djamena"
@@ -75,9 +76,7 @@ def test_an_answer_is_its_text_and_its_call_was_governed(provider: str, fresh: t
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_conversation_has_every_message_and_the_parameters_are_taken(
-    provider: str, fresh: tidegate.RateLimitRegistry
-) -> None:
+def test_a_conversation_has_every_message_and_the_parameters_are_taken(provider: str, fresh: RateLimitRegistry) -> None:
     messages = [
         {"role": "user", "content": "Name a capital"},
         {"role": "assistant", "content": "Paris"},
@@ -91,7 +90,7 @@ def test_a_conversation_has_every_message_and_the_parameters_are_taken(
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_an_answer_without_text_is_an_error_and_no_empty_answer(
-    provider: str, fresh: tidegate.RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
+    provider: str, fresh: RateLimitRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
         Simulator(Scenario(), answer=lambda *_: "") as simulator,
@@ -101,9 +100,7 @@ def test_an_answer_without_text_is_an_error_and_no_empty_answer(
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_a_failure_is_not_repeated_by_the_sdk_for_the_runner_does_so(
-    provider: str, fresh: tidegate.RateLimitRegistry
-) -> None:
+def test_a_failure_is_not_repeated_by_the_sdk_for_the_runner_does_so(provider: str, fresh: RateLimitRegistry) -> None:
     with Simulator(Scenario(faults=(Fault(kind="status", nth=(1,), status=500),))) as simulator:
         with pytest.raises(Exception, match="500"):
             asked(provider, simulator, {"country": "Chad"})

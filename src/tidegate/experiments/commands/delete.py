@@ -8,16 +8,14 @@ from functools import partial
 import typer
 
 from tidegate.cli.errors import stop
-from tidegate.experiments import RunnerSettings
 from tidegate.experiments.commands.common import Code, after_cooldown, command, existing, found
 from tidegate.experiments.engine.deletion import stop_and_delete
-from tidegate.experiments.engine.replica import is_dead
+from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead
 from tidegate.experiments.storage import ResultStatus, Status
 
 
 async def delete_named(name: str, url: str, *, yes: bool, force: bool) -> int:
     """Delete an experiment after a confirmation. Return the exit code."""
-    patience = RunnerSettings.from_environment().stale_after
     say = partial(typer.echo, err=True)
     async with existing(url) as store:
         row = await found(store, name)
@@ -34,10 +32,10 @@ async def delete_named(name: str, url: str, *, yes: bool, force: bool) -> int:
         if row.status is Status.RUNNING and not force and not is_dead(row.claimed_by):
             say(
                 f"{row.name} not deleted yet: replica {row.claimed_by} runs it; its run is stopped, and waited for at "
-                f"most {patience:.0f} s"
+                f"most {STALE_SECONDS:.0f} s"
             )
         notice = f"{row.name} not deleted yet: it was started or resumed a moment ago; it is stopped"
-        deleting = partial(stop_and_delete, store, row, force=force, patience=patience)
+        deleting = partial(stop_and_delete, store, row, force=force, patience=STALE_SECONDS)
         await after_cooldown(deleting, say, notice)
     typer.echo(f"{row.name} deleted: {held}")
     return Code.DONE

@@ -202,16 +202,6 @@ def export(
     exported(name, db, format_.value if format_ is not None else None, output, attempts)
 
 
-def recount(name: Name, db: Db = DATABASE) -> None:
-    """Count the results of an experiment again, for the page of `tidegate serve`.
-
-    Its tally is kept with every result; this is needed only where results were changed by other means.
-    """
-    from tidegate.experiments.commands.show import recounted
-
-    raise typer.Exit(asyncio.run(recounted(name, db)))
-
-
 def reported(command: Callable[..., None]) -> Callable[..., None]:
     """Wrap a command: an error of tidegate ends it with one line and an exit code, never a traceback."""
 
@@ -246,7 +236,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "show": show,
     "compare": compare,
     "export": export,
-    "recount": recount,
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name)(reported(_command))

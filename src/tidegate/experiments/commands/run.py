@@ -37,7 +37,7 @@ from tidegate.experiments.engine.changes import advice, changed_parts
 from tidegate.experiments.engine.item import TASK
 from tidegate.experiments.engine.loader import lacking, reread, restored
 from tidegate.experiments.engine.progress import WORDS, Summary
-from tidegate.experiments.engine.replica import is_dead, owner, replica_name
+from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, owner, replica_name
 from tidegate.experiments.storage import ExperimentRow, Failure, ResultStatus, RunResult, Status, Store
 from tidegate.experiments.storage.results import KEPT_LINES
 
@@ -49,7 +49,7 @@ async def block(url: str, row: ExperimentRow, error: CannotLoad) -> typer.Exit:
     A stopped or ended one keeps its state.
     """
     if row.status in (Status.READY, Status.RUNNING):
-        stale_after = 0.0 if is_dead(row.claimed_by) else RunnerSettings.from_environment().stale_after
+        stale_after = 0.0 if is_dead(row.claimed_by) else STALE_SECONDS
         async with existing(url) as store:
             claim = await store.claims.claim(row.id, replica_name(), stale_after)
             if claim is not None:
@@ -105,7 +105,7 @@ async def notices(runner: ExperimentRunner, experiment: Experiment, *, resumed: 
     lines: list[str] = []
     if row.status is Status.RUNNING and not is_dead(row.claimed_by):
         by = owner(row, await runner.store.reports.last_logs(row.id, KEPT_LINES))
-        lines += _owner_notice(row, by, runner.settings.stale_after, command("show", row.name, runner.url))
+        lines += _owner_notice(row, by, STALE_SECONDS, command("show", row.name, runner.url))
     counts = await runner.store.reports.counts(row.id)
     if answered := counts.runs.get(ResultStatus.OK, 0):
         are = "answer is" if answered == 1 else "answers are"
@@ -173,8 +173,8 @@ class _Counted:
 
 
 LATE_WRITES = 500
-"""Unwritten results at which the display reports a slow or missing database. Raising it reports later. Derived from the
-default of `RunnerSettings.unwritten` (1000): half of it."""
+"""Unwritten results at which the display reports a slow or missing database. Raising it reports later. Derived from
+`writer.UNWRITTEN_RESULTS`: half of it."""
 
 
 def run_source(

@@ -1,4 +1,4 @@
-"""Commands `tidegate experiment list`, `show`, `recount` and `stop`, which work through the database."""
+"""Commands `tidegate experiment list`, `show` and `stop`, which work through the database."""
 
 from __future__ import annotations
 
@@ -20,12 +20,19 @@ from tidegate.core.display import json_line
 from tidegate.core.token_totals import TokenTotals, added, cost_text, token_facts
 from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown
-from tidegate.experiments import RunnerSettings
 from tidegate.experiments.commands import display
 from tidegate.experiments.commands.common import Code, after_cooldown, command, existing, found
 from tidegate.experiments.commands.display import cut, printer, table
 from tidegate.experiments.engine.progress import Summary
-from tidegate.experiments.engine.replica import actor, is_dead, owner, replica_tag, state_text, stopper
+from tidegate.experiments.engine.replica import (
+    STALE_SECONDS,
+    actor,
+    is_dead,
+    owner,
+    replica_tag,
+    state_text,
+    stopper,
+)
 from tidegate.experiments.storage import (
     BatchState,
     ExperimentRow,
@@ -38,7 +45,6 @@ from tidegate.experiments.storage import (
     Toggle,
 )
 from tidegate.experiments.storage.results import KEPT_LINES
-from tidegate.experiments.storage.tally_table import TASKS
 from tidegate.launch.totals import KeyTotal, facts_of
 
 NOT_SHOWN = frozenset({"type", "id", "stats", "answered_by", "warnings"})
@@ -121,7 +127,7 @@ async def _replicas(store: Store, row: ExperimentRow) -> int:
     if not row.spec.get("spread"):
         return 1
     # The owner may hold no chunk while it judges the last answers.
-    return max(1, await store.chunks.workers(row.id, RunnerSettings.from_environment().stale_after))
+    return max(1, await store.chunks.workers(row.id, STALE_SECONDS))
 
 
 def _others(replicas: int) -> str:
@@ -269,24 +275,6 @@ def _why(row: ExperimentRow, replicas: int, batches: dict[str, int]) -> str:
         return _others(replicas)
     left = sum(count for state, count in batches.items() if state != BatchState.FETCHED)
     return row.last_error or (f"{left} {'batch' if left == 1 else 'batches'} not fetched" if left else "")
-
-
-async def recounted(name: str, url: str) -> int:
-    """Build the tally of an experiment again. Return the exit code."""
-    async with existing(url) as store:
-        row = await found(store, name)
-        if row.status is Status.RUNNING and not is_dead(row.claimed_by):
-            typer.echo(
-                f"{row.name} not recounted: replica {row.claimed_by} runs it, and would wait; "
-                f"{command('stop', row.name, url)} stops it",
-                err=True,
-            )
-            return Code.FAILED
-        await store.tallies.build(row.id, anew=True)
-        counts = (await store.tallies.read([row.id]))[row.id]
-    judged = sum(tally.items for stage, tally in counts.items() if stage != TASKS)
-    typer.echo(f"{row.name} recounted: {counts[TASKS].items} results of tasks, {judged} of evaluations")
-    return Code.DONE
 
 
 async def stop_named(name: str, url: str) -> int:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from tidegate.core.backoff import half_jitter
+from tidegate.core.backoff import half_jitter_of
 from tidegate.errors import StoreError
 from tidegate.experiments.engine.redaction import redacted
 
@@ -102,7 +102,7 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -
             failures += 1
             if failures == 1:
                 logger.warning("%s delayed: %s; retrying every %g s or sooner", what, error, CAP)
-            await asyncio.sleep(half_jitter(failures, BASE, CAP, random.random()))
+            await asyncio.sleep(half_jitter_of(failures, BASE, CAP, random.random()))
         else:
             if failures:
                 logger.info("%s done: the database answers again (failed tries: %d)", what, failures)

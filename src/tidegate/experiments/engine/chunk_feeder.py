@@ -18,6 +18,7 @@ from tidegate.experiments.engine.background import retry_while_unavailable
 from tidegate.experiments.engine.budget import amounts, reached
 from tidegate.experiments.engine.feeder import Feeder
 from tidegate.experiments.engine.item import TASK, Place
+from tidegate.experiments.engine.replica import STALE_SECONDS
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunPhase
 from tidegate.experiments.storage import BudgetEnd, RowChunk, Status
@@ -25,8 +26,8 @@ from tidegate.experiments.storage import BudgetEnd, RowChunk, Status
 T = TypeVar("T")
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at the chunks of other replicas, or a heartbeat if that is shorter. Raising it saves
-queries and notices the end later. Chosen: as `claims.FOLLOW_SECONDS`."""
+"""Seconds between two looks at the chunks of other replicas. Raising it saves queries and notices the end later.
+Chosen: as `claims.FOLLOW_SECONDS`."""
 
 
 COUNT_SHARE = 0.1
@@ -60,8 +61,7 @@ class ChunkFeeder(Feeder):
         self._held: dict[int, HeldChunk] = {}
         self._done_elsewhere: set[int] = set()
         self._look: asyncio.TimerHandle | None = None
-        self._look_every = min(LOOK_SECONDS, run.shared.settings.heartbeat)
-        self._looked_at = -self._look_every
+        self._looked_at = -LOOK_SECONDS
         self._count_at = 0.0
         self._what = f"experiment {run.experiment.name}: claims of its chunks"
 
@@ -73,9 +73,7 @@ class ChunkFeeder(Feeder):
         while run.live and run.shared.writer.room and self._wants_more():
             held = next((each for each in self._held.values() if not each.read), None)
             if held is None:
-                chunk = await self._try(
-                    partial(self._store.chunks.claim, run.id, run.claim.replica, run.shared.settings.stale_after)
-                )
+                chunk = await self._try(partial(self._store.chunks.claim, run.id, run.claim.replica, STALE_SECONDS))
                 if isinstance(chunk, BudgetEnd):
                     self._end_of_budget(chunk)
                 if not isinstance(chunk, RowChunk):
@@ -148,7 +146,7 @@ class ChunkFeeder(Feeder):
         run, now = self._run, self._run.shared.loop.time()
         if not run.live or run.tracker.tasks_exhausted:
             return
-        waiting = self._looked_at + self._look_every - now
+        waiting = self._looked_at + LOOK_SECONDS - now
         if waiting > 0 and (self._held or self._look is not None):
             self._look_later(waiting)
             return
@@ -175,7 +173,7 @@ class ChunkFeeder(Feeder):
             run.tracker.tasks_exhausted = True
             run.check_progress()
         else:
-            self._look_later(self._look_every)
+            self._look_later(LOOK_SECONDS)
 
     async def _count_all(self, chunks: list[RowChunk]) -> None:
         """Count the results of all replicas for the owner's progress, where there are others."""

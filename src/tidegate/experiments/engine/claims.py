@@ -28,7 +28,7 @@ from tidegate.errors import (
 from tidegate.experiments.engine.background import retry_while_unavailable, stop_within
 from tidegate.experiments.engine.experiment import Experiment
 from tidegate.experiments.engine.redaction import redacted
-from tidegate.experiments.engine.replica import is_dead, owner, stopper
+from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, owner, stopper
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.supervisor import RunSupervisor
 from tidegate.experiments.storage import Claim, ExperimentRow, LoggedLine, Status, Store, Toggle
@@ -59,8 +59,8 @@ Restore: TypeAlias = Callable[[Mapping[str, Any]], Experiment]
 
 
 FOLLOW_SECONDS = 1.0
-"""Seconds between two checks of an experiment that another replica runs, or a heartbeat if that is shorter. Raising it
-saves queries and notices the end later. Chosen: a person waits for the end."""
+"""Seconds between two checks of an experiment that another replica runs. Raising it saves queries and notices the end
+later. Chosen: a person waits for the end."""
 
 
 def require_no_budget(experiment: Experiment, settings: RunnerSettings) -> None:
@@ -82,8 +82,6 @@ class ClaimService:
         self._supervisor = supervisor
         self._replica = replica
         self._settings = settings
-        self._stale_after = settings.stale_after
-        self._look_every = min(settings.heartbeat, FOLLOW_SECONDS)
         self._restore = restore
         self._known: OrderedDict[str, Experiment] = OrderedDict()
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
@@ -132,7 +130,7 @@ class ClaimService:
             if row is None or number in self._supervisor.runs:
                 return
             experiment = await self._load_orphan(row)
-            claim = await self._store.claims.claim(number, self._replica, self._stale_after)
+            claim = await self._store.claims.claim(number, self._replica, STALE_SECONDS)
             if claim is None:
                 return
             what = f"experiment {row.name}: read of its state"
@@ -209,7 +207,7 @@ class ClaimService:
             by = owner(row, await self._log(row))
             logger.info("experiment %s not started: it is run by %s; waiting for the end of that run", row.name, by)
         # The claim becomes stale at a known instant unless it is renewed before.
-        await asyncio.sleep(min(self._look_every, max(0.0, self._stale_after - quiet) + 0.01))
+        await asyncio.sleep(min(FOLLOW_SECONDS, max(0.0, STALE_SECONDS - quiet) + 0.01))
         if self.closed:
             raise RuntimeError(SHUT_DOWN)
 
@@ -297,7 +295,7 @@ class ClaimService:
     async def _try_claim(self, row: ExperimentRow) -> Claim | None:
         """Return a claim for a user's request; None if another replica has it."""
         if row.status in (Status.READY, Status.RUNNING):
-            stale_after = 0.0 if is_dead(row.claimed_by) else self._stale_after
+            stale_after = 0.0 if is_dead(row.claimed_by) else STALE_SECONDS
             return await self._store.claims.claim(row.id, self._replica, stale_after)
         answer = await self._store.claims.resume(row.id, self._replica)
         if answer is Toggle.COOLING:

@@ -109,19 +109,20 @@ class Subscription:
         self._events.popleft()
 
 
+MAX_EVENTS = 1000
+"""Events held for one subscriber at most. Raising it uses more memory for a subscriber that does not read. Precedent:
+Phoenix, 1000."""
+
+
 class SubscriberHub:
-    """Subscribers of a runner by the number or name of their experiment; a subscription may precede its start.
+    """Subscribers of a runner by the number or name of their experiment; a subscription may precede its start."""
 
-    `size` is the maximum number of events held for one subscriber.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self) -> None:
         self._topics: dict[int | str, list[Subscription]] = {}
 
     def subscribe(self, topic: int | str) -> Subscription:
         """Add and return a subscriber."""
-        made = Subscription(self, topic, self._size)
+        made = Subscription(self, topic, MAX_EVENTS)
         self._topics.setdefault(topic, []).append(made)
         return made
 

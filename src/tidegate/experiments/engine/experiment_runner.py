@@ -25,17 +25,22 @@ from tidegate.experiments.engine.heartbeat import Heartbeat
 from tidegate.experiments.engine.loader import restored
 from tidegate.experiments.engine.lost_file import LostFile
 from tidegate.experiments.engine.progress import Progress, Summary
-from tidegate.experiments.engine.replica import actor, replica_name
+from tidegate.experiments.engine.replica import STALE_SECONDS, actor, replica_name
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.supervisor import RunSupervisor
-from tidegate.experiments.engine.writer import ResultWriter
+from tidegate.experiments.engine.writer import UNWRITTEN_RESULTS, WRITE_SECONDS, ResultWriter
 from tidegate.experiments.storage import ExperimentRow, Status, Store, Toggle
 from tidegate.pool import forked
+from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 from tidegate.pool.function_limit import FunctionLimit
 from tidegate.pool.key_gates import KeyGates
 
 logger = logging.getLogger("tidegate")
+
+WRITE_GRACE_SECONDS = 10.0
+"""Seconds that a shutdown waits for a database that is away. Raising it delays the end of the process; lowering it
+loses answers that are paid for. Precedent: Phoenix, 5 to 30 s."""
 
 
 class ExperimentRunner:
@@ -64,7 +69,7 @@ class ExperimentRunner:
         self._recovers = recover
         self._restore = restore
         self._reports_changes = report_changes
-        self._hub = SubscriberHub(self.settings.buffer)
+        self._hub = SubscriberHub()
         self._opening = asyncio.Lock()
         self._opened = self._closed = False
         self._ending: asyncio.Task[None] | None = None
@@ -174,7 +179,7 @@ class ExperimentRunner:
     async def delete(self, name_or_id: str | int, *, force: bool = False) -> None:
         """Delete an experiment for the user, with its rows, results and log; a run is stopped first, wherever it is.
 
-        Wait for the end of that run, for at most `stale_after` seconds; with `force` only for a run of this runner.
+        Wait for the end of that run, for at most `STALE_SECONDS`; with `force` only for a run of this runner.
         Later results of another replica are refused. Raise `CoolingDown` shortly after a resume, and `ClaimedElsewhere`
         where somebody has resumed it meanwhile.
         """
@@ -184,7 +189,7 @@ class ExperimentRunner:
                 raise CoolingDown(row.name)
             await self._supervisor.ended(row.id)
             row = await self._row(row.id)
-        await stop_and_delete(self.store, row, force=force, patience=self.settings.stale_after)
+        await stop_and_delete(self.store, row, force=force, patience=STALE_SECONDS)
         self._claim_service.forget(row.name)
 
     def leave(self, number: int) -> None:
@@ -259,7 +264,7 @@ class ExperimentRunner:
             for run in list(self._dispatcher.runs.values()):
                 run.drain(None, "shut down", grace)
             grace = self.settings.grace if grace is None else grace
-            await self._finish(grace + self.settings.cancel_grace + self.settings.write_grace)
+            await self._finish(grace + CANCEL_GRACE_SECONDS + WRITE_GRACE_SECONDS)
             await self._heartbeat.stop()
         finally:
             self._hub.end_all()
@@ -280,11 +285,11 @@ class ExperimentRunner:
                 len(late),
                 self._writer.waiting,
             )
-            await asyncio.wait(late, timeout=self.settings.cancel_grace)
-            await self._writing.stop(self.settings.cancel_grace)
+            await asyncio.wait(late, timeout=CANCEL_GRACE_SECONDS)
+            await self._writing.stop(CANCEL_GRACE_SECONDS)
         else:
             self._writer.close()
-            await stop_within(self.settings.write_grace, self._writing.task, "result writer")
+            await stop_within(WRITE_GRACE_SECONDS, self._writing.task, "result writer")
 
     def _begin(self, store: Store, loop: asyncio.AbstractEventLoop) -> None:
         settings = self.settings
@@ -296,7 +301,7 @@ class ExperimentRunner:
         registry = self._registry if self._registry is not None else default_registry()
         fair_queue = FairQueue()
         self._writer = ResultWriter(
-            store, batch=settings.batch, batch_seconds=settings.batch_seconds, bound=settings.unwritten,
+            store, batch=settings.batch, batch_seconds=WRITE_SECONDS, bound=UNWRITTEN_RESULTS,
             on_room=self._dispatcher.on_room,
         )  # fmt: skip
         gates = KeyGates(registry, fair_queue, loop, wake, random.random)
@@ -312,7 +317,7 @@ class ExperimentRunner:
         service = self._claim_service
         recover, join = (service.claim_orphan, service.join) if self._recovers else (None, None)
         self._heartbeat = Heartbeat(
-            store, self.replica, settings, self._dispatcher.runs, recover, random.random, self._lost_file, join
+            store, self.replica, self._dispatcher.runs, recover, random.random, self._lost_file, join
         )
         self._heartbeat.start()
 

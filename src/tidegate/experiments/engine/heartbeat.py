@@ -15,12 +15,17 @@ from typing import NamedTuple
 from tidegate.errors import CannotLoad, StoreError
 from tidegate.experiments.engine.background import BackgroundTask
 from tidegate.experiments.engine.lost_file import LostFile
+from tidegate.experiments.engine.replica import HEARTBEAT_SECONDS, STALE_SECONDS
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunPhase
-from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.storage import Status, Store
+from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 
 logger = logging.getLogger("tidegate")
+
+ORPHAN_SCAN_SECONDS = 60.0
+"""Seconds between two looks for orphans, up to a tenth more. Raising it takes them up later. Chosen: as long as a claim
+of a dead replica lasts (Phoenix: 120)."""
 
 MAX_ORPHANS_PER_SCAN = 100
 """Maximum orphans that one scan claims. Raising it takes more at once from replicas that are free. Chosen: the rest are
@@ -51,7 +56,6 @@ class Heartbeat:
         self,
         store: Store,
         replica: str,
-        settings: RunnerSettings,
         runs: Mapping[int, ExperimentRun],
         recover: Callable[[int], Awaitable[None]] | None,
         draw: Callable[[], float],
@@ -60,7 +64,6 @@ class Heartbeat:
     ) -> None:
         self._store = store
         self._replica = replica
-        self._settings = settings
         self._runs = runs
         self._recover = recover
         self._join = join
@@ -82,13 +85,13 @@ class Heartbeat:
         """Stop the orphan scan; keep the claims."""
         scan_task, self._scan_task = self._scan_task, None
         if scan_task is not None:
-            await scan_task.stop(self._settings.cancel_grace)
+            await scan_task.stop(CANCEL_GRACE_SECONDS)
 
     async def stop(self) -> None:
         """Stop the orphan scan and the heartbeat."""
         await self.stop_scans()
         if self._heartbeat_task is not None:
-            await self._heartbeat_task.stop(self._settings.cancel_grace)
+            await self._heartbeat_task.stop(CANCEL_GRACE_SECONDS)
 
     def _restart_renewal(self, error: BaseException | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -135,7 +138,7 @@ class Heartbeat:
         """Join each experiment that has chunks to give, once for each claim of its owner."""
         if self._join is None or not self._store.spreads:
             return
-        for number in await self._store.chunks.to_join(self._settings.stale_after):
+        for number in await self._store.chunks.to_join(STALE_SECONDS):
             if number in self._runs:
                 continue
             row = await self._store.experiments.find(number)
@@ -166,7 +169,7 @@ class Heartbeat:
         if self._recover is None:
             return
         self._scans += 1
-        orphans = await self._store.claims.orphans(self._settings.stale_after, MAX_ORPHANS_PER_SCAN)
+        orphans = await self._store.claims.orphans(STALE_SECONDS, MAX_ORPHANS_PER_SCAN)
         self._deferred = {number: deferred for number, deferred in self._deferred.items() if number in orphans}
         # Orphans that could not be loaded before go last, because they may delay the others.
         for number in sorted(orphans, key=self._deferred.__contains__):
@@ -202,23 +205,23 @@ class Heartbeat:
 
     async def _renew_forever(self) -> None:
         loop = asyncio.get_running_loop()
-        due = loop.time() + self._settings.heartbeat
+        due = loop.time() + HEARTBEAT_SECONDS
         while True:
             await asyncio.sleep(max(0.0, due - loop.time()))
             try:
                 await self.renew_claims()
-                due = loop.time() + self._settings.heartbeat
+                due = loop.time() + HEARTBEAT_SECONDS
             except StoreError as error:
-                wait = self._settings.heartbeat * (0.1 + 0.1 * self._draw())
+                wait = HEARTBEAT_SECONDS * (0.1 + 0.1 * self._draw())
                 logger.warning("heartbeat failed: %s; retrying in %.1f s", error, wait)
                 due = loop.time() + wait
             except Exception as error:
-                wait, reason = self._settings.heartbeat, type(error).__name__
+                wait, reason = HEARTBEAT_SECONDS, type(error).__name__
                 logger.exception("heartbeat failed: %s was raised; retrying in %g s", reason, wait)
                 due = loop.time() + wait
 
     async def _scan_forever(self, later: bool) -> None:
-        every = self._settings.orphan_scan
+        every = ORPHAN_SCAN_SECONDS
         while True:
             if later:
                 await asyncio.sleep(every * (1.0 + 0.1 * self._draw()))

@@ -50,13 +50,17 @@ def whole(chunks: list[Any]) -> Any:
     return chunks
 
 
+GUARD_FAILURES = 5
+"""Consecutive failures of one kind that stop a run or an evaluator. Raising it pays for more failures. Precedent:
+Phoenix, 5."""
+
+
 class FailureGuard:
     """Counter of a stage's consecutive permanent failures; a success or another kind of failure restarts it."""
 
-    __slots__ = ("count", "kind", "threshold", "tripped")
+    __slots__ = ("count", "kind", "tripped")
 
-    def __init__(self, threshold: int) -> None:
-        self.threshold = threshold
+    def __init__(self) -> None:
         self.kind = ""
         self.count = 0
         self.tripped = False
@@ -70,7 +74,7 @@ class FailureGuard:
         """Return whether this failure trips the guard; it trips once."""
         self.count = self.count + 1 if kind == self.kind else 1
         self.kind = kind
-        if self.tripped or self.count < self.threshold:
+        if self.tripped or self.count < GUARD_FAILURES:
             return False
         self.tripped = True
         return True
@@ -97,13 +101,13 @@ class Stage:
     __slots__ = ("closing", "guard", "index", "invoke", "key_usage", "last_error", "name", "outputs", "timeout")
 
     def __init__(
-        self, index: int, name: str, function: Callable[..., Any], outputs: tuple[str, ...], timeout: float, guard: int
+        self, index: int, name: str, function: Callable[..., Any], outputs: tuple[str, ...], timeout: float
     ) -> None:
         self.index = index
         self.name = name
         self.outputs = outputs
         self.timeout = timeout
-        self.guard = FailureGuard(guard)
+        self.guard = FailureGuard()
         self.closing: StageClosing | None = None
         self.last_error = ""
         self.key_usage = KeyUsage()
@@ -113,10 +117,10 @@ class Stage:
 def stages_of(experiment: Experiment, settings: RunnerSettings) -> list[Stage]:
     """Return the stages of an experiment: its task, then its evaluators in their order."""
     task_timeout = experiment.task_timeout or settings.task_timeout
-    stages = [Stage(TASK, TASK_STAGE, experiment.task, (), task_timeout, settings.guard)]
+    stages = [Stage(TASK, TASK_STAGE, experiment.task, (), task_timeout)]
     for index, evaluator in enumerate(experiment.evaluators, start=1):
         timeout = evaluator.timeout or settings.eval_timeout
-        stages.append(Stage(index, evaluator.name, evaluator.function, evaluator.outputs, timeout, settings.guard))
+        stages.append(Stage(index, evaluator.name, evaluator.function, evaluator.outputs, timeout))
     return stages
 
 
@@ -174,15 +178,9 @@ class Job(Execution[Item, Stage]):
     __slots__ = ("answered", "attempts", "spent")
 
     def __init__(
-        self,
-        item: Item,
-        stage: Stage,
-        owner: ExecutionOwner,
-        queues: KeyTable,
-        permit: Permit | None,
-        cancel_grace: float,
+        self, item: Item, stage: Stage, owner: ExecutionOwner, queues: KeyTable, permit: Permit | None
     ) -> None:
-        super().__init__(item, stage, owner, queues, permit, cancel_grace)
+        super().__init__(item, stage, owner, queues, permit)
         self.attempts: list[AttemptEnded] = []
         self.spent = UNSPENT
         self.answered = False

@@ -18,6 +18,14 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 NAMESPACE = Path("/proc/self/ns/pid")
 """Link that distinguishes two containers of one host, in which process numbers differ in meaning (Linux)."""
 
+HEARTBEAT_SECONDS = 15.0
+"""Seconds between two renewals of a claim. Raising it saves a write each time, and notices a lost claim or a user's
+stop later. Chosen: a claim outlives three renewals that fail."""
+
+STALE_SECONDS = 60.0
+"""Seconds without a renewal after which a claim is anybody's. Raising it leaves the rows of a dead replica for longer.
+Chosen: four heartbeats."""
+
 
 def replica_name() -> str:
     """Return a unique name: the machine, the process, and random digits."""

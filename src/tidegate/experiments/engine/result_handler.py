@@ -116,10 +116,9 @@ class ResultHandler:
         elif held:
             run.work_queue.put_back(item)
         else:
-            settings = run.shared.settings
-            base, cap, longest = settings.backoff_base, settings.backoff_cap, settings.row_deadline
             item.elsewhere += 1
-            delay = failure_class.delay_elsewhere(item.elsewhere, base, cap, run.shared.draw(), longest)
+            longest = run.shared.settings.row_deadline
+            delay = failure_class.delay_elsewhere(item.elsewhere, run.shared.draw(), longest)
             run.work_queue.delay(item, run.shared.loop.time() + delay)
 
     def _close_for_day(self, job: Job, failure_class: FailureClass) -> None:
@@ -136,16 +135,14 @@ class ResultHandler:
 
     def _retry_or_fail(self, item: Item, failure_class: FailureClass, text: str | None) -> None:
         run = self._run
-        settings = run.shared.settings
         item.attempts += 1
-        if item.attempts >= settings.attempts:
+        if item.attempts >= run.shared.settings.attempts:
             if failure_class.next_step is NextStep.UNUSABLE:
                 self._failed(item, failure_class.kind, text)
             else:
                 self._run.write_failure(item, ResultStatus.ERROR, failure_class.kind, text)
         elif run.live:
-            draw = run.shared.draw()
-            delay = failure_class.delay(item.attempts, settings.backoff_base, settings.backoff_cap, draw)
+            delay = failure_class.delay(item.attempts, run.shared.draw())
             run.work_queue.delay(item, run.shared.loop.time() + delay)
             run.audit.transient_retries += 1
             run.publish(Retrying(*item.place, run.stages[item.stage].name, item.attempts, failure_class.kind))

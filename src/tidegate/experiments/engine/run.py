@@ -141,7 +141,7 @@ class ExperimentRun(RunState):
         """Start an item that was taken from the work queue, in a free slot."""
         self._tell_of_bound()
         stage = self.stages[item.stage]
-        job = Job(item, stage, self, self.shared.registry, permit, self.shared.settings.cancel_grace)
+        job = Job(item, stage, self, self.shared.registry, permit)
         self._discovery.dispatched(stage)
         if self.work_queue.runs_low(stage.index):
             self.page_wanted.set()
@@ -278,7 +278,7 @@ class ExperimentRun(RunState):
         name = f"{key.provider}/{model}" if model else key.provider
         error = ConfigurationError(
             "budget usd", limit,
-            f"{name} has no price; tidegate.register_price or TIDEGATE_PRICES adds one",
+            f"{name} has no price; tidegate.providers.register_price or TIDEGATE_PRICES adds one",
         )  # fmt: skip
         self.in_loop(partial(self.fail, error))
 

@@ -32,7 +32,7 @@ from tidegate.experiments.engine.progress import (
     model_warnings,
 )
 from tidegate.experiments.engine.watermark import CompletionTracker
-from tidegate.experiments.engine.work_queue import WorkQueue
+from tidegate.experiments.engine.work_queue import AGEING, PAGE_ITEMS, WorkQueue
 from tidegate.experiments.engine.writer import Result, WriteReceiver
 from tidegate.experiments.storage import (
     Category,
@@ -56,6 +56,11 @@ STOPPED_ELSEWHERE = "stopped"
 def limit_reached(limit: int) -> str:
     """Return the reason of a run that has done its first `limit` rows, while there are others."""
     return f"limit of {limit} {'row' if limit == 1 else 'rows'} reached"
+
+
+RETRY_SLOT_SHARE = 0.5
+"""Share of the slots that retries may have while anything else could go. Raising it delays new rows in an outage.
+Chosen: half of the work is new."""
 
 
 class RunPhase(Enum):
@@ -100,8 +105,8 @@ class RunState:
         self.in_flight: set[Job] = set()
         self.work_queue = WorkQueue(
             len(self.stages),
-            high=settings.page,
-            ageing=settings.ageing,
+            high=PAGE_ITEMS,
+            ageing=AGEING,
             retry_slots=self.retry_slots(),
         )
         # The first claim of an experiment has epoch 1. A later claim may find evaluations that an earlier run left
@@ -137,7 +142,7 @@ class RunState:
     def retry_slots(self) -> int:
         """Return the number of slots that retries may have: a share of the `cap`, or of the jobs in flight."""
         slots = max(FLOOR, len(self.in_flight)) if self.cap is None else self.cap
-        return max(1, int(self.shared.settings.retry_share * slots))
+        return max(1, int(RETRY_SLOT_SHARE * slots))
 
     @property
     def id(self) -> int:

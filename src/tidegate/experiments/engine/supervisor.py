@@ -32,6 +32,7 @@ from tidegate.experiments.engine.result_handler import ResultHandler
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunPhase
 from tidegate.experiments.storage import BatchState, Category, Claim, ExperimentRow, LogLevel, ResultStatus, Status
+from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 
 logger = logging.getLogger("tidegate")
 
@@ -121,10 +122,10 @@ class RunSupervisor:
         self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask], status: Status | None
     ) -> None:
         run.phase = RunPhase.ENDED
-        grace = self._shared.settings.cancel_grace
         for each in background:
-            await each.stop(grace)
-        await stop_within(grace, run.experiment.aclose(), f"experiment {row.name}: close of its resources")
+            await each.stop(CANCEL_GRACE_SECONDS)
+        closing = run.experiment.aclose()
+        await stop_within(CANCEL_GRACE_SECONDS, closing, f"experiment {row.name}: close of its resources")
         await self._announce_end(run, status)
 
     async def _start_run(self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> None:

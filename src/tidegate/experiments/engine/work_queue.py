@@ -71,6 +71,15 @@ class StageQueue:
         self.size = 0
 
 
+PAGE_ITEMS = 200
+"""New items of a stage held in memory at most; half of it is the low mark. Raising it uses more memory and reads less
+often. Chosen: a page lasts for seconds where hundreds of functions run."""
+
+AGEING = 8
+"""How often a queue is passed over for a more urgent one before it goes next. Raising it delays new rows beside
+evaluations. Chosen: one in nine."""
+
+
 class WorkQueue:
     """Queues of one experiment with `stages` stages. It only decides the order; it starts nothing.
 

@@ -77,7 +77,7 @@ reports a hung writer later. Chosen: above any batch, as a busy file must not fa
 
 IDLE_SECONDS = 30.0
 """Seconds after which PostgreSQL ends an idle transaction. Raising it blocks a claim for longer where a replica is
-suspended in the middle of a batch. Chosen: half the default `stale_after`, as for `ALIVE`."""
+suspended in the middle of a batch. Chosen: half of `engine.replica.STALE_SECONDS`, as for `ALIVE`."""
 
 CONNECT_SECONDS = 10
 """Seconds of libpq's `connect_timeout`. Raising it reports an unreachable server later. Chosen: libpq's default waits
@@ -85,8 +85,8 @@ for ever."""
 
 ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
 """Seconds (`tcp_user_timeout`: milliseconds) after which a silent host is given up. Raising them notices a lost host
-later. Derived from half the default `stale_after`. Systems probe after two hours by default, and resend for a quarter
-of an hour (libpq, section 34.1.2; tcp(7))."""
+later. Derived from half of `engine.replica.STALE_SECONDS`. Systems probe after two hours by default, and resend for a
+quarter of an hour (libpq, section 34.1.2; tcp(7))."""
 
 SQLITE_ARGUMENTS: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_SECONDS}
 SQLITE_PRAGMAS = (

@@ -34,7 +34,7 @@ IN_TURN = threading.Lock()
 
 LIVE_SECONDS = 60.0
 """Seconds since the last heartbeat for which a claim counts as live. Raising it refuses upgrades longer after a replica
-died. Derived from the default of `RunnerSettings.stale_after`."""
+died. Derived from `engine.replica.STALE_SECONDS`."""
 
 version = Table(VERSION_TABLE, MetaData(), Column("version_num", Text))
 

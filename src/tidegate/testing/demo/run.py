@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import anthropic
 import openai
 
-import tidegate
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.snapshot import KeySnapshot
 from tidegate.testing import Counts, SimulatorProcess
 from tidegate.testing.demo.scenarios import MAX_TOKENS, Row, Track
@@ -101,7 +101,7 @@ async def _phases(
     for phase in phases:
         for simulator in simulators:
             simulator.reset()
-        registry = tidegate.RateLimitRegistry() if phase == "wrapped" else None
+        registry = RateLimitRegistry() if phase == "wrapped" else None
         runs = [DemoRun(track, phase) for track in tracks]
         watching = asyncio.create_task(_watch(runs, simulators, registry, on_look))
         try:
@@ -116,7 +116,7 @@ async def _phases(
     return tuple(ended)
 
 
-async def _ask_all(run: DemoRun, simulator: SimulatorProcess, registry: tidegate.RateLimitRegistry | None) -> None:
+async def _ask_all(run: DemoRun, simulator: SimulatorProcess, registry: RateLimitRegistry | None) -> None:
     async with _client(run.track, simulator) as client:
         if registry is not None:
             registry.wrap(client)
@@ -160,7 +160,7 @@ async def _answer(client: Client, model: str, question: str) -> str:
 async def _watch(
     runs: Sequence[DemoRun],
     simulators: Sequence[SimulatorProcess],
-    registry: tidegate.RateLimitRegistry | None,
+    registry: RateLimitRegistry | None,
     on_look: Look,
 ) -> None:
     while True:
@@ -170,7 +170,7 @@ async def _watch(
 
 
 async def _look(
-    runs: Sequence[DemoRun], simulators: Sequence[SimulatorProcess], registry: tidegate.RateLimitRegistry | None
+    runs: Sequence[DemoRun], simulators: Sequence[SimulatorProcess], registry: RateLimitRegistry | None
 ) -> None:
     truths = await asyncio.gather(*(asyncio.to_thread(simulator.truth) for simulator in simulators))
     keys = registry.snapshot().keys.values() if registry is not None else ()

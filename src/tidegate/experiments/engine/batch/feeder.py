@@ -26,7 +26,7 @@ from tidegate.core.backoff import half_jitter
 from tidegate.errors import ClaimLost, ConfigurationError
 from tidegate.experiments.engine.background import retry_while_unavailable
 from tidegate.experiments.engine.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
-from tidegate.experiments.engine.batch.requests import GONE, BatchError, BatchGone, ProviderRequests
+from tidegate.experiments.engine.batch.requests import GONE, POLL_SECONDS, BatchError, BatchGone, ProviderRequests
 from tidegate.experiments.engine.batch.results import BatchResults, is_short, missing_answer
 from tidegate.experiments.engine.batch.submission import BatchSubmission
 from tidegate.experiments.engine.batch.task import BatchTask, ItemSet, custom_id
@@ -35,6 +35,8 @@ from tidegate.experiments.engine.item import TASK, Item, Place, copied
 from tidegate.experiments.engine.redaction import redacted
 from tidegate.experiments.engine.result_handler import ResultHandler
 from tidegate.experiments.engine.run import ExperimentRun
+from tidegate.experiments.engine.work_queue import PAGE_ITEMS
+from tidegate.experiments.engine.writer import WRITE_SECONDS
 from tidegate.experiments.storage import BatchRecord, BatchState, Category, LogLevel, PendingTask, Status
 
 logger = logging.getLogger("tidegate")
@@ -46,8 +48,7 @@ AGE_SHARE = 0.1
 within a tenth of the time that the batch took."""
 
 LEAST_POLL = 1.0
-"""Minimum seconds between two looks, where `batch_poll` is not less. Raising it notices the end of a small batch later.
-Chosen: batches take minutes."""
+"""Minimum seconds between two looks. Raising it notices the end of a small batch later. Chosen: they take minutes."""
 
 TURN = 50
 """Results that are processed before other work of the loop gets a turn. Raising it saves turns and blocks the loop for
@@ -178,7 +179,7 @@ class BatchFeeder(Feeder):
 
     async def _scan(self) -> None:
         """Read the next page of pending rows."""
-        run, limit = self._run, self._run.shared.settings.page
+        run, limit = self._run, PAGE_ITEMS
         self._scanned = True
         page = await self._try(
             partial(self._store.pending.tasks, run.id, after=self._cursor, limit=limit, retry_failed=run.retry_failed)
@@ -201,7 +202,7 @@ class BatchFeeder(Feeder):
         """Yield the items of a set that have no good answer yet; failed ones are in a batch only to be tried again."""
         if not len(items):
             return
-        after, end, limit = (items.first, 0), items.end, self._run.shared.settings.page
+        after, end, limit = (items.first, 0), items.end, PAGE_ITEMS
         while True:
             page = await self._try(
                 partial(self._store.pending.tasks, self._run.id, after=after, limit=limit, retry_failed=True, below=end)
@@ -333,9 +334,8 @@ class BatchFeeder(Feeder):
                 return await self._save(replace(record, state=BatchState.ENDED, detail=status.text))
             if status.text != record.detail:
                 record = await self._save(replace(record, detail=status.text))
-            most = self._run.shared.settings.batch_poll
             age = self._run.shared.loop.time() - began
-            await asyncio.sleep(max(min(most, max(LEAST_POLL, AGE_SHARE * age)), status.retry_after))
+            await asyncio.sleep(max(min(POLL_SECONDS, max(LEAST_POLL, AGE_SHARE * age)), status.retry_after))
 
     async def _status(self, record: BatchRecord) -> BatchStatus:
         provider_id = record.provider_id or ""
@@ -409,7 +409,7 @@ class BatchFeeder(Feeder):
                 break
             text = "%s: results of batch %d lack %d rows: they are fetched again"
             logger.warning(text, self._what, record.number, len(ids - found.keys()))
-            await asyncio.sleep(half_jitter(attempt, settings.backoff_base, settings.backoff_cap, shared.draw()))
+            await asyncio.sleep(half_jitter(attempt, shared.draw()))
         return found, broken
 
     def _read(self, line: bytes) -> ItemAnswer:
@@ -426,7 +426,7 @@ class BatchFeeder(Feeder):
             await asyncio.sleep(0)
         while self._run.live and not self._run.shared.writer.room:
             self._run.shared.writer.flush()
-            await asyncio.sleep(self._run.shared.settings.batch_seconds or 0.01)
+            await asyncio.sleep(WRITE_SECONDS)
 
     async def _durable(self, queued: list[Item]) -> None:
         """Wait until the results of these items are in the database."""
@@ -434,7 +434,7 @@ class BatchFeeder(Feeder):
         while queued:
             queued = [item for item in queued if tracker.is_live(item)]
             if queued:
-                await asyncio.sleep(self._run.shared.settings.batch_seconds or 0.01)
+                await asyncio.sleep(WRITE_SECONDS)
 
     async def _finish(self, record: BatchRecord, back: list[Place], text: str) -> BatchRecord:
         """Store a batch as fetched, and give the rows without a result back to the plan."""
@@ -466,7 +466,7 @@ class BatchFeeder(Feeder):
             if settings.max_outage is not None and loop.time() - self._full_since > settings.max_outage:
                 raise BatchError(record.number, f"one row does not fit the provider's queue: {status.text}")
             self._full = True
-            loop.call_later(settings.batch_poll, self._try_again)
+            loop.call_later(POLL_SECONDS, self._try_again)
         return saved
 
     def _try_again(self) -> None:

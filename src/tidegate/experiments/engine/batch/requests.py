@@ -27,6 +27,9 @@ class BatchError(Error):
         super().__init__(f"batch {number} failed: {reason}")
 
 
+POLL_SECONDS = 60.0
+"""Longest time between two looks at a batch. Raising it notices an end later. Chosen: batches take minutes to a day."""
+
 GONE = "not at the provider (404)"
 """Words of a stored batch that the provider did not know at the last look."""
 
@@ -87,7 +90,7 @@ class ProviderRequests:
             logger.warning(
                 "%s: request for batch %d failed: %s; it is repeated", self._what, record.number, redacted(error)
             )
-        wait = half_jitter(outage.failures, settings.backoff_base, settings.backoff_cap, shared.draw())
+        wait = half_jitter(outage.failures, shared.draw())
         wait = max(wait, found.retry_after or 0.0)
         outage.seconds += wait
         return wait

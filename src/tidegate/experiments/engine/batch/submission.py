@@ -25,7 +25,7 @@ from tidegate.experiments.engine.batch.api import (
     is_refusal,
     was_sent,
 )
-from tidegate.experiments.engine.batch.requests import GONE, BatchGone, ProviderRequests, RequestFailures
+from tidegate.experiments.engine.batch.requests import GONE, POLL_SECONDS, BatchGone, ProviderRequests, RequestFailures
 from tidegate.experiments.engine.batch.task import BatchTask, ItemSet, custom_id
 from tidegate.experiments.engine.context import RunnerContext
 from tidegate.experiments.engine.item import Place, copied
@@ -34,8 +34,12 @@ from tidegate.experiments.storage import BatchRecord, BatchState, PendingTask
 
 logger = logging.getLogger("tidegate")
 
+SEARCH_SECONDS = 600.0
+"""Seconds in which Anthropic may still act on a batch whose creation got no answer. Raising it delays a run after a
+crash; lowering it may pay for rows twice. Source: the timeout of Anthropic's SDK, 600 s."""
+
 SETTLE_SECONDS = 10.0
-"""Seconds before a batch is searched at the provider, at most `batch_poll`. Raising it delays a run after a crash.
+"""Seconds before a batch is searched at the provider. Raising it delays a run after a crash.
 Chosen: a list of batches shows a new one by then."""
 
 VOID = "its file is deleted, so that no late request has an effect"
@@ -124,22 +128,21 @@ class BatchSubmission:
         """Return the provider's name of a batch that a request without an answer may have created, None without one.
 
         The provider may act on the request later than it is searched. So the request is made void where that is
-        possible, else the search lasts for `batch_settle` seconds.
+        possible, else the search lasts for `SEARCH_SECONDS`.
         """
-        settings, loop = self._shared.settings, self._shared.loop
-        until = loop.time() + settings.batch_settle
-        pause = min(SETTLE_SECONDS, settings.batch_poll)
-        await asyncio.sleep(pause)
+        loop = self._shared.loop
+        until = loop.time() + SEARCH_SECONDS
+        await asyncio.sleep(SETTLE_SECONDS)
         found = await self._found_batch(record)
         if found is None and await self._is_void(record):
-            await asyncio.sleep(pause)
+            await asyncio.sleep(SETTLE_SECONDS)
             return await self._found_batch(record)
         if found is None:
             text = "%s: batch %d not found after a request without an answer; it is searched for %g s"
-            logger.warning(text, self._what, record.number, settings.batch_settle)
+            logger.warning(text, self._what, record.number, SEARCH_SECONDS)
         looked = -INFINITY
         while found is None and looked < until:
-            await asyncio.sleep(min(settings.batch_poll, max(0.0, until - loop.time())))
+            await asyncio.sleep(min(POLL_SECONDS, max(0.0, until - loop.time())))
             looked = loop.time()
             found = await self._found_batch(record)
         return found
@@ -183,7 +186,7 @@ class BatchSubmission:
             found = await self._requests.asked(record, partial(self._api.find, search))
             if found != UNDECIDED:
                 return found
-            await asyncio.sleep(self._shared.settings.batch_poll)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _lines(self, record: BatchRecord) -> list[bytes]:
         lines = []
