@@ -13,6 +13,7 @@ from tests.chaos.runners import now, registry, runner_of, seconds_of
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import rows
 from tidegate.experiments import Chunk, Experiment, StateChanged, Subscription
+from tidegate.experiments.engine.replica import HEARTBEAT_SECONDS
 from tidegate.experiments.storage import RunResult, Status, Toggle
 
 WORDS = 20
@@ -63,7 +64,7 @@ async def test_a_stop_said_at_one_replica_stops_the_run_at_another_within_a_hear
         return 1
 
     async with runner_of(registry(), tmp_path) as here, runner_of(registry(), tmp_path) as there:
-        heartbeat = here.settings.heartbeat
+        heartbeat = HEARTBEAT_SECONDS
         number = await here.start(Experiment("e", rows(10_000), answer))
         await asyncio.sleep(1.0)
         assert await there.stop(number) is Toggle.DONE
