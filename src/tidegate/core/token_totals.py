@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 from math import floor, log10
+from operator import attrgetter
 from typing import NamedTuple
 
 from tidegate.core.values import Usage
@@ -93,6 +94,9 @@ def dollars(amount: float) -> str:
     return f"${amount:.{2 - floor(log10(amount)) - 1}f}"
 
 
+_FIELDS = attrgetter(*TokenTotals._fields)
+
+
 class TokenCounter:
     """Running totals of the tokens of one key."""
 
@@ -125,4 +129,4 @@ class TokenCounter:
     @property
     def totals(self) -> TokenTotals:
         """Return the totals so far."""
-        return TokenTotals(*(getattr(self, name) for name in TokenTotals._fields))
+        return TokenTotals(*_FIELDS(self))
