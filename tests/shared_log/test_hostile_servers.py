@@ -20,10 +20,12 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import Event, ShareLost
 from tidegate.core.values import Key
 from tidegate.shared_log.carrier import ENDED
-from tidegate.shared_log.postgres_log import postgres_carrier
+from tidegate.shared_log.postgres_log import FUNCTION, TABLES, postgres_carrier
 from tidegate.shared_log.redis_log import PROTOCOL, is_about_content, redis_carrier
 from tidegate.shared_log.store_carrier import StoreCarrier
 from tidegate.testing import SimulatorProcess
+
+ENDS, ENTRIES, MEMBERS = TABLES
 
 pytestmark = pytest.mark.real
 
@@ -118,7 +120,7 @@ def test_one_spoiled_log_ends_its_own_sharing_and_no_other(
             client.delete(f"{{tidegate:{PROTOCOL}:{spoiled.hex()}}}:log")
             client.set(f"{{tidegate:{PROTOCOL}:{spoiled.hex()}}}:log", b"spoiled")
     else:
-        server.sql(f"update tidegate_log_ends_v5 set tail = 9223372036854775807 where name = '\\x{spoiled.hex()}'")
+        server.sql(f"update {ENDS} set tail = 9223372036854775807 where name = '\\x{spoiled.hex()}'")
 
     def ended() -> bool:
         for each in bad:
@@ -145,10 +147,10 @@ def test_an_error_of_the_server_is_not_one_of_a_log(error: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "drop table tidegate_log_entries_v5",
-        "drop table tidegate_log_ends_v5, tidegate_log_members_v5",
-        "drop function tidegate_log_exchange_v5",
-        "create schema if not exists aside; alter function tidegate_log_exchange_v5 set schema aside",
+        f"drop table {ENTRIES}",
+        f"drop table {ENDS}, {MEMBERS}",
+        f"drop function {FUNCTION}",
+        f"create schema if not exists aside; alter function {FUNCTION} set schema aside",
     ],
 )
 def test_tables_that_were_removed_are_created_again(postgresql: PostgreSQL, statement: str) -> None:

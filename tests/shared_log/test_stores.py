@@ -316,7 +316,8 @@ def test_a_head_that_is_none_ends_sharing_and_no_call(kind: str, request: pytest
     else:
         with psycopg.connect(place.url, autocommit=True) as connection:
             connection.execute(
-                "insert into tidegate_log_members_v5 values (%b, 99, 1e12, 2, 0, %b)", (place.name, b"nonsense")
+                f"insert into {postgres_log.TABLES[2]} values (%b, 99, 1e12, 2, 0, %b)".encode(),
+                (place.name, b"nonsense"),
             )
     until(lambda: one.log.ended and two.log.ended, "both to end", one, two)
     assert one.log.ended == "a head is not that of a member"
