@@ -277,7 +277,7 @@ ABSURD_HINT = 86_400.0
 
 
 def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
-    """Close the gate that explains a refusal."""
+    """Close the gate that explains a refusal; `draw` is uniform in [0, 1)."""
     gates.counts.refused += 1
     if outcome.answer is not None and outcome.answer.body:
         gates.refusal = outcome, now
