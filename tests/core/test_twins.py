@@ -111,6 +111,15 @@ def test_a_program_that_gives_up_and_asks_again_gets_every_answer_in_the_first_r
     assert served == list(range(20))
 
 
+def test_a_call_whose_twin_is_in_flight_goes_before_the_abandoned_calls(line: Line) -> None:
+    """A program abandons all its calls at one instant, also the one that is just in flight."""
+    line.join(*[Request(name) for name in range(10)])
+    sent = line.serve()
+    again = [Request(name) for name in range(1, 10)]
+    line.join(*again, last := Request(sent.body))
+    assert {line.serve() for _ in range(10)} == {*again, last}
+
+
 def test_equal_requests_that_are_all_wanted_are_all_served(line: Line) -> None:
     samples = [Request("a") for _ in range(9)]
     line.join(*samples)

@@ -18,13 +18,15 @@ class Callers:
     `nested` are those inside other calls of the key.
     """
 
-    __slots__ = ("_twins", "nested", "waiting")
+    __slots__ = ("_replaced", "_twins", "nested", "waiting")
 
     def __init__(self) -> None:
         self.waiting: set[Waiter] = set()
         self.nested: dict[Waiter, None] = {}
         # The calls of each request from threads, in order of arrival.
         self._twins: dict[Hashable, dict[Waiter, None]] = {}
+        # The calls that gave their places to twins, in the order of the queue.
+        self._replaced: dict[Waiter, None] = {}
 
     def add(self, waiter: Waiter) -> None:
         """Note a call that waits from now on."""
@@ -40,6 +42,7 @@ class Callers:
         """Forget a call that has ended; safe in a finalizer."""
         self.waiting.discard(waiter)
         self.nested.pop(waiter, None)
+        self._replaced.pop(waiter, None)
         twins = self._twins.get(waiter.twin_of)
         if twins is not None:
             twins.pop(waiter, None)
@@ -51,28 +54,38 @@ class Callers:
         self.waiting.clear()
         self.nested.clear()
         self._twins.clear()
+        self._replaced.clear()
 
     def replace_twin(self, waiter: Waiter, queue: WaitQueue) -> None:
         """Give a new call of a thread the place of the same request that joined before it; that one goes last.
 
         A thread cannot be cancelled: a program that has waited long enough abandons it, and sends the request again
-        from another one. The abandoned call must not stand before the one that is waited for. Equal calls that are all
-        waited for may change places; each goes last once, and none of them starves.
+        from another one. The abandoned call must not stand before the one that is waited for. Where the abandoned call
+        is in flight, the new one takes the place of the first call that gave its own to a twin. Equal calls that are
+        all waited for may change places; each goes last twice at most, and none of them starves.
         """
         identity = waiter.twin_of = waiter.identity()
         if identity is None:
             return
         twins = self._twins.setdefault(identity, {})
-        # Copied at once: calls that end leave the table without its lock.
+        # Copied at once: calls that end leave these tables without the lock.
         newest = list(twins)[-SEARCHED_TWINS:]
         twin = next((each for each in reversed(newest) if each.is_queued), None)
+        is_sent = bool(newest) and twin is None
         twins[waiter] = None
-        if twin is not None and twin.priority == waiter.priority:
-            waiter.place = twin.place
+        if is_sent:
+            twin = next((each for each in list(self._replaced) if each.is_queued), None)
+        if twin is None or twin.priority != waiter.priority:
+            return
+        if is_sent:
+            self._replaced.pop(twin, None)
+        else:
             twins.pop(twin, None)
-            queue.dequeue(twin)
-            twin.place, twin.until = 0, None
-            queue.enqueue(twin)
+            self._replaced[twin] = None
+        waiter.place = twin.place
+        queue.dequeue(twin)
+        twin.place, twin.until = 0, None
+        queue.enqueue(twin)
 
     def next_nested(self, in_flight: Collection[Permit]) -> list[Waiter]:
         """Return the call to admit where calls that wait for such calls hold all slots: none would ever end."""
