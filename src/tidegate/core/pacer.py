@@ -55,6 +55,7 @@ from tidegate.core.pacer_phases import (
     StartupPhase,
     cruise_seconds,
     first_wait,
+    natural_wait,
     next_wait,
 )
 from tidegate.core.ramp_phase import RampPhase
@@ -120,6 +121,7 @@ class Pacer:
         "_probe_up",
         "_ramp",
         "_refused_at",
+        "_run_begun_at",
         "_seeded",
         "_startup",
         "_stated_before",
@@ -165,7 +167,7 @@ class Pacer:
         self.stray_odds = -INFINITY
         # The same where the rate may change: a refusal counts as random by these odds alone.
         self.chance_odds = -INFINITY
-        self._lone_at = self._refused_at = 0.0
+        self._lone_at = self._refused_at = self._run_begun_at = 0.0
         self._windowless_calls = self._window_size = 0
         self._window_begun_at, self._window_let_in = 0.0, 0
         self._next, self._next_count = 0.0, 0
@@ -246,6 +248,7 @@ class Pacer:
         self._seeded = False
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
         self.gauge.note(run, sent_at)
+        self._run_begun_at = sent_at - run.seconds
         self.gauge.stated = self.stated
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
@@ -501,6 +504,9 @@ class Pacer:
         rate = self.rate
         if cruising and count >= KEPT_CALLS:
             self._broken += 1
+        elif cruising and count < PROGRESS and rate <= self.gauge.low:
+            # A refusal at the rate that the bounds call proven contradicts them: messages were late, or it fell.
+            self.gauge.low, self.gauge.high = self._least, self._highest
         nothing, deep = self.gauge.nothing_new(let_in), self.gauge.deep(rate)
         # No rate near the held one admits as few calls as these.
         fell = cruising and not (nothing or deep) and self.gauge.informed and self._highest < TRUE_SHARE * rate
@@ -542,6 +548,8 @@ class Pacer:
         if cause is not Cause.OVERLOAD:
             self._former = -1.0
         seconds = next_wait(self.spacing, cause)
+        if cause is Cause.RATE:
+            seconds = natural_wait(seconds, now - self._run_begun_at, self.spacing.grace)
         self._refused_at = sent_at
         if self.rate < self._floor.pace and self.phase is not PacerPhase.RAMP:
             self._floor.doubt()

@@ -2,8 +2,9 @@
 
 Theory of operation. After a refusal all calls wait, until one attempt goes alone (`first_wait`, `next_wait`). The first
 wait lets some of the hidden quota come back. If the lone attempt is refused too, the next one goes later, and later
-each time. A server that reports overload is asked more often, so that its recovery is seen. One that limits the growth
-of a client's rate (slope) soon admits calls again.
+each time, but no wait passes the end of a natural window that began with the run (`natural_wait`). A server that
+reports overload is asked more often, so that its recovery is seen. One that limits the growth of a client's rate
+(slope) soon admits calls again.
 
 - `StartupPhase`: while the rate is unknown, the pace grows until it is refused.
 - `cruise_seconds`: the seconds for which a measured rate is held before a rise measures it again. A rise costs
@@ -27,6 +28,7 @@ from math import sqrt
 
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
 from tidegate.core.values import Cause
+from tidegate.core.window_inference import NATURAL_WINDOWS
 
 
 class PacerPhase(IntEnum):
@@ -139,6 +141,16 @@ def next_wait(spacing: PacingBucket, cause: Cause) -> float:
     elif cause is Cause.SLOPE:
         seconds = CLIMB_WAIT * CLIMB_WAIT_GROWTH ** min(WAITS_MOST, max(0, waits - CLIMB_WAITS))
     return min(seconds, 1.0 / SLOWEST)
+
+
+def natural_wait(seconds: float, elapsed: float, grace: float) -> float:
+    """Return the wait that ends with the first natural window before the planned one does.
+
+    Many limiters begin a window at the first call of a run, `elapsed` seconds ago, and their periods are natural ones.
+    An attempt at such an instant meets the new window at once. It goes `grace` seconds later, as messages may be late.
+    """
+    ends = (window + grace - elapsed for window in NATURAL_WINDOWS)
+    return next((end for end in ends if 0.0 < end < seconds), seconds)
 
 
 FIRST_WAITS = 4.0
