@@ -176,20 +176,18 @@ class ErrorRow:
         return KINDS[self.cause]
 
     @property
-    def yields(self) -> bool:
-        """Return whether the row compares only what other meanings share: a status or its name, or the code of a rate.
-
-        Such a row gives way to the stronger witnesses of `_evidence`.
-        """
+    def is_specific(self) -> bool:
+        """Return whether the row compares what no other meaning shares: more than a status, its name, a rate's code."""
         if self.text or self.headers or self.exceeds or self.zero or self.window_at_least or self.wait_at_least:
-            return False
+            return True
         if self.cause is Cause.NEVER_FITS or self.cause is Cause.SLOPE:
+            return True
+        if not self.codes or self.cause is Cause.MONEY:
             return False
-        if self.codes and all(code.isdecimal() and len(code) > 3 for code in self.codes):
-            # A number of a vendor's own list means one thing; a shorter one is a status.
-            return False
-        shared = self.kind in (Kind.RATE_LIMIT, Kind.PERMANENT, Kind.TRANSIENT) or self.cause is Cause.UNAVAILABLE
-        return not self.codes or shared
+        # A number of a vendor's own list means one thing; a shorter one is a status.
+        numbered = all(code.isdecimal() and len(code) > 3 for code in self.codes)
+        shared = (Kind.RATE_LIMIT, Kind.PERMANENT, Kind.TRANSIENT)
+        return numbered or (self.kind not in shared and self.cause is not Cause.UNAVAILABLE)
 
     def says(self, text: str) -> bool:
         """Return whether the message contains or equals one of the phrases; True if the row has none."""

@@ -7,7 +7,7 @@ import pytest
 
 from tidegate.core.values import Kind
 from tidegate.providers import ANTHROPIC, COMPATIBLE, GEMINI, OPENAI, judge, named
-from tidegate.providers._evidence import LONG_WAIT, LONGEST_WAIT, MEANINGS
+from tidegate.providers.refusal_meaning import CAUSES, LONG_WAIT, LONGEST_WAIT
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -100,8 +100,7 @@ FOUND = [
 def test_the_words_of_a_family_name_its_meaning(status, message, rule):
     outcome = answer(status, message)
     assert outcome.row == f"common:{rule}"
-    meaning = next(each for each in MEANINGS if each.name == rule)
-    assert outcome.cause is meaning.cause
+    assert outcome.cause is CAUSES[rule]
 
 
 def test_a_quota_of_minutes_that_names_its_end_is_no_rate():
@@ -193,7 +192,7 @@ def test_a_limit_below_one_is_no_limit_of_zero():
 
 
 def test_every_meaning_has_an_example():
-    assert {rule for _, _, rule in FOUND} == {meaning.name for meaning in MEANINGS}
+    assert {rule for _, _, rule in FOUND} == set(CAUSES)
 
 
 @pytest.mark.parametrize(
