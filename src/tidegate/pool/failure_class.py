@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tidegate.core.backoff import MAX_BACKOFF_SECONDS, full_jitter, half_jitter
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
 from tidegate.errors import NotAdmitted, UnusableAnswer
-from tidegate.providers.classification import UNREACHED, UNREADABLE, Evidence, classify_error
+from tidegate.providers.classification import UNREACHED, UNREADABLE, classify_error
 
 
 class NextStep(StrEnum):
@@ -108,7 +108,7 @@ def _of_outcome(outcome: Outcome, probe: bool, name: str = UNREADABLE) -> Failur
 def _of_exception(error: BaseException, answered: bool) -> FailureClass:
     outcome, evidence, _ = classify_error(error, datetime.now(UTC), answered=answered)
     name = type(error).__name__
-    if evidence is Evidence.NONE:
+    if evidence == "none":
         # tidegate did not cancel the call: code inside the function did, such as a client that is being closed.
         cancelled = any(each.__name__ == "CancelledError" for each in type(error).__mro__)
         return CANCELLED if cancelled else FailureClass(NextStep.PERMANENT, name)

@@ -122,7 +122,9 @@ RATE = _words(
     r"\b(?:tokens?|requests?) per (?:min|minute|sec|second) exceeded\b",
     r"(?<!\bbit )(?<!frame )(?<!sample )(?<!speech )(?<!learning )\b(?:rate|[rt]p[ms]|qps) (?:exceeded|too high)\b",
 )
-RATE_CODES = re.compile(r"throttl|rate_?limit|too_?many_?requests|resource_?exhausted")
+RATE_CODES = re.compile(
+    r"throttl|(?:rate|request)_?limit|too_?many_?requests|resource_?exhausted|slow_?down|(?:throughput|bandwidth)_?\w*exceeded"
+)
 
 _SERVING = (
     r"(?:gpu|worker|instance|replica|slot|channel|account|provider|upstream|backend|server|node|endpoint|deployment"
