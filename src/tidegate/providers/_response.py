@@ -15,9 +15,6 @@ from math import ceil
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Unit
 from tidegate.providers import _values
 from tidegate.providers._headers import Found, gather, origin, read_found, row_at
-from tidegate.providers._message import Prose, read_prose
-from tidegate.providers._quoted_refusal import REFUSING, RELAYING
-from tidegate.providers._refusal import NOTHING, RefusalDetails, parsed, refusal_in, refusal_of
 from tidegate.providers._schema import (
     CODE,
     KINDS,
@@ -30,6 +27,8 @@ from tidegate.providers._schema import (
 )
 from tidegate.providers._usage import usage_of
 from tidegate.providers._values import window_name
+from tidegate.providers.refusal_body import NOTHING, REFUSING, RELAYING, RefusalDetails, parsed, refusal_in, refusal_of
+from tidegate.providers.refusal_limits import Prose, read_prose
 from tidegate.providers.refusal_meaning import Evidence, meaning_of, unquoted
 
 _PROSE_STATUSES = frozenset({413, 429, 503, 529})
@@ -38,7 +37,7 @@ INVALID_STATUS = 400
 """HTTP status of an invalid request. A wait that only its message names may be an echo of the caller's text."""
 
 _MAX_EVENT = 1 << 18
-"""Most bytes of an event that is parsed: it holds the same error as `_refusal._MAX_BODY`."""
+"""Most bytes of an event that is parsed: it holds the same error as `refusal_body._MAX_BODY`."""
 
 _THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOTALL)
 """A header of Amazon's event stream: a name, type 7 (text), its length in two bytes, the text."""

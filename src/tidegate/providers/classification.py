@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from tidegate import providers
 from tidegate.core.display import printable
+from tidegate.core.lazy_pattern import lazy_pattern
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome
 from tidegate.providers import Provider
 
@@ -107,7 +107,7 @@ _BUG_TYPES = (
 """Built-in exceptions of a mistake in the caller's own code: neither text nor context is evidence."""
 
 _TYPE_STATUSES = tuple(
-    (re.compile(rf"\w*(?:{names})(?:Error|Exception|Fault)?"), status)
+    (lazy_pattern(rf"\w*(?:{names})(?:Error|Exception|Fault)?"), status)
     for names, status in (
         ("Authentication|Unauthori[sz]ed|PermissionDenied|AccessDenied|InvalidApiKey|InvalidAPIKey", 401),
         (r"Insufficient(?:Quota|Credits?|Balance|Funds)|PaymentRequired|BudgetExceeded|BillingHardLimit\w*", 402),
@@ -136,18 +136,18 @@ _GRPC_CODES = {
 """HTTP statuses of gRPC's codes (google.rpc.Code)."""
 
 _STATUS_END = r"(?![0-9A-Za-z_]|[.\-/]\w)"
-_STATUS_SAID = re.compile(
+_STATUS_SAID = lazy_pattern(
     r"(?<![\w.\-/])(?:http(?:/[0-9](?:\.[0-9])?)?|(?:http[ _-]?)?status(?:[ _-]?code)?|(?:error|response)[ _-]?code"
     r"|code|error|response)['\"]?(?: (?:is|was|of))?\s{0,3}[:=(\[<]{0,2}\s{0,3}['\"\[]?([45][0-9]{2})" + _STATUS_END
 )
 """A status after a word that announces it (`Error code: 429`)."""
 
-_STATUS_FIRST = re.compile(
+_STATUS_FIRST = lazy_pattern(
     r"\s{0,8}['\"(\[<]?([45][0-9]{2})" + _STATUS_END + r"(?!\s+(?!status|is |was |has )[a-z]+s\b)"
 )
 """A status at the beginning of a message, but no count (`429 rows were skipped`)."""
 
-_FINAL_WORDS = re.compile(
+_FINAL_WORDS = lazy_pattern(
     r"\b(?:(?P<s401>(?:incorrect|invalid|wrong|missing|expired)[ _](?:x-)?api[ _-]?key|authentication[ _]error"
     r"|authentication failed|unauthenticated|unauthorized)"
     r"|(?P<s402>insufficient[ _]quota|insufficient (?:balance|credits?|funds)|payment required"
@@ -158,7 +158,7 @@ _FINAL_WORDS = re.compile(
 )
 """Phrases of failures that waiting cannot help: authentication, money, size of the request."""
 
-_RATE_WORDS = re.compile(
+_RATE_WORDS = lazy_pattern(
     r"\b(?:ratelimiterror|rate[ _-]limits?[ _-](?:error|exceeded|reached|hit)|rate[ _-]?limited"
     r"|(?:exceeded|reached|hit|over)(?: (?:the|your|our|its|a|api|current)){0,3} rate[ _-]limits?"
     r"|too[ _]many[ _]requests|(?:tokens?|requests?) per (?:second|minute|hour|day)(?: \([a-z]{3}\))? limit"
@@ -173,8 +173,8 @@ _SPAN_WORDS = {"monthly": "month", "weekly": "week", "daily": "day", "hourly": "
                "rpm": "minute", "tpm": "minute", "rps": "second"}  # fmt: skip
 """Words of a refusal that name the span of its quota by themselves."""
 
-_SPAN_SAID = re.compile(rf"(?:\b(?:per[ _-]|an? |each |every )|/)({'|'.join(SPANS)})\b|\b({'|'.join(_SPAN_WORDS)})\b")
-_OVERLOAD_WORDS = re.compile(
+_SPAN_SAID = lazy_pattern(rf"(?:\b(?:per[ _-]|an? |each |every )|/)({'|'.join(SPANS)})\b|\b({'|'.join(_SPAN_WORDS)})\b")
+_OVERLOAD_WORDS = lazy_pattern(
     r"\b(?:overloaded[ _]error|(?:server|model|engine|service) (?:is )?(?:currently )?overloaded)\b"
 )
 

@@ -7,7 +7,7 @@ headers, bodies, messages and exceptions collect `Evidence`, and decide nothing.
 1. The first row of the provider's table that matches, if it compares words, headers, amounts or an unambiguous code.
 2. What codes, words, quotas at zero and the named wait state together: the first rule that fits in `stated_cause`. The
    status only excludes what it contradicts, and what an ordinary error may echo of the request. Words are compared as
-   families (`_words`), not as single messages.
+   X, not as single messages.
 3. That row, if it compares no more than the status, or a code that several meanings share.
 
 A row of money is not final if the refusal names its end, as a plan's or a day's quota may be meant. A row that only a
@@ -19,14 +19,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from tidegate.core.lazy_pattern import lazy_pattern
 from tidegate.core.values import Cause, QuotaReading
-from tidegate.providers import _words as families
-from tidegate.providers._exceeded_quotas import Exceeded
+from tidegate.providers import refusal_words as families
 from tidegate.providers._headers import Found, states_zero
-from tidegate.providers._message import Prose
-from tidegate.providers._quoted_refusal import describes_a_fault, is_of_the_request
-from tidegate.providers._refusal import RefusalDetails
 from tidegate.providers._schema import ErrorRow, Provider
+from tidegate.providers.refusal_body import RefusalDetails, describes_a_fault, is_of_the_request
+from tidegate.providers.refusal_limits import Exceeded, Prose
 
 UNKNOWN = "unknown"
 """Label of a refusal that no row of the table matches."""
@@ -64,7 +63,7 @@ _OF_REQUEST = frozenset({404, 405, 406, 408, 410, 411, 413, 414, 415, 416, 417, 
 _UNSPECIFIC = frozenset({400, 401, 403, *range(500, 600)}) - {503, 529}
 """Statuses of ordinary errors, whose messages echo the caller's text. Only words that state an excess count there."""
 
-_QUOTED = re.compile(
+_QUOTED = lazy_pattern(
     r"""https?://\S+|"(?:[^"\\]|\\.)*(?:"|\Z)|`[^`]*(?:`|\Z)|\u201c[^\u201d]*(?:\u201d|\Z)|(?<!\w)'(?:[^']|'(?=\w))*(?:'|\Z)"""
 )
 """URLs and quoted spans. One that is cut has no end, and an apostrophe within a word is no quote."""

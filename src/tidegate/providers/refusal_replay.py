@@ -6,11 +6,11 @@ Pure, and never raises. A refusal without an error object is not replayed.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 
+from tidegate.core.lazy_pattern import lazy_pattern
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome, ReplayableRefusal
-from tidegate.providers._refusal import parsed, refusal_in
+from tidegate.providers.refusal_body import parsed, refusal_in
 
 MAX_BODY_BYTES = 1 << 14
 """Upper bound, in bytes, of a refusal that is kept, per key. Chosen: the longest capture has 2,300."""
@@ -35,7 +35,7 @@ OpenAI: `invalid_api_key`; Anthropic: `authentication_error`; Google: `UNAUTHENT
 Moonshot: `invalid_authentication_error` (provider-facts.md sections 1, 4, 5 and 9).
 """
 
-OF_ONE_REQUEST = re.compile(r"tokens?\b.*\d|\d.*tokens?\b", re.DOTALL)
+OF_ONE_REQUEST = lazy_pattern(r"(?s)tokens?\b.*\d|\d.*tokens?\b")
 """A lack of money that is stated as a number of tokens is that of one request: a smaller one may pass.
 
 OpenRouter's 402: "can only afford 1200 ... fewer max_tokens", "Prompt tokens limit exceeded: 230799 > 91442".
