@@ -188,7 +188,7 @@ def test_a_row_for_a_plans_window_yields_to_a_named_end():
 
 def test_a_limit_below_one_is_no_limit_of_zero():
     assert answer(429, "rate limit: 0.5 requests per second", table=GEMINI).kind is Kind.RATE_LIMIT
-    assert answer(429, "Quota exceeded, limit: 0, model: x", table=GEMINI).row == "gemini:limit_0"
+    assert answer(429, "Quota exceeded, limit: 0, model: x", table=GEMINI).row == "common:limit_of_zero"
 
 
 def test_every_meaning_has_an_example():

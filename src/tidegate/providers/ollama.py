@@ -21,13 +21,6 @@ ERRORS = (
         status=frozenset({429}),
         text=("concurrent requests", "concurrency limit"),
     ),
-    ErrorRow(
-        name="queue_full",
-        cause=Cause.OVERLOAD,
-        source="capture ollama-local-503 (ErrMaxQueue: OLLAMA_MAX_QUEUE, 512 by default)",
-        status=frozenset({503}),
-        text=("maximum pending requests exceeded",),
-    ),
 )
 
 _NATIVE = (

@@ -39,6 +39,9 @@ LONGEST_WAIT = 31 * 86400.0
 LONG_WINDOW = 18000.0
 """Seconds from which a window is a plan's or a day's. Derived from the shortest window of the known plans, 5 hours."""
 
+DAY_WINDOW = 86400.0
+"""Seconds from which a window counts although a shorter one is exceeded too: it is back long after that one."""
+
 SHORT_WAIT = 60.0
 """Seconds up to which a named wait is a rate's, without a longer window: most windows are a minute."""
 
@@ -125,7 +128,7 @@ def meaning_of(provider: Provider, evidence: Evidence) -> Meaning:
 def _matches(provider: Provider, row: ErrorRow, evidence: Evidence) -> bool:
     """Return whether every criterion of the row holds. A failure in a stream may have no status: words then decide."""
     refusal, found = evidence.refusal, evidence.headers or {}
-    status, wait = refusal.status, refusal.wait
+    status = refusal.status
     if row.status and status not in row.status and (status is not None or not (row.codes or row.text)):
         return False
     if row.codes and row.codes.isdisjoint(refusal.codes):
@@ -134,14 +137,7 @@ def _matches(provider: Provider, row: ErrorRow, evidence: Evidence) -> bool:
         return False
     if row.exceeds and not evidence.prose.exceeds:
         return False
-    if row.waits and wait is None:
-        return False
-    if row.wait_at_least is not None and (wait is None or wait < row.wait_at_least):
-        return False
-    long = row.window_at_least
-    if long is not None and not any(quota.window is not None and quota.window >= long for quota in refusal.exceeded):
-        return False
-    if row.zero and all(quota.limit != 0 for quota in refusal.exceeded):
+    if row.waits and refusal.wait is None:
         return False
     if any(provider.noted[name] in found for name in row.without):
         return False
@@ -282,13 +278,16 @@ def spoken(codes: frozenset[str]) -> str:
 
 
 def _states_zero(evidence: Evidence) -> bool:
+    """Return whether a quota that the body lists as exceeded, or the only limits in the headers, are 0."""
+    if any(quota.limit == 0 for quota in evidence.refusal.exceeded):
+        return True
     return not evidence.readings and evidence.headers is not None and states_zero(evidence.headers)
 
 
 def _is_long_window(exceeded: tuple[Exceeded, ...]) -> bool:
-    """Return whether all quotas that the body lists as exceeded are of a plan's or a day's window."""
+    """Return whether the body lists a day's quota as exceeded, or only quotas of a plan's window."""
     windows = [quota.window for quota in exceeded if quota.window is not None]
-    return bool(windows) and min(windows) >= LONG_WINDOW
+    return bool(windows) and (min(windows) >= LONG_WINDOW or max(windows) >= DAY_WINDOW)
 
 
 def _is_long(readings: tuple[QuotaReading, ...]) -> bool:

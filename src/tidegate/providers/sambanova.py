@@ -42,7 +42,6 @@ SAMBANOVA = Provider(
             status=frozenset({429}),
             text=("requests per day", "tokens per day"),
         ),
-        ErrorRow("rate_limit", Cause.RATE, f"{_DOCS}: 429", status=frozenset({429})),
     ),
     common_errors=COMMON_ERRORS,
 )
