@@ -35,16 +35,7 @@ MOONSHOT = hosted(
             refill="fixed",
         ),
     ),
-    errors=(
-        ErrorRow(
-            name="plan_window",
-            cause=Cause.MONEY,
-            source=_KIMI,
-            status=_403_429,
-            text=("usage limit for this period", "usage limit for this billing cycle", "monthly usage limit"),
-        ),
-        ErrorRow("engine_overloaded", Cause.OTHERS_CAPACITY, _KIMI, codes=frozenset({"engine_overloaded_error"})),
-    ),
+    errors=(ErrorRow("engine_overloaded", Cause.OTHERS_CAPACITY, _KIMI, codes=frozenset({"engine_overloaded_error"})),),
 )
 
 _ZAI = f"https://docs.z.ai/api-reference/api-code and https://docs.bigmodel.cn/cn/api/api-code {_READ}"

@@ -36,13 +36,6 @@ ERRORS = (
         source=f"{_DOCS}; capture dashscope-429-rate; provider-facts.md section 9 (insufficient_quota: tokens)",
         codes=frozenset({"throttling.ratequota", "throttling.allocationquota", "limit_requests", "insufficient_quota"}),
     ),
-    ErrorRow(
-        name="free_day",
-        cause=Cause.DAY,
-        source="https://github.com/QwenLM/qwen-code/issues/1742 read 2026-11-23 (1,000 free requests a day)",
-        status=_429,
-        text=("free allocated quota exceeded",),
-    ),
 )
 
 DASHSCOPE = Provider(

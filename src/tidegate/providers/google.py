@@ -22,16 +22,7 @@ _SHARED = ErrorRow(
     text=("error-code-429",),
 )
 
-ERRORS = (
-    ErrorRow(
-        name="per_day_in_words",
-        cause=Cause.DAY,
-        source="capture gemini-429-codeassist-per-day (ErrorInfo, no QuotaFailure)",
-        status=_429,
-        text=("requests per day", "tokens per day"),
-    ),
-    _SHARED,
-)
+ERRORS = (_SHARED,)
 
 VERTEX_ERRORS = (
     *ERRORS[:-1],

@@ -20,13 +20,6 @@ HEADERS = (
 ERRORS = (
     NEVER_FITS,
     ErrorRow(
-        name="per_day",
-        cause=Cause.DAY,
-        source="capture groq-429-rpd; audio seconds: provider-facts.md section 7 (ASD)",
-        status=frozenset({429}),
-        text=("requests per day", "tokens per day", "audio seconds per day", "seconds of audio per day"),
-    ),
-    ErrorRow(
         name="flex_capacity",
         cause=Cause.OTHERS_CAPACITY,
         source="provider-facts.md section 7 (498 capacity_exceeded, flex [unv])",
