@@ -22,7 +22,7 @@ from tidegate.core.lazy_pattern import lazy_pattern
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome
 from tidegate.providers import Provider
 
-Evidence = Literal["status", "type", "text", "none"]
+DecidedBy = Literal["status", "type", "text", "none"]
 """Fact that decided the meaning of an exception."""
 
 
@@ -34,7 +34,7 @@ class Classification(NamedTuple):
     """
 
     outcome: Outcome
-    evidence: Evidence
+    evidence: DecidedBy
     window: str = ""
 
     @property
@@ -280,7 +280,7 @@ def _classified(chain: list[BaseException], provider: Provider, now_on: datetime
             break
         if status is not None:
             return Classification(_judged(provider, status, *_answer_of(error), now_on), "status")
-    evidence: Evidence = "type"
+    evidence: DecidedBy = "type"
     said = "" if answered else _said(chain)
     status, name = _typed(chain)
     if status is None and (failure := _connection(chain)) is not None:
