@@ -14,7 +14,7 @@ from math import ceil
 
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Unit
 from tidegate.providers import _values
-from tidegate.providers._headers import Found, gather, origin, read_found, row_at
+from tidegate.providers._headers import Found, gather, noted, origin, read_found, row_at
 from tidegate.providers._schema import (
     CODE,
     KINDS,
@@ -80,7 +80,8 @@ def judge(
     readings = _with_reset(readings)
     named, unusable = _header_wait(found, now_on)
     codes = refusal.codes | _header_codes(found)
-    meant = _meant(refusal, status)
+    # A gateway relays its upstream's refusal with a status of its own.
+    meant = refusal.upstream if refusal.upstream in REFUSING and status in RELAYING else status
     refusal, prose = _without_echo(refusal._replace(codes=codes), meant)
     rejected, until = _plan(provider, found, now_on)
     if until is not None:
@@ -113,11 +114,6 @@ def _with_reset(readings: list[QuotaReading]) -> list[QuotaReading]:
     return [given if r is shortest else r for r in readings if r is not bare[0]]
 
 
-def _meant(refusal: RefusalDetails, status: int | None) -> int | None:
-    """Return the status to read by: that of the upstream if a gateway relays its refusal with a status of its own."""
-    return refusal.upstream if refusal.upstream in REFUSING and status in RELAYING else status
-
-
 def _without_echo(refusal: RefusalDetails, status: int | None) -> tuple[RefusalDetails, Prose]:
     """Return the refusal without what an ordinary error quotes of the request, and the facts in its message."""
     refusal = refusal._replace(text=unquoted(status, refusal.text), words=unquoted(status, refusal.words))
@@ -145,19 +141,14 @@ def _plan(provider: Provider, found: Found, now_on: datetime) -> tuple[bool, flo
     """Return whether a plan's headers say that it is used up, and the longest wait of the windows that are."""
     rejected, waits = False, []
     for plan in provider.plans:
-        spent = _value(provider, found, plan.spent)
+        spent = noted(provider, found, plan.spent)
         if spent is None or not plan.is_used_up(spent):
             continue
         rejected = True
-        reset = _values.time(_value(provider, found, plan.reset) or b"")
+        reset = _values.time(noted(provider, found, plan.reset) or b"")
         if reset is not None:
             waits.append(_left(reset.seconds, found, now_on) if reset.form == "instant" else reset.seconds)
     return rejected, max((wait for wait in waits if wait is not None), default=None)
-
-
-def _value(provider: Provider, found: Found, name: str) -> bytes | None:
-    cells = found.get(provider.noted[name])
-    return cells[0] if cells is not None else None
 
 
 def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
@@ -278,7 +269,9 @@ def _outcome(provider: Provider, evidence: Evidence, ignored: int, status: int |
     readings += [stated] if stated is not None else []
     for quota in evidence.refusal.exceeded:
         reading = quota.reading()
-        if reading is not None and not any(_is_same(reading, other) for other in readings):
+        if reading is None or any(reading.name == other.name for other in readings):
+            continue
+        if all((reading.unit, reading.window) != (other.unit, other.window) for other in readings):
             readings.append(reading)
     meaning = meaning_of(provider, evidence._replace(readings=tuple(readings)))
     if meaning.window is not None:
@@ -288,10 +281,6 @@ def _outcome(provider: Provider, evidence: Evidence, ignored: int, status: int |
         # The key stays closed until the wait ends, and its mirrors forget a day's reset with the refusal.
         wait = max((r.reset_after for r in readings if r.reset_after and _is_empty(r)), default=None)
     return Outcome(kind, meaning.cause, wait, tuple(readings), None, meaning.label, status, ignored)
-
-
-def _is_same(reading: QuotaReading, other: QuotaReading) -> bool:
-    return reading.name == other.name or (reading.unit, reading.window) == (other.unit, other.window)
 
 
 def _over(reading: QuotaReading, window: float) -> QuotaReading:

@@ -239,8 +239,9 @@ def refusal_in(document: object) -> RefusalDetails:
         _read_times(layer, waits, ends)
         stated = stated_limit(layer)
         listed += (stated,) if stated is not None else ()
-        if isinstance(layer.get("details"), list):
-            wait, exceeded, reasons = read_details(layer["details"])
+        details = layer.get("details")
+        if isinstance(details, list):
+            wait, exceeded, reasons = read_details(details)
             codes |= reasons
             listed += exceeded
             waits += [wait] if wait is not None else []

@@ -263,17 +263,6 @@ class Exceeded(NamedTuple):
         return QuotaReading(name, self.unit, "fixed", self.limit, None, None, self.window)
 
 
-class Details(NamedTuple):
-    """The facts in an error's details; `wait` is in seconds, `reasons` are in lower case.
-
-    ErrorInfo names a quota in its metadata (`quota_limit_value`), and a reset (`quotaResetDelay`, with the decimals).
-    """
-
-    wait: float | None = None
-    exceeded: tuple[Exceeded, ...] = ()
-    reasons: frozenset[str] = frozenset()
-
-
 def stated_limit(fields: dict[str, object]) -> Exceeded | None:
     """Return the limit and its window in the fields of an error, by names without case and punctuation; else None.
 
@@ -303,9 +292,11 @@ def _stated_window(window: object) -> float | None:
     return window_of(match[1], match[2]) if match is not None else None
 
 
-def read_details(details: object) -> Details:
-    if not isinstance(details, list):
-        return Details()
+def read_details(details: list[object]) -> tuple[float | None, tuple[Exceeded, ...], frozenset[str]]:
+    """Return the wait (seconds), the exceeded quotas and the reasons (lower case) in an error's details.
+
+    ErrorInfo names a quota in its metadata (`quota_limit_value`), and a reset (`quotaResetDelay`, with the decimals).
+    """
     parts = [part for part in details[:_MAX_DETAILS] if isinstance(part, dict)]
     metadata = [each for part in parts if isinstance(each := part.get("metadata"), dict)]
     delays = [part.get("retryDelay") for part in parts] or [each.get("quotaResetDelay") for each in metadata]
@@ -316,7 +307,7 @@ def read_details(details: object) -> Details:
     ]
     named += [(each.get("quota_limit"), each["quota_limit_value"]) for each in metadata if "quota_limit_value" in each]
     reasons = frozenset(text.lower() for part in parts if (text := _text(part.get("reason"))))
-    return Details(max(waits, default=None), tuple(_exceeded(*pair) for pair in named), reasons)
+    return max(waits, default=None), tuple(_exceeded(*pair) for pair in named), reasons
 
 
 def _exceeded(quota: object, value: object) -> Exceeded:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tidegate.core.lazy_pattern import lazy_pattern
 from tidegate.core.values import Cause, QuotaReading
 from tidegate.providers import refusal_words as families
-from tidegate.providers._headers import Found, states_zero
+from tidegate.providers._headers import Found, noted, states_zero
 from tidegate.providers._schema import ErrorRow, Provider
 from tidegate.providers.refusal_body import RefusalDetails, describes_a_fault, is_of_the_request
 from tidegate.providers.refusal_limits import Exceeded, Prose
@@ -141,13 +141,8 @@ def _matches(provider: Provider, row: ErrorRow, evidence: Evidence) -> bool:
         return False
     if any(provider.noted[name] in found for name in row.without):
         return False
-    return all(_noted(provider, found, name, value) for name, value in row.headers)
-
-
-def _noted(provider: Provider, found: Found, name: str, value: str) -> bool:
-    cells = found.get(provider.noted[name])
-    raw = cells[0] if cells is not None else None
-    return raw is not None and (not value or raw.lower() == value.encode("ascii"))
+    sent = [(noted(provider, found, name), value.encode("ascii")) for name, value in row.headers]
+    return all(raw is not None and (not value or raw.lower() == value) for raw, value in sent)
 
 
 def stated_cause(evidence: Evidence, coded: bool) -> str | None:
