@@ -341,3 +341,18 @@ def test_an_upstreams_rate_in_a_gateways_words_is_anothers_capacity():
 def test_the_first_of_two_windows_decides_with_a_number_before_it_too():
     assert answer(429, "Maximum 100 calls per 1 hour or 400 per day").kind is Kind.RATE_LIMIT
     assert answer(429, "Maximum 400 calls per day or 100 per 1 hour").kind is Kind.DAILY_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("value", "quota", "rule"),
+    [("50", "RequestsPerDayPerModel", "day_used_up"), ("0", "RequestsPerMinutePerModel", "limit_of_zero")],
+)
+def test_a_quota_that_a_body_lists_counts_whoever_passes_it_on(value, quota, rule):
+    violations = [{"quotaId": quota, "quotaValue": value}, {"quotaId": "TokensPerMinute", "quotaValue": "1000"}]
+    body = {"error": {"message": "Quota exceeded", "details": [{"violations": violations}]}}
+    assert judge(COMPATIBLE, 429, [], json.dumps(body).encode(), NOW).row == f"common:{rule}"
+
+
+def test_a_money_row_gives_way_to_a_day_whose_end_is_named():
+    error = {"message": "You exceeded your current quota of requests per day. Please retry in 36.1s."}
+    assert judge(OPENAI, 429, [], json.dumps({"error": error}).encode(), NOW).kind is Kind.DAILY_LIMIT
