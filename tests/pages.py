@@ -163,10 +163,8 @@ def _criteria(row: providers.ErrorRow) -> str:
         "message": ", ".join(f"\u201c{text}\u201d" for text in row.text),
         "header": ", ".join(f"`{name}: {value}`" if value else f"`{name}`" for name, value in row.headers),
         "without": ", ".join(f"`{name}`" for name in row.without),
-        "names a wait of at least": f"{row.wait_at_least:g} s" if row.wait_at_least is not None else "",
-        "lists a quota of at least": f"{row.window_at_least:g} s" if row.window_at_least is not None else "",
     }
-    flags = {"asks for more than the limit": row.exceeds, "lists a quota of 0": row.zero, "names a wait": row.waits}
+    flags = {"asks for more than the limit": row.exceeds, "names a wait": row.waits}
     words = [f"{name} {text}" for name, text in named.items() if text]
     return "; ".join(words + [name for name, holds in flags.items() if holds])
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 import tidegate
 from tidegate.core.values import INFINITY, Cause, Kind
-from tidegate.providers.classification import Evidence
 from tidegate.suspensions import MAX_REASON_CHARACTERS, Action
 
 SECRET = "sk-proj-" + "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -234,7 +233,7 @@ def test_failure_is_classified_by_status_type_and_whole_words(error: object, kin
 
 def test_status_decides_before_words() -> None:
     found = tidegate.classify("try again later", status=401, provider="openai")
-    assert (found.kind, found.cause, found.evidence) == (Kind.PERMANENT, Cause.AUTH, Evidence.STATUS)
+    assert (found.kind, found.cause, found.evidence) == (Kind.PERMANENT, Cause.AUTH, "status")
 
 
 @given(st.recursive(st.none() | st.text() | st.integers(), lambda it: st.dictionaries(st.text(), it)))

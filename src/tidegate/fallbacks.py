@@ -42,8 +42,9 @@ from tidegate.core.exchange import (
     WaitUntil,
 )
 from tidegate.core.limiter_state import Permit
+from tidegate.core.next_step import passing_reason
 from tidegate.core.rejection import DAY, REJECTED
-from tidegate.core.values import INFINITY, Cause, Cost, Key, Kind, Outcome
+from tidegate.core.values import INFINITY, Cost, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, add_note, require
 from tidegate.providers.classification import classify_error
 
@@ -60,13 +61,6 @@ UNKNOWN = Key("unknown", "")
 
 NO_OUTCOME = Outcome(Kind.OK)
 """Outcome of a function that made no attempt and did not fail."""
-
-_REASON_OF_KIND = {
-    Kind.DAILY_LIMIT: "day",
-    Kind.QUOTA_EXHAUSTED: "money",
-    Kind.RATE_LIMIT: "rate",
-    Kind.OVERLOADED: "overload",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,13 +434,7 @@ def _reason_of(error: Exception | None, handoff: PermitHandoff) -> tuple[Outcome
         outcome = NO_OUTCOME
         if error is not None:
             outcome = classify_error(error, datetime.now(UTC), providers.COMPATIBLE).outcome
-    return outcome, _reason_of_outcome(outcome)
-
-
-def _reason_of_outcome(outcome: Outcome) -> str:
-    if outcome.kind is Kind.TRANSIENT:
-        return "outage" if outcome.cause is Cause.OUTAGE else ""
-    return _REASON_OF_KIND.get(outcome.kind, "")
+    return outcome, passing_reason(outcome)
 
 
 def _reason_of_gate(gate: str, last: Outcome | None) -> str:
@@ -455,7 +443,7 @@ def _reason_of_gate(gate: str, last: Outcome | None) -> str:
         return "outage"
     if gate == DAY:
         return "day"
-    told = "" if last is None else _reason_of_outcome(last)
+    told = "" if last is None else passing_reason(last)
     if gate == REJECTED:
         return told
     return told if gate == "pause" and told in ("rate", "overload") else "rate"

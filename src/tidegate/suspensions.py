@@ -14,13 +14,13 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from os import PathLike, fspath
 from typing import Any, NamedTuple
 
 from tidegate.admission.redaction import clean
 from tidegate.core.display import printable
-from tidegate.core.values import CAPACITY, Kind
+from tidegate.core.next_step import CONSEQUENCES, Action
+from tidegate.core.values import Kind
 from tidegate.errors import require
 from tidegate.providers.classification import Classification, classify
 
@@ -73,14 +73,6 @@ class Suspension(NamedTuple):
     target: str
     until: datetime
     reason: str
-
-
-class Action(StrEnum):
-    """Action for a job after its failure."""
-
-    REQUEUE = "requeue"
-    RETRY = "retry"
-    POISON = "poison"
 
 
 class Decision(NamedTuple):
@@ -222,15 +214,16 @@ def after_failure(
     known = suspensions is None or isinstance(suspensions, Suspensions)
     require(known, "suspensions", suspensions, "a tidegate.Suspensions")
     found = classify(error, status=status, provider=provider)
-    if found.kind in CAPACITY or found.kind is Kind.DAILY_LIMIT:
+    action = CONSEQUENCES[found.kind].job
+    if action is Action.REQUEUE:
         suspension = suspensions.suspend_after(target, found) if suspensions is not None else None
-        return Decision(Action.REQUEUE, attempts, _not_before(found), _reason(found), suspension)
-    if found.kind is Kind.TRANSIENT:
-        attempts += 1
-        ended = attempts >= max_attempts
-        reason = f"{_reason(found)}; attempt {attempts} of {max_attempts}"
-        return Decision(Action.POISON if ended else Action.RETRY, attempts, None, reason)
-    return Decision(Action.POISON, attempts, None, _reason(found))
+        return Decision(action, attempts, _not_before(found), _reason(found), suspension)
+    if action is Action.POISON:
+        return Decision(action, attempts, None, _reason(found))
+    attempts += 1
+    ended = attempts >= max_attempts
+    reason = f"{_reason(found)}; attempt {attempts} of {max_attempts}"
+    return Decision(Action.POISON if ended else action, attempts, None, reason)
 
 
 def _not_before(found: Classification) -> datetime | None:

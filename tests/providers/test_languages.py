@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import pytest
 
 from tidegate.core.values import Kind
-from tidegate.providers import COMPATIBLE, _foreign_phrases, judge
-from tidegate.providers._foreign_phrases import in_english
-from tidegate.providers._message import read_prose
+from tidegate.providers import COMPATIBLE, judge, refusal_words
+from tidegate.providers.refusal_limits import read_prose
+from tidegate.providers.refusal_words import in_english
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -72,10 +72,10 @@ def test_a_wait_is_read_with_what_says_that_it_follows(message, wait):
 
 
 def test_other_text_is_left_as_it_is_and_loads_no_phrases():
-    _foreign_phrases._phrases.cache_clear()
+    refusal_words._phrases.cache_clear()
     for text in ("you have reached your daily limit \u2026 wait", "tageslimit erreicht", "дневной лимит", "하루 한도"):
         assert in_english(text) == text
-    assert _foreign_phrases._phrases.cache_info().currsize == 0
+    assert refusal_words._phrases.cache_info().currsize == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tidegate.providers import _values
 from tidegate.providers._headers import HeaderPlaces
-from tidegate.providers._message import read_prose
+from tidegate.providers.refusal_limits import read_prose
 
 GARBAGE = [
     b"", b" ", b"-1", b"+1", b"nan", b"NaN", b"inf", b"-inf", b"Infinity", b"1e300", b"1e3", b"0x10", b"1_000", b"1,2",

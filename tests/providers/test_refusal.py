@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tidegate.providers._refusal import NOTHING, refusal_in, refusal_of
+from tidegate.providers.refusal_body import NOTHING, refusal_in, refusal_of
 
 ENVELOPES = [
     {"error": {"code": "slow", "message": "Too fast"}},

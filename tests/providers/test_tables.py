@@ -61,7 +61,6 @@ def test_every_table_and_row_names_a_source_that_says_where_or_when(table):
         (lambda: replace(OPENAI.charging, gives_back=True), "gives_back"),
         (lambda: replace(OPENAI.charging, burndown=(("", 5.0),)), "burndown"),
         (lambda: HeaderRow(name="x", unit="requests", source="s", limit=("a",), ceiling=0.0), "ceiling"),
-        (lambda: ErrorRow("x", Cause.DAY, "s", window_at_least=-1.0), "window_at_least"),
         (lambda: Endpoint("v1/chat"), "path"),
         (lambda: Endpoint("/v1/{name}/chat"), "path"),
         (lambda: Endpoint("/v1/{model/chat"), "path"),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tidegate.core.display import printable
 from tidegate.core.provenance import Source
 from tidegate.core.token_totals import TokenTotals
-from tidegate.core.values import CAPACITY, ELSEWHERE, INFINITY, Kind, Outcome
+from tidegate.core.values import INFINITY
 from tidegate.launch.change_ring import RING_BYTES, SOURCES, KeyChange, read_changes
 from tidegate.shared_file import UnreadableFile
 
@@ -175,14 +175,6 @@ NAMES_AT = KEY_AT + KEY_BYTES
 CAUSE_AT = NAMES_AT + QUOTAS * NAME_BYTES
 RING_AT = CAUSE_AT + CAUSE_BYTES
 ROW_BYTES = RING_AT + RING_BYTES
-
-
-def refusal_counter(fate: str, outcome: Outcome) -> str:
-    """Return the counter of a refusal whose call ended as `fate`, one of `FATES`."""
-    if outcome.kind in CAPACITY:
-        group = "overload" if outcome.kind is Kind.OVERLOADED else "rate"
-        return f"{fate}_elsewhere" if outcome.cause in ELSEWHERE else f"{fate}_{group}"
-    return f"{fate}_day" if outcome.kind is Kind.DAILY_LIMIT else f"{fate}_money"
 
 
 def source_of(code: float) -> Source:

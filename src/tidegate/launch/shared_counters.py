@@ -16,8 +16,8 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import ExecutorGroup, Waiter, WaitQueue
 from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
-from tidegate.core.failure_reason import failure_reason
 from tidegate.core.limiter_state import KeyCounts, KeyQuotas
+from tidegate.core.next_step import failure_reason, refusal_counter
 from tidegate.core.provenance import Provenance, Source
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import day_reset, last_failure, latest_pause, paced_until, queue_forecast
@@ -39,7 +39,6 @@ from tidegate.launch.counter_row import (
     name_key,
     name_quota,
     quota_at,
-    refusal_counter,
     ring,
     write_cause,
 )

@@ -1,35 +1,23 @@
 """Classification of a call's end, the same for a runner and a pool.
 
-Theory of operation. A call ends as an answer, a refusal for lack of capacity, a failure that may pass, or a permanent
-failure. The outcome of the last governed attempt decides, by the provider's own tables. If no attempt was governed, or
-the last one was answered, `tidegate.providers.classification` decides by the exception's status, type and text. A
-request that never reached a server, a plain 503, and a timeout while the provider answers no call at all, count as
-missing capacity: they spend no attempt and wait for the key's circuit breaker. An unusable answer (a judge that named
-no score) may be repaired by another attempt, as models vary. If all attempts fail so, the prompt is the cause, and the
-failure counts as permanent.
+Theory of operation. The outcome of the last governed attempt decides, by the table of `core.next_step`. If no attempt
+was governed, or the last one was answered, `tidegate.providers.classification` reads the exception. A request that
+never reached a server, a plain 503, and a timeout while the provider answers no call at all, count as missing capacity:
+they spend no attempt and wait for the key's circuit breaker. An unusable answer (a judge that named no score) may be
+repaired by another attempt, as models vary. If all attempts fail so, the prompt is the cause, and the failure counts as
+permanent.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import NamedTuple
 
 from tidegate.core.backoff import MAX_BACKOFF_SECONDS, full_jitter, half_jitter
+from tidegate.core.next_step import CONSEQUENCES, NextStep
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
 from tidegate.errors import NotAdmitted, UnusableAnswer
-from tidegate.providers.classification import UNREACHED, UNREADABLE, Evidence, classify_error
-
-
-class NextStep(StrEnum):
-    """Next step of an item."""
-
-    ANSWERED = "answered"
-    CAPACITY = "capacity"
-    PARKED = "parked"
-    TRANSIENT = "transient"
-    UNUSABLE = "unusable"
-    PERMANENT = "permanent"
+from tidegate.providers.classification import UNREACHED, UNREADABLE, classify_error
 
 
 class FailureClass(NamedTuple):
@@ -89,26 +77,20 @@ def classify(
 
 
 def _of_outcome(outcome: Outcome, probe: bool, name: str = UNREADABLE) -> FailureClass:
-    kind = outcome.kind
-    if kind in CAPACITY:
-        return FailureClass(NextStep.CAPACITY, _cause(outcome, "rate"), outcome.retry_after)
-    if kind is Kind.DAILY_LIMIT:
-        return FailureClass(NextStep.PARKED, "day", outcome.retry_after)
-    if kind is Kind.QUOTA_EXHAUSTED:
-        return FailureClass(NextStep.PERMANENT, "money")
-    if kind is Kind.TRANSIENT:
-        if probe or outcome.row == UNREACHED:
-            return FailureClass(NextStep.CAPACITY, _cause(outcome, OUTAGE), outcome.retry_after)
-        if outcome.row == UNREADABLE:
-            return FailureClass(NextStep.UNUSABLE, name)
-        return FailureClass(NextStep.TRANSIENT, _cause(outcome, outcome.row or "transient"), outcome.retry_after)
-    return FailureClass(NextStep.PERMANENT, _cause(outcome, "invalid"))
+    step = CONSEQUENCES[outcome.kind].row
+    if step is NextStep.TRANSIENT and (probe or outcome.row == UNREACHED):
+        return FailureClass(NextStep.CAPACITY, _cause(outcome, OUTAGE), outcome.retry_after)
+    if step is NextStep.TRANSIENT and outcome.row == UNREADABLE:
+        return FailureClass(NextStep.UNUSABLE, name)
+    unnamed = {NextStep.CAPACITY: "rate", NextStep.TRANSIENT: outcome.row or "transient"}.get(step, "invalid")
+    wait = None if step is NextStep.PERMANENT else outcome.retry_after
+    return FailureClass(step, _cause(outcome, unnamed), wait)
 
 
 def _of_exception(error: BaseException, answered: bool) -> FailureClass:
     outcome, evidence, _ = classify_error(error, datetime.now(UTC), answered=answered)
     name = type(error).__name__
-    if evidence is Evidence.NONE:
+    if evidence == "none":
         # tidegate did not cancel the call: code inside the function did, such as a client that is being closed.
         cancelled = any(each.__name__ == "CancelledError" for each in type(error).__mro__)
         return CANCELLED if cancelled else FailureClass(NextStep.PERMANENT, name)

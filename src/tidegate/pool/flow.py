@@ -10,9 +10,9 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
+from tidegate.core.next_step import NextStep
 from tidegate.core.reorder import ReorderBuffer
 from tidegate.core.values import Cost, Key
-from tidegate.pool.failure_class import NextStep
 from tidegate.pool.function_limit import FunctionLimit
 from tidegate.pool.key_gates import StageGate
 from tidegate.pool.options import PoolOptions

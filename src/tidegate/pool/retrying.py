@@ -11,9 +11,10 @@ from typing import Any
 
 from tidegate.admission.handoff import current_handoff
 from tidegate.core import backoff
+from tidegate.core.next_step import NextStep
 from tidegate.core.values import Kind, Outcome
 from tidegate.errors import ConfigurationError
-from tidegate.pool.failure_class import TIMEOUT, FailureClass, NextStep
+from tidegate.pool.failure_class import TIMEOUT, FailureClass
 from tidegate.pool.options import PoolOptions, is_coroutine_function
 from tidegate.pool.rows import PoolRow
 from tidegate.pool.threads import in_thread

@@ -18,11 +18,12 @@ from collections.abc import AsyncIterable, Callable, Hashable, Iterator
 from typing import Any
 
 from tidegate.core.limiter_state import Permit
+from tidegate.core.next_step import NextStep
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.errors import CapacityTimeout, PoolDeadlineExceeded
 from tidegate.pool.capacity_deadline import CapacityDeadline
 from tidegate.pool.execution import CancelReason, Execution
-from tidegate.pool.failure_class import FailureClass, NextStep
+from tidegate.pool.failure_class import FailureClass
 from tidegate.pool.flow import UNKNOWN_KEY, RowFlow
 from tidegate.pool.key_gates import KeyGates
 from tidegate.pool.options import PoolOptions

@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any
 
 from tidegate.admission.handoff import MAX_KEYS, PermitHandoff
+from tidegate.core.next_step import NextStep
 from tidegate.core.values import Key
 from tidegate.errors import CapacityTimeout
-from tidegate.pool.failure_class import NextStep, classify
+from tidegate.pool.failure_class import classify
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RetryPolicy, checked_result, raisable
 from tidegate.pool.rows import PoolRow

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from tidegate.core.next_step import NextStep
 from tidegate.core.snapshot import KeySnapshot
 from tidegate.core.values import Key
-from tidegate.pool.failure_class import NextStep
 from tidegate.pool.rows import PoolRow
 
 KEY_FACTS = (

@@ -19,8 +19,6 @@ A custom table is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow` and `
 from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind
-from tidegate.providers._answer import answer_of
-from tidegate.providers._answer_facts import finish_reason_of, has_content, request_id_of
 from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
 from tidegate.providers._lookup import (
     FALLBACK,
@@ -36,7 +34,6 @@ from tidegate.providers._lookup import (
 from tidegate.providers._lookup import (
     add as add,
 )
-from tidegate.providers._message import return_date
 from tidegate.providers._prices import (
     PRICES_DATE,
     PRICES_MAX_AGE_DAYS,
@@ -59,7 +56,7 @@ from tidegate.providers._response import judge, judge_event
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 from tidegate.providers._schema import SharedQuotas as SharedQuotas
 from tidegate.providers._sdk_headers import ANY, UNNAMED, sdk_family
-from tidegate.providers._usage import merged, usage_of
+from tidegate.providers._usage import finish_reason_of, has_content, merged, request_id_of, usage_of
 from tidegate.providers._values import dimensions, window_name, window_of
 from tidegate.providers._variables import BASE_URL_VARIABLES, GATEWAY_VARIABLES
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
@@ -70,6 +67,8 @@ from tidegate.providers.compatible import COMPATIBLE
 from tidegate.providers.google import GEMINI, GEMINI_COMPATIBLE, VERTEX, VERTEX_COMPATIBLE
 from tidegate.providers.ollama import OLLAMA, OLLAMA_LOCAL
 from tidegate.providers.openai import OPENAI
+from tidegate.providers.refusal_limits import return_date
+from tidegate.providers.refusal_replay import answer_of
 from tidegate.providers.replicate import REPLICATE
 
 __all__ = [

@@ -142,12 +142,6 @@ COMMON_ERRORS = (
         status=frozenset(range(400, 500)),
     ),
     ErrorRow(
-        name="rate_limit_in_stream",
-        cause=Cause.RATE,
-        source=_RULES,
-        codes=frozenset({"rate_limit_error", "rate_limit_exceeded", "rate_limited", "too_many_requests"}),
-    ),
-    ErrorRow(
         name="invalid_in_stream",
         cause=Cause.INVALID,
         source=_RULES,

@@ -343,6 +343,12 @@ def gather(provider: Provider, headers: Iterable[tuple[bytes, bytes]], found: Fo
     return found
 
 
+def noted(provider: Provider, found: Found, name: str) -> bytes | None:
+    """Return the value of a header that a row of errors or a plan names; None if it was not sent."""
+    cells = found.get(provider.noted[name])
+    return cells[0] if cells is not None else None
+
+
 def origin(found: Found, now_on: datetime) -> tuple[float, float]:
     """Return the time of the response in seconds since 1970 (`date` header, else local clock), and its rounding."""
     cells = found.get(SPECIAL)

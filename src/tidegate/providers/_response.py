@@ -1,9 +1,8 @@
 """The outcome of an attempt, from its status, headers and body. Pure; never raises.
 
 Theory of operation. `judge` reads the quota headers of every answer, and the usage of a good one, without parsing its
-body. For a refusal it collects codes, message and wait, and compares them with the rows of the provider's table in
-order. The first row that matches gives the outcome, unless it compared only what other meanings share: then
-`_evidence` may name one of those. `judge_event` does the same for a failure inside a stream.
+body. Of a refusal it collects the evidence in headers, body and message; `refusal_meaning` decides what it means.
+`judge_event` does the same for a failure inside a stream.
 """
 
 from __future__ import annotations
@@ -15,11 +14,7 @@ from math import ceil
 
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, Unit
 from tidegate.providers import _values
-from tidegate.providers._evidence import LOADS, PLAN_UNTIL, Witnesses, meaning_of, unquoted
-from tidegate.providers._headers import Found, gather, origin, read_found, row_at, states_zero
-from tidegate.providers._message import Prose, read_prose
-from tidegate.providers._quoted_refusal import REFUSING, RELAYING
-from tidegate.providers._refusal import NOTHING, RefusalDetails, parsed, refusal_in, refusal_of
+from tidegate.providers._headers import Found, gather, noted, origin, read_found, row_at
 from tidegate.providers._schema import (
     CODE,
     KINDS,
@@ -27,15 +22,14 @@ from tidegate.providers._schema import (
     RETRY_AFTER_MS,
     SPECIAL,
     WAIT,
-    ErrorRow,
     HeaderRow,
     Provider,
 )
 from tidegate.providers._usage import usage_of
 from tidegate.providers._values import window_name
-
-UNKNOWN = "unknown"
-"""Label of a refusal that no row of the table matches."""
+from tidegate.providers.refusal_body import NOTHING, REFUSING, RELAYING, RefusalDetails, parsed, refusal_in, refusal_of
+from tidegate.providers.refusal_limits import Prose, read_prose
+from tidegate.providers.refusal_meaning import Evidence, meaning_of, unquoted
 
 _PROSE_STATUSES = frozenset({413, 429, 503, 529})
 
@@ -43,7 +37,7 @@ INVALID_STATUS = 400
 """HTTP status of an invalid request. A wait that only its message names may be an echo of the caller's text."""
 
 _MAX_EVENT = 1 << 18
-"""Most bytes of an event that is parsed: it holds the same error as `_refusal._MAX_BODY`."""
+"""Most bytes of an event that is parsed: it holds the same error as `refusal_body._MAX_BODY`."""
 
 _THROWN = re.compile(rb":exception-type\x07[\x00-\x01].([A-Za-z]{1,64})", re.DOTALL)
 """A header of Amazon's event stream: a name, type 7 (text), its length in two bytes, the text."""
@@ -86,23 +80,21 @@ def judge(
     readings = _with_reset(readings)
     named, unusable = _header_wait(found, now_on)
     codes = refusal.codes | _header_codes(found)
-    meant = _meant(refusal, status)
+    # A gateway relays its upstream's refusal with a status of its own.
+    meant = refusal.upstream if refusal.upstream in REFUSING and status in RELAYING else status
     refusal, prose = _without_echo(refusal._replace(codes=codes), meant)
     rejected, until = _plan(provider, found, now_on)
     if until is not None:
         named = max(named or 0.0, until)
-    if meant in _PROSE_STATUSES:
-        wait = _first(named, _said(refusal, prose, found, now_on), _reset_wait(provider, found, readings))
-        refusal = refusal._replace(wait=wait, status=meant)
-        return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status, rejected)
-    # Only a quota's refusal is worth waiting for, and it names its limit; an invalid request's words name another.
-    refusal = refusal._replace(wait=_first(named, refusal.wait), status=meant)
-    outcome = _outcome(provider, refusal, Prose(), found, readings, ignored + unusable, status, rejected)
-    if outcome.kind in REFUSED and outcome.row.startswith("common:"):
-        wait = _first(named, _said(refusal, prose, found, now_on), _reset_wait(provider, found, readings))
-        refusal = refusal._replace(wait=wait)
-        return _outcome(provider, refusal, prose, found, readings, ignored + unusable, status, rejected)
-    return outcome
+    wait = _first(named, _said(refusal, prose, found, now_on), _reset_wait(provider, found, readings))
+    full = Evidence(refusal._replace(wait=wait, status=meant), tuple(readings), found, prose, rejected)
+    if meant not in _PROSE_STATUSES:
+        # Only a quota's refusal is worth waiting for, and it names its limit; an invalid request's words name another.
+        brief = full.refusal._replace(wait=_first(named, refusal.wait))
+        outcome = _outcome(provider, full._replace(refusal=brief, prose=Prose()), ignored + unusable, status)
+        if outcome.kind not in REFUSED:
+            return outcome
+    return _outcome(provider, full, ignored + unusable, status)
 
 
 def _with_reset(readings: list[QuotaReading]) -> list[QuotaReading]:
@@ -120,11 +112,6 @@ def _with_reset(readings: list[QuotaReading]) -> list[QuotaReading]:
         return readings
     given = shortest._replace(reset_after=reset, resolution=bare[0].resolution)
     return [given if r is shortest else r for r in readings if r is not bare[0]]
-
-
-def _meant(refusal: RefusalDetails, status: int | None) -> int | None:
-    """Return the status to read by: that of the upstream if a gateway relays its refusal with a status of its own."""
-    return refusal.upstream if refusal.upstream in REFUSING and status in RELAYING else status
 
 
 def _without_echo(refusal: RefusalDetails, status: int | None) -> tuple[RefusalDetails, Prose]:
@@ -154,19 +141,14 @@ def _plan(provider: Provider, found: Found, now_on: datetime) -> tuple[bool, flo
     """Return whether a plan's headers say that it is used up, and the longest wait of the windows that are."""
     rejected, waits = False, []
     for plan in provider.plans:
-        spent = _value(provider, found, plan.spent)
+        spent = noted(provider, found, plan.spent)
         if spent is None or not plan.is_used_up(spent):
             continue
         rejected = True
-        reset = _values.time(_value(provider, found, plan.reset) or b"")
+        reset = _values.time(noted(provider, found, plan.reset) or b"")
         if reset is not None:
             waits.append(_left(reset.seconds, found, now_on) if reset.form == "instant" else reset.seconds)
     return rejected, max((wait for wait in waits if wait is not None), default=None)
-
-
-def _value(provider: Provider, found: Found, name: str) -> bytes | None:
-    cells = found.get(provider.noted[name])
-    return cells[0] if cells is not None else None
 
 
 def judge_event(provider: Provider, chunk: bytes) -> Outcome | None:
@@ -207,7 +189,7 @@ def _failure(provider: Provider, refusal: RefusalDetails, status: int | None) ->
     refusal, prose = _without_echo(refusal, refusal.status)
     said = None if refusal.status == INVALID_STATUS else prose.wait
     refusal = refusal._replace(wait=_body_wait(refusal.wait, said))
-    return _outcome(provider, refusal, prose, {}, [], 0, status)
+    return _outcome(provider, Evidence(refusal, prose=prose, in_stream=status is None), 0, status)
 
 
 def _thrown(chunk: bytes) -> RefusalDetails | None:
@@ -281,61 +263,24 @@ def _event_refusal(line: bytes, failing: bool) -> RefusalDetails | None:
     return None
 
 
-def _outcome(
-    provider: Provider,
-    refusal: RefusalDetails,
-    prose: Prose,
-    found: Found,
-    readings: list[QuotaReading],
-    ignored: int,
-    status: int | None,
-    rejected: bool = False,
-) -> Outcome:
-    extra = _prose_reading(provider, prose, readings)
-    if extra is not None:
-        readings = [*readings, extra]
-    for quota in refusal.exceeded:
+def _outcome(provider: Provider, evidence: Evidence, ignored: int, status: int | None) -> Outcome:
+    readings = list(evidence.readings)
+    stated = _prose_reading(provider, evidence.prose, readings)
+    readings += [stated] if stated is not None else []
+    for quota in evidence.refusal.exceeded:
         reading = quota.reading()
-        if reading is not None and not any(_is_same(reading, other) for other in readings):
-            readings = [*readings, reading]
-    matching = (pair for pair in provider.rows if _matches(provider, pair[1], refusal, prose, found))
-    label, row = next(matching, (UNKNOWN, None))
-    if row is None:
-        kind, cause = (Kind.TRANSIENT, Cause.OUTAGE) if status is None else (Kind.PERMANENT, Cause.INVALID)
-    else:
-        kind, cause = row.kind, row.cause
-    # A row for a plan's window cannot know that this refusal names its end.
-    named = kind is Kind.QUOTA_EXHAUSTED and refusal.wait
-    # Nor does a code of money that a gateway passes on know that its words state a load.
-    coded = row is not None and kind is Kind.QUOTA_EXHAUSTED and bool(row.codes) and not row.text
-    if (row is None or row.yields or named or coded) and provider.common_errors:
-        meaning = meaning_of(
-            Witnesses(
-                refusal.status,
-                refusal.codes,
-                refusal.words,
-                refusal.wait,
-                tuple(readings),
-                tuple(quota.window for quota in refusal.exceeded if quota.window is not None),
-                rejected,
-                zero=not readings and states_zero(found),
-            )
-        )
-        overrules = row is None or row.yields or meaning is PLAN_UNTIL or (coded and meaning in LOADS)
-        if meaning is not None and overrules and meaning.cause is not cause:
-            label, kind, cause = f"common:{meaning.name}", KINDS[meaning.cause], meaning.cause
-            row = None
-    if row is not None and row.window is not None:
-        readings = [_over(reading, row.window) for reading in readings]
-    wait = refusal.wait
+        if reading is None or any(reading.name == other.name for other in readings):
+            continue
+        if all((reading.unit, reading.window) != (other.unit, other.window) for other in readings):
+            readings.append(reading)
+    meaning = meaning_of(provider, evidence._replace(readings=tuple(readings)))
+    if meaning.window is not None:
+        readings = [_over(reading, meaning.window) for reading in readings]
+    kind, wait = KINDS[meaning.cause], evidence.refusal.wait
     if kind is Kind.DAILY_LIMIT and wait is None:
         # The key stays closed until the wait ends, and its mirrors forget a day's reset with the refusal.
         wait = max((r.reset_after for r in readings if r.reset_after and _is_empty(r)), default=None)
-    return Outcome(kind, cause, wait, tuple(readings), None, label, status, ignored)
-
-
-def _is_same(reading: QuotaReading, other: QuotaReading) -> bool:
-    return reading.name == other.name or (reading.unit, reading.window) == (other.unit, other.window)
+    return Outcome(kind, meaning.cause, wait, tuple(readings), None, meaning.label, status, ignored)
 
 
 def _over(reading: QuotaReading, window: float) -> QuotaReading:
@@ -343,36 +288,6 @@ def _over(reading: QuotaReading, window: float) -> QuotaReading:
     if reading.window is not None:
         return reading
     return reading._replace(name=f"{reading.name}-{window_name(window)}", window=window)
-
-
-def _matches(provider: Provider, row: ErrorRow, refusal: RefusalDetails, prose: Prose, found: Found) -> bool:
-    """Return whether every criterion of the row holds. A failure in a stream may have no status: words then decide."""
-    if row.status and refusal.status not in row.status and (refusal.status is not None or not (row.codes or row.text)):
-        return False
-    if row.codes and row.codes.isdisjoint(refusal.codes):
-        return False
-    if not row.says(refusal.text):
-        return False
-    if row.exceeds and not prose.exceeds:
-        return False
-    if row.waits and refusal.wait is None:
-        return False
-    if row.wait_at_least is not None and (refusal.wait is None or refusal.wait < row.wait_at_least):
-        return False
-    long = row.window_at_least
-    if long is not None and not any(quota.window is not None and quota.window >= long for quota in refusal.exceeded):
-        return False
-    if row.zero and all(quota.limit != 0 for quota in refusal.exceeded):
-        return False
-    if any(provider.noted[name] in found for name in row.without):
-        return False
-    return all(_noted(provider, found, name, value) for name, value in row.headers)
-
-
-def _noted(provider: Provider, found: Found, name: str, value: str) -> bool:
-    cells = found.get(provider.noted[name])
-    raw = cells[0] if cells is not None else None
-    return raw is not None and (not value or raw.lower() == value.encode("ascii"))
 
 
 def _header_wait(found: Found, now_on: datetime) -> tuple[float | None, int]:

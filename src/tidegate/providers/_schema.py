@@ -128,11 +128,10 @@ class ErrorRow:
     `cause` is the meaning, and gives the kind.
 
     `codes` are compared as a whole with the answer's code, type and status words. `text` is searched as whole words in
-    the message, or must be the whole message with `whole`. `exceeds` requires a message with a request above the limit.
-    `waits` requires a wait in the answer, `wait_at_least` one of that many seconds. `window_at_least` (seconds)
-    requires an exceeded quota of such a window in the body, `zero` one with limit 0. `headers` are (name, value) pairs,
-    `""` for any value; headers in `without` must be absent. `window` (seconds) is the window of the quota that refused,
-    if the refusal implies it and its headers do not state it.
+    the message, or must be the whole message with `whole`. `exceeds` requires a message with a request above the limit,
+    `waits` a wait in the answer. `headers` are (name, value) pairs, `""` for any value; headers in `without` must be
+    absent. `window` (seconds) is the window of the quota that refused, if the refusal implies it and its headers do not
+    state it.
 
     Raises `ConfigurationError` if a value is not usable.
     """
@@ -146,9 +145,6 @@ class ErrorRow:
     whole: bool = False
     exceeds: bool = False
     waits: bool = False
-    wait_at_least: float | None = None
-    window_at_least: float | None = None
-    zero: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     without: tuple[str, ...] = ()
     window: float | None = None
@@ -158,10 +154,8 @@ class ErrorRow:
         require(bool(self.name), "ErrorRow.name", self.name, "a name")
         require(self.cause in KINDS, f"{where}.cause", self.cause, f"one of {', '.join(KINDS)}")
         require(bool(self.source), f"{where}.source", self.source, "the source of the row")
-        criteria = self.status or self.codes or self.text or self.headers or self.exceeds or self.zero
-        long = self.window_at_least
-        require(long is None or long > 0, f"{where}.window_at_least", long, "above 0 s")
-        require(bool(criteria or long), f"{where}.status", self.status, "at least one criterion in the row")
+        criteria = self.status or self.codes or self.text or self.headers or self.exceeds
+        require(bool(criteria), f"{where}.status", self.status, "at least one criterion in the row")
         for word in (*self.codes, *self.text, *(name for name, _ in self.headers), *self.without):
             require(
                 word == word.lower() and bool(word), where, word, "a text in lower case, as answers are compared so"
@@ -176,20 +170,18 @@ class ErrorRow:
         return KINDS[self.cause]
 
     @property
-    def yields(self) -> bool:
-        """Return whether the row compares only what other meanings share: a status or its name, or the code of a rate.
-
-        Such a row gives way to the stronger witnesses of `_evidence`.
-        """
-        if self.text or self.headers or self.exceeds or self.zero or self.window_at_least or self.wait_at_least:
-            return False
+    def is_specific(self) -> bool:
+        """Return whether the row compares what no other meaning shares: more than a status, its name, a rate's code."""
+        if self.text or self.headers or self.exceeds:
+            return True
         if self.cause is Cause.NEVER_FITS or self.cause is Cause.SLOPE:
+            return True
+        if not self.codes or self.cause is Cause.MONEY:
             return False
-        if self.codes and all(code.isdecimal() and len(code) > 3 for code in self.codes):
-            # A number of a vendor's own list means one thing; a shorter one is a status.
-            return False
-        shared = self.kind in (Kind.RATE_LIMIT, Kind.PERMANENT, Kind.TRANSIENT) or self.cause is Cause.UNAVAILABLE
-        return not self.codes or shared
+        # A number of a vendor's own list means one thing; a shorter one is a status.
+        numbered = all(code.isdecimal() and len(code) > 3 for code in self.codes)
+        shared = (Kind.RATE_LIMIT, Kind.PERMANENT, Kind.TRANSIENT)
+        return numbered or (self.kind not in shared and self.cause is not Cause.UNAVAILABLE)
 
     def says(self, text: str) -> bool:
         """Return whether the message contains or equals one of the phrases; True if the row has none."""
@@ -310,7 +302,7 @@ class Provider:
     credential: tuple[str, ...]
     charging: Charging
     headers: tuple[HeaderRow, ...]
-    errors: tuple[ErrorRow, ...]
+    errors: tuple[ErrorRow, ...] = ()
     common_errors: tuple[ErrorRow, ...] = ()
     scope: Literal["model", "account"] = "model"
     default_window: float = 60.0

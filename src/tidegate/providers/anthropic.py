@@ -84,7 +84,6 @@ ERRORS = (
         source="capture anthropic-429-spend-cap (until the 1st of next month 00:00 UTC)",
         codes=frozenset({"enforced_spend_limit_reached"}),
     ),
-    ErrorRow("billing_error", Cause.MONEY, _ERRORS, codes=frozenset({"billing_error"})),
     ErrorRow(
         name="long_context",
         cause=Cause.NEVER_FITS,
@@ -118,13 +117,6 @@ ERRORS = (
         text=("acceleration limit", "acceleration limits"),
     ),
     ErrorRow(
-        name="rate_limit_error",
-        cause=Cause.RATE,
-        source="captures anthropic-429-account, anthropic-429-itpm-message",
-        status=_429,
-        codes=_RATE,
-    ),
-    ErrorRow(
         name="overloaded_error",
         cause=Cause.OVERLOAD,
         source="capture anthropic-529; also in a stream, after 200",
@@ -132,13 +124,6 @@ ERRORS = (
     ),
     ErrorRow(
         "request_too_large", Cause.NEVER_FITS, _ERRORS, status=frozenset({413}), codes=frozenset({"request_too_large"})
-    ),
-    ErrorRow(
-        name="api_error",
-        cause=Cause.OUTAGE,
-        source=_ERRORS,
-        status=frozenset({500, 504}),
-        codes=frozenset({"api_error", "timeout_error"}),
     ),
 )
 

@@ -12,11 +12,9 @@ from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow
 from tidegate.providers.compatible import EVERY_DIALECT, hosted
 
 _READ = "read 2026-11-23"
-_429 = frozenset({429})
 _403_429 = frozenset({403, 429})
 
 _KIMI = f"https://www.kimi.com/code/docs/en/kimi-code/error-reference.html {_READ}"
-_KIMI_429 = f"https://github.com/LLM-Red-Team/kimi-cc/issues/16 {_READ}"
 _KIMI_LIMITS = f"https://platform.moonshot.ai/docs/pricing/limits {_READ}"
 
 MOONSHOT = hosted(
@@ -37,31 +35,7 @@ MOONSHOT = hosted(
             refill="fixed",
         ),
     ),
-    errors=(
-        ErrorRow(
-            name="quota",
-            cause=Cause.MONEY,
-            source=f"https://github.com/Alishahryar1/free-claude-code/issues/1223 {_READ}",
-            codes=frozenset({"exceeded_current_quota_error"}),
-        ),
-        ErrorRow(
-            name="plan_window",
-            cause=Cause.MONEY,
-            source=_KIMI,
-            status=_403_429,
-            text=("usage limit for this period", "usage limit for this billing cycle", "monthly usage limit"),
-        ),
-        ErrorRow("engine_overloaded", Cause.OTHERS_CAPACITY, _KIMI, codes=frozenset({"engine_overloaded_error"})),
-        ErrorRow(
-            name="per_day",
-            cause=Cause.DAY,
-            source=f"{_KIMI_LIMITS} (TPD); words as for TPM in https://github.com/LLM-Red-Team/kimi-cc/issues/41 [inf]",
-            status=_429,
-            text=("tpd rate limit",),
-        ),
-        ErrorRow("concurrency", Cause.CONCURRENCY, _KIMI_429, status=_429, text=("max organization concurrency",)),
-        ErrorRow("rate_limit_reached", Cause.RATE, _KIMI_429, codes=frozenset({"rate_limit_reached_error"})),
-    ),
+    errors=(ErrorRow("engine_overloaded", Cause.OTHERS_CAPACITY, _KIMI, codes=frozenset({"engine_overloaded_error"})),),
 )
 
 _ZAI = f"https://docs.z.ai/api-reference/api-code and https://docs.bigmodel.cn/cn/api/api-code {_READ}"
@@ -106,13 +80,6 @@ MINIMAX = hosted(
     endpoints=(*EVERY_DIALECT, *(Endpoint(f"/v1/{path}") for path in ("text/chatcompletion_v2", "t2a_v2"))),
     headers=(),
     errors=(
-        ErrorRow(
-            name="balance",
-            cause=Cause.MONEY,
-            source=f"https://github.com/MiniMax-AI/MiniMax-M2/issues/62 {_READ} (1008, also as a 500)",
-            status=frozenset({402, 403, 429, 500}),
-            text=("insufficient balance",),
-        ),
         # Its own endpoints answer with status 200, and with these codes in `base_resp`.
         _minimax("rate_code", Cause.RATE, "1002", "1039"),
         _minimax("concurrency_code", Cause.CONCURRENCY, "1041"),
@@ -126,15 +93,6 @@ MINIMAX = hosted(
 
 _ARK = f"https://www.volcengine.com/docs/82379/1299023 {_READ}"
 _ARK_USERS = f"{_ARK}; the newer codes as its users list them"
-
-_RATES = (
-    *(f"RateLimitExceeded.Endpoint{quota}Exceeded" for quota in ("RPM", "TPM", "FlexTPM")),
-    *(f"RateLimitExceeded.FoundationModel{quota}Exceeded" for quota in ("RPM", "TPM")),
-    *(f"ModelAccount{quota}RateLimitExceeded" for quota in ("Rpm", "Tpm", "Ipm", "FlexTpm")),
-    "APIAccountRpmRateLimitExceeded",
-    "AccountRateLimitExceeded",
-)
-_OVERDUE = ("AccountOverdueError", "OperationDenied.ServiceOverdue")
 
 
 def _ark(name: str, cause: Cause, *codes: str) -> ErrorRow:
@@ -150,11 +108,9 @@ VOLCENGINE = hosted(
     endpoints=(*EVERY_DIALECT, Endpoint("/api/v3/embeddings/multimodal")),
     headers=(),
     errors=(
-        _ark("overdue", Cause.MONEY, *_OVERDUE),
         _ark("per_day", Cause.DAY, "RateLimitExceeded.FoundationModelTPDExceeded"),
         _ark("concurrency", Cause.CONCURRENCY, "InflightBatchsizeExceeded"),
         _ark("slope", Cause.SLOPE, "RequestBurstTooFast"),
         _ark("overloaded", Cause.OTHERS_CAPACITY, "ServerOverloaded"),
-        _ark("rate", Cause.RATE, *_RATES),
     ),
 )

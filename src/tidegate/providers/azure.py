@@ -53,29 +53,10 @@ _HIGH_DEMAND = ErrorRow(
     status=frozenset({429, 503}),
     text=("experiencing high demand",),
 )
-_WAIT_A_DAY = ErrorRow(
-    "wait_a_day", Cause.DAY, "capture azure-429-86400 (no quota, or a trial's)", status=_429, wait_at_least=86400.0
-)
-_RATE = ErrorRow(
-    name="rate_limit",
-    cause=Cause.RATE,
-    source="captures azure-429-token-rate-6s, azure-429-foundry-RateLimitReached",
-    status=_429,
-    codes=frozenset({"429", "ratelimitreached", "too_many_requests"}),
-)
 
 ERRORS = (
     INSUFFICIENT_QUOTA,
     _HIGH_DEMAND,
-    _WAIT_A_DAY,
-    _RATE,
-    ErrorRow(
-        name="no_deployment",
-        cause=Cause.INVALID,
-        source="capture azure-404-DeploymentNotFound (2026-03-31)",
-        status=frozenset({404}),
-        codes=frozenset({"deploymentnotfound"}),
-    ),
 )
 
 _DEPLOYMENT = tuple(f"/openai/deployments/{{model}}/{path}" for path in GENERATING)
@@ -148,8 +129,6 @@ GITHUB_MODELS = Provider(
             text=("userbymodelbyday", "userbyday"),
         ),
         _HIGH_DEMAND,
-        _WAIT_A_DAY,
-        _RATE,
     ),
     common_errors=COMMON_ERRORS,
     waits=("x-ratelimit-timeremaining",),

@@ -5,9 +5,8 @@ A dedicated model has a separate host, and so a separate key.
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, Provider
 
 _DOCS = "https://docs.baseten.co/inference/model-apis/rate-limits-and-budgets (provider-facts.md section 17)"
 _PATHS = ("chat/completions", "completions", "embeddings", "messages")
@@ -30,14 +29,6 @@ BASETEN = Provider(
         source=f"{_DOCS}: input and output together, what is cached at its full weight",
     ),
     headers=(),
-    errors=(
-        ErrorRow(
-            name="rate_limit",
-            cause=Cause.RATE,
-            source=f"{_DOCS}: 429 with nothing else; capture baseten-429-management (a wait in the body)",
-            status=frozenset({429}),
-        ),
-    ),
     common_errors=COMMON_ERRORS,
     scope="account",
 )

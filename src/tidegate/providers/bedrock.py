@@ -23,12 +23,6 @@ ERRORS = (
         text=("tokens per day", "requests per day"),
     ),
     ErrorRow(
-        name="throttling",
-        cause=Cause.RATE,
-        source=f"capture bedrock-429-too-many-tokens; {_MODEL}; in a stream after 200 as throttlingException",
-        codes=frozenset({"throttlingexception"}),
-    ),
-    ErrorRow(
         name="service_quota",
         cause=Cause.RATE,
         source=f"{_MODEL}: status 400; provider-facts.md rule 7 (refusals of a rate that are no 429)",

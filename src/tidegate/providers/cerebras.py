@@ -12,7 +12,6 @@ from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, MINUTE, endpoin
 from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 
 _DOCS = "https://inference-docs.cerebras.ai/support/rate-limits read 2026-11-20 (provider-facts.md section 15)"
-_429 = frozenset({429})
 
 
 def _row(suffix: str, unit: Unit, window: float) -> HeaderRow:
@@ -32,13 +31,6 @@ HEADERS = (
 ERRORS = (
     ErrorRow(
         "queue", Cause.OTHERS_CAPACITY, "capture cerebras-429-queue (2026-07-26)", codes=frozenset({"queue_exceeded"})
-    ),
-    ErrorRow(
-        name="per_day",
-        cause=Cause.DAY,
-        source=f"{_DOCS}: RPD and TPD; the words as in capture cerebras-429-tokens [inf]",
-        status=_429,
-        text=("requests per day", "tokens per day"),
     ),
     ErrorRow(
         name="quota",

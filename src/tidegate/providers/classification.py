@@ -1,37 +1,29 @@
-"""Classification of an exception that a client raised: by its status, else by its type, else by its text.
+"""Evidence of an exception that a client raised: its status, else its type, else its text. Never raises.
 
 Theory of operation. An exception and those that it wraps are read as one failure, outermost first. A status takes
-precedence: the provider's table decides, with the headers and the body of the answer that carries it. Without a status
-the names of the types decide, then whole words of the messages. Words that show that waiting cannot help
-(authentication, money, a request that never fits) precede words that show that it can. A number in a message counts
-only at the position of a status (`HTTP 429`, `Error code: 429`), never inside an id.
-
-No function here raises, for any exception.
+precedence, with the headers and the body of the answer that carries it. Without a status the names of the types count,
+then whole words of the messages; each stands for a status. The provider's table then decides as for an answer
+(`refusal_meaning`). Names and words that show that waiting cannot help (authentication, money, a request that never
+fits) precede those that show that it can. A number in a message counts only at the position of a status (`HTTP 429`,
+`Error code: 429`), never inside an id. Only failures without an answer have meanings of their own: `_CONNECTION_RULES`.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 from tidegate import providers
 from tidegate.core.display import printable
-from tidegate.core.values import REFUSED, TERMINAL, Cause, Kind, Outcome
+from tidegate.core.lazy_pattern import lazy_pattern
+from tidegate.core.values import REFUSED, Cause, Kind, Outcome
 from tidegate.providers import Provider
 
-
-class Evidence(StrEnum):
-    """Fact that decided the meaning of an exception."""
-
-    STATUS = "status"
-    TYPE = "type"
-    TEXT = "text"
-    NONE = "none"
+DecidedBy = Literal["status", "type", "text", "none"]
+"""Fact that decided the meaning of an exception."""
 
 
 class Classification(NamedTuple):
@@ -42,7 +34,7 @@ class Classification(NamedTuple):
     """
 
     outcome: Outcome
-    evidence: Evidence
+    evidence: DecidedBy
     window: str = ""
 
     @property
@@ -65,7 +57,7 @@ UNREACHED = "unreached"
 UNREADABLE = "unreadable"
 """Row of an outcome where the answer cannot be read: cut JSON, the HTML page of a gateway."""
 
-NO_MEANING = Classification(Outcome(Kind.PERMANENT, Cause.INVALID, row="exception"), Evidence.NONE)
+NO_MEANING = Classification(Outcome(Kind.PERMANENT, Cause.INVALID, row="exception"), "none")
 """Classification of an exception without any evidence."""
 
 MAX_CHAIN_LENGTH = 16
@@ -74,64 +66,32 @@ MAX_CHAIN_LENGTH = 16
 MAX_TEXT_CHARACTERS = 1 << 16
 """Characters read of all messages together. Chosen: more characters add no information."""
 
-_UNREACHED_TYPES = frozenset(
-    {
-        "ConnectionRefusedError",
-        "gaierror",
-        "ConnectError",
-        "ConnectTimeout",
-        "ConnectTimeoutError",
-        "ConnectionTimeoutError",
-        "NewConnectionError",
-        "NameResolutionError",
-        "EndpointConnectionError",
-        "ClientConnectorError",
-    }
-)
-"""Exceptions of sockets, httpx, httpx2, urllib3, requests, aiohttp and botocore before any byte was sent."""
-
 _UNREACHED_ERRNOS = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN})
 """System errors before any byte was sent."""
 
-_POOL_TYPES = frozenset({"PoolTimeout", "EmptyPoolError"})
-"""Exceptions of httpx and urllib3 where this process has no free connection: they show nothing about the server."""
-
-_TLS_TYPES = frozenset({"SSLError", "SSLCertVerificationError", "ClientSSLError"})
-"""Exceptions of a server that was reached, and whose certificate or protocol does not fit."""
-
-_OUTAGE_TYPES = frozenset(
-    {
-        "ConnectionError",
-        "APIConnectionError",
-        "ClientConnectionError",
-        "ClientPayloadError",
-        "ChunkedEncodingError",
-        "ProtocolError",
-        "NetworkError",
-        "HTTPClientError",
-    }
-)
-"""Exceptions of a broken connection, by clients without a common base."""
-
-_TIMEOUT_TYPES = frozenset(
-    {"Timeout", "TimeoutError", "TimeoutException", "APITimeoutError", "ReadTimeout", "ReadTimeoutError"}
-)
-"""Exceptions of answers that did not arrive in time, by clients without a common base."""
-
-_UNREADABLE_TYPES = frozenset(
-    {
-        "JSONDecodeError",
-        "APIResponseValidationError",
-        "UnknownApiResponseError",
-        "ResponseParserError",
-        "ContentTypeError",
-        "DecodingError",
-        "ContentDecodingError",
-        "ValidationError",
-    }
-)
-"""Exceptions of answers that cannot be read: json, openai and anthropic, google-genai, botocore, aiohttp, httpx and
-requests. Also pydantic's, for a model's answer that is not of the requested type."""
+_CONNECTION_RULES = tuple(
+    (frozenset(names.split()), Outcome(Kind.TRANSIENT, cause, row=row))
+    for names, cause, row in (
+        # httpx and urllib3 where this process has no free connection, which shows nothing about the server.
+        ("PoolTimeout EmptyPoolError", Cause.NONE, UNREACHED),
+        # A server that was reached, and whose certificate or protocol does not fit.
+        ("SSLError SSLCertVerificationError ClientSSLError", Cause.OUTAGE, "connection"),
+        # Sockets, httpx, httpx2, urllib3, requests, aiohttp and botocore before any byte was sent.
+        ("ConnectionRefusedError gaierror ConnectError ConnectTimeout ConnectTimeoutError ConnectionTimeoutError"
+         " NewConnectionError NameResolutionError EndpointConnectionError ClientConnectorError",
+         Cause.OUTAGE, UNREACHED),
+        # Answers that cannot be read: json, openai and anthropic, google-genai, botocore, aiohttp, httpx and requests.
+        # Also pydantic's, for a model's answer that is not of the requested type.
+        ("JSONDecodeError APIResponseValidationError UnknownApiResponseError ResponseParserError ContentTypeError"
+         " DecodingError ContentDecodingError ValidationError", Cause.NONE, UNREADABLE),
+        # Answers that did not arrive in time, by clients without a common base.
+        ("Timeout TimeoutError TimeoutException APITimeoutError ReadTimeout ReadTimeoutError", Cause.NONE, "timeout"),
+        # Broken connections, by clients without a common base.
+        ("ConnectionError APIConnectionError ClientConnectionError ClientPayloadError ChunkedEncodingError"
+         " ProtocolError NetworkError HTTPClientError", Cause.OUTAGE, "connection"),
+    )
+)  # fmt: skip
+"""Names of types of failures without an answer, and what they mean, in the order in which they decide."""
 
 _BUG_TYPES = (
     ArithmeticError,
@@ -146,42 +106,23 @@ _BUG_TYPES = (
 )
 """Built-in exceptions of a mistake in the caller's own code: neither text nor context is evidence."""
 
-_END_OF_NAME = r"(?:Error|Exception|Fault)?"
-_TYPE_RULES: tuple[tuple[re.Pattern[str], int, Outcome], ...] = tuple(
-    (re.compile(pattern + _END_OF_NAME), status, Outcome(kind, cause, row="type"))
-    for pattern, status, kind, cause in (
-        (r"\w*(?:Authentication|Unauthori[sz]ed|PermissionDenied|AccessDenied|InvalidApiKey|InvalidAPIKey)",
-         401, Kind.PERMANENT, Cause.AUTH),
-        (r"\w*(?:Insufficient(?:Quota|Credits?|Balance|Funds)|PaymentRequired|BudgetExceeded|BillingHardLimit\w*)",
-         402, Kind.QUOTA_EXHAUSTED, Cause.MONEY),
-        (r"\w*(?:Context(?:Window|Length)(?:Exceeded)?|RequestTooLarge|PayloadTooLarge)",
-         413, Kind.PERMANENT, Cause.NEVER_FITS),
-        (r"\w*(?:Rate_?Limit(?:ed|s)?(?:Exceeded|Reached|Hit)?|TooManyRequests?|Throttl(?:ing|ed)|UnavailableTokens"
-         r"|ResourceExhausted|(?:RequestLimit|ProvisionedThroughput)Exceeded)",
-         429, Kind.RATE_LIMIT, Cause.RATE),
-        (r"\w*Overloaded", 529, Kind.OVERLOADED, Cause.OVERLOAD),
-        (r"\w*ModelNotReady", 529, Kind.OVERLOADED, Cause.NOT_READY),
-        (r"\w*ServiceUnavailable", 503, Kind.OVERLOADED, Cause.UNAVAILABLE),
+_TYPE_STATUSES = tuple(
+    (lazy_pattern(rf"\w*(?:{names})(?:Error|Exception|Fault)?"), status)
+    for names, status in (
+        ("Authentication|Unauthori[sz]ed|PermissionDenied|AccessDenied|InvalidApiKey|InvalidAPIKey", 401),
+        (r"Insufficient(?:Quota|Credits?|Balance|Funds)|PaymentRequired|BudgetExceeded|BillingHardLimit\w*", 402),
+        ("Context(?:Window|Length)(?:Exceeded)?|RequestTooLarge|PayloadTooLarge", 413),
+        ("Rate_?Limit(?:ed|s)?(?:Exceeded|Reached|Hit)?|TooManyRequests?|Throttl(?:ing|ed)|UnavailableTokens"
+         "|ResourceExhausted|(?:RequestLimit|ProvisionedThroughput)Exceeded", 429),
+        ("Overloaded|ModelNotReady", 529),
+        ("ServiceUnavailable", 503),
     )
 )  # fmt: skip
-"""Names of types without a common base (openai, anthropic, litellm, langchain, botocore, google.api_core), in the order
-in which they decide. Each has the status under which the text is read."""
+"""Statuses that names of types without a common base stand for (openai, anthropic, litellm, langchain, botocore,
+google.api_core), in the order in which they decide."""
 
-_THROTTLING_CODES = frozenset(
-    {
-        "throttling",
-        "throttlingexception",
-        "throttledexception",
-        "requestthrottled",
-        "requestthrottledexception",
-        "toomanyrequestsexception",
-        "provisionedthroughputexceededexception",
-        "requestlimitexceeded",
-        "bandwidthlimitexceeded",
-        "slowdown",
-    }
-)
-"""Codes with which Amazon's services refuse under status 400 too (botocore `retries/standard.py`, throttled codes)."""
+_FINAL = frozenset({401, 402, 413})
+"""Statuses that a name or a phrase stands for by itself: other words of the message change nothing."""
 
 _GRPC_CODES = {
     "RESOURCE_EXHAUSTED": 429,
@@ -195,29 +136,29 @@ _GRPC_CODES = {
 """HTTP statuses of gRPC's codes (google.rpc.Code)."""
 
 _STATUS_END = r"(?![0-9A-Za-z_]|[.\-/]\w)"
-_STATUS_SAID = re.compile(
+_STATUS_SAID = lazy_pattern(
     r"(?<![\w.\-/])(?:http(?:/[0-9](?:\.[0-9])?)?|(?:http[ _-]?)?status(?:[ _-]?code)?|(?:error|response)[ _-]?code"
     r"|code|error|response)['\"]?(?: (?:is|was|of))?\s{0,3}[:=(\[<]{0,2}\s{0,3}['\"\[]?([45][0-9]{2})" + _STATUS_END
 )
 """A status after a word that announces it (`Error code: 429`)."""
 
-_STATUS_FIRST = re.compile(
+_STATUS_FIRST = lazy_pattern(
     r"\s{0,8}['\"(\[<]?([45][0-9]{2})" + _STATUS_END + r"(?!\s+(?!status|is |was |has )[a-z]+s\b)"
 )
 """A status at the beginning of a message, but no count (`429 rows were skipped`)."""
 
-_TERMINAL_SAID = re.compile(
-    r"\b(?:(?P<auth>(?:incorrect|invalid|wrong|missing|expired)[ _](?:x-)?api[ _-]?key|authentication[ _]error"
+_FINAL_WORDS = lazy_pattern(
+    r"\b(?:(?P<s401>(?:incorrect|invalid|wrong|missing|expired)[ _](?:x-)?api[ _-]?key|authentication[ _]error"
     r"|authentication failed|unauthenticated|unauthorized)"
-    r"|(?P<money>insufficient[ _]quota|insufficient (?:balance|credits?|funds)|payment required"
+    r"|(?P<s402>insufficient[ _]quota|insufficient (?:balance|credits?|funds)|payment required"
     r"|credit balance is too low|billing[ _]hard[ _]limit(?:[ _]reached)?|(?:run )?out of credits"
     r"|no credits remaining)"
-    r"|(?P<size>context[ _](?:length|window)[ _]exceeded|maximum context length|request[ _]too[ _]large"
+    r"|(?P<s413>context[ _](?:length|window)[ _]exceeded|maximum context length|request[ _]too[ _]large"
     r"|prompt is too long))\b"
 )
 """Phrases of failures that waiting cannot help: authentication, money, size of the request."""
 
-_RATE_SAID = re.compile(
+_RATE_WORDS = lazy_pattern(
     r"\b(?:ratelimiterror|rate[ _-]limits?[ _-](?:error|exceeded|reached|hit)|rate[ _-]?limited"
     r"|(?:exceeded|reached|hit|over)(?: (?:the|your|our|its|a|api|current)){0,3} rate[ _-]limits?"
     r"|too[ _]many[ _]requests|(?:tokens?|requests?) per (?:second|minute|hour|day)(?: \([a-z]{3}\))? limit"
@@ -232,8 +173,8 @@ _SPAN_WORDS = {"monthly": "month", "weekly": "week", "daily": "day", "hourly": "
                "rpm": "minute", "tpm": "minute", "rps": "second"}  # fmt: skip
 """Words of a refusal that name the span of its quota by themselves."""
 
-_SPAN_SAID = re.compile(rf"(?:\b(?:per[ _-]|an? |each |every )|/)({'|'.join(SPANS)})\b|\b({'|'.join(_SPAN_WORDS)})\b")
-_OVERLOAD_SAID = re.compile(
+_SPAN_SAID = lazy_pattern(rf"(?:\b(?:per[ _-]|an? |each |every )|/)({'|'.join(SPANS)})\b|\b({'|'.join(_SPAN_WORDS)})\b")
+_OVERLOAD_WORDS = lazy_pattern(
     r"\b(?:overloaded[ _]error|(?:server|model|engine|service) (?:is )?(?:currently )?overloaded)\b"
 )
 
@@ -248,7 +189,7 @@ def classify_error(
     """
     try:
         found = _classified(list(_chain(error, contexts=False)), provider, now_on, answered)
-        if found.evidence is Evidence.NONE and not answered:
+        if found.evidence == "none" and not answered:
             found = _classified(list(_chain(error, contexts=True)), provider, now_on, answered)
         return found
     except Exception:
@@ -270,7 +211,7 @@ def classify(error: object, *, status: int | None = None, provider: str | None =
         failure = error if isinstance(error, BaseException) else _as_exception(error)
         said = _said(list(_chain(failure, contexts=False)))
         if _is_status(status):
-            found = Classification(_judged(table, status, [], said.encode("utf-8", "ignore"), now_on), Evidence.STATUS)
+            found = Classification(_judged(table, status, [], said.encode("utf-8", "ignore"), now_on), "status")
         else:
             found = classify_error(failure, now_on, table)
     except Exception:
@@ -332,9 +273,33 @@ def text_of(error: BaseException) -> str:
 
 
 def _classified(chain: list[BaseException], provider: Provider, now_on: datetime, answered: bool) -> Classification:
-    return _by_status(chain, provider, now_on) or _by_type_or_text(
-        chain, provider, now_on, "" if answered else _said(chain)
-    )
+    for error in chain:
+        status = status_of(error)
+        if status is not None and status < 400:
+            # An answer arrived and was unusable: its type shows why.
+            break
+        if status is not None:
+            return Classification(_judged(provider, status, *_answer_of(error), now_on), "status")
+    evidence: DecidedBy = "type"
+    said = "" if answered else _said(chain)
+    status, name = _typed(chain)
+    if status is None and (failure := _connection(chain)) is not None:
+        return Classification(failure, evidence)
+    final = _FINAL_WORDS.search(said) if status not in _FINAL else None
+    stated = None
+    if final is not None:
+        status, evidence = int(str(final.lastgroup)[1:]), "text"
+    elif status is None:
+        stated = _status_said(said)
+        status, evidence = stated or _worded(said), "text"
+    if status is None:
+        return NO_MEANING
+    body = None if status in _FINAL and stated is None else f"{name}{said}".encode("utf-8", "ignore")
+    outcome = providers.judge(provider, status, (), body, now_on)
+    if stated is not None and outcome.cause is Cause.INVALID:
+        # A message may number its own errors: a number in a text is read only as a refusal or an outage.
+        return NO_MEANING
+    return Classification(outcome._replace(row=evidence, status=stated), evidence)
 
 
 def _chain(error: BaseException, contexts: bool) -> Iterator[BaseException]:
@@ -368,22 +333,16 @@ def _wrapped(error: BaseException, contexts: bool) -> list[BaseException]:
     return [each for each in found if isinstance(each, BaseException)]
 
 
-def _by_status(chain: list[BaseException], provider: Provider, now_on: datetime) -> Classification | None:
-    for error in chain:
-        status = status_of(error)
-        if status is None:
-            continue
-        if status < 400:
-            # An answer arrived and was unusable: its type shows why.
-            return None
-        response = _attribute(error, "response")
-        if isinstance(response, Mapping):
-            return Classification(_of_amazon(response, status, provider, now_on), Evidence.STATUS)
+def _answer_of(error: BaseException) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Return headers and body of the answer that an exception holds; of Amazon's, its code and message as the body."""
+    response = _attribute(error, "response")
+    if not isinstance(response, Mapping):
         headers = _attribute(response, "headers")
-        headers = headers if isinstance(headers, Mapping) else _attribute(error, "headers")
-        outcome = _judged(provider, status, _pairs(headers), _body(error, response), now_on)
-        return Classification(outcome, Evidence.STATUS)
-    return None
+        return _pairs(headers if isinstance(headers, Mapping) else _attribute(error, "headers")), _body(error, response)
+    failure, metadata = response.get("Error"), response.get("ResponseMetadata")
+    failure = failure if isinstance(failure, Mapping) else {}
+    named = {"code": str(failure.get("Code", "")), "message": str(failure.get("Message", ""))}
+    return _pairs(metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None), json.dumps(named).encode()
 
 
 def _judged(
@@ -394,66 +353,22 @@ def _judged(
     return outcome._replace(answer=providers.answer_of(outcome, pairs, body))
 
 
-def _of_amazon(response: Mapping[str, Any], status: int, provider: Provider, now_on: datetime) -> Outcome:
-    """Return the meaning of the answer that a botocore `ClientError` holds."""
-    failure = response.get("Error")
-    failure = failure if isinstance(failure, Mapping) else {}
-    code, message = str(failure.get("Code", "")), str(failure.get("Message", ""))
-    metadata = response.get("ResponseMetadata")
-    headers = metadata.get("HTTPHeaders") if isinstance(metadata, Mapping) else None
-    if code.lower() in _THROTTLING_CODES and status not in (429, 503):
-        status = 429
-    body = json.dumps({"code": code, "message": message}).encode()
-    return _judged(provider, status, _pairs(headers), body, now_on)
-
-
-def _by_type_or_text(chain: list[BaseException], provider: Provider, now_on: datetime, said: str) -> Classification:
-    typed = _typed(chain)
-    if typed is not None and typed[1].kind in TERMINAL:
-        return Classification(typed[1], Evidence.TYPE)
-    connection = _connection(chain) if typed is None else None
-    terminal = _terminal(said) if connection is None else None
-    if terminal is not None:
-        return Classification(terminal, Evidence.TEXT)
-    if typed is not None:
-        return Classification(_with_words(*typed, said, provider, now_on), Evidence.TYPE)
-    if connection is not None:
-        return Classification(connection, Evidence.TYPE)
-    told = _told(said, provider, now_on)
-    return Classification(told, Evidence.TEXT) if told is not None else NO_MEANING
-
-
-def _typed(chain: list[BaseException]) -> tuple[int, Outcome] | None:
-    """Return the status and outcome of the first rule that any type of the chain fits."""
+def _typed(chain: list[BaseException]) -> tuple[int | None, str]:
+    """Return the status of the first rule that any type of the chain fits, and its name as a message begins with it."""
     names = [each.__name__ for error in chain for each in type(error).__mro__]
-    for pattern, status, outcome in _TYPE_RULES:
-        if any(pattern.fullmatch(name) for name in names):
-            return status, outcome
-    return None
-
-
-def _with_words(status: int, outcome: Outcome, said: str, provider: Provider, now_on: datetime) -> Outcome:
-    """Return the outcome of a type, with the facts of the message: a day, a wait, a request that never fits."""
-    read = providers.judge(provider, status, (), said.encode("utf-8", "ignore"), now_on)
-    better = read.kind is not Kind.PERMANENT or read.cause is not Cause.INVALID
-    return (read if better else outcome)._replace(status=None, row="type")
+    for pattern, status in _TYPE_STATUSES:
+        fitting = next((name for name in names if pattern.fullmatch(name)), None)
+        if fitting is not None:
+            return status, f"{fitting}: "
+    return None, ""
 
 
 def _connection(chain: list[BaseException]) -> Outcome | None:
     """Return the outcome that the types show for a connection or an unreadable answer; None if they show none."""
     names = {each.__name__ for error in chain for each in type(error).__mro__}
-    if not names.isdisjoint(_POOL_TYPES):
-        return Outcome(Kind.TRANSIENT, Cause.NONE, row=UNREACHED)
-    refused = any(isinstance(error, OSError) and error.errno in _UNREACHED_ERRNOS for error in chain)
-    if (refused or not names.isdisjoint(_UNREACHED_TYPES)) and names.isdisjoint(_TLS_TYPES):
-        return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row=UNREACHED)
-    if not names.isdisjoint(_UNREADABLE_TYPES):
-        return Outcome(Kind.TRANSIENT, Cause.NONE, row=UNREADABLE)
-    if not names.isdisjoint(_TIMEOUT_TYPES):
-        return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
-    if not names.isdisjoint(_OUTAGE_TYPES):
-        return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
-    return None
+    if any(isinstance(error, OSError) and error.errno in _UNREACHED_ERRNOS for error in chain):
+        names.add(ConnectionRefusedError.__name__)
+    return next((outcome for types, outcome in _CONNECTION_RULES if not names.isdisjoint(types)), None)
 
 
 MAX_ERROR_CHARACTERS = 200
@@ -481,32 +396,9 @@ def _said(chain: list[BaseException]) -> str:
     return "\n".join(texts)
 
 
-def _terminal(said: str) -> Outcome | None:
-    found = _TERMINAL_SAID.search(said)
-    if found is None:
-        return None
-    if found["auth"]:
-        return Outcome(Kind.PERMANENT, Cause.AUTH, row="text")
-    if found["money"]:
-        return Outcome(Kind.QUOTA_EXHAUSTED, Cause.MONEY, row="text")
-    return Outcome(Kind.PERMANENT, Cause.NEVER_FITS, row="text")
-
-
-def _told(said: str, provider: Provider, now_on: datetime) -> Outcome | None:
-    """Return the outcome that a message states by itself; None if it mentions no refusal."""
-    status = stated = _status_said(said)
-    if status is None:
-        if _RATE_SAID.search(said) is not None:
-            status = 429
-        elif _OVERLOAD_SAID.search(said) is not None:
-            status = 529
-        else:
-            return None
-    outcome = providers.judge(provider, status, (), said.encode("utf-8", "ignore"), now_on)
-    if outcome.kind is Kind.PERMANENT and outcome.cause is Cause.INVALID:
-        # A message may number its own errors: a number in a text is read only as a refusal or an outage.
-        return None
-    return outcome._replace(row="text", status=stated)
+def _worded(said: str) -> int | None:
+    """Return the status that words of a message stand for."""
+    return 429 if _RATE_WORDS.search(said) else 529 if _OVERLOAD_WORDS.search(said) else None
 
 
 def _status_said(said: str) -> int | None:

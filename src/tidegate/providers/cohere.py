@@ -64,13 +64,6 @@ COHERE = Provider(
             text=("api calls / month", "calls per month"),
         ),
         ErrorRow(
-            name="trial_minute",
-            cause=Cause.RATE,
-            source="provider-facts.md section 18 (20 API calls / minute); capture cohere-429-trial-tokens",
-            status=_429,
-            text=("trial key", "trial token rate limit"),
-        ),
-        ErrorRow(
             name="too_many_tokens",
             cause=Cause.NEVER_FITS,
             source="capture cohere-400-too-many-tokens (2026-08-13): the model's context, not a rate",

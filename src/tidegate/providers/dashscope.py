@@ -18,9 +18,6 @@ _429 = frozenset({429})
 
 ERRORS = (
     ErrorRow(
-        "arrears", Cause.MONEY, "provider-facts.md section 9 (Arrearage, 400 [unv])", codes=frozenset({"arrearage"})
-    ),
-    ErrorRow(
         name="slope_code",
         cause=Cause.SLOPE,
         source=f"{_DOCS}; capture modelscope-200-error",
@@ -34,35 +31,10 @@ ERRORS = (
         text=("request rate increased too quickly",),
     ),
     ErrorRow(
-        name="concurrency",
-        cause=Cause.CONCURRENCY,
-        source="capture dashscope-429-concurrency",
-        codes=frozenset({"throttling.concurrency"}),
-    ),
-    ErrorRow(
         name="rate_code",
         cause=Cause.RATE,
         source=f"{_DOCS}; capture dashscope-429-rate; provider-facts.md section 9 (insufficient_quota: tokens)",
         codes=frozenset({"throttling.ratequota", "throttling.allocationquota", "limit_requests", "insufficient_quota"}),
-    ),
-    ErrorRow(
-        name="free_day",
-        cause=Cause.DAY,
-        source="https://github.com/QwenLM/qwen-code/issues/1742 read 2026-11-23 (1,000 free requests a day)",
-        status=_429,
-        text=("free allocated quota exceeded",),
-    ),
-    ErrorRow(
-        name="rate",
-        cause=Cause.RATE,
-        source="capture dashscope-allocated-quota (Qwen issue 2254); provider-facts.md section 9",
-        status=_429,
-        text=(
-            "allocated quota exceeded",
-            "exceeded your current quota",
-            "exceeded your current requests list",
-            "requests rate limit exceeded",
-        ),
     ),
 )
 

@@ -13,12 +13,6 @@ _DOCS = "https://api-docs.deepseek.com/quick_start/error_codes read 2026-11-20 (
 
 ERRORS = (
     ErrorRow(
-        name="insufficient_balance",
-        cause=Cause.MONEY,
-        source="capture deepseek-402 (its code says invalid_request_error)",
-        status=frozenset({402}),
-    ),
-    ErrorRow(
         name="concurrency",
         cause=Cause.CONCURRENCY,
         source="capture deepseek-429-concurrency (2026: calls at once by account and model, no limit of a minute)",

@@ -35,13 +35,6 @@ ERRORS = (
         source="provider-facts.md section 11 (412: the account is suspended [unv])",
         status=frozenset({412}),
     ),
-    ErrorRow(
-        name="rate_limit",
-        cause=Cause.RATE,
-        source="capture fireworks-429 (type and code say invalid_request_error)",
-        status=frozenset({429}),
-        codes=frozenset({"invalid_request_error"}),
-    ),
     ErrorRow("load_shed", Cause.OVERLOAD, f"{_DOCS}: 503, load is shed", status=frozenset({503})),
 )
 

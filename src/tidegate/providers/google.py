@@ -13,7 +13,6 @@ from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
 
 _LIMITS = "https://ai.google.dev/gemini-api/docs/rate-limits (provider-facts.md section 4, read 2026-11-21)"
 _429 = frozenset({429})
-_DAY = 86400.0
 
 _SHARED = ErrorRow(
     name="shared_capacity",
@@ -23,44 +22,7 @@ _SHARED = ErrorRow(
     text=("error-code-429",),
 )
 
-ERRORS = (
-    ErrorRow(
-        name="quota_of_zero",
-        cause=Cause.NEVER_FITS,
-        source="provider-facts.md section 4 (no free tier for the model, whatever the retryDelay says)",
-        status=_429,
-        zero=True,
-    ),
-    ErrorRow(
-        name="limit_0",
-        cause=Cause.NEVER_FITS,
-        source="capture gemini-429-limit-0 (continuedev/continue issue 10062)",
-        status=_429,
-        text=("limit: 0",),
-    ),
-    ErrorRow(
-        name="per_day",
-        cause=Cause.DAY,
-        source=f"capture gemini-429-multi-violation; {_LIMITS}: until midnight Pacific, though retryDelay is short",
-        status=_429,
-        window_at_least=_DAY,
-    ),
-    ErrorRow(
-        name="per_day_in_words",
-        cause=Cause.DAY,
-        source="capture gemini-429-codeassist-per-day (ErrorInfo, no QuotaFailure)",
-        status=_429,
-        text=("requests per day", "tokens per day"),
-    ),
-    _SHARED,
-    ErrorRow(
-        name="rate_limit",
-        cause=Cause.RATE,
-        source="captures gemini-429-paid-per-minute, gemini-429-free-tpm, vertex-429-partner-model",
-        status=_429,
-        codes=frozenset({"resource_exhausted"}),
-    ),
-)
+ERRORS = (_SHARED,)
 
 VERTEX_ERRORS = (
     *ERRORS[:-1],

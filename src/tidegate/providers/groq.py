@@ -11,7 +11,6 @@ from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, NEVER_FITS, e
 from tidegate.providers._schema import Charging, ErrorRow, Provider
 
 _DOCS = "https://console.groq.com/docs/rate-limits read 2026-11-20 (provider-facts.md section 7)"
-_RATE = frozenset({"rate_limit_exceeded"})
 
 HEADERS = (
     quota("requests", "requests", f"{_DOCS}: RPD; capture groq-200-1h23m31s (58 used, 86.4 s each)", window=DAY),
@@ -20,16 +19,6 @@ HEADERS = (
 
 ERRORS = (
     NEVER_FITS,
-    ErrorRow(
-        name="per_day",
-        cause=Cause.DAY,
-        source="capture groq-429-rpd; audio seconds: provider-facts.md section 7 (ASD)",
-        status=frozenset({429}),
-        text=("requests per day", "tokens per day", "audio seconds per day", "seconds of audio per day"),
-    ),
-    ErrorRow(
-        "rate_limit_exceeded", Cause.RATE, "capture groq-429-rpm (2026-07-26)", status=frozenset({429}), codes=_RATE
-    ),
     ErrorRow(
         name="flex_capacity",
         cause=Cause.OTHERS_CAPACITY,

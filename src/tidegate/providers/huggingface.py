@@ -15,12 +15,6 @@ _SURVEY = "provider-facts.md section 18 (Hugging Face), read 2026-11-21"
 
 ERRORS = (
     ErrorRow(
-        name="credits",
-        cause=Cause.MONEY,
-        source="capture hf-402-credits (2026-07-26; the reason stands in x-error-message)",
-        status=frozenset({402}),
-    ),
-    ErrorRow(
         name="free_per_hour",
         cause=Cause.RATE,
         source="capture hf-legacy-hourly (reset hourly)",

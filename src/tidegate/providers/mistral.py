@@ -54,24 +54,10 @@ ERRORS = (
         codes=frozenset({"3505"}),
     ),
     ErrorRow(
-        name="capacity",
-        cause=Cause.OTHERS_CAPACITY,
-        source="provider-facts.md section 12 (its type is invalid_request_error), read 2026-11-21",
-        status=frozenset({429}),
-        text=("service tier capacity exceeded",),
-    ),
-    ErrorRow(
         name="rate_limited",
         cause=Cause.RATE,
         source="provider-facts.md section 12 (1300), read 2026-11-21",
         codes=frozenset({"rate_limited", "1300"}),
-    ),
-    ErrorRow(
-        name="rate_limit",
-        cause=Cause.RATE,
-        source="capture mistral-429-requests (anon-kode issue 53)",
-        status=frozenset({429}),
-        text=("requests rate limit exceeded",),
     ),
 )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
-from tidegate.providers._schema import Charging, ErrorRow, Provider
+from tidegate.providers._schema import Charging, Provider
 
 _SURVEY = "provider-facts.md section 18 (NVIDIA NIM), read 2026-11-21"
 
@@ -18,10 +17,6 @@ NVIDIA = Provider(
         "input", "input", "mean", "nothing", source=f"{_SURVEY}: requests are limited, tokens are not known to be"
     ),
     headers=(),
-    errors=(
-        ErrorRow("credits", Cause.MONEY, f"{_SURVEY}: 402 [unv]", status=frozenset({402})),
-        ErrorRow("rate_limit", Cause.RATE, f"{_SURVEY}: status 429, title Too Many Requests", status=frozenset({429})),
-    ),
     common_errors=COMMON_ERRORS,
     scope="account",
 )

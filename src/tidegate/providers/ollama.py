@@ -7,28 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, Provider
 
 _FACTS = "provider-facts.md section 10, read 2026-11-21"
 
-ERRORS = (
-    ErrorRow(
-        name="concurrency",
-        cause=Cause.CONCURRENCY,
-        source=f"{_FACTS} (a plan bounds concurrency too); wording as other servers have it [inf]",
-        status=frozenset({429}),
-        text=("concurrent requests", "concurrency limit"),
-    ),
-    ErrorRow(
-        name="queue_full",
-        cause=Cause.OVERLOAD,
-        source="capture ollama-local-503 (ErrMaxQueue: OLLAMA_MAX_QUEUE, 512 by default)",
-        status=frozenset({503}),
-        text=("maximum pending requests exceeded",),
-    ),
-)
+ERRORS = ()
 
 _NATIVE = (
     Endpoint("/api/chat", streams=True, plain=True),

@@ -22,15 +22,6 @@ SILICONFLOW = hosted(
     "api.siliconflow.cn",
     "api.siliconflow.com",
     headers=(),
-    errors=(
-        ErrorRow(
-            name="per_day",
-            cause=Cause.DAY,
-            source=f"{_SILICONFLOW}; the words as for TPM: https://github.com/AIDotNet/OpenDeepWiki/issues/269 [inf]",
-            status=_429,
-            text=("rpd limit reached", "tpd limit reached", "ipd limit reached"),
-        ),
-    ),
 )
 
 _DEEPINFRA = f"https://deepinfra.com/docs/advanced/rate-limits {_READ}"
@@ -58,15 +49,6 @@ NOVITA = hosted(
     f"https://novita.ai/docs/guides/llm-rate-limits {_READ}: RPM and TPM of the account by model, in no header",
     "api.novita.ai",
     headers=(),
-    errors=(
-        ErrorRow(
-            name="balance",
-            cause=Cause.MONEY,
-            source=f"https://docs.jiekou.ai/en/docs/models/reference-error-code {_READ} (the same API; 403)",
-            status=frozenset({403}),
-            text=("not enough balance",),
-        ),
-    ),
 )
 
 _NEBIUS = f"https://docs.tokenfactory.nebius.com/ai-models-inference/rate-limits.md {_READ}"
@@ -108,15 +90,6 @@ CHUTES = hosted(
     f"https://github.com/chutesai/chutes/issues/15 {_READ}: requests of the account, by minute and day; in no header",
     "*.chutes.ai",
     headers=(),
-    errors=(
-        ErrorRow(
-            name="capacity",
-            cause=Cause.OTHERS_CAPACITY,
-            source=f"https://github.com/chutesai/chutes-api {_READ}, as its users receive it",
-            status=_429,
-            text=("at maximum capacity",),
-        ),
-    ),
     scope="account",
 )
 

@@ -62,14 +62,6 @@ ERRORS = (
         codes=_RATE,
         exceeds=True,
     ),
-    ErrorRow(
-        name="per_day",
-        cause=Cause.DAY,
-        source=f"{_DOCS} (RPD, TPD); prose as in capture groq-429-rpd",
-        status=_429,
-        codes=_RATE,
-        text=("requests per day", "tokens per day", "images per day"),
-    ),
     ErrorRow("rate_limit_exceeded", Cause.RATE, _DOCS, status=_429, codes=_RATE),
     ErrorRow(
         name="flex_unavailable",
@@ -91,13 +83,6 @@ ERRORS = (
         source="provider-facts.md section 1 (503 Slow Down: ramp down, hold 15 minutes), read 2026-11-21",
         status=frozenset({503}),
         text=("slow down",),
-    ),
-    ErrorRow(
-        name="server_error",
-        cause=Cause.OUTAGE,
-        source="provider-facts.md section 1 (500 server_error), read 2026-11-21",
-        status=frozenset({500}),
-        codes=frozenset({"server_error"}),
     ),
 )
 

@@ -36,13 +36,6 @@ ERRORS = (
         "credits", Cause.MONEY, f"{_SURVEY}: limit_source openrouter_credits", codes=frozenset({"openrouter_credits"})
     ),
     ErrorRow(
-        name="free_per_day_code",
-        cause=Cause.DAY,
-        source=f"{_SURVEY}: limit_source openrouter_free_tier_daily",
-        codes=frozenset({"openrouter_free_tier_daily"}),
-        window=DAY,
-    ),
-    ErrorRow(
         name="free_per_day",
         cause=Cause.DAY,
         source="capture openrouter-429-free-day (openclaude issue 936)",

@@ -5,9 +5,8 @@ Models, agents and the search have separate limits.
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, endpoints
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, Provider
 
 _DOCS = "https://docs.perplexity.ai/docs/admin/rate-limits-usage-tiers read 2026-11-21 (provider-facts.md section 18)"
 
@@ -30,6 +29,5 @@ PERPLEXITY = Provider(
         source=f"{_DOCS}: requests are limited, tokens are not, so nothing is paced by this",
     ),
     headers=(),
-    errors=(ErrorRow("rate_limit", Cause.RATE, f"{_DOCS}: 429", status=frozenset({429})),),
     common_errors=COMMON_ERRORS,
 )

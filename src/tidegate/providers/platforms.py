@@ -14,7 +14,6 @@ from tidegate.providers.compatible import hosted
 from tidegate.providers.openai import GENERATING
 
 _READ = "read 2026-11-23"
-_429 = frozenset({429})
 
 _DATABRICKS = f"https://docs.databricks.com/aws/en/machine-learning/foundation-model-apis/limits {_READ}"
 _GATEWAY_ROUTES = ("mlflow/v1/chat/completions", "mlflow/v1/embeddings", "openai/v1/responses", "anthropic/v1/messages")
@@ -34,15 +33,6 @@ DATABRICKS = hosted(
     ),
     credential=(),  # the workspace has the quota, and its OAuth tokens change by the hour
     headers=(),
-    errors=(
-        ErrorRow(
-            name="request_limit_exceeded",
-            cause=Cause.RATE,
-            source=f"https://github.com/n8n-io/n8n/pull/38642 {_READ}; {_DATABRICKS}",
-            status=_429,
-            codes=frozenset({"request_limit_exceeded"}),
-        ),
-    ),
 )
 
 _WATSONX = f"https://ibm.github.io/watsonx-ai-python-sdk/rate_limit.html {_READ}"
@@ -80,12 +70,6 @@ WATSONX = hosted(
         ErrorRow(
             "plan", Cause.MONEY, _WATSONX_CODES, codes=frozenset({"consumption_limit_reached", "token_quota_reached"})
         ),
-        ErrorRow(
-            name="rate_limit_reached",
-            cause=Cause.RATE,
-            source=f"https://github.com/langflow-ai/openrag/issues/615 {_READ}",
-            codes=frozenset({"rate_limit_reached_requests"}),
-        ),
     ),
     scope="account",
 )
@@ -114,14 +98,6 @@ GITHUB_COPILOT = hosted(
             ),
         ),
         ErrorRow("overloaded", Cause.OTHERS_CAPACITY, _COPILOT, codes=frozenset({"model_overloaded"})),
-        ErrorRow(
-            name="rate_limited",
-            cause=Cause.RATE,
-            source=f"{_COPILOT} (each code may end in a colon and the plan)",
-            codes=frozenset(
-                {"user_global_rate_limited", "user_model_rate_limited", "integration_rate_limited", "rate_limited"}
-            ),
-        ),
         ErrorRow(
             name="upstream",
             cause=Cause.OTHERS_CAPACITY,

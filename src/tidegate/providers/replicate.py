@@ -5,9 +5,8 @@ Source: captures replicate-200-get, replicate-429-burst (provider-facts.md secti
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import Charging, Endpoint, HeaderRow, Provider
 
 _FACTS = "provider-facts.md section 16, read 2026-11-21"
 
@@ -34,15 +33,6 @@ REPLICATE = Provider(
             bare="seconds",
             # 600 or 3,000 a minute are documented; capture replicate-59999 is of a larger one.
             ceiling=3000.0,
-        ),
-    ),
-    errors=(
-        ErrorRow(
-            name="throttled",
-            cause=Cause.RATE,
-            source="capture replicate-429-burst (6 a minute while there is little credit)",
-            status=frozenset({429}),
-            text=("request was throttled",),
         ),
     ),
     common_errors=COMMON_ERRORS,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause
 from tidegate.providers._common import COMMON_ERRORS, DAY, MINUTE, endpoints, quota
-from tidegate.providers._schema import Charging, ErrorRow, Provider
+from tidegate.providers._schema import Charging, Provider
 
 _DOCS = "https://docs.sambanova.ai/docs/en/models/rate-limits read 2026-11-20 (provider-facts.md section 18, SambaNova)"
 _ROWS = f"{_DOCS}; capture sambanova-headers (names; how a reset is written is not known)"
@@ -34,15 +33,6 @@ SAMBANOVA = Provider(
         quota("requests", "requests", _ROWS, window=MINUTE, refill="fixed"),
         quota("requests-day", "requests", _ROWS, window=DAY, refill="fixed"),
     ),
-    errors=(
-        ErrorRow(
-            name="per_day",
-            cause=Cause.DAY,
-            source=f"{_DOCS}: RPD and TPD; the words [unv]",
-            status=frozenset({429}),
-            text=("requests per day", "tokens per day"),
-        ),
-        ErrorRow("rate_limit", Cause.RATE, f"{_DOCS}: 429", status=frozenset({429})),
-    ),
+    errors=(),
     common_errors=COMMON_ERRORS,
 )

@@ -5,13 +5,11 @@ None announces a quota. Voyage and AI21 keep it by model. Jina keeps it by API a
 
 from __future__ import annotations
 
-from tidegate.core.values import Cause
 from tidegate.providers._common import endpoints
-from tidegate.providers._schema import Endpoint, ErrorRow
+from tidegate.providers._schema import Endpoint
 from tidegate.providers.compatible import EVERY_DIALECT, hosted
 
 _READ = "read 2026-11-23"
-_429 = frozenset({429})
 
 VOYAGE = hosted(
     "voyage",
@@ -35,22 +33,6 @@ JINA = hosted(
         Endpoint("/v1/chat/completions"),
     ),
     headers=(),
-    errors=(
-        ErrorRow(
-            name="concurrency",
-            cause=Cause.CONCURRENCY,
-            source=f"{_JINA}; the code as its users receive it",
-            status=_429,
-            codes=frozenset({"rate_concurrency_limit_exceeded"}),
-        ),
-        ErrorRow(
-            name="rate",
-            cause=Cause.RATE,
-            source=f"{_JINA}; the code as its users receive it",
-            status=_429,
-            codes=frozenset({"rate_token_limit_exceeded"}),
-        ),
-    ),
     scope="account",
 )
 

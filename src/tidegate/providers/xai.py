@@ -22,19 +22,6 @@ HEADERS = (
 
 ERRORS = (
     ErrorRow(
-        name="credits",
-        cause=Cause.MONEY,
-        source="capture xai-429-credits (continue issue 10373)",
-        status=frozenset({403, 429}),
-        text=("used all available credits", "reached its monthly spending limit"),
-    ),
-    ErrorRow(
-        name="rate_limit",
-        cause=Cause.RATE,
-        source="capture xai-429-tokens (cline issue 4826): what was used, of the limit; not the request's size",
-        status=frozenset({429}),
-    ),
-    ErrorRow(
         name="wrong_key",
         cause=Cause.AUTH,
         source="provider-facts.md section 6 (400 with `error` as a string; the words [unv])",

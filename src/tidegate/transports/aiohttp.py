@@ -26,7 +26,7 @@ from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import adrive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cause, Kind, Outcome
+from tidegate.core.values import Kind, Outcome
 from tidegate.transports import bearer, gateway_url, pools, sigv4
 from tidegate.transports.bodies import MAX_SECONDS, ErrorBody
 from tidegate.transports.call import (
@@ -271,15 +271,6 @@ class AiohttpCall(HttpCall):
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
         pairs: tuple[tuple[bytes, bytes], ...] = response.raw_headers
         return pairs
-
-    def judge_error(self, error: Exception) -> Outcome:
-        """Return the outcome of an exception. aiohttp derives some from OSError, and Python its TimeoutError."""
-        names = {each.__name__ for each in type(error).__mro__}
-        if "TimeoutError" in names and "ConnectionTimeoutError" not in names:
-            return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
-        if "ClientConnectionError" in names or "ClientPayloadError" in names or isinstance(error, OSError):
-            return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
-        return Outcome(Kind.ABANDONED, row="exception")
 
     def credentials(self) -> Iterator[str]:
         pairs = _pairs(self.session, self.kwargs)

@@ -31,7 +31,6 @@ from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.transports import httpx
 from tidegate.transports.aiohttp import Readers, arrived
 from tidegate.transports.call import (
@@ -62,8 +61,6 @@ GIVEN_UP = "tidegate_given_up"
 SOURCE_REQUEST = "_tidegate_made_of"
 """Attribute of a prepared request that holds its source, to make the request again."""
 
-CONNECTION = frozenset({"HTTPClientError", "ConnectionError", "HTTPError", "OSError", "ClientError", "TransportError"})
-"""Class names of exceptions that mean a lost connection, of botocore, urllib3, Python, aiohttp and httpx."""
 CREDENTIALS = frozenset({b"authorization", b"x-amz-security-token"})
 """Headers of a signed request that hold credentials."""
 
@@ -197,14 +194,6 @@ class BotocoreCall(HttpCall):
 
     def pairs(self, response: Any) -> Iterable[tuple[bytes, bytes]]:
         return _pairs(response.headers)
-
-    def judge_error(self, error: Exception) -> Outcome:
-        names = {each.__name__ for each in type(error).__mro__}
-        if names & {"ReadTimeoutError", "ReadTimeout", "SocketTimeoutError"}:
-            return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
-        if names & CONNECTION:
-            return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
-        return Outcome(Kind.ABANDONED, row="exception")
 
     def is_from_provider(self, response: Any) -> bool:
         """Return whether a response came over a connection: moto and others answer with a body in memory."""

@@ -21,7 +21,8 @@ from tidegate.admission.context import AttemptScope
 from tidegate.admission.drive import drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Cause, Kind, Outcome
+from tidegate.core.values import Kind, Outcome
+from tidegate.providers.classification import connection_failure
 from tidegate.transports import gateway_url, sigv4
 from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
 from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
@@ -75,12 +76,7 @@ class RequestsCall(HttpCall):
         # requests translates network errors where it catches them. A mock raises requests' own exceptions directly.
         if not self.mocks and error.__context__ is None:
             return UNREAL
-        names = {each.__name__ for each in type(error).__mro__}
-        if "ConnectionError" in names or "ChunkedEncodingError" in names or "ProtocolError" in names:
-            return Outcome(Kind.TRANSIENT, Cause.OUTAGE, row="connection")
-        if "Timeout" in names or "TimeoutError" in names:
-            return Outcome(Kind.TRANSIENT, Cause.NONE, row="timeout")
-        return Outcome(Kind.ABANDONED, row="exception")
+        return connection_failure(error) or Outcome(Kind.ABANDONED, row="exception")
 
     def is_from_provider(self, response: Any) -> bool:
         return not made_up(response)

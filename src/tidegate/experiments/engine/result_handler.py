@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.next_step import NextStep
 from tidegate.errors import NotStorable
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.events import Retrying
@@ -15,7 +16,7 @@ from tidegate.experiments.engine.results import NoJudgement
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.storage import ResultStatus, RunResult, Status
 from tidegate.pool.execution import CancelReason
-from tidegate.pool.failure_class import UNHEARD, FailureClass, NextStep, classify
+from tidegate.pool.failure_class import UNHEARD, FailureClass, classify
 from tidegate.pool.key_gates import StageGate
 
 

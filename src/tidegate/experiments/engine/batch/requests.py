@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from tidegate.core.backoff import half_jitter
+from tidegate.core.next_step import NextStep
 from tidegate.errors import ConfigurationError, Error
 from tidegate.experiments.engine.context import RunnerContext
 from tidegate.experiments.engine.redaction import redacted
 from tidegate.experiments.storage import BatchRecord, BatchState
-from tidegate.pool.failure_class import NextStep, classify
+from tidegate.pool.failure_class import classify
 
 logger = logging.getLogger("tidegate")
 

@@ -7,7 +7,7 @@ import pytest
 
 from tidegate.core.values import Kind
 from tidegate.providers import ANTHROPIC, COMPATIBLE, GEMINI, OPENAI, judge, named
-from tidegate.providers._evidence import LONG_WAIT, LONGEST_WAIT, MEANINGS
+from tidegate.providers.refusal_meaning import CAUSES, LONG_WAIT, LONGEST_WAIT
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -100,8 +100,7 @@ FOUND = [
 def test_the_words_of_a_family_name_its_meaning(status, message, rule):
     outcome = answer(status, message)
     assert outcome.row == f"common:{rule}"
-    meaning = next(each for each in MEANINGS if each.name == rule)
-    assert outcome.cause is meaning.cause
+    assert outcome.cause is CAUSES[rule]
 
 
 def test_a_quota_of_minutes_that_names_its_end_is_no_rate():
@@ -189,11 +188,11 @@ def test_a_row_for_a_plans_window_yields_to_a_named_end():
 
 def test_a_limit_below_one_is_no_limit_of_zero():
     assert answer(429, "rate limit: 0.5 requests per second", table=GEMINI).kind is Kind.RATE_LIMIT
-    assert answer(429, "Quota exceeded, limit: 0, model: x", table=GEMINI).row == "gemini:limit_0"
+    assert answer(429, "Quota exceeded, limit: 0, model: x", table=GEMINI).row == "common:limit_of_zero"
 
 
 def test_every_meaning_has_an_example():
-    assert {rule for _, _, rule in FOUND} == {meaning.name for meaning in MEANINGS}
+    assert {rule for _, _, rule in FOUND} == set(CAUSES)
 
 
 @pytest.mark.parametrize(
@@ -342,3 +341,18 @@ def test_an_upstreams_rate_in_a_gateways_words_is_anothers_capacity():
 def test_the_first_of_two_windows_decides_with_a_number_before_it_too():
     assert answer(429, "Maximum 100 calls per 1 hour or 400 per day").kind is Kind.RATE_LIMIT
     assert answer(429, "Maximum 400 calls per day or 100 per 1 hour").kind is Kind.DAILY_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("value", "quota", "rule"),
+    [("50", "RequestsPerDayPerModel", "day_used_up"), ("0", "RequestsPerMinutePerModel", "limit_of_zero")],
+)
+def test_a_quota_that_a_body_lists_counts_whoever_passes_it_on(value, quota, rule):
+    violations = [{"quotaId": quota, "quotaValue": value}, {"quotaId": "TokensPerMinute", "quotaValue": "1000"}]
+    body = {"error": {"message": "Quota exceeded", "details": [{"violations": violations}]}}
+    assert judge(COMPATIBLE, 429, [], json.dumps(body).encode(), NOW).row == f"common:{rule}"
+
+
+def test_a_money_row_gives_way_to_a_day_whose_end_is_named():
+    error = {"message": "You exceeded your current quota of requests per day. Please retry in 36.1s."}
+    assert judge(OPENAI, 429, [], json.dumps({"error": error}).encode(), NOW).kind is Kind.DAILY_LIMIT

@@ -1,7 +1,9 @@
-"""Limits and waits in the message of a refusal. Never raises.
+"""Limits and waits that a refusal states in its message, its fields, or the details of a Google error. Never raises.
 
 Theory of operation. Messages are the last source to be read, and only those of refusals. They are in lower case and
-English, with white space collapsed, and cut to 4,096 characters. Every pattern has bounded repetition.
+English, with white space collapsed, and cut to 4,096 characters. Every pattern has bounded repetition. Sources of the
+details: google.rpc.QuotaFailure, RetryInfo and ErrorInfo as in captures gemini-429-paid-per-minute,
+gemini-429-free-tpm and gemini-429-codeassist-per-day (provider-facts.md section 4).
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tidegate.core.values import Unit
+from tidegate.core.lazy_pattern import lazy_pattern
+from tidegate.core.values import QuotaReading, Unit
 from tidegate.providers import _values
+from tidegate.providers._values import window_name
 
 _AMOUNT = r"[0-9]{1,9}(?:\.[0-9]{1,12})?"
 _TIME = r"(?:milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)(?![a-z])"
@@ -24,27 +28,27 @@ _AGAIN = (
     r"(?: is| will be)?(?: allowed| possible| available| permitted)?"
     r"|(?:blocked|limited|suspended|throttled|paused)(?= for ))"
 )
-_WAIT = re.compile(
+_WAIT = lazy_pattern(
     rf"{_AGAIN}(?: in| after| for| within| of)?:? (?:about |around |approximately |at least |another )?~?"
     rf"(?:{_CLOCK}|{_SPAN})"
 )
-_FIELD = re.compile(
+_FIELD = lazy_pattern(
     r"\bretry[-_ ]?(?:after|in|delay)(?:[-_ ]?(?P<unit>seconds|secs|s|ms))?[\"']? ?[:=] ?[\"']?"
     rf"(?P<wait>{_AMOUNT})(?P<end>ms|s)?(?![0-9.:a-z-])"
 )
 """The name of a field or header in a message: `retry_after=30`, `Retry-After: 12`."""
-_PARTS = re.compile(rf"({_AMOUNT}|\ban?(?= )) ?({_TIME})")
-_UNTIL = re.compile(
+_PARTS = lazy_pattern(rf"({_AMOUNT}|\ban?(?= )) ?({_TIME})")
+_UNTIL = lazy_pattern(
     rf"(?:{_AGAIN}(?: at| on| by| after| until)?:?|\buntil) ([0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}})(?:[t ]|,? at )"
     r"([0-9]{2}:[0-9]{2}(?::[0-9]{2})?)(?:\.[0-9]{1,9})?(z| ?utc| ?gmt| ?[+-][0-9]{2}:?[0-9]{2})?(?![0-9])"
 )
-_EPOCH = re.compile(
+_EPOCH = lazy_pattern(
     rf"(?:{_AGAIN}(?: at| on| after)?:? |\blimit reached\|)([0-9]{{10}})(?:[0-9]{{3}})?(?:\.[0-9]{{1,9}})?(?![0-9])"
 )
 """An instant in seconds or milliseconds since 1970 (Claude Code: `usage limit reached|1754200800`)."""
 _BEIJING = "+08:00"
 """Zone of an instant without one. Only services of China are known to write such (Z.ai: collected answers of 2026)."""
-_RETURN_DATE = re.compile(
+_RETURN_DATE = lazy_pattern(
     r"\b(?:regain access|resets?|renews?|returns?|available again)(?: at| on| by)? ([0-9]{4}-[0-9]{2}-[0-9]{2})"
     r"(?: at ([0-9]{2}:[0-9]{2} utc))?(?![0-9])"
 )
@@ -59,9 +63,9 @@ _WHAT = (
 _SHORT = r"(?P<what>[rtq])p(?P<window>[smhd])\b"
 _AT_ONCE = r"(?P<what>concurrent|concurrency|parallel|simultaneous)"
 
-_LIMIT = re.compile(rf"\blimit(?: of(?= [0-9,]{{1,15}} (?:exceeded|reached)))?:? ~?{NUMBER}{_END}")
-_REQUESTED = re.compile(rf"\brequested:? ~?{NUMBER}{_END}")
-_COUNTED = re.compile(
+_LIMIT = lazy_pattern(rf"\blimit(?: of(?= [0-9,]{{1,15}} (?:exceeded|reached)))?:? ~?{NUMBER}{_END}")
+_REQUESTED = lazy_pattern(rf"\brequested:? ~?{NUMBER}{_END}")
+_COUNTED = lazy_pattern(
     rf"\b(?:{_WHAT}(?: per | ?/ ?){WINDOW}"
     r"|(?P<period>hourly|daily|weekly|monthly) (?P<counted>token|request)s? (?:limit|quota)"
     r"|(?P<letter>[rtq])p(?P<short>[smhd])\b)"
@@ -69,29 +73,29 @@ _COUNTED = re.compile(
 """What a limit counts, and its window, elsewhere in the message."""
 
 _FORMS = (
-    re.compile(rf"\blimit of {NUMBER} per (?P<count>[0-9]{{1,9}})(?P<window>s) exceeded for (?P<what>[a-z]{{1,40}})"),
-    re.compile(rf"\b{_WHAT} per {WINDOW} \(actual/limit\): [0-9,]{{1,20}}/{NUMBER}"),
-    re.compile(rf"\b{_WHAT} limit \({NUMBER} per {WINDOW}\)"),
-    re.compile(rf"\blimit:? ?{NUMBER},? ?(?:time|period|window|interval):? ?{WINDOW}"),
-    re.compile(rf"\b(?:maximum|max|limit|allows?)(?: of| up to| only)? {NUMBER} {_AT_ONCE}\b"),
-    re.compile(rf"\b{_AT_ONCE}(?: [a-z]{{1,20}})? limit(?: of| is)?:? {NUMBER}{_END}"),
-    re.compile(rf"\bmax(?:imum)?(?: [a-z]{{1,20}})? {_AT_ONCE}:? {NUMBER}{_END}"),
-    re.compile(
+    lazy_pattern(rf"\blimit of {NUMBER} per (?P<count>[0-9]{{1,9}})(?P<window>s) exceeded for (?P<what>[a-z]{{1,40}})"),
+    lazy_pattern(rf"\b{_WHAT} per {WINDOW} \(actual/limit\): [0-9,]{{1,20}}/{NUMBER}"),
+    lazy_pattern(rf"\b{_WHAT} limit \({NUMBER} per {WINDOW}\)"),
+    lazy_pattern(rf"\blimit:? ?{NUMBER},? ?(?:time|period|window|interval):? ?{WINDOW}"),
+    lazy_pattern(rf"\b(?:maximum|max|limit|allows?)(?: of| up to| only)? {NUMBER} {_AT_ONCE}\b"),
+    lazy_pattern(rf"\b{_AT_ONCE}(?: [a-z]{{1,20}})? limit(?: of| is)?:? {NUMBER}{_END}"),
+    lazy_pattern(rf"\bmax(?:imum)?(?: [a-z]{{1,20}})? {_AT_ONCE}:? {NUMBER}{_END}"),
+    lazy_pattern(
         rf"\b{_AT_ONCE} [a-z]{{1,20}}(?: in flight)?(?:\.| \() ?(?:max(?:imum)?(?: allowed)?|limit):? {NUMBER}{_END}"
     ),
-    re.compile(rf"\b(?:max(?:imum)? )?{_SHORT}(?:(?<=max ...)|(?<=maximum ...)| limit)(?: of| is)?:? {NUMBER}{_END}"),
+    lazy_pattern(rf"\b(?:max(?:imum)? )?{_SHORT}(?:(?<=max ...)|(?<=maximum ...)| limit)(?: of| is)?:? {NUMBER}{_END}"),
 )
 """Forms in which a message states a limit with its unit and window: of GitHub Models, xAI, g4f, Huawei, Moonshot."""
 
 _AMOUNTS = (
-    re.compile(rf"(?<![0-9,.]){NUMBER} {_WHAT} ?(?:per|/|every|each|(?:within|over|in)(?: an?)?) ?{WINDOW}"),
-    re.compile(rf"(?<![0-9,.]){NUMBER} ?{_SHORT}"),
+    lazy_pattern(rf"(?<![0-9,.]){NUMBER} {_WHAT} ?(?:per|/|every|each|(?:within|over|in)(?: an?)?) ?{WINDOW}"),
+    lazy_pattern(rf"(?<![0-9,.]){NUMBER} ?{_SHORT}"),
 )
-_BOUNDED = re.compile(r"limit|quota|maximum|max |exceed|allow|only|up to")
+_BOUNDED = lazy_pattern(r"limit|quota|maximum|max |exceed|allow|only|up to")
 """Words beside which an amount per window is the limit."""
-_OFFERED = re.compile(r"\b(?:upgrade|unlock|increase)")
+_OFFERED = lazy_pattern(r"\b(?:upgrade|unlock|increase)")
 """Words after which an amount is what another plan allows."""
-_ALONE = re.compile(rf"(?:rate limit exceeded|too many requests)?\W{{0,3}}{NUMBER} ?(?:per|/) ?{WINDOW}\W{{0,2}}")
+_ALONE = lazy_pattern(rf"(?:rate limit exceeded|too many requests)?\W{{0,3}}{NUMBER} ?(?:per|/) ?{WINDOW}\W{{0,2}}")
 """A whole message of Flask-Limiter or SlowAPI: `50 per 1 minute`."""
 
 _MAX_BODY = 4096
@@ -206,3 +210,118 @@ def return_date(body: bytes) -> str:
     """
     match = _RETURN_DATE.search(body[:_MAX_BODY].decode("utf-8", "replace").lower())
     return " ".join(filter(None, match.groups())).upper() if match is not None else ""
+
+
+_MAX_DETAILS = 32
+"""Parts of an error's `details`, and violations in them, that are read. Chosen: captures have at most three."""
+
+_MAX_DETAIL = 256
+"""Characters of a text in `details` above which it is ignored. Chosen: longer than any quotaId or duration."""
+
+_QUOTA_UNITS: tuple[tuple[str, Unit], ...] = (
+    ("InputTokens", "input_tokens"),
+    ("OutputTokens", "output_tokens"),
+    ("Tokens", "tokens"),
+    ("Requests", "requests"),
+)
+"""Words of a quotaId and their units, longer words first: `GenerateContentPaidTierInputTokensPerModelPerMinute`."""
+
+_QUOTA_PERIOD = lazy_pattern(r"Per(Second|Minute|Hour|Day|Month)(?![a-z])")
+
+_LIMIT_FIELDS = ("limit", "maxrequests", "requestlimit", "ratelimit", "quota", "max")
+_WINDOW_FIELDS = (
+    "window",
+    "windowseconds",
+    "windows",
+    "period",
+    "interval",
+    "per",
+    "limittype",
+    "windowsize",
+    "quotatype",
+)
+_COUNTED_FIELDS = ("unit", "type", "metric", "dimension", "resource", "limittype", "quotatype")
+_PER_WINDOW = lazy_pattern(rf"{NUMBER} ?(?:[a-z]{{1,10}} ?)?(?:/|per|every) ?{WINDOW}")
+_A_WINDOW = lazy_pattern(
+    r"(?:per[ _-])?(?:([0-9]{1,7}) ?)?(seconds?|secs?|s|minutes?|mins?|m|hours?|hr|h|days?|d|weeks?|w|months?)"
+)
+_WORDED_WINDOWS = {"hourly": "h", "daily": "d", "weekly": "w", "monthly": "month", "rpm": "m", "rps": "s", "rpd": "d"}
+
+
+class Exceeded(NamedTuple):
+    """A quota that a refusal reports as exceeded; a missing fact is None. `window` is in seconds."""
+
+    unit: Unit | None
+    window: float | None
+    limit: float | None
+
+    def reading(self) -> QuotaReading | None:
+        """Return the quota reading if all facts are known; its windows follow the provider's clock."""
+        if self.unit is None or self.window is None or not self.limit:
+            return None
+        name = f"{self.unit.replace('_', '-')}-{window_name(self.window)}"
+        return QuotaReading(name, self.unit, "fixed", self.limit, None, None, self.window)
+
+
+def stated_limit(fields: dict[str, object]) -> Exceeded | None:
+    """Return the limit and its window in the fields of an error, by names without case and punctuation; else None.
+
+    Seen: `{"limit": 20, "window": "60s"}`, `{"limit": "1000r/s"}`, `{"limit": 100, "limit_type": "per_minute"}`.
+    """
+    limit = next((fields[name] for name in _LIMIT_FIELDS if isinstance(fields.get(name), int | str)), None)
+    if isinstance(limit, bool) or limit is None:
+        return None
+    written = str(limit)[:_MAX_DETAIL].lower()
+    counted = " ".join(str(fields[name])[:_MAX_DETAIL] for name in _COUNTED_FIELDS if name in fields).lower()
+    unit: Unit = "tokens" if "token" in f"{counted} {written}" or "tpm" in counted else "requests"
+    rate = _PER_WINDOW.fullmatch(written)
+    if rate is not None:
+        return Exceeded(unit, window_of(rate["count"], rate["window"]), amount_of(rate))
+    amount = _values.amount(written.encode("ascii", "replace"))
+    seconds = _stated_window(next((fields[name] for name in _WINDOW_FIELDS if name in fields), None))
+    return Exceeded(unit, seconds, amount) if amount and seconds is not None else None
+
+
+def _stated_window(window: object) -> float | None:
+    if isinstance(window, int) and not isinstance(window, bool):
+        return float(window) if 0 < window <= _values.MAX_SECONDS else None
+    if not isinstance(window, str) or len(window) > _MAX_DETAIL:
+        return None
+    written = window.strip().lower().replace("_", " ")
+    match = _A_WINDOW.fullmatch(_WORDED_WINDOWS.get(written, written))
+    return window_of(match[1], match[2]) if match is not None else None
+
+
+def read_details(details: list[object]) -> tuple[float | None, tuple[Exceeded, ...], frozenset[str]]:
+    """Return the wait (seconds), the exceeded quotas and the reasons (lower case) in an error's details.
+
+    ErrorInfo names a quota in its metadata (`quota_limit_value`), and a reset (`quotaResetDelay`, with the decimals).
+    """
+    parts = [part for part in details[:_MAX_DETAILS] if isinstance(part, dict)]
+    metadata = [each for part in parts if isinstance(each := part.get("metadata"), dict)]
+    delays = [part.get("retryDelay") for part in parts] or [each.get("quotaResetDelay") for each in metadata]
+    waits = [wait for delay in delays if (wait := _retry_delay(delay)) is not None]
+    violations = [each for part in parts if isinstance(listed := part.get("violations"), list) for each in listed]
+    named = [
+        (each.get("quotaId"), each.get("quotaValue")) for each in violations[:_MAX_DETAILS] if isinstance(each, dict)
+    ]
+    named += [(each.get("quota_limit"), each["quota_limit_value"]) for each in metadata if "quota_limit_value" in each]
+    reasons = frozenset(text.lower() for part in parts if (text := _text(part.get("reason"))))
+    return max(waits, default=None), tuple(_exceeded(*pair) for pair in named), reasons
+
+
+def _exceeded(quota: object, value: object) -> Exceeded:
+    name = _text(quota)
+    unit = next((unit for word, unit in _QUOTA_UNITS if word in name), None)
+    window = _QUOTA_PERIOD.search(name)
+    limit = _values.amount(_text(value).encode("ascii", "replace"))
+    return Exceeded(unit, window_of(None, window[1].lower()) if window is not None else None, limit)
+
+
+def _retry_delay(delay: object) -> float | None:
+    span = _values.duration(_text(delay).encode("ascii", "replace"))
+    return span[0] if span is not None else None
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) and len(value) <= _MAX_DETAIL else ""

@@ -6,11 +6,11 @@ Pure, and never raises. A refusal without an error object is not replayed.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 
-from tidegate.core.values import CAPACITY, Cause, Kind, Outcome, ReplayableRefusal
-from tidegate.providers._refusal import parsed, refusal_in
+from tidegate.core.lazy_pattern import lazy_pattern
+from tidegate.core.values import REFUSED, Cause, Kind, Outcome, ReplayableRefusal
+from tidegate.providers.refusal_body import parsed, refusal_in
 
 MAX_BODY_BYTES = 1 << 14
 """Upper bound, in bytes, of a refusal that is kept, per key. Chosen: the longest capture has 2,300."""
@@ -35,7 +35,7 @@ OpenAI: `invalid_api_key`; Anthropic: `authentication_error`; Google: `UNAUTHENT
 Moonshot: `invalid_authentication_error` (provider-facts.md sections 1, 4, 5 and 9).
 """
 
-OF_ONE_REQUEST = re.compile(r"tokens?\b.*\d|\d.*tokens?\b", re.DOTALL)
+OF_ONE_REQUEST = lazy_pattern(r"(?s)tokens?\b.*\d|\d.*tokens?\b")
 """A lack of money that is stated as a number of tokens is that of one request: a smaller one may pass.
 
 OpenRouter's 402: "can only afford 1200 ... fewer max_tokens", "Prompt tokens limit exceeded: 230799 > 91442".
@@ -56,13 +56,16 @@ REQUEST_IDS = frozenset({"requestid", "xrequestid", "traceid", "eventid", "rayid
 ID_HEADERS = ("request-id", "requestid", "trace", "cf-ray", "correlation")
 """Parts of names of headers whose values identify one request."""
 
+_OF_THE_KEY = REFUSED | {Kind.PERMANENT}
+"""Kinds of outcomes that may hold for other calls of the key."""
+
 TYPED_REQUEST = "google.rpc.RequestInfo"
 
 
 def answer_of(outcome: Outcome, headers: Iterable[tuple[bytes, bytes]], body: bytes | None) -> ReplayableRefusal | None:
     """Return what other calls of the key may receive of a refusal; None if it concerns one call or is unclear."""
     status = outcome.status
-    if status is None or not body or len(body) > MAX_BODY_BYTES or not _is_of_the_key(outcome.kind):
+    if status is None or not body or len(body) > MAX_BODY_BYTES or outcome.kind not in _OF_THE_KEY:
         return None
     document = parsed(body)
     error = document[0] if isinstance(document, list) and document else document
@@ -81,10 +84,6 @@ def answer_of(outcome: Outcome, headers: Iterable[tuple[bytes, bytes]], body: by
     kept = {name: _without(value, ids) for name, value in error.items() if name in ERROR_FIELDS}
     whole = [kept] if isinstance(document, list) else kept
     return ReplayableRefusal(status, json.dumps(whole).encode(), code)
-
-
-def _is_of_the_key(kind: Kind) -> bool:
-    return kind in CAPACITY or kind in (Kind.PERMANENT, Kind.QUOTA_EXHAUSTED, Kind.DAILY_LIMIT)
 
 
 def _identifiers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[str], str]:
@@ -106,14 +105,11 @@ def _without(value: object, ids: list[str]) -> object:
             value = value.replace(each, "…")
         return value
     if isinstance(value, list):
-        return [_without(each, ids) for each in value if not _is_request_info(each)]
+        typed = [(each, str(each.get("@type", "")) if isinstance(each, dict) else "") for each in value]
+        return [_without(each, ids) for each, name in typed if not name.endswith(TYPED_REQUEST)]
     if isinstance(value, dict):
         return {name: _without(each, ids) for name, each in value.items() if _plain(str(name)) not in REQUEST_IDS}
     return value
-
-
-def _is_request_info(value: object) -> bool:
-    return isinstance(value, dict) and str(value.get("@type", "")).endswith(TYPED_REQUEST)
 
 
 def _plain(name: str) -> str:

@@ -4,6 +4,12 @@ Theory of operation. Services, gateways and frameworks wrap the same facts in ob
 `fault` (Apigee), `Response.Error` (Tencent), `ResponseMetadata.Error` (Volcengine), `detail` (FastAPI), `base_resp`
 (MiniMax). Names of fields are compared without case and punctuation, so `errorCode`, `error_code` and `ErrorCode` are
 one field. The innermost object is read first. Objects beside the message (`details`, `metadata`) give codes and waits.
+
+Gateways answer 400, 500 or 502 for whatever their upstream refused, and put its answer into their message: `upstream
+error 429: {"error": {...}}`, `[429]: Rate limit exceeded`, `litellm.RateLimitError: ...`. The quoted answer then says
+more than the gateway's status. The same texts stand in ordinary errors that echo a request: a tool's result, a
+conversation about limits. So a quotation counts only if it is an object of an error with a status, or a status that
+the words before it announce. It does not count in a message about an invalid request or a download.
 """
 
 from __future__ import annotations
@@ -15,10 +21,98 @@ from html import unescape
 from itertools import islice
 from typing import NamedTuple
 
+from tidegate.core.lazy_pattern import lazy_pattern
 from tidegate.providers import _values
-from tidegate.providers._exceeded_quotas import Exceeded, read_details, stated_limit
-from tidegate.providers._foreign_phrases import in_english
-from tidegate.providers._quoted_refusal import announced, is_of_the_request, quoted_objects
+from tidegate.providers.refusal_limits import Exceeded, read_details, stated_limit
+from tidegate.providers.refusal_words import in_english
+
+REFUSING = frozenset({402, 429, 503, 529})
+"""Statuses of an upstream that mean the same at its gateway. Others may be faults of the gateway or of the request."""
+
+RELAYING = frozenset({400, 424, 500, 502})
+"""Statuses with which gateways answer for what their upstream refused."""
+
+_MAX_OBJECTS = 4
+"""Quoted objects that are tried. Chosen: gateways quote one."""
+
+_MAX_PREFIX = 200
+"""Characters in which a status is announced. Chosen: the longest prefix seen has 90."""
+
+_ERROR_FIELDS = frozenset({"error", "code", "status", "type", "message", "msg", "errcode", "error_code", "status_code"})
+
+_FAULTS = (
+    r"(?:in)?valid|validat\w{2,6}|max_tokens|schema|malformed|pars(?:e|ing)"
+    r"|unexpected|must be|should be|cannot be|expected|input_value"
+    r"|unsupported|download\w{0,3}|fetch\w{0,3}|flagged|moderation|safety|violat(?:es?|ing)|policy violation|mcp"
+    r"|(?:function|tool)(?: \w{1,20})? (?:call|result|failed)|is not a"
+    r"|(?:search|brows(?:er|ing)|crawl(?:er|ing)?|retrieval|plugin|lookup)(?: \w{1,20}){0,2} (?:failed|returned)"
+    r"|(?:user|caller|document|conversation) (?:said|asked|wrote|mentions)"
+)
+_FAULT = lazy_pattern(rf"\b(?:{_FAULTS})\b")
+"""Words of a fault in the request: a refusal of the caller's account has none of them."""
+
+_OF_A_REQUEST = lazy_pattern(
+    rf"\b(?:{_FAULTS}|must (?:have|not)|required|not supported|arguments?|parameters?|tools?|functions?|content|prompt"
+    r"|messages?\.|role|max_tokens|json|urls?|image|permitted|retriev\w{1,4}"
+    r"|(?:could not|cannot|failed to|unable to) load)\b"
+)
+"""Words of an error about the request, or about a file that it names."""
+
+_STATED = lazy_pattern(r"""\}['"` ]{0,3}(?:is|was|does|did|must|should|has|cannot)\b""")
+"""An object's end and a verb. The object is a part of the request ("{...} is not of type 'string'")."""
+
+_STATUS = r"(402|429|503|529)(?![0-9]|[.,][0-9])"
+_SUBJECT = r"(?:too many|rate|payment|service|overload|resource|quota|insuff|\S{0,20}error|\{)"
+_ANNOUNCED = lazy_pattern(
+    r"(?:\b(?:http(?:[ /][0-9.]{1,3})?|status(?:[ _]?code)?|(?:error|response)[ _]?code|code|returned|upstream|error"
+    rf"|responded(?: with)?)\W{{1,4}}{_STATUS}|(?:\A|[\[(]){_STATUS}\W{{1,3}}{_SUBJECT}|\[{_STATUS}\])"
+)
+_THROWN = lazy_pattern(
+    r"\b(?:ratelimiterror|ratelimitexceeded(?:error|exception)|throttlingexception|toomanyrequests(?:error|exception)?"
+    r"|resource_?exhausted(?:error|exception))\b"
+)
+"""Names of exceptions for a rate (openai, litellm, botocore, google-api-core)."""
+
+_THROTTLED = 429
+
+
+def is_of_the_request(words: str) -> bool:
+    """Return whether a message in lower case describes an invalid request, whose text it may echo."""
+    return _OF_A_REQUEST.search(words) is not None
+
+
+def describes_a_fault(words: str) -> bool:
+    return _FAULT.search(words) is not None
+
+
+def announced(words: str) -> int | None:
+    """Return the status of an upstream that a gateway's message in lower case announces at its beginning, else None."""
+    start = words[:_MAX_PREFIX]
+    found = _ANNOUNCED.search(start)
+    if found is None and _THROWN.search(start) is None:
+        return None
+    before = start if found is None else start[: found.start()]
+    if is_of_the_request(before) or _STATED.search(words) is not None:
+        return None
+    return _THROTTLED if found is None else int(next(group for group in found.groups() if group))
+
+
+def quoted_objects(message: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield the JSON objects of errors that a message quotes, each with the words before it in lower case."""
+    decoder = json.JSONDecoder()
+    place = message.find("{")
+    for _ in range(_MAX_OBJECTS):
+        if place < 0:
+            return
+        try:
+            found, end = decoder.raw_decode(message, place)
+        except (ValueError, RecursionError):
+            found, end = None, place + 1
+        stated = found is not None and _STATED.match(message, end - 1) is not None
+        if isinstance(found, dict) and not stated and not _ERROR_FIELDS.isdisjoint(found):
+            yield message[:place].lower(), found
+        place = message.find("{", end)
+
 
 _MAX_BODY = 1 << 18
 """Most bytes of a refusal's body that is parsed. Chosen: the longest capture has 2,300."""
@@ -57,7 +151,7 @@ _TEXTS_BESIDE = ("message", "msg", "title", "reason", "description")
 _LISTED = ("error", "errors", "detail", "details", "messages")
 """Fields whose list may hold messages."""
 
-_WAIT = re.compile(
+_WAIT = lazy_pattern(
     r"(?:estimatedtime|next(?:access|retry|attempt|allowed|available|request)(?:time|at)?"
     r"|(?:quota|ratelimit)?(?:retry|resets?|wait|cooldown|clears|available|unlocks)"
     r"(?:(?:after|in|delay|time(?:stamp)?|at|date)(?:milliseconds?|millis|ms|seconds?|secs?|s)?|seconds?|secs?|ms))"
@@ -68,20 +162,20 @@ Hugging Face's `estimated_time` is in seconds, though names that end so are inst
 """
 
 _MONTHS = "janfebmaraprmayjunjulaugsepoctnovdec"
-_MONTH_NAMED = re.compile(
+_MONTH_NAMED = lazy_pattern(
     r"([0-9]{4})-(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)-([0-9]{2}) ([0-9:]{8}) ?([+-][0-9]{4})(?: UTC)?"
 )
 """An instant as WSO2 writes it: `2026-Jan-17 00:00:00+0000 UTC`."""
 
-_MILLISECONDS = re.compile(r"(?:milliseconds?|millis|ms)\Z")
+_MILLISECONDS = lazy_pattern(r"(?:milliseconds?|millis|ms)\Z")
 
-_A_CODE = re.compile(r"(?=[A-Za-z]{1,40}[_.:-]|[A-Za-z]{0,40}[a-z][A-Z])[A-Za-z][A-Za-z0-9_.:-]{3,99}")
+_A_CODE = lazy_pattern(r"(?=[A-Za-z]{1,40}[_.:-]|[A-Za-z]{0,40}[a-z][A-Z])[A-Za-z][A-Za-z0-9_.:-]{3,99}")
 """A message of one joined word: a code in the place of a message (`{"error": "RATE_LIMIT_EXCEEDED"}`)."""
 
-_LEADING = re.compile(r"[^A-Za-z]{0,3}((?:[A-Za-z][A-Za-z0-9.]*[_A-Z][A-Za-z0-9_.]*(?::? ?-? |\Z)){1,3})")
+_LEADING = lazy_pattern(r"[^A-Za-z]{0,3}((?:[A-Za-z][A-Za-z0-9.]*[_A-Z][A-Za-z0-9_.]*(?::? ?-? |\Z)){1,3})")
 """Codes at the beginning of a message: `insufficient_balance: ...`, `ThrottlingException: ...`."""
 
-_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_CAPITAL = lazy_pattern(r"(?<=[a-z0-9])(?=[A-Z])")
 
 _PUNCTUATION = str.maketrans("", "", "_-. ")
 
@@ -145,8 +239,9 @@ def refusal_in(document: object) -> RefusalDetails:
         _read_times(layer, waits, ends)
         stated = stated_limit(layer)
         listed += (stated,) if stated is not None else ()
-        if isinstance(layer.get("details"), list):
-            wait, exceeded, reasons = read_details(layer["details"])
+        details = layer.get("details")
+        if isinstance(details, list):
+            wait, exceeded, reasons = read_details(details)
             codes |= reasons
             listed += exceeded
             waits += [wait] if wait is not None else []
