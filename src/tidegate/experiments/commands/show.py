@@ -1,4 +1,4 @@
-"""Commands `tidegate experiment list`, `show` and `stop`, which work through the database."""
+"""Commands `tidegate experiment show` and `stop`, which work through the database."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _print(
     if row.status is Status.RUNNING:
         heartbeat = f", last heartbeat {row.quiet:.0f} s ago" if row.quiet is not None else ""
         if is_dead(row.claimed_by):
-            heartbeat = f", whose process has ended: {command('resume', row.name, url)} continues it"
+            heartbeat = f", whose process has ended: {command('run', row.name, url)} continues it"
         console.print(f"run by replica {row.claimed_by}{heartbeat}", markup=False, soft_wrap=True)
         console.print(f"  {by}", markup=False, soft_wrap=True)
         if replicas > 1:
@@ -114,7 +114,7 @@ def _print(
         console.print(each_line, markup=False, soft_wrap=True)
     parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
     if parked and row.status is not Status.RUNNING:
-        said = f"{parked} parked; {command('resume', row.name, url)} tries them again"
+        said = f"{parked} parked; {command('run', row.name, url)} tries them again"
         console.print(said, markup=False, soft_wrap=True)
     for each in log:
         console.print(_line(each), markup=False, soft_wrap=True)
@@ -270,7 +270,7 @@ def _table(
 
 def _why(row: ExperimentRow, replicas: int, batches: dict[str, int]) -> str:
     if row.status is Status.RUNNING and is_dead(row.claimed_by):
-        return "its process has ended: resume continues it"
+        return "its process has ended: run continues it"
     if replicas > 1:
         return _others(replicas)
     left = sum(count for state, count in batches.items() if state != BatchState.FETCHED)
