@@ -20,15 +20,13 @@ from typing import Any
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.errors import CapacityTimeout, PoolDeadlineExceeded
-from tidegate.pool.capacity_deadline import CapacityDeadline
 from tidegate.pool.execution import CancelReason, Execution
 from tidegate.pool.failure_class import FailureClass, NextStep
-from tidegate.pool.flow import UNKNOWN_KEY, RowFlow
-from tidegate.pool.key_gates import KeyGates
+from tidegate.pool.flow import UNKNOWN_KEY, RowFlow, close_source
+from tidegate.pool.key_gates import CapacityDeadline, KeyGates
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RetryPolicy, RowFunction, raisable
 from tidegate.pool.rows import PoolRow
-from tidegate.pool.sources import close_source
 
 FIRST_CALL_SECONDS = 0.1
 """Seconds for which the first row goes alone without a call. Chosen: a first call takes milliseconds."""

@@ -12,10 +12,10 @@ from tidegate.admission.handoff import MAX_KEYS, PermitHandoff
 from tidegate.core.values import Key
 from tidegate.errors import CapacityTimeout
 from tidegate.pool.failure_class import NextStep, classify
+from tidegate.pool.flow import close_source
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RetryPolicy, checked_result, raisable
 from tidegate.pool.rows import PoolRow
-from tidegate.pool.sources import close_source
 from tidegate.pool.stats import PoolMeter, PoolStats
 
 

@@ -15,8 +15,7 @@ from tests.cli.experiment.commands import Place
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import CannotLoad
 from tidegate.experiments.declared import clients
-from tidegate.experiments.declared.clients import LazyClient
-from tidegate.experiments.declared.prompt import NoText
+from tidegate.experiments.declared.clients import LazyClient, NoText
 from tidegate.experiments.declared.schema import QuestionSpec
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 
@@ -35,8 +34,7 @@ ANSWERS = {
 def fresh(monkeypatch: pytest.MonkeyPatch) -> RateLimitRegistry:
     """The process's registry, of this test alone, without a key in the environment."""
     registry = RateLimitRegistry(tidegate.Settings())
-    for module in ("openai_client", "anthropic_client", "google_client"):
-        monkeypatch.setattr(f"tidegate.experiments.declared.{module}.registry", lambda: registry)
+    monkeypatch.setattr("tidegate.experiments.declared.clients.registry", lambda: registry)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SOME_KEY", "k-a-secret")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,15 +18,35 @@ import typer
 from tidegate.cli.database_option import DATABASE, Db
 from tidegate.cli.errors import UNUSABLE, stop
 from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
-from tidegate.experiments.commands.options import (
-    MAX_DIFFERENT,
-    AsJson,
-    BudgetTokens,
-    BudgetUsd,
-    Format,
-    Name,
-    Slots,
-)
+
+MAX_DIFFERENT = 100
+"""Most rows of one output that `compare` lists. Raising it lengthens the report."""
+
+Slots = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=100_000, help="Execute at most this many functions at once (default: what the keys admit)."
+    ),
+]
+BudgetUsd = Annotated[
+    float | None,
+    typer.Option("--budget-usd", metavar="USD", help="Start no row that would exceed this cost in all."),
+]
+BudgetTokens = Annotated[
+    int | None,
+    typer.Option("--budget-tokens", min=1, metavar="N", help="Start no row that would exceed this many tokens in all."),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or number of the experiment.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Format(StrEnum):
+    """File formats of `export`."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+
 
 NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite", "yaml": "pyyaml"}
 
@@ -96,7 +117,7 @@ def delete(
 
     If a process runs it, stop it first and wait for the end of that run, within a minute.
     """
-    from tidegate.experiments.commands.delete import delete_named
+    from tidegate.experiments.commands.show import delete_named
 
     raise typer.Exit(asyncio.run(delete_named(name, db, yes=yes, force=force)))
 

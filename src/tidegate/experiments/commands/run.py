@@ -33,7 +33,7 @@ from tidegate.experiments.commands import display
 from tidegate.experiments.commands.common import Code, after_cooldown, code_of, command, existing, is_there, published
 from tidegate.experiments.commands.display import LOOK_EVERY, Display, ShownCounts, printer, spent_text, waits
 from tidegate.experiments.engine.budget import budget_options
-from tidegate.experiments.engine.changes import advice, changed_parts
+from tidegate.experiments.engine.experiment import advice, changed_parts
 from tidegate.experiments.engine.item import TASK
 from tidegate.experiments.engine.loader import lacking, reread, restored
 from tidegate.experiments.engine.progress import WORDS, Summary

@@ -20,7 +20,7 @@ from tidegate.experiments.engine.item import Item
 from tidegate.experiments.engine.job import Job, Stage
 from tidegate.experiments.engine.run_state import RunState
 from tidegate.experiments.storage import Category, LogLevel
-from tidegate.pool.capacity_deadline import CapacityDeadline
+from tidegate.pool.key_gates import CapacityDeadline
 
 logger = logging.getLogger("tidegate")
 

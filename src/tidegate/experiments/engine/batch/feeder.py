@@ -26,9 +26,15 @@ from tidegate.core.backoff import half_jitter
 from tidegate.errors import ClaimLost, ConfigurationError
 from tidegate.experiments.engine.background import retry_while_unavailable
 from tidegate.experiments.engine.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
-from tidegate.experiments.engine.batch.requests import GONE, POLL_SECONDS, BatchError, BatchGone, ProviderRequests
 from tidegate.experiments.engine.batch.results import BatchResults, is_short, missing_answer
-from tidegate.experiments.engine.batch.submission import BatchSubmission
+from tidegate.experiments.engine.batch.submission import (
+    GONE,
+    POLL_SECONDS,
+    BatchError,
+    BatchGone,
+    BatchSubmission,
+    ProviderRequests,
+)
 from tidegate.experiments.engine.batch.task import BatchTask, ItemSet, custom_id
 from tidegate.experiments.engine.feeder import Feeder
 from tidegate.experiments.engine.item import TASK, Item, Place, copied
