@@ -114,7 +114,7 @@ class KeyGates:
         self._queue = queue
         self._loop = loop
         self._opened = opened
-        self._draw = draw
+        self.draw = draw
         self._gates: dict[Hashable, _KeyGate] = {}
 
     def add_user(self, name: Key) -> None:
@@ -164,20 +164,10 @@ class KeyGates:
         named = hint is not None and hint > 0
         if again and not named:
             return
-        wait = hint if hint is not None and named else half_jitter(gate.refusals, self._draw())
+        wait = hint if hint is not None and named else half_jitter(gate.refusals, self.draw())
         until = self._loop.time() + wait
         if gate.closed is None or gate.closed.until < until:
             self._shut(name, gate, GateClosing("refused", until), named)
-
-    def holds_refused(self, name: Hashable, failure: FailureClass, refused: Outcome | None) -> bool:
-        """Record a refusal for lack of capacity at the gate of its work; return whether that gate knows of it.
-
-        A key knows of `refused`, which it handed back for the given permit, and of a call that nothing answered.
-        """
-        if isinstance(name, StageGate):
-            self.refused(name, failure.retry_after, failure.kind == OUTAGE)
-            return True
-        return refused is not None or failure is UNHEARD
 
     def close_for_day(self, name: Key, reset_in: float | None) -> None:
         """Close a key with a spent daily quota for `reset_in` seconds, or `DAY_RECHECK_SECONDS` if that is unknown."""
@@ -304,11 +294,13 @@ class WaitingWork(Protocol):
     """Unit of work that may wait: ready since `ready_at`, first refused at `refused_at`, in the loop's seconds.
 
     `closed_before` is the total time that its gate had been closed until a known reset by that first refusal.
+    `elsewhere` counts refusals that no gate has recorded.
     """
 
     ready_at: float
     refused_at: float | None
     closed_before: float
+    elsewhere: int
 
 
 class CapacityDeadline:
@@ -317,6 +309,25 @@ class CapacityDeadline:
     def __init__(self, gates: KeyGates, limit: float) -> None:
         self._gates = gates
         self._limit = limit
+
+    def delay_of_refused(
+        self, item: WaitingWork, gate: Hashable, now: float, failure: FailureClass, refused: Outcome | None
+    ) -> float | None:
+        """Record a refusal for lack of capacity; return the seconds until the next attempt, None if it is overdue.
+
+        It waits behind its gate alone (0) where that knows of the refusal. A key knows of `refused`, which it handed
+        back for the given permit, and of a call that nothing answered.
+        """
+        held = isinstance(gate, StageGate) or refused is not None or failure is UNHEARD
+        if isinstance(gate, StageGate):
+            self._gates.refused(gate, failure.retry_after, failure.kind == OUTAGE)
+        self.refused(item, gate, now)
+        if self.remaining(item, gate, now, self._gates.unavailable(gate)) <= 0:
+            return None
+        if held:
+            return 0.0
+        item.elsewhere += 1
+        return failure.delay_elsewhere(item.elsewhere, self._gates.draw(), self._limit)
 
     def refused(self, item: WaitingWork, gate: Hashable, now: float) -> None:
         if item.refused_at is None:

@@ -108,18 +108,15 @@ class ResultHandler:
         run, item = self._run, job.item
         if not run.live:
             return
-        gate = run.work_queue.gate(item.stage)
-        held = run.shared.gates.holds_refused(gate, failure_class, job.handoff.refused)
-        run.audit.waits.begin(item, run.shared.loop.time())
-        if not run.timers.refused(item):
+        now = run.shared.loop.time()
+        run.audit.waits.begin(item, now)
+        delay = run.timers.delay_of_refused(job, failure_class)
+        if delay is None:
             run.park(item)
-        elif held:
-            run.work_queue.put_back(item)
+        elif delay:
+            run.work_queue.delay(item, now + delay)
         else:
-            item.elsewhere += 1
-            longest = run.shared.settings.row_deadline
-            delay = failure_class.delay_elsewhere(item.elsewhere, run.shared.draw(), longest)
-            run.work_queue.delay(item, run.shared.loop.time() + delay)
+            run.work_queue.put_back(item)
 
     def _close_for_day(self, job: Job, failure_class: FailureClass) -> None:
         run, item, at = self._run, job.item, job.handoff.outcome_at
