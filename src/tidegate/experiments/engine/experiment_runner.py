@@ -29,10 +29,10 @@ from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.supervisor import RunSupervisor
 from tidegate.experiments.engine.writer import UNWRITTEN_RESULTS, WRITE_SECONDS, ResultWriter
 from tidegate.experiments.storage import ExperimentRow, Status, Store, Toggle
-from tidegate.pool import forked
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 from tidegate.pool.function_limit import FunctionLimit
 from tidegate.pool.key_gates import KeyGates
+from tidegate.pool.threads import exit_children
 
 logger = logging.getLogger("tidegate")
 
@@ -293,7 +293,7 @@ class ExperimentRunner:
         settings = self.settings
         self.store = store
         self._loop = loop
-        forked.exit_children(loop)
+        exit_children(loop)
         self._dispatcher = Dispatcher(loop)
         wake = self._dispatcher.wake
         registry = self._registry if self._registry is not None else default_registry()
@@ -304,7 +304,7 @@ class ExperimentRunner:
         )  # fmt: skip
         gates = KeyGates(registry, fair_queue, loop, wake, random.random)
         shared = RunnerContext(
-            store, registry, settings, loop, fair_queue, gates, self._writer, self._hub, random.random, wake,
+            store, registry, settings, loop, fair_queue, gates, self._writer, self._hub, wake,
             FunctionLimit(settings.max_concurrency, loop.time, self._dispatcher.wake_from_thread),
         )  # fmt: skip
         self._dispatcher.serve(shared)

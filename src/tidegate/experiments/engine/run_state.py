@@ -59,7 +59,7 @@ class RunnerContext:
     """Shared parts of one runner.
 
     `wake` makes the dispatcher look for work again soon. `functions` counts those in flight, and says whether more
-    may start. `draw` returns a uniform number in [0, 1). Instants are seconds of `loop.time()`.
+    may start. Instants are seconds of `loop.time()`.
     """
 
     store: Store
@@ -70,14 +70,8 @@ class RunnerContext:
     gates: KeyGates
     writer: ResultWriter
     hub: SubscriberHub
-    draw: Callable[[], float]
     wake: Callable[[], None]
     functions: FunctionLimit
-
-    @property
-    def slots(self) -> int:
-        """Return the number of free slots: functions that could start now."""
-        return self.functions.free
 
 
 logger = logging.getLogger("tidegate")
@@ -330,7 +324,7 @@ class RunState:
         return self._forecast.seconds(rests)
 
     def _held_back(self) -> Wait | None:
-        if self.cap is not None and (self.shared.slots <= 0 or len(self.in_flight) >= self.cap):
+        if self.cap is not None and (self.shared.functions.free <= 0 or len(self.in_flight) >= self.cap):
             return Wait(Hold.CONFIGURED.value, "", None)
         held = self.shared.functions.held_by
         return Wait(held.value, "", None) if held is not None else None

@@ -415,7 +415,7 @@ class BatchFeeder(Feeder):
                 break
             text = "%s: results of batch %d lack %d rows: they are fetched again"
             logger.warning(text, self._what, record.number, len(ids - found.keys()))
-            await asyncio.sleep(half_jitter(attempt, shared.draw()))
+            await asyncio.sleep(half_jitter(attempt, shared.gates.draw()))
         return found, broken
 
     def _read(self, line: bytes) -> ItemAnswer:

@@ -111,7 +111,7 @@ class ProviderRequests:
             logger.warning(
                 "%s: request for batch %d failed: %s; it is repeated", self._what, record.number, redacted(error)
             )
-        wait = half_jitter(outage.failures, shared.draw())
+        wait = half_jitter(outage.failures, shared.gates.draw())
         wait = max(wait, found.retry_after or 0.0)
         outage.seconds += wait
         return wait
