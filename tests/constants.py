@@ -27,7 +27,7 @@ HOMES = {
     "ORPHAN_SCAN_SECONDS": "experiments.engine.heartbeat",
     "OUTAGE_FAILURES": "core.circuit_breaker",
     "PAGE_ITEMS": "experiments.engine.work_queue",
-    "POLL_SECONDS": "experiments.engine.batch.requests",
+    "POLL_SECONDS": "experiments.engine.batch.submission",
     "SEARCH_SECONDS": "experiments.engine.batch.submission",
     "SETTLE_SECONDS": "experiments.engine.batch.submission",
     "STALE_SECONDS": "experiments.engine.replica",

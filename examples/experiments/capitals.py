@@ -2,7 +2,7 @@
 
     OPENAI_API_KEY=… ANTHROPIC_API_KEY=… tidegate experiment run examples/experiments/capitals.py
 
-Ctrl-C stops it, `tidegate experiment resume capitals` goes on. `killed_and_resumed.py` shows the same without keys.
+Ctrl-C stops it, `tidegate experiment run capitals` goes on. `killed_and_resumed.py` shows the same without keys.
 """
 
 from pathlib import Path

@@ -51,7 +51,7 @@ def main():
         first = subprocess.Popen([*TIDEGATE, "run", str(HERE / "capitals.py")], env=env)
         kill_half_way(first, openai)
         print("Killed, and resumed by another process:")
-        subprocess.run([*TIDEGATE, "resume", "capitals"], env=env, check=True)
+        subprocess.run([*TIDEGATE, "run", "capitals"], env=env, check=True)
         print(f"{openai.truth().total.answered} answers for {len(COUNTRIES) * 3} questions")
 
 

@@ -330,7 +330,7 @@ def test_a_run_is_stopped_and_resumed_from_the_page(page: Any, tmp_path: Path) -
             (tmp_path / "go").touch()
             assert run.wait(PATIENCE) == 5
             _cooled(database)
-            shown(page, "tidegate experiment resume counted --db")
+            shown(page, "tidegate experiment run counted --db")
             page.get_by_role("button", name="Resume").click()
             shown(page, "Started as process")
             shown(page, "completed")

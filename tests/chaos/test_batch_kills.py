@@ -126,7 +126,7 @@ def submitted(provider: Simulator, sdk: str) -> Counter[str]:
 
 def run(path: Path, place: Place, killer: Killer, env: dict[str, str]) -> int:
     """Run or resume the experiment in a process of its own, to its end or its kill; return the process's code."""
-    words = ("resume", "e0") if known(place, "e0") else ("run", f"{SOURCE}:e0")
+    words = ("run", "e0") if known(place, "e0") else ("run", f"{SOURCE}:e0")
     with (path / "said").open("ab") as said:
         killer.process = WarmProcess(
             [*TIDEGATE[1:], "experiment", *words, "--db", place.url], env=environ(**env), cwd=path, stdout=said,

@@ -41,7 +41,7 @@ def missing(scene: Scene, rows: int) -> Counter[tuple[str, int]]:
 
 def words(scene: Scene) -> tuple[str, str]:
     """What a fresh process is told: to resume, where the one before came far enough to be resumed."""
-    return ("resume", "e0") if known(scene.place, "e0") else ("run", f"{SOURCE}:e0")
+    return ("run", "e0") if known(scene.place, "e0") else ("run", f"{SOURCE}:e0")
 
 
 def count(notes: list[Note], what: str) -> Counter[tuple[str, int]]:

@@ -1,4 +1,4 @@
-"""`tidegate explain`: answers on stdin, what they mean on stdout."""
+"""`tidegate doctor --explain`: answers on stdin, what they mean on stdout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REFUSED = {
 
 def explained(*lines: Any) -> list[dict[str, Any]]:
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
-    result = CliRunner().invoke(app, ["explain"], input=text)
+    result = CliRunner().invoke(app, ["doctor", "--explain"], input=text)
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert result.exit_code == any("error" in each for each in found), result.output
     return found
@@ -187,14 +187,14 @@ def test_garbage_in_headers_and_body_is_no_bad_line() -> None:
 
 
 def test_a_line_too_long_to_be_an_answer_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.cli.explain.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("tidegate.cli.doctor.answers.MAX_LINE_BYTES", 1000)
     bad, good = explained({**OPENAI, "body": "x" * 5000}, OPENAI)
     assert bad == {"error": "line ignored: it is longer than 1000 bytes"}
     assert good["kind"] == "ok"
 
 
 def test_half_a_surrogate_pair_and_a_locale_of_ascii_end_nothing() -> None:
-    command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "explain"]
+    command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "doctor", "--explain"]
     lines = "\n".join(json.dumps({**OPENAI, "model": model}) for model in ("\ud800", "\u2603")).encode()
     environ = {**os.environ, "PYTHONIOENCODING": "ascii"}
     said = subprocess.run(command, input=lines, stdout=subprocess.PIPE, check=True, timeout=300, env=environ).stdout
@@ -205,7 +205,7 @@ def test_half_a_surrogate_pair_and_a_locale_of_ascii_end_nothing() -> None:
 def on_a_terminal(*lines: Any) -> str:
     ours, theirs = os.openpty()
     try:
-        command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "explain"]
+        command = [sys.executable, "-c", "from tidegate.cli.main import main; main()", "doctor", "--explain"]
         text = "".join(json.dumps(line) + "\n" for line in lines).encode()
         subprocess.run(command, input=text, stdout=theirs, check=False, timeout=300, env={**os.environ, "TERM": "dumb"})
         return os.read(ours, 65536).decode()

@@ -22,13 +22,13 @@ from tidegate.testing import Counts, Truth
 
 
 def explain(line: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    result = CliRunner().invoke(app, ["explain"], input=json.dumps(line))
+    result = CliRunner().invoke(app, ["doctor", "--explain"], input=json.dumps(line))
     return json.loads(result.stdout), result.exit_code
 
 
 def test_explain_with_an_unusable_line_exits_1() -> None:
     good = json.dumps({"provider": "openai", "status": 200})
-    result = CliRunner().invoke(app, ["explain"], input=f"{good}\nnonsense\n{good}")
+    result = CliRunner().invoke(app, ["doctor", "--explain"], input=f"{good}\nnonsense\n{good}")
     assert (result.exit_code, len(result.stdout.splitlines())) == (1, 3)
     assert explain({"provider": "openai", "status": 200})[1] == 0
 

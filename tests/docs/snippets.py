@@ -63,7 +63,7 @@ FENCE = re.compile(
 PATIENCE = 300
 """Seconds that a block may take; a higher value lets a loaded machine be slower."""
 
-ENDING = {"docs", "doctor", "explain", "experiment", "run", "status", "--version", "--help"}
+ENDING = {"docs", "doctor", "experiment", "run", "status", "--version", "--help"}
 """Subcommands of tidegate that end by themselves."""
 
 PLAIN = {

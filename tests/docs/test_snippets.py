@@ -99,7 +99,7 @@ def test_a_wrong_command_is_found(line: str, fault: str) -> None:
     ("code", "ends"),
     [
         ("tidegate status  # a comment\n", True),
-        ("cat a.jsonl | tidegate explain > out.txt", True),
+        ("cat a.jsonl | tidegate doctor --explain > out.txt", True),
         ("tidegate run --report out.json python my_eval.py > log 2>&1", True),
         ("tidegate run -- lm_eval --tasks gsm8k", False),
         ("tidegate simulate --rpm 60 &", False),

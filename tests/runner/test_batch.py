@@ -361,7 +361,7 @@ def test_batches_are_shown_and_listed_with_their_state(tmp_path: Path, provider:
         {"batch": 1, "provider": "openai", "id": record.provider_id, "state": "submitted", "rows": 5,
          "detail": record.detail}
     ]  # fmt: skip
-    listed = json.loads(CliRunner().invoke(app, ["experiment", "list", *place, "--json"]).output)
+    listed = json.loads(CliRunner().invoke(app, ["experiment", "show", *place, "--json"]).output)
     assert listed["batches"] == {"submitted": 1}
     faults.after = lambda request, answer: answer
     ran(tmp_path, openai_of(provider), resume=True)
@@ -580,13 +580,13 @@ def test_budget_of_a_command_is_refused_and_changes_nothing(
     place = ["--db", str(tmp_path / "runs.db")]
     source = str(tmp_path / "experiment.yaml")
     refused = CliRunner().invoke(app, ["experiment", "run", source, *option, *place])
-    assert CliRunner().invoke(app, ["experiment", "list", *place, "--json"]).output == ""
+    assert CliRunner().invoke(app, ["experiment", "show", *place, "--json"]).output == ""
     assert CliRunner().invoke(app, ["experiment", "run", source, *place]).exit_code == 0
-    again = CliRunner().invoke(app, ["experiment", "resume", "e", *option, *place])
+    again = CliRunner().invoke(app, ["experiment", "run", "e", *option, *place])
     for each in (refused, again):
         assert each.exit_code == 2
         assert each.output.endswith("none for an experiment with batch=True: a whole file is paid for at once\n")
-    listed = json.loads(CliRunner().invoke(app, ["experiment", "list", *place, "--json"]).output)
+    listed = json.loads(CliRunner().invoke(app, ["experiment", "show", *place, "--json"]).output)
     assert listed["status"] == "COMPLETED"
 
 
@@ -649,7 +649,7 @@ def test_comparison_has_no_time_of_a_batch_and_the_known_part_of_its_cost(
     words = line.split()
     assert words[:5] == ["A", "e", "3", "0", "–"]
     assert words[-2] == "≥"
-    assert f" ≥ {words[-1]} " in CliRunner().invoke(app, ["experiment", "list", *place]).output
+    assert f" ≥ {words[-1]} " in CliRunner().invoke(app, ["experiment", "show", *place]).output
 
 
 def test_items_of_a_batch_are_kept_as_ranges() -> None:

@@ -38,7 +38,7 @@ from tidegate.experiments import BatchTask, Experiment, RunnerSettings
 from tidegate.experiments.engine.batch.anthropic_api import AnthropicBatchApi
 from tidegate.experiments.engine.batch.api import is_refusal, seconds_of, was_sent
 from tidegate.experiments.engine.batch.openai_api import OpenAIBatchApi
-from tidegate.experiments.engine.batch.requests import POLL_SECONDS
+from tidegate.experiments.engine.batch.submission import POLL_SECONDS
 from tidegate.experiments.storage import ResultStatus, Status, claims
 from tidegate.providers import ModelPrice, price_of
 from tidegate.testing import Scenario, Simulator

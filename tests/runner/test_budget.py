@@ -391,10 +391,10 @@ def test_commands_take_a_budget_and_say_why_they_stop(tmp_path: Path, monkeypatc
     done = place.process("run", "my_eval.py", "--budget-usd", "0.0101")
     assert done.code == 5, done.err
     assert "budget of $0.010 reached: $0.010 spent; a larger budget continues it" in done.out + done.err
-    assert "resume budgeted --budget-usd USD` continues it" in " ".join((done.out + done.err).split())
+    assert "run budgeted --budget-usd USD` continues it" in " ".join((done.out + done.err).split())
     shown = place.shown("budgeted")
     assert (shown["status"], shown["runs"]["ok"]) == ("STOPPED", 10)
-    done = place.process("resume", "budgeted", "--budget-usd", "1")
+    done = place.process("run", "budgeted", "--budget-usd", "1")
     assert done.code == 0, done.err
     assert place.shown("budgeted")["runs"]["ok"] == 50
     assert place.process("run", "my_eval.py", "--budget-usd", "0").code == 2

@@ -8,7 +8,7 @@ import tidegate
 from tests.core.values import KEY, answer, bucket
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Cost, Key
-from tidegate.experiments.engine.forecast import RestForecast, StageRest
+from tidegate.experiments.engine.progress import RestForecast, StageRest
 from tidegate.testing import VirtualClock
 
 OTHER = Key("provider", "https://provider.test", "0123456789abcdef", "judge")

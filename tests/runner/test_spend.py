@@ -154,10 +154,10 @@ def test_export_has_tokens_cost_and_facts_of_each_row(
     shown = place.shown("called")
     assert shown["cost"] == pytest.approx(0.000042)
     assert shown["spend"]["task"]["metered"] == 2
-    listed = place.run("list").out
+    listed = place.run("show").out
     assert "cost" in listed
     assert "$0.000042" in listed
-    (one,) = map(json.loads, place.run("list", "--json").out.splitlines())
+    (one,) = map(json.loads, place.run("show", "--json").out.splitlines())
     assert (one["cost"], one["spend"]["metered"]) == (pytest.approx(0.000042), 2)
     place.run("export", "called", "--output", f"out.{form}")
     if form == "jsonl":

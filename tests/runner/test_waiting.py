@@ -90,7 +90,7 @@ class TestInside:
             assert (inside[0], going.done()) == (3, False)
             registry.settle(permit, Outcome(Kind.OK))
             assert (await going).complete
-            assert runner._supervisor._shared.slots == 3
+            assert runner._supervisor._shared.functions.free == 3
 
     @in_loop
     async def test_what_waits_inside_a_thread_leaves_its_slot_as_well(self, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ class TestInside:
             assert not going.done()
             registry.settle(permit, Outcome(Kind.OK))
             assert (await going).complete
-            assert runner._supervisor._shared.slots == 1
+            assert runner._supervisor._shared.functions.free == 1
 
     @in_loop
     async def test_a_functions_time_stands_still_while_it_waits_and_nobody_looks_at_it(

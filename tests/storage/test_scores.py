@@ -11,7 +11,7 @@ import pytest
 from tests.storage.values import claimed, experiment, judged, run
 from tidegate.experiments.storage import Annotation, Store
 from tidegate.experiments.storage.row_scores import score_pages
-from tidegate.experiments.storage.score_sums import CompensatedSum
+from tidegate.experiments.storage.tally import CompensatedSum
 
 pytestmark = pytest.mark.anyio
 

@@ -144,7 +144,7 @@ def test_one_experiment_has_its_stages_scores_and_failures(client: TestClient) -
     assert (score["failed"], score["n"]) == (7, 336)
     assert judge["failures"][0]["example"] == "the judge took too long"
     assert [line["event"] for line in one["log"]] == ["started"]
-    assert one["commands"]["resume"].startswith("tidegate experiment resume capitals --db ")
+    assert one["commands"]["run"].startswith("tidegate experiment run capitals --db ")
 
 
 def test_tokens_and_costs_of_the_list_the_stages_and_a_row(client: TestClient) -> None:
@@ -378,7 +378,7 @@ def test_resume_starts_a_process_that_answers_the_rest(
     (tmp_path / "go").touch()
     told = act(client, "resume", number)
     assert (told["result"], told["pid"] > 0) == ("done", True)
-    assert told["command"] == f"tidegate experiment resume counted --db {database}"
+    assert told["command"] == f"tidegate experiment run counted --db {database}"
     end = time.monotonic() + PATIENCE
     while (one := got(client, f"/{number}"))["started"]["code"] is None:
         assert time.monotonic() < end

@@ -18,7 +18,6 @@ COMMANDS = {
     "demo": "tidegate.cli.demo",
     "docs": "tidegate.cli.docs",
     "doctor": "tidegate.cli.doctor.command",
-    "explain": "tidegate.cli.explain",
     "gateway": "tidegate.cli.gateway",
     "run": "tidegate.cli.run",
     "serve": "tidegate.cli.serve",

@@ -20,8 +20,8 @@ from tidegate.admission.handoff import PermitHandoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key, Silence
-from tidegate.pool import forked
 from tidegate.pool.failure_class import TIMEOUT, UNHEARD, FailureClass, classify
+from tidegate.pool.threads import exit_child
 
 
 class KeyUsage:
@@ -287,10 +287,10 @@ class Execution(Generic[WorkT, FunctionT]):
                     self.value = await self.stage.invoke(self.item)
                 except BaseException as error:
                     if os.getpid() != self._process:
-                        forked.exit_child(error)
+                        exit_child(error)
                     raise
                 if os.getpid() != self._process:
-                    forked.exit_child(None)
+                    exit_child(None)
         except BaseException as error:
             # A KeyboardInterrupt raised here would end the loop; the owner stops the run instead. A cancellation that
             # tidegate did not request is a failure, as is an exit that the function requests.

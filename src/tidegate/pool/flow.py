@@ -1,11 +1,12 @@
-"""Flow of a pool's rows from the source to the consumer: a bounded window, and the order of the rows."""
+"""Flow of a pool's rows from the source to the consumer: reading, a bounded window, and the order of the rows."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
@@ -17,8 +18,9 @@ from tidegate.pool.function_limit import FunctionLimit
 from tidegate.pool.key_gates import StageGate
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.rows import PoolRow, RowQueue
-from tidegate.pool.sources import SourceReader, aclose_source
 from tidegate.pool.stats import PoolMeter, PoolStats
+
+logger = logging.getLogger("tidegate")
 
 UNKNOWN_KEY = StageGate(0, 0)
 """Gate of the rows whose key is unknown, or that ask none."""
@@ -261,3 +263,59 @@ class RowFlow:
         if self.is_drained:
             for tell in self.drained:
                 tell()
+
+
+def close_source(rows: object) -> None:
+    """Close a generator, or the results of another pool; any other iterator stays as it is."""
+    if (hasattr(rows, "throw") or hasattr(rows, "rows")) and not getattr(rows, "gi_running", False):
+        try:
+            rows.close()  # type: ignore[attr-defined]
+        except Exception as error:
+            _log_failure(error)
+
+
+async def aclose_source(rows: object) -> None:
+    if hasattr(rows, "athrow") or hasattr(rows, "rows"):
+        try:
+            await rows.aclose()  # type: ignore[attr-defined]
+        except Exception as error:
+            _log_failure(error)
+
+
+def _log_failure(error: Exception) -> None:
+    logger.warning("source not closed: %s was raised; it is left as it is", type(error).__name__, exc_info=error)
+
+
+class SourceReader:
+    """Thread that pulls a source, always the same one, so that a source that blocks does not block the consumer.
+
+    A deadline needs it: nothing can interrupt `next` in the consumer's own thread.
+    """
+
+    def __init__(self, scheduler: RowFlow, rows: Iterable[Any]) -> None:
+        self._scheduler = scheduler
+        self._rows = rows
+        self._changed = threading.Event()
+
+    def start(self) -> None:
+        context = self._scheduler.context.copy()
+        threading.Thread(target=context.run, args=(self._run,), name="tidegate source", daemon=True).start()
+
+    def notify(self) -> None:
+        """Look again whether a row is wanted; callable in any thread."""
+        self._changed.set()
+
+    def _run(self) -> None:
+        scheduler = self._scheduler
+        try:
+            iterator = iter(self._rows)
+            while scheduler.pulls:
+                self._changed.clear()
+                if scheduler.wanted() > 0:
+                    scheduler.pull(iterator, scheduler.context)
+                elif scheduler.pulls:
+                    self._changed.wait()
+            if not scheduler.exhausted:
+                close_source(iterator)
+        except BaseException as error:
+            scheduler.fail_source(error)

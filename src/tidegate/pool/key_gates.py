@@ -5,6 +5,10 @@ key is unknown or absent. The scheduler asks a gate only when it selects its wor
 the key is closed in the queue, so it costs nothing. It reopens at the instant that the limiter stated or at the
 registry's wake call, whichever is first. Nothing is polled in between. A key's gate exists while it is in use, or
 while it records a spent daily quota, which the key does not record.
+
+Work is overdue after `limit` seconds of active waiting in which its gate answered no call. It is also overdue `limit`
+seconds after its own first refusal. Time in which the gate is closed until a reset that the provider stated does not
+count.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.backoff import half_jitter
@@ -20,6 +24,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import REJECTED
 from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key, Outcome
+from tidegate.pool.execution import Execution
 from tidegate.pool.failure_class import OUTAGE, UNHEARD, FailureClass
 
 MIN_RETRY_SECONDS = 0.001
@@ -109,7 +114,7 @@ class KeyGates:
         self._queue = queue
         self._loop = loop
         self._opened = opened
-        self._draw = draw
+        self.draw = draw
         self._gates: dict[Hashable, _KeyGate] = {}
 
     def add_user(self, name: Key) -> None:
@@ -159,20 +164,10 @@ class KeyGates:
         named = hint is not None and hint > 0
         if again and not named:
             return
-        wait = hint if hint is not None and named else half_jitter(gate.refusals, self._draw())
+        wait = hint if hint is not None and named else half_jitter(gate.refusals, self.draw())
         until = self._loop.time() + wait
         if gate.closed is None or gate.closed.until < until:
             self._shut(name, gate, GateClosing("refused", until), named)
-
-    def holds_refused(self, name: Hashable, failure: FailureClass, refused: Outcome | None) -> bool:
-        """Record a refusal for lack of capacity at the gate of its work; return whether that gate knows of it.
-
-        A key knows of `refused`, which it handed back for the given permit, and of a call that nothing answered.
-        """
-        if isinstance(name, StageGate):
-            self.refused(name, failure.retry_after, failure.kind == OUTAGE)
-            return True
-        return refused is not None or failure is UNHEARD
 
     def close_for_day(self, name: Key, reset_in: float | None) -> None:
         """Close a key with a spent daily quota for `reset_in` seconds, or `DAY_RECHECK_SECONDS` if that is unknown."""
@@ -293,3 +288,78 @@ class KeyGates:
         gate = self._gates.get(name)
         if gate is not None and not gate.firm:
             self.open(name)
+
+
+class WaitingWork(Protocol):
+    """Unit of work that may wait: ready since `ready_at`, first refused at `refused_at`, in the loop's seconds.
+
+    `closed_before` is the total time that its gate had been closed until a known reset by that first refusal.
+    `elsewhere` counts refusals that no gate has recorded.
+    """
+
+    ready_at: float
+    refused_at: float | None
+    closed_before: float
+    elsewhere: int
+
+
+class CapacityDeadline:
+    """Seconds of active waiting that work has left, of `limit` seconds; `now` is in the loop's seconds."""
+
+    def __init__(self, gates: KeyGates, limit: float) -> None:
+        self._gates = gates
+        self._limit = limit
+
+    def delay_of_refused(
+        self, item: WaitingWork, gate: Hashable, now: float, failure: FailureClass, refused: Outcome | None
+    ) -> float | None:
+        """Record a refusal for lack of capacity; return the seconds until the next attempt, None if it is overdue.
+
+        It waits behind its gate alone (0) where that knows of the refusal. A key knows of `refused`, which it handed
+        back for the given permit, and of a call that nothing answered.
+        """
+        held = isinstance(gate, StageGate) or refused is not None or failure is UNHEARD
+        if isinstance(gate, StageGate):
+            self._gates.refused(gate, failure.retry_after, failure.kind == OUTAGE)
+        self.refused(item, gate, now)
+        if self.remaining(item, gate, now, self._gates.unavailable(gate)) <= 0:
+            return None
+        if held:
+            return 0.0
+        item.elsewhere += 1
+        return failure.delay_elsewhere(item.elsewhere, self._gates.draw(), self._limit)
+
+    def refused(self, item: WaitingWork, gate: Hashable, now: float) -> None:
+        if item.refused_at is None:
+            item.refused_at = now
+            item.closed_before = self._gates.closed_for(gate)
+
+    def remaining(self, item: WaitingWork, gate: Hashable, now: float, state: KeyOutage) -> float:
+        """Return the seconds of waiting that an item has left; zero or less if it is overdue."""
+        return self._limit - max(min(state.unanswered, now - item.ready_at), self._refused_for(item, gate, now))
+
+    def due_in(
+        self, item: WaitingWork, gate: Hashable, now: float, state: KeyOutage, reopened: Callable[[], None]
+    ) -> float:
+        """Return the seconds until an item may be overdue; call `reopened` if a stated reset ends."""
+        due = self._limit - min(state.unanswered, now - item.ready_at) + state.stated_for
+        if item.refused_at is None:
+            return due
+        closed = self._gates.closed_until_known(gate)
+        if closed > 0:
+            self._gates.notify(gate, reopened)
+        return min(due, self._limit - self._refused_for(item, gate, now) + closed)
+
+    def remaining_in_call(self, job: Execution[Any, Any], gate: Hashable, now: float) -> float:
+        """Return the fewest seconds until an item inside a call is overdue, at any key where it waits."""
+        waited = 0.0
+        for key in job.handoff.waiting_keys():
+            since = job.item.ready_at if key == gate else job.began
+            waited = max(waited, min(self._gates.unavailable(key).unanswered, now - since))
+        return self._limit - waited
+
+    def _refused_for(self, item: WaitingWork, gate: Hashable, now: float) -> float:
+        """Return the seconds since an item's first refusal, without the time of stated resets."""
+        if item.refused_at is None:
+            return 0.0
+        return now - item.refused_at - max(0.0, self._gates.closed_for(gate) - item.closed_before)

@@ -15,12 +15,12 @@ from typing import Any, Generic, TypeVar, cast
 from tidegate.admission.handoff import current_handoff
 from tidegate.core.values import INFINITY
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
+from tidegate.pool.flow import SourceReader, close_source
 from tidegate.pool.options import PoolOptions
 from tidegate.pool.retrying import RowFunction, raisable
 from tidegate.pool.rows import Failed, PoolRow, RowResult
 from tidegate.pool.scheduler import RowScheduler
 from tidegate.pool.serial import SerialRows
-from tidegate.pool.sources import SourceReader, close_source
 from tidegate.pool.stats import PoolStats
 
 T = TypeVar("T")

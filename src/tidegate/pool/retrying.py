@@ -13,7 +13,7 @@ from tidegate.admission.handoff import current_handoff
 from tidegate.core import backoff
 from tidegate.core.next_step import NextStep
 from tidegate.core.values import Kind, Outcome
-from tidegate.errors import ConfigurationError
+from tidegate.errors import CapacityTimeout, ConfigurationError
 from tidegate.pool.failure_class import TIMEOUT, FailureClass
 from tidegate.pool.options import PoolOptions, is_coroutine_function
 from tidegate.pool.rows import PoolRow
@@ -85,34 +85,34 @@ def raisable(error: BaseException, what: str) -> BaseException:
     return wrapped
 
 
-class RetryPolicy:
-    """Rules for the repetition of a row's function after a failure that spends an attempt, or a refusal elsewhere."""
+def delay_of_failed(
+    options: PoolOptions, row: PoolRow, failure: FailureClass, outcome: Outcome | None, error: BaseException | None
+) -> float | None:
+    """Return the seconds until the next attempt after `row.attempts`, or None if there is none.
 
-    def __init__(self, options: PoolOptions) -> None:
-        self._options = options
-        self._draw = options.registry.draw
+    `outcome` is that of the last governed attempt. If its SDK repeats calls, only the caller's `attempts` add to them.
+    """
+    given = options.attempts
+    if failure.next_step is NextStep.PERMANENT:
+        return None
+    if row.attempts >= (backoff.TRANSIENT_ATTEMPTS if given is None else given):
+        return None
+    if given is None and failure is not TIMEOUT and _is_of_sdk(outcome, error):
+        return None
+    return failure.delay(row.attempts, options.registry.draw())
 
-    def delay(
-        self, row: PoolRow, failure: FailureClass, outcome: Outcome | None, error: BaseException | None
-    ) -> float | None:
-        """Return the seconds until the next attempt after `row.attempts`, or None if there is none.
 
-        `outcome` is that of the last governed attempt. If its SDK repeats calls, only the caller's `attempts` add to
-        them.
-        """
-        given = self._options.attempts
-        if failure.next_step is NextStep.PERMANENT:
-            return None
-        if row.attempts >= (backoff.TRANSIENT_ATTEMPTS if given is None else given):
-            return None
-        if given is None and failure is not TIMEOUT and _is_of_sdk(outcome, error):
-            return None
-        return failure.delay(row.attempts, self._draw())
-
-    def delay_elsewhere(self, row: PoolRow, failure: FailureClass) -> float:
-        """Return the seconds until a row is tried again whose refusal no gate has recorded."""
-        row.elsewhere += 1
-        return failure.delay_elsewhere(row.elsewhere, self._draw(), self._options.max_wait)
+def capacity_timeout(options: PoolOptions, row: PoolRow, last: Outcome | None, now: float) -> CapacityTimeout:
+    """Return the error of a row that is overdue; `last` is the last outcome of its key."""
+    error = CapacityTimeout(
+        index=row.index,
+        key=row.key or options.key,
+        waited=row.waited(now),
+        max_wait=options.max_wait,
+        status=last.status if last is not None else None,
+    )
+    error.__cause__ = row.error
+    return error
 
 
 def _is_of_sdk(outcome: Outcome | None, error: BaseException | None) -> bool:

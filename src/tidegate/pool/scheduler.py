@@ -20,16 +20,14 @@ from typing import Any
 from tidegate.core.limiter_state import Permit
 from tidegate.core.next_step import NextStep
 from tidegate.core.values import INFINITY, Cost, Key
-from tidegate.errors import CapacityTimeout, PoolDeadlineExceeded
-from tidegate.pool.capacity_deadline import CapacityDeadline
+from tidegate.errors import PoolDeadlineExceeded
 from tidegate.pool.execution import CancelReason, Execution
 from tidegate.pool.failure_class import FailureClass
-from tidegate.pool.flow import UNKNOWN_KEY, RowFlow
-from tidegate.pool.key_gates import KeyGates
+from tidegate.pool.flow import UNKNOWN_KEY, RowFlow, close_source
+from tidegate.pool.key_gates import CapacityDeadline, KeyGates
 from tidegate.pool.options import PoolOptions
-from tidegate.pool.retrying import RetryPolicy, RowFunction, raisable
+from tidegate.pool.retrying import RowFunction, capacity_timeout, delay_of_failed, raisable
 from tidegate.pool.rows import PoolRow
-from tidegate.pool.sources import close_source
 
 FIRST_CALL_SECONDS = 0.1
 """Seconds for which the first row goes alone without a call. Chosen: a first call takes milliseconds."""
@@ -73,7 +71,6 @@ class RowScheduler(RowFlow):
         self._delayed: dict[PoolRow, asyncio.TimerHandle] = {}
         self._gates = KeyGates(options.registry, self._queue, loop, self.wake, options.registry.draw)
         self._deadlines = CapacityDeadline(self._gates, options.max_wait)
-        self._policy = RetryPolicy(options)
         self._key_known = options.key is not None
         if options.key is not None:
             self._keys[options.key] = None
@@ -302,7 +299,7 @@ class RowScheduler(RowFlow):
             self._close_for_day(job, failure)
         else:
             row.attempts += 1
-            delay = self._policy.delay(row, failure, None if row.is_attempt else handoff.outcome, job.error)
+            delay = delay_of_failed(self.options, row, failure, None if row.is_attempt else handoff.outcome, job.error)
             if delay is None:
                 self._finish(row, failure.next_step, row.error)
             else:
@@ -321,13 +318,11 @@ class RowScheduler(RowFlow):
         gate = self._gate_of(row)
         row.capacity_retries += 1
         self.meter.capacity_retries += 1
-        held = self._gates.holds_refused(gate, failure, job.handoff.refused)
-        now = self.loop.time()
-        self._deadlines.refused(row, gate, now)
-        if self._deadlines.remaining(row, gate, now, self._gates.unavailable(gate)) <= 0:
+        delay = self._deadlines.delay_of_refused(row, gate, self.loop.time(), failure, job.handoff.refused)
+        if delay is None:
             self._give_up(row)
-        elif not held:
-            self._delay(row, self._policy.delay_elsewhere(row, failure), for_capacity=True)
+        elif delay:
+            self._delay(row, delay, for_capacity=True)
         else:
             self._queue.put_back(row, gate)
 
@@ -357,15 +352,7 @@ class RowScheduler(RowFlow):
 
     def _give_up(self, row: PoolRow) -> None:
         last = self._gates.unavailable(self._gate_of(row)).last
-        error = CapacityTimeout(
-            index=row.index,
-            key=row.key or self.options.key,
-            waited=row.waited(self.loop.time()),
-            max_wait=self.options.max_wait,
-            status=last.status if last is not None else None,
-        )
-        error.__cause__ = row.error
-        self._finish(row, NextStep.CAPACITY, error)
+        self._finish(row, NextStep.CAPACITY, capacity_timeout(self.options, row, last, self.loop.time()))
 
     # Time.
 

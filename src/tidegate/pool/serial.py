@@ -11,12 +11,11 @@ from typing import Any
 from tidegate.admission.handoff import MAX_KEYS, PermitHandoff
 from tidegate.core.next_step import NextStep
 from tidegate.core.values import Key
-from tidegate.errors import CapacityTimeout
 from tidegate.pool.failure_class import classify
+from tidegate.pool.flow import close_source
 from tidegate.pool.options import PoolOptions
-from tidegate.pool.retrying import RetryPolicy, checked_result, raisable
+from tidegate.pool.retrying import capacity_timeout, checked_result, delay_of_failed, raisable
 from tidegate.pool.rows import PoolRow
-from tidegate.pool.sources import close_source
 from tidegate.pool.stats import PoolMeter, PoolStats
 
 
@@ -26,7 +25,6 @@ class SerialRows:
     def __init__(self, fn: Callable[[Any], Any], rows: Iterable[Any], options: PoolOptions) -> None:
         self._fn = fn
         self._options = options
-        self._policy = RetryPolicy(options)
         self._rows: Iterator[Any] | None = iter(rows)
         self._count = 0
         self._keys: dict[Key, None] = {}
@@ -86,20 +84,15 @@ class SerialRows:
             row.refused_at = row.refused_at if row.refused_at is not None else now
             remaining = row.refused_at + self._options.max_wait - now
             if remaining > 0:
-                pause = min(self._policy.delay_elsewhere(row, failure), remaining)
+                row.elsewhere += 1
+                draw, longest = self._options.registry.draw(), self._options.max_wait
+                pause = min(failure.delay_elsewhere(row.elsewhere, draw, longest), remaining)
                 self._meter.add_call(pause, 0.0)
                 return pause
-            capacity = CapacityTimeout(
-                index=row.index,
-                key=row.key,
-                waited=row.waited(now),
-                max_wait=self._options.max_wait,
-                status=handoff.outcome.status if handoff.outcome is not None else None,
-            )
-            capacity.__cause__, row.error = row.error, capacity
+            row.error = capacity_timeout(self._options, row, handoff.outcome, now)
         elif failure.next_step is not NextStep.PARKED:
             row.attempts += 1
-            delay = self._policy.delay(row, failure, handoff.outcome, error)
+            delay = delay_of_failed(self._options, row, failure, handoff.outcome, error)
             if delay is not None:
                 self._meter.transient_retries += 1
                 return delay

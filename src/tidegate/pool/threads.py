@@ -4,21 +4,28 @@ Theory of operation. A thread cannot be cancelled. A thread that hangs is abando
 the threads of `concurrent.futures` and anyio would prevent that end. An idle thread is reused, so objects that a
 function keeps per thread, such as a client, survive until the next call. A thread ends after `IDLE_SECONDS` without
 work. If the system starts no further thread, calls wait until one of these threads is free.
+
+A child that a function has forked has a copy of the runner, its loop and its database connections, which belong to the
+parent. It may finish its function, and then it exits. It never continues as a second runner, and closes nothing of the
+parent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
+import sys
 import threading
+import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from tidegate.errors import Error
-from tidegate.pool import forked
 
 T = TypeVar("T")
 
@@ -117,10 +124,10 @@ class _Work:
             result = self._context.run(self._call)
         except BaseException as raised:
             if os.getpid() != process:
-                forked.exit_child(raised)
+                exit_child(raised)
             error = raised
         if os.getpid() != process:
-            forked.exit_child(None)
+            exit_child(None)
         if isinstance(error, StopIteration):
             # A future refuses StopIteration, which would end a generator that awaits it.
             stop, error = error, RuntimeError(f"call failed: the function raised {error!r}")
@@ -186,3 +193,58 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+
+
+_loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
+
+
+def exit_children(loop: asyncio.AbstractEventLoop) -> None:
+    """Make a forked child exit as soon as it runs `loop`, which belongs to its parent."""
+    _loops.add(loop)
+
+
+def exit_child(error: BaseException | None) -> NoReturn:
+    """Exit this child with the exit code that its function's end implies, as `multiprocessing` does."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code = _exit_code(error.code)
+    elif error is not None:
+        traceback.print_exception(error)
+        code = 1
+    _end(code)
+
+
+def _exit_code(asked: object) -> int:
+    if asked is None:
+        return 0
+    if isinstance(asked, int):
+        return asked & 0xFF
+    _say(str(asked))
+    return 1
+
+
+def _exit_from_loop() -> None:
+    _say("tidegate: a child that a function forked ended: it came back to the loop of its parent")
+    _end(1)
+
+
+def _say(text: str) -> None:
+    with contextlib.suppress(Exception):
+        sys.stderr.write(f"{text}\n")
+
+
+def _end(code: int) -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def _after_in_child() -> None:
+    for loop in list(_loops):
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon(_exit_from_loop)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_in_child)

@@ -226,7 +226,7 @@ def window_name(seconds: float) -> str:
 def dimensions(outcome: Outcome, provider: Provider) -> dict[str, dict[str, float]]:
     """Return `limits`, `remaining` and `reset_after_s` by `<what>_per_<window>`; an undeclared window is inferred.
 
-    For display, `tidegate explain` and tests. It keeps no state, so a nearly full bucket gets the provider's default
+    For display, `doctor --explain` and tests. It keeps no state, so a nearly full bucket gets the provider's default
     window. A quota of unknown window without a table row keeps its bare name.
     """
     found: dict[str, dict[str, float]] = {"limits": {}, "remaining": {}, "reset_after_s": {}}

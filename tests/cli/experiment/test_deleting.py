@@ -20,7 +20,7 @@ def test_it_is_deleted_only_with_a_confirmation(place: Place) -> None:
     )
     done = place.run("delete", "doubles", "--yes")
     assert (done.code, done.out) == (0, "doubles deleted: 3 rows, 6 answered\n")
-    assert "no experiments" in place.run("list").out
+    assert "no experiments" in place.run("show").out
     gone = place.run("delete", "doubles", "--yes")
     assert gone.code == 2
     assert "doubles" in gone.complaint
@@ -36,7 +36,7 @@ def test_run_of_another_process_is_stopped_first(place: Place) -> None:
         code, _, err = ended(process)
     assert code != 0
     assert "Traceback" not in err
-    assert "no experiments" in place.run("list").out
+    assert "no experiments" in place.run("show").out
 
 
 def test_run_whose_process_was_killed_is_not_waited_for(place: Place) -> None:

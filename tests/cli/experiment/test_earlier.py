@@ -18,7 +18,7 @@ evaluators:
 def test_a_first_run_and_a_resume_say_nothing_of_it(place: Place) -> None:
     place.doubles(3)
     assert place.run("run", "my_eval.py").err == ""
-    assert place.run("resume", "doubles").err == ""
+    assert place.run("run", "doubles").err == ""
 
 
 def test_a_run_says_what_is_there_already(place: Place) -> None:
@@ -95,9 +95,9 @@ def test_changed_code_is_told_and_what_to_do(place: Place, old: str, new: str, s
     code = (place.path / "my_eval.py").read_text()
     assert code.count(old) == 1
     place.write("my_eval.py", code.replace(old, f"# Another comment.\n    {old}"))
-    assert "changed" not in place.run("resume", "doubles").err
+    assert "changed" not in place.run("run", "doubles").err
     place.write("my_eval.py", code.replace(old, new))
-    done = place.run("resume", "doubles")
+    done = place.run("run", "doubles")
     assert done.code == 0
     assert f"doubles changed: {said}" in done.err
     assert [each["detail"]["parts"] for each in place.shown()["log"] if each["detail"]["type"] == "changed"]
@@ -112,7 +112,7 @@ def test_fresh_start_asks_all_again_under_a_new_name(place: Place) -> None:
         assert (done.code, done.err) == (0, "")
         assert f"{name}: COMPLETED: 3 rows × 2, 6 answered" in done.out
         assert place.shown(name)["stats"]["calls"] == 12
-        assert place.run("resume", name).code == 0
+        assert place.run("run", name).code == 0
     assert place.shown("doubles")["runs"]["ok"] == 6
     assert place.run("run", "my_eval.py").err.startswith("doubles: 6 answers are kept; ")
 
@@ -122,10 +122,10 @@ def test_limit_tries_the_first_rows_and_the_next_run_the_others(place: Place) ->
     done = place.run("run", "my_eval.py", "--limit", "3")
     assert done.code == 0
     assert "doubles: STOPPED (limit of 3 rows reached): 3 rows × 2, 6 answered\n" in done.out
-    assert "`tidegate experiment resume doubles` continues it" in done.out
+    assert "`tidegate experiment run doubles` continues it" in done.out
     done = place.run("run", "my_eval.py", "--limit", "5")
     assert "5 rows × 2, 10 answered\n" in done.out
-    done = place.run("resume", "doubles")
+    done = place.run("run", "doubles")
     assert done.code == 0
     assert "doubles: COMPLETED: 20 rows × 2, 40 answered\n" in done.out
     assert place.run("run", "my_eval.py", "--limit", "0").code == 2

@@ -1,4 +1,4 @@
-"""`tidegate experiment export`, `list` and `show`: what is in the database, whole, for people and for programs."""
+"""`tidegate experiment export` and `show`: what is in the database, whole, for people and for programs."""
 
 from __future__ import annotations
 
@@ -314,10 +314,10 @@ def test_an_experiment_without_runs_exports_nothing_but_a_header(place: Place) -
 def test_list_shows_every_experiment_the_newest_first(mixed: Place) -> None:
     mixed.doubles(2)
     assert mixed.run("run", "my_eval.py").code == 0
-    told = [json.loads(line) for line in mixed.run("list", "--json").out.splitlines()]
+    told = [json.loads(line) for line in mixed.run("show", "--json").out.splitlines()]
     assert [(each["name"], each["status"]) for each in told] == [("doubles", "COMPLETED"), ("mixed", "COMPLETED")]
     assert (told[1]["runs"], told[1]["unjudged"]) == ({"ok": 2, "error": 1}, {"error": 1})
-    lines = [line.split() for line in mixed.run("list").out.splitlines()]
+    lines = [line.split() for line in mixed.run("show").out.splitlines()]
     assert ["doubles", "COMPLETED", "4/4", "0", "0"] in [line[:5] for line in lines]
     assert ["mixed", "COMPLETED", "2/3", "2", "0"] in [line[:5] for line in lines]
 
@@ -326,7 +326,7 @@ def test_list_counts_parked_judgements(mixed: Place) -> None:
     with sqlite3.connect(mixed.path / "tidegate.db") as database:
         database.execute("UPDATE tidegate_annotations SET status = 'parked' WHERE status = 'error'")
     database.close()
-    assert ["mixed", "COMPLETED", "2/3", "1", "1"] in [line.split()[:5] for line in mixed.run("list").out.splitlines()]
+    assert ["mixed", "COMPLETED", "2/3", "1", "1"] in [line.split()[:5] for line in mixed.run("show").out.splitlines()]
 
 
 def test_list_says_whose_process_is_gone(mixed: Place) -> None:
@@ -337,9 +337,9 @@ def test_list_says_whose_process_is_gone(mixed: Place) -> None:
         running = "SET status = 'RUNNING', claimed_at = '2020-01-01 00:00:00.000', claimed_by = ?"
         database.execute(f"UPDATE tidegate_execution_configs {running}", (replica,))
     database.close()
-    (line,) = [line for line in mixed.run("list").out.splitlines() if line.startswith("mixed")]
+    (line,) = [line for line in mixed.run("show").out.splitlines() if line.startswith("mixed")]
     assert line.split()[:2] == ["mixed", "INTERRUPTED"]
-    assert line.rstrip().endswith("its process has ended: resume continues it")
+    assert line.rstrip().endswith("its process has ended: run continues it")
     assert mixed.run("show", "mixed").out.startswith("mixed: INTERRUPTED")
     assert mixed.shown("mixed")["status"] == "RUNNING"
 
@@ -356,7 +356,7 @@ def test_the_list_shows_names_states_and_reasons_at_any_width(mixed: Place, colu
     mixed.write("second.py", (mixed.path / "my_eval.py").read_text().replace('"doubles"', '"answers-of-the-day"'))
     assert mixed.run("run", "second.py").code == 0
     in_error(mixed, "5 consecutive failures " + "of one kind " * 30)
-    lines = mixed.run("list", COLUMNS=str(columns)).out.splitlines()
+    lines = mixed.run("show", COLUMNS=str(columns)).out.splitlines()
     assert max(map(len, lines)) <= columns
     for name, answered in ("answers-of-the-day", "4/4"), ("mixed", "2/3"):
         (at,) = [at for at, line in enumerate(lines) if line.split()[:3] == [name, "ERROR", answered]]
@@ -366,7 +366,7 @@ def test_the_list_shows_names_states_and_reasons_at_any_width(mixed: Place, colu
 
 
 def test_the_list_has_one_line_for_an_experiment_without_a_reason(mixed: Place) -> None:
-    lines = mixed.run("list", COLUMNS="80").out.splitlines()
+    lines = mixed.run("show", COLUMNS="80").out.splitlines()
     assert [line.split()[:3] for line in lines[2:]] == [["mixed", "COMPLETED", "2/3"]]
 
 
@@ -374,7 +374,7 @@ def test_a_name_that_is_wider_than_the_terminal_keeps_its_state_beside_it(mixed:
     mixed.write("second.py", (mixed.path / "my_eval.py").read_text().replace('"mixed"', repr("sweep-" * 20)))
     assert mixed.run("run", "second.py").code == 3
     for columns in 48, 100:
-        lines = mixed.run("list", COLUMNS=str(columns)).out.splitlines()
+        lines = mixed.run("show", COLUMNS=str(columns)).out.splitlines()
         (line,) = [line for line in lines if line.startswith("sweep-")]
         assert "COMPLETED" in line
         assert len(line) <= columns
@@ -383,7 +383,7 @@ def test_a_name_that_is_wider_than_the_terminal_keeps_its_state_beside_it(mixed:
 def test_the_list_is_whole_where_nobody_looks(mixed: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     in_error(mixed, "because " * 40)
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert ("because " * 40).strip() in mixed.run("list", COLUMNS="").out
+    assert ("because " * 40).strip() in mixed.run("show", COLUMNS="").out
 
 
 @pytest.mark.parametrize("columns", [48, 60, 80])
@@ -415,7 +415,7 @@ def test_the_help_of_the_commands_needs_no_database_library(tmp_path: Path) -> N
 import sys
 from typer.testing import CliRunner
 from tidegate.cli.main import app
-for command in ("run", "resume", "stop", "list", "show", "export"):
+for command in ("run", "stop", "show", "export"):
     assert CliRunner().invoke(app, ["experiment", command, "--help"]).exit_code == 0
 print([name for name in ("sqlalchemy", "alembic", "aiosqlite", "yaml", "pyarrow") if name in sys.modules])
 """
@@ -428,7 +428,7 @@ def test_without_a_database_library_each_command_says_what_to_install(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidegate.experiments.commands.group.NEEDED", {"no_such_module": "no-such-package"})
-    done = place.run("list")
+    done = place.run("show")
     assert done.code == 1
     assert (
         done.complaint

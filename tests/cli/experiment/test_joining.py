@@ -1,4 +1,4 @@
-"""`tidegate experiment join`: a second process answers rows of an experiment that another one runs."""
+"""`tidegate experiment run --join`: a second process answers rows of an experiment that another one runs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def until(place: Place, count: int, *running: subprocess.Popen[str]) -> None:
 
 
 def listed(place: Place) -> dict[str, object]:
-    found: dict[str, object] = json.loads(place.run("list", "--json").out)
+    found: dict[str, object] = json.loads(place.run("show", "--json").out)
     return found
 
 
@@ -69,10 +69,10 @@ def test_two_processes_answer_the_rows_of_one_experiment(place: Place, url: str)
     with place.started("run", "my_eval.py", "--spread", TIDEGATE_DB=url) as owner:
         until(place, 1, owner)
         assert listed(place)["replicas"] == 1
-        with place.started("join", "doubles", TIDEGATE_DB=url) as other:
+        with place.started("run", "doubles", "--join", TIDEGATE_DB=url) as other:
             until(place, 2, owner, other)
             assert listed(place)["replicas"] == 2
-            assert "2 replicas answer its rows" in place.run("list").out
+            assert "2 replicas answer its rows" in place.run("show").out
             assert "2 replicas answer its rows" in place.run("show", "doubles").out
             (place.path / "go").touch()
             told, complaint = other.communicate(timeout=300)
@@ -94,7 +94,7 @@ def test_an_interrupt_leaves_the_rest_to_the_owner(place: Place, url: str) -> No
     place.write("my_eval.py", HELD)
     with place.started("run", "my_eval.py", "--spread", TIDEGATE_DB=url) as owner:
         until(place, 1, owner)
-        with place.started("join", "doubles", TIDEGATE_DB=url) as other:
+        with place.started("run", "doubles", "--join", TIDEGATE_DB=url) as other:
             until(place, 2, owner, other)
             other.send_signal(signal.SIGINT)
             time.sleep(0.1)
@@ -124,13 +124,13 @@ def test_a_declared_experiment_may_be_spread(place: Place) -> None:
 
 def test_an_experiment_that_cannot_be_joined_is_one_line(place: Place, url: str) -> None:
     place.doubles(2)
-    assert place.run("join", "doubles").code == 2
+    assert place.run("run", "doubles", "--join").code == 2
     assert place.run("run", "my_eval.py").code == 0
-    done = place.run("join", "doubles")
+    done = place.run("run", "doubles", "--join")
     assert (done.code, done.complaint.count("\n")) == (1, 0)
     assert "doubles not joined: it runs in one process at a time" in done.complaint
     assert place.run("run", "my_eval.py", "--spread").code == 0
-    done = place.run("join", "doubles")
+    done = place.run("run", "doubles", "--join")
     assert (done.code, done.complaint.count("\n")) == (1, 0)
     assert "doubles not joined: its state is COMPLETED" in done.complaint
 

@@ -91,7 +91,7 @@ def test_a_thousand_experiments_are_listed_by_a_few_statements(one: Place) -> No
 
     event.listen(Engine, "before_cursor_execute", told)
     try:
-        done = one.run("list")
+        done = one.run("show")
     finally:
         event.remove(Engine, "before_cursor_execute", told)
     assert done.code == 0

@@ -30,7 +30,7 @@ def test_run_whose_file_is_deleted_names_the_copy_it_left(place: Place, in_proce
     saved = place.path / "tidegate.saved.db"
     assert done.code == 7
     assert f"everything that it held is saved in {saved}" in done.out.splitlines()[0]
-    assert f"`tidegate experiment resume cleaning --db {saved}` continues it" in done.out
+    assert f"`tidegate experiment run cleaning --db {saved}` continues it" in done.out
     assert not (place.path / "tidegate.db").exists()
     listed = place.run("show", "cleaning", "--json", "--db", str(saved))
     assert '"ok": 6' in listed.out

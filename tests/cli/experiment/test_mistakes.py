@@ -116,7 +116,7 @@ def test_rows_of_a_list_that_share_an_id_are_named_without_lines_that_they_do_no
     done = place.run("run", "my_eval.py")
     reason = "dataset row not stored: two rows have the id '1'; each row needs its own id"
     assert (done.code, done.out.splitlines()[0]) == (7, f"slips: ERROR ({reason}): 0 rows, 0 answered")
-    assert "once the cause is corrected, `tidegate experiment resume slips` continues it" in done.out
+    assert "once the cause is corrected, `tidegate experiment run slips` continues it" in done.out
 
 
 def test_a_generator_that_breaks_off_says_where(place: Place) -> None:

@@ -33,7 +33,7 @@ def test_what_holds_on_a_file_holds_on_a_server(place: Place, server: Server, mo
         assert "run by replica" in place.run("show", "doubles").out
         process.send_signal(signal.SIGKILL)
         process.wait(300)
-    done = place.process("resume", "doubles", TIDEGATE_DB=server.url("postgres"))
+    done = place.process("run", "doubles", TIDEGATE_DB=server.url("postgres"))
     assert (done.code, done.out.splitlines()[0]) == (0, f"doubles: COMPLETED: {ROWS} rows × 2, {ROWS * 2} answered")
     assert place.run("stop", "doubles").out == "doubles not stopped: its state is COMPLETED\n"
     exported = [json.loads(line) for line in place.run("export", "doubles").out.splitlines()]
@@ -43,12 +43,12 @@ def test_what_holds_on_a_file_holds_on_a_server(place: Place, server: Server, mo
     assert place.run("export", "doubles", "--output", "out.csv").code == 0
     with (place.path / "out.csv").open(newline="") as file:
         assert {row["judge.score"] for row in csv.DictReader(file)} == {"1.0"}
-    assert re.search(rf"^doubles +COMPLETED +{ROWS * 2}/{ROWS * 2} +0 +0 ", place.run("list").out, re.MULTILINE)
+    assert re.search(rf"^doubles +COMPLETED +{ROWS * 2}/{ROWS * 2} +0 +0 ", place.run("show").out, re.MULTILINE)
 
 
 def answered(place: Place) -> bool:
     """Whether any result is durable."""
-    found = re.search(r'"ok": (\d+)', place.run("list", "--json").out)
+    found = re.search(r'"ok": (\d+)', place.run("show", "--json").out)
     return found is not None and int(found[1]) > 0
 
 

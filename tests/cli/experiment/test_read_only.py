@@ -1,4 +1,4 @@
-"""`list`, `show` and `export` of a database that may only be read: they need to write nothing."""
+"""`show` and `export` of a database that may only be read: they need to write nothing."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_reading_commands_read_what_may_only_be_read(place: Place, folder: Path,
     (folder / "tidegate.db").chmod(of_file)
     folder.chmod(of_folder)
     before = sorted(path.name for path in folder.iterdir())
-    listed, shown, exported = read(place, folder, "tidegate.db", "list", "show doubles", "export doubles")
+    listed, shown, exported = read(place, folder, "tidegate.db", "show", "show doubles", "export doubles")
     for done, said in [
         (listed, "doubles"),
         (shown, "doubles: COMPLETED: 3 rows × 2, 6 answered"),
@@ -94,7 +94,7 @@ def test_reading_commands_read_what_only_the_log_has(place: Place, folder: Path)
     for each in folder.iterdir():
         each.chmod(0o444)
     folder.chmod(0o555)
-    (done,) = read(place, folder, "copy.db", "list")
+    (done,) = read(place, folder, "copy.db", "show")
     assert (done[0], done[2]) == (0, "")
     assert "in_the_log" in done[1]
 
@@ -103,5 +103,5 @@ def test_reading_commands_leave_nothing_beside_the_file(place: Place) -> None:
     place.doubles(2)
     assert place.run("run", "my_eval.py").code == 0
     before = sorted(path.name for path in place.path.iterdir())
-    assert place.run("list").code == place.run("show", "doubles").code == 0
+    assert place.run("show").code == place.run("show", "doubles").code == 0
     assert sorted(path.name for path in place.path.iterdir()) == before

@@ -1,4 +1,4 @@
-"""`tidegate experiment resume`: what is done stays, its code is found again, and where it is not nothing is lost."""
+"""`tidegate experiment run`: what is done stays, its code is found again, and where it is not nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cli.experiment.commands import Place
 from tidegate.experiments import Experiment
 
 
-@pytest.mark.parametrize("words", [("run", "my_eval"), ("run", "my_eval.py"), ("resume", "doubles"), ("resume", "1")])
+@pytest.mark.parametrize("words", [("run", "my_eval"), ("run", "my_eval.py"), ("run", "doubles"), ("run", "1")])
 def test_what_is_done_is_not_done_again(place: Place, words: tuple[str, ...]) -> None:
     place.doubles(5)
     place.write(
@@ -30,12 +30,12 @@ def test_code_that_is_gone_at_a_resume_is_one_clear_line_and_nothing_is_lost(pla
     place.doubles(4)
     assert place.run("run", "my_eval.py").code == 0
     (place.path / "my_eval.py").rename(place.path / "moved.py")
-    done = place.run("resume", "doubles")
+    done = place.run("run", "doubles")
     assert done.code == 6
     assert "my_eval.py:experiment not loaded: there is no such file" in done.complaint
     assert place.shown()["runs"]["ok"] == 8
     (place.path / "moved.py").rename(place.path / "my_eval.py")
-    assert place.run("resume", "doubles").code == 0
+    assert place.run("run", "doubles").code == 0
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_a_resume_takes_no_other_experiment_for_the_one_that_was_meant(
     place.doubles(2)
     assert place.run("run", "my_eval.py").code == 0
     place.write("my_eval.py", (place.path / "my_eval.py").read_text().replace(old, new))
-    done = place.run("resume", "doubles")
+    done = place.run("run", "doubles")
     assert done.code == 6
     assert said in done.complaint
-    assert [json.loads(line)["name"] for line in place.run("list", "--json").out.splitlines()] == ["doubles"]
+    assert [json.loads(line)["name"] for line in place.run("show", "--json").out.splitlines()] == ["doubles"]
 
 
 def test_an_experiment_whose_credential_is_missing_is_blocked_and_runs_once_it_is_there(place: Place) -> None:
@@ -83,17 +83,17 @@ def test_an_orphan_whose_code_is_gone_is_blocked_and_goes_on_once_it_is_back(pla
         database.execute("UPDATE tidegate_execution_configs SET low_water = 0, task_water = 0")
     database.close()
     (place.path / "my_eval.py").rename(place.path / "moved.py")
-    assert place.run("resume", "doubles").code == 6
+    assert place.run("run", "doubles").code == 6
     told = place.shown()
     assert (told["status"], "there is no such file" in told["last_error"]) == ("BLOCKED", True)
     (place.path / "moved.py").rename(place.path / "my_eval.py")
-    done = place.run("resume", "doubles")
+    done = place.run("run", "doubles")
     assert (done.code, done.out.splitlines()[0]) == (0, "doubles: COMPLETED: 4 rows × 2, 8 answered")
 
 
 def test_an_experiment_of_a_script_says_that_it_has_no_name_to_be_found_by(place: Place) -> None:
     Experiment("script", [{"n": 1}], lambda row: 1).run()
-    done = place.run("resume", "script")
+    done = place.run("run", "script")
     assert done.code == 6
     assert "it was started from code that has no name to find it by; run that code again" in done.complaint
 
@@ -103,4 +103,4 @@ def test_code_with_a_loop_of_its_own_can_be_run_and_resumed(place: Place) -> Non
     text = (place.path / "my_eval.py").read_text()
     place.write("my_eval.py", text + "\nasyncio.run(asyncio.sleep(0))\n")
     assert place.run("run", "my_eval.py").code == 0
-    assert place.run("resume", "doubles").code == 0
+    assert place.run("run", "doubles").code == 0

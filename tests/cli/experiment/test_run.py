@@ -86,7 +86,7 @@ def test_what_failed_is_tried_again_by_a_resume_and_nothing_else_is(place: Place
     mended = FAILING.replace('row["n"] == 3', 'row["n"] == 99').replace("output == 4", "output == 99")
     count = "with open('calls', 'a') as file:\n        file.write('x')\n    return row[\"n\"]\n"
     place.write("my_eval.py", mended.replace('return row["n"]\n', count))
-    done = place.run("resume", "failing")
+    done = place.run("run", "failing")
     assert (done.code, done.out.splitlines()[0]) == (0, "failing: COMPLETED: 6 rows, 6 answered")
     assert (place.path / "calls").read_text() == "x"
 
@@ -181,10 +181,10 @@ def test_a_dataset_that_is_not_there_is_one_clear_line(place: Place) -> None:
     (place.path / "rows.jsonl").unlink()
     done = place.run("run", "my_eval.py")
     assert (done.code, done.complaint) == (1, "tidegate: dataset rows.jsonl not readable: there is no such file")
-    assert "no experiments in this database" in place.run("list").out
+    assert "no experiments in this database" in place.run("show").out
 
 
-@pytest.mark.parametrize("command", [("run", "my_eval.py"), ("resume", "doubles"), ("list",), ("export", "doubles")])
+@pytest.mark.parametrize("command", [("run", "my_eval.py"), ("run", "doubles"), ("show",), ("export", "doubles")])
 def test_a_database_that_does_not_answer_is_one_clear_line_without_its_password(
     place: Place, command: tuple[str, ...]
 ) -> None:
@@ -203,7 +203,7 @@ def test_a_database_of_a_newer_schema_is_one_clear_line_and_is_left_as_it_is(pla
         version = next(name for name in tables if "version" in name)
         database.execute(f"UPDATE {version} SET version_num = '9999'")
     database.close()
-    done = place.run("resume", "doubles")
+    done = place.run("run", "doubles")
     assert done.code == 1
     assert "the database has schema 9999" in done.complaint
     assert "made by a newer tidegate" in done.complaint
@@ -220,17 +220,17 @@ def test_a_database_that_is_no_database_is_one_clear_line(place: Place) -> None:
 def test_a_name_that_nobody_has_is_refused(place: Place) -> None:
     place.doubles(2)
     assert place.run("run", "my_eval.py").code == 0
-    for command in ("resume", "stop", "show", "export"):
-        done = place.run(command, "nobody")
+    for command in (("run", "--join"), ("stop",), ("show",), ("export",)):
+        done = place.run(*command, "nobody")
         assert (done.code, done.complaint) == (
             2,
             "tidegate: experiment 'nobody' not found: this database has none of that name or number",
         )
 
 
-@pytest.mark.parametrize("command", ["resume", "stop", "show", "export", "list"])
+@pytest.mark.parametrize("command", ["run --join x", "stop x", "show x", "export x", "show"])
 def test_looking_for_a_database_makes_none(place: Place, command: str) -> None:
-    done = place.run(command, *(["x"] if command != "list" else []))
+    done = place.run(*command.split())
     assert done.code == 1
     assert "database 'tidegate.db' not found" in done.complaint
     assert list(place.path.iterdir()) == []

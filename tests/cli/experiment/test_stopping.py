@@ -40,8 +40,8 @@ def underway(place: Place, process: subprocess.Popen[str]) -> None:
     """Returns once answers are durable; fails where the process ends before."""
     for _ in range(600):
         assert process.poll() is None, process.communicate()
-        if (place.path / "tidegate.db").exists() and place.run("list").code == 0:
-            listed = place.run("list", "--json").out
+        if (place.path / "tidegate.db").exists() and place.run("show").code == 0:
+            listed = place.run("show", "--json").out
             found = re.search(r'"ok": (\d+)', listed)
             if found is not None and int(found[1]) > 0:
                 return
@@ -65,7 +65,7 @@ def test_an_interrupt_lets_finish_what_is_under_way_and_stops(place: Place) -> N
     assert code == 5
     assert "stopping: work in flight has 30 s to finish; Ctrl-C again cancels it" in err
     assert out.splitlines()[0].startswith("doubles: STOPPED: ")
-    assert "`tidegate experiment resume doubles` continues it" in out
+    assert "`tidegate experiment run doubles` continues it" in out
     told = place.shown()
     assert (told["status"], told["runs"]["error"]) == ("STOPPED", 0)
     assert told["runs"]["ok"] >= 20, "what was under way was not kept"
@@ -128,7 +128,7 @@ def test_whatever_ended_the_process_a_resume_goes_on_at_once(place: Place, numbe
         underway(place, process)
         process.send_signal(number)
         process.wait(timeout=300)
-    done = place.process("resume", "doubles")
+    done = place.process("run", "doubles")
     assert (done.code, done.out.splitlines()[0]) == (0, f"doubles: COMPLETED: {ROWS} rows × 2, {ROWS * 2} answered")
     # A claim that had to go stale first would have been waited for.
     assert "is run by" not in done.err
@@ -214,7 +214,7 @@ def cool(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return cool
 
 
-@pytest.mark.parametrize("words", [("run", "my_eval.py"), ("resume", "doubles")])
+@pytest.mark.parametrize("words", [("run", "my_eval.py"), ("run", "doubles")])
 def test_a_cool_down_is_waited_out(place: Place, cool: Callable[..., None], words: tuple[str, str]) -> None:
     place.doubles(2)
     assert place.run("run", "my_eval.py").code == 0
@@ -264,7 +264,7 @@ def test_what_another_process_runs_is_left_to_it(place: Place) -> None:
     place.doubles(MANY, seconds=0.5)
     with place.started("run", "my_eval.py") as process:
         underway(place, process)
-        with place.started("resume", "doubles") as second:
+        with place.started("run", "doubles") as second:
             assert second.stderr is not None
             said = second.stderr.readline()
         by = rf"process {process.program} on this machine \(.+\), since [\d :-]+, last heartbeat \d+ s ago; "

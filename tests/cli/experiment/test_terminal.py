@@ -106,7 +106,7 @@ def test_an_interrupt_leaves_the_result_on_the_screen_and_no_picture(start: Star
     terminal.until(seen(r"^tasks .* [1-9]\d*/200"))
     rows = interrupted(terminal)
     assert rows[0].startswith("asked: STOPPED: 200 rows, ")
-    assert rows[-1] == "`tidegate experiment resume asked` continues it"
+    assert rows[-1] == "`tidegate experiment run asked` continues it"
     assert not any("━━━━ " in row or "^C" in row or "waiting" in row for row in rows), rows
     assert not terminal.screen.cursor.hidden
 

@@ -15,8 +15,7 @@ from tests.cli.experiment.commands import Place
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import CannotLoad
 from tidegate.experiments.declared import clients
-from tidegate.experiments.declared.clients import LazyClient
-from tidegate.experiments.declared.prompt import NoText
+from tidegate.experiments.declared.clients import LazyClient, NoText
 from tidegate.experiments.declared.schema import QuestionSpec
 from tidegate.testing import Fault, Limit, Scenario, Simulator
 
@@ -35,8 +34,7 @@ ANSWERS = {
 def fresh(monkeypatch: pytest.MonkeyPatch) -> RateLimitRegistry:
     """The process's registry, of this test alone, without a key in the environment."""
     registry = RateLimitRegistry(tidegate.Settings())
-    for module in ("openai_client", "anthropic_client", "google_client"):
-        monkeypatch.setattr(f"tidegate.experiments.declared.{module}.registry", lambda: registry)
+    monkeypatch.setattr("tidegate.experiments.declared.clients.registry", lambda: registry)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SOME_KEY", "k-a-secret")
@@ -182,7 +180,7 @@ def test_a_yaml_file_is_a_whole_experiment_with_judges_on_another_provider(decla
         # Once stored, it needs neither file nor dataset any more.
         (declared.path / "experiment.yaml").unlink()
         (declared.path / "data/questions.jsonl").unlink()
-        assert declared.run("resume", "capitals", **KEYS).code == 0
+        assert declared.run("run", "capitals", **KEYS).code == 0
         assert task.truth().total.answered == 4
     for path in declared.path.glob("tidegate.db*"):
         assert not any(key.encode() in path.read_bytes() for key in KEYS.values())
@@ -207,11 +205,11 @@ def test_a_resume_reads_the_corrected_file_as_its_own_advice_says(declared: Plac
         declared.write("experiment.yaml", TYPO.format(openai=task.openai_url))
         done = declared.run("run", "experiment.yaml", **KEYS)
         assert (done.code, done.out.splitlines()[0].split()[:2]) == (7, ["typo:", "ERROR"])
-        advice = "once the cause is corrected, `tidegate experiment resume typo` tries the failed ones again"
+        advice = "once the cause is corrected, `tidegate experiment run typo` tries the failed ones again"
         assert done.out.splitlines()[-1] == advice
         file = declared.path / "experiment.yaml"
         file.write_text(file.read_text().replace("contry", "country"))
-        done = declared.run("resume", "typo", **KEYS)
+        done = declared.run("run", "typo", **KEYS)
         assert (done.code, done.out.splitlines()[0]) == (0, "typo: COMPLETED: 5 rows, 5 answered")
 
 
@@ -221,19 +219,17 @@ def test_a_resume_names_what_the_file_has_changed_and_when_it_does_not_read_it(d
         assert declared.run("run", "experiment.yaml", **KEYS).code == 0
         file = declared.path / "experiment.yaml"
         text = file.read_text()
-        assert declared.run("resume", "typo", **KEYS).err == ""
+        assert declared.run("run", "typo", **KEYS).err == ""
         file.write_text(text.replace("What is", "Which is"))
-        assert (
-            "typo changed: the kept answers were made with another task" in declared.run("resume", "typo", **KEYS).err
-        )
+        assert "typo changed: the kept answers were made with another task" in declared.run("run", "typo", **KEYS).err
         file.write_text(text.replace("name: typo", "name: other"))
-        said = declared.run("resume", "typo", **KEYS)
+        said = declared.run("run", "typo", **KEYS)
         assert (said.code, said.err) == (0, f"typo: its stored declaration runs: {file} declares 'other' now\n")
         file.write_text(text.replace("prompt:", "promt:"))
-        said = declared.run("resume", "typo", **KEYS)
+        said = declared.run("run", "typo", **KEYS)
         assert (said.code, "task.promt" in said.complaint) == (2, True)
         file.unlink()
-        said = declared.run("resume", "typo", **KEYS)
+        said = declared.run("run", "typo", **KEYS)
         assert (said.code, said.err) == (0, f"typo: its stored declaration runs: {file} is not there\n")
 
 
@@ -242,7 +238,7 @@ def test_without_a_key_it_is_blocked_and_says_which_variable(declared: Place) ->
     done = declared.run("run", "experiment.yaml", TASK_KEY="k")
     assert (done.code, "credentials are missing: JUDGE_KEY is not set here" in done.complaint) == (6, True)
     assert declared.shown("capitals")["status"] == "BLOCKED"
-    assert declared.run("resume", "capitals", TASK_KEY="k").code == 6
+    assert declared.run("run", "capitals", TASK_KEY="k").code == 6
 
 
 def test_a_field_that_a_row_lacks_fails_that_row_with_the_fields_it_has(declared: Place) -> None:

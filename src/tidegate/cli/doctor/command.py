@@ -1,4 +1,4 @@
-"""`tidegate doctor`: report of what tidegate governs, and cannot govern, in this Python or in a script."""
+"""`tidegate doctor`: report of what tidegate governs in this Python or in a script, or of what answers mean."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.doctor import environment
+from tidegate.cli.doctor.answers import explain
 from tidegate.cli.doctor.environment import Finding, Installed, Severity
 from tidegate.cli.doctor.script import Unreadable
 from tidegate.cli.doctor.script import script as read_script
@@ -36,8 +37,8 @@ NOTHING = Finding(
 )
 """Finding where there is no other one."""
 
-UNGOVERNED = 1
-"""Exit code if something was found that cannot be governed."""
+FAILED = 1
+"""Exit code if something was found that cannot be governed, or a line that is no answer of a known provider."""
 
 
 def doctor(
@@ -48,8 +49,20 @@ def doctor(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    answers: Annotated[
+        bool, typer.Option("--explain", help="Explain answers of providers, read as JSON lines from standard input.")
+    ] = False,
 ) -> None:
-    """List what tidegate governs in this Python, or in a script. The exit code is 1 if something is ungoverned."""
+    """List what tidegate governs in this Python, or in a script. The exit code is 1 if something is ungoverned.
+
+    With `--explain`, a line of input is {"provider": name or null, "url": ..., "model": ..., "status": ..., "headers":
+    {...}, "body": ..., "now": RFC 3339 or null}. For each answer, print one line of JSON, or on a terminal a table. The
+    exit code is 1 if a line was not an answer, or named an unknown provider.
+    """
+    if answers:
+        if not explain():
+            raise typer.Exit(FAILED)
+        return
     try:
         found = list(findings(script)) or [NOTHING]
         if script is None:
@@ -65,7 +78,7 @@ def doctor(
         for each in found:
             print(each.line())  # noqa: T201
     if any(each.verdict is Severity.UNGOVERNED for each in found):
-        raise typer.Exit(UNGOVERNED)
+        raise typer.Exit(FAILED)
 
 
 def findings(script: Path | None) -> Iterator[Finding]:

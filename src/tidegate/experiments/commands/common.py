@@ -45,12 +45,12 @@ MEANINGS = {
     Code.DONE: "every row (of the first N with `--limit N`) was answered, and every answer judged",
     Code.FAILED: "the command failed: the database, the dataset or the code is missing, or another process runs it",
     Code.UNUSABLE: "an option, a name or a file cannot be used",
-    Code.ERRORS: "the run is complete, but rows or evaluations failed or are invalid; `resume` tries failed ones again",
-    Code.PARKED: "the run is complete, but rows or evaluations are parked; `resume` tries them again",
-    Code.STOPPED: "it was stopped, here or elsewhere, or its provider was down for `max_outage`; `resume` continues it",
+    Code.ERRORS: "the run is complete, but rows or evaluations failed or are invalid; `run` tries failed ones again",
+    Code.PARKED: "the run is complete, but rows or evaluations are parked; `run` tries them again",
+    Code.STOPPED: "it was stopped, here or elsewhere, or its provider was down for `max_outage`; `run` continues it",
     Code.BLOCKED: "its code or a credential is missing here; `show` names it",
     Code.BROKEN_OFF: "the run ended early: too many failures of one kind in a row, a dataset that cannot be read, "
-    "or a database file that was deleted or replaced; correct the cause, then `resume` continues it",
+    "or a database file that was deleted or replaced; correct the cause, then `run` continues it",
     Code.INTERRUPTED: "Ctrl-C before the run began, for example while another process runs it; nothing has changed",
     Code.TERMINATED: "SIGTERM or SIGHUP: work in flight had 30 s to finish; the claim is kept, a process may continue",
 }
@@ -86,7 +86,11 @@ async def existing(url: str, *, to_read: bool = False) -> AsyncIterator[Store]:
 
     A store that is opened `to_read` need not be writable.
     """
-    must_be_there(url)
+    if not is_there(url):
+        raise StoreError(
+            f"database {parsed(url).database!r} not found: there is no such file; create it with `tidegate experiment "
+            "run`, or name another one with --db or TIDEGATE_DB"
+        )
     store = await (Store.open_to_read(url) if to_read else Store.open(url))
     try:
         yield store
@@ -94,14 +98,10 @@ async def existing(url: str, *, to_read: bool = False) -> AsyncIterator[Store]:
         await store.close()
 
 
-def must_be_there(url: str) -> None:
-    """Raise `StoreError` if an SQLite file is missing."""
+def is_there(url: str) -> bool:
+    """Return False if the database is an SQLite file that is missing."""
     place = parsed(url)
-    if place.get_backend_name() == "sqlite" and not Path(place.database or "").exists():
-        raise StoreError(
-            f"database {place.database!r} not found: there is no such file; create it with `tidegate experiment run`, "
-            "or name another one with --db or TIDEGATE_DB"
-        )
+    return place.get_backend_name() != "sqlite" or Path(place.database or "").exists()
 
 
 async def found(store: Store, name: str) -> ExperimentRow:

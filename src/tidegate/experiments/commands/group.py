@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
+from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,15 +18,35 @@ import typer
 from tidegate.cli.database_option import DATABASE, Db
 from tidegate.cli.errors import UNUSABLE, stop
 from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
-from tidegate.experiments.commands.options import (
-    MAX_DIFFERENT,
-    AsJson,
-    BudgetTokens,
-    BudgetUsd,
-    Format,
-    Name,
-    Slots,
-)
+
+MAX_DIFFERENT = 100
+"""Most rows of one output that `compare` lists. Raising it lengthens the report."""
+
+Slots = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=100_000, help="Execute at most this many functions at once (default: what the keys admit)."
+    ),
+]
+BudgetUsd = Annotated[
+    float | None,
+    typer.Option("--budget-usd", metavar="USD", help="Start no row that would exceed this cost in all."),
+]
+BudgetTokens = Annotated[
+    int | None,
+    typer.Option("--budget-tokens", min=1, metavar="N", help="Start no row that would exceed this many tokens in all."),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name or number of the experiment.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Format(StrEnum):
+    """File formats of `export`."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+
 
 NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosqlite", "yaml": "pyyaml"}
 
@@ -33,7 +54,11 @@ NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosql
 def run(
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE", help="my_eval.py:experiment, package.module:experiment or experiment.yaml."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="my_eval.py:experiment, package.module:experiment or experiment.yaml; or the name or number of an "
+            "experiment of the database.",
+        ),
     ],
     db: Db = DATABASE,
     max_concurrency: Slots = None,
@@ -42,66 +67,32 @@ def run(
         bool, typer.Option("--fresh", help="Ask all again, as a new experiment NAME-2; the old one stays.")
     ] = False,
     spread: Annotated[
-        bool, typer.Option("--spread", help="Let other machines answer rows of it: `join` (PostgreSQL only).")
+        bool, typer.Option("--spread", help="Let other machines answer rows of it: `--join` (PostgreSQL only).")
+    ] = False,
+    join: Annotated[
+        bool, typer.Option("--join", help="Answer rows of an experiment that another process runs with `--spread`.")
     ] = False,
     budget_usd: BudgetUsd = None,
     budget_tokens: BudgetTokens = None,
 ) -> None:
     """Run an experiment to its end, or continue it.
 
-    Finished results are kept, failed ones are tried again. The first Ctrl-C stops it after the work in flight, which
-    has 30 s to finish; the second one cancels that work. The exit code is 0 if every row was answered and every answer
-    judged; `tidegate docs runner` lists the others.
+    Finished results are kept, failed and parked ones are tried again. A name runs the code or the YAML file that the
+    database names, as it is now. The first Ctrl-C stops it after the work in flight, which has 30 s to finish; the
+    second one cancels that work. The exit code is 0 if every row was answered and every answer judged; `tidegate docs
+    runner` lists the others.
+
+    With `--join` the process that runs the experiment judges the answers and ends it. Ctrl-C leaves it after the work
+    in flight; its other rows are answered elsewhere. The exit code is 0 if nothing here ended the work early.
     """
-    from tidegate.experiments.commands.run import given_settings, run_source
+    from tidegate.experiments.commands.run import given_settings, join_named, run_source
 
     given = given_settings(max_concurrency, budget_usd, budget_tokens)
+    if join:
+        if limit is not None or fresh or spread or budget_usd is not None or budget_tokens is not None:
+            raise stop("--join not usable: the process that runs the experiment has its other options", UNUSABLE)
+        raise typer.Exit(join_named(source, db, given))
     raise typer.Exit(run_source(source, db, given, limit, fresh=fresh, spread=spread))
-
-
-def init(
-    path: Annotated[
-        Path, typer.Argument(metavar="FILE", help="experiment.yaml, or my_eval.py for Python code.")
-    ] = Path("experiment.yaml"),
-) -> None:
-    """Write a first experiment that runs at once, and its rows beside it.
-
-    No file is overwritten.
-    """
-    from tidegate.experiments.commands.init import write_starter
-
-    write_starter(path)
-
-
-def resume(
-    name: Name,
-    db: Db = DATABASE,
-    max_concurrency: Slots = None,
-    budget_usd: BudgetUsd = None,
-    budget_tokens: BudgetTokens = None,
-) -> None:
-    """Continue an experiment by its name, with the code or the YAML file that the database names, as it is now.
-
-    Failed and parked results are tried again. Ctrl-C and the exit codes are those of `run`.
-    """
-    from tidegate.experiments.commands.run import given_settings, resume_named
-
-    raise typer.Exit(resume_named(name, db, given_settings(max_concurrency, budget_usd, budget_tokens)))
-
-
-def join(
-    name: Name,
-    db: Db = DATABASE,
-    max_concurrency: Slots = None,
-) -> None:
-    """Answer rows of an experiment that another process runs with `--spread`, until none is left.
-
-    That process judges the answers and ends the experiment. Ctrl-C leaves it after the work in flight; its other rows
-    are answered elsewhere. The exit code is 0 if nothing here ended the work early.
-    """
-    from tidegate.experiments.commands.run import given_settings, join_named
-
-    raise typer.Exit(join_named(name, db, given_settings(max_concurrency)))
 
 
 def stop_(name: Name, db: Db = DATABASE) -> None:
@@ -126,33 +117,26 @@ def delete(
 
     If a process runs it, stop it first and wait for the end of that run, within a minute.
     """
-    from tidegate.experiments.commands.delete import delete_named
+    from tidegate.experiments.commands.show import delete_named
 
     raise typer.Exit(asyncio.run(delete_named(name, db, yes=yes, force=force)))
 
 
-def list_(db: Db = DATABASE, as_json: AsJson = False) -> None:
-    """List the experiments of a database, newest first."""
-    from tidegate.experiments.commands.show import listed
-
-    asyncio.run(listed(db, as_json))
-
-
 def show(
-    name: Name,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name or number of the experiment.")] = None,
     db: Db = DATABASE,
     as_json: AsJson = False,
     lines: Annotated[
         int, typer.Option("--lines", min=0, max=10_000, help="Show this many of the last log lines.")
     ] = 10,
 ) -> None:
-    """Show the state of an experiment, and the reason.
+    """List the experiments of a database, newest first; or show the state of one, and the reason.
 
     Print its counts, scores, failures and last log lines. If it runs on this machine, print also why its calls wait.
     """
-    from tidegate.experiments.commands.show import shown
+    from tidegate.experiments.commands.show import listed, shown
 
-    asyncio.run(shown(name, db, as_json, lines))
+    asyncio.run(listed(db, as_json) if name is None else shown(name, db, as_json, lines))
 
 
 def compare(
@@ -226,13 +210,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
-    "init": init,
     "run": run,
-    "resume": resume,
-    "join": join,
     "stop": stop_,
     "delete": delete,
-    "list": list_,
     "show": show,
     "compare": compare,
     "export": export,

@@ -1,4 +1,4 @@
-"""Commands `tidegate experiment run`, `resume` and `join`: one runner of one experiment, messages, signals, report.
+"""Command `tidegate experiment run`: one runner of one experiment, messages, signals, report.
 
 Theory of operation. The first Ctrl-C stops the run, the second cancels it, the third ends the process at once. TERM and
 HUP end the process but keep the claim. The event loop handles the first two. Code that blocks the loop delays them, so
@@ -30,10 +30,10 @@ from tidegate.core.wait_text import clock, failure_text
 from tidegate.errors import CannotLoad, StoppedElsewhere, UnknownExperiment
 from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings, StateChanged, Subscription, load
 from tidegate.experiments.commands import display
-from tidegate.experiments.commands.common import Code, after_cooldown, code_of, command, existing, found, published
+from tidegate.experiments.commands.common import Code, after_cooldown, code_of, command, existing, is_there, published
 from tidegate.experiments.commands.display import LOOK_EVERY, Display, ShownCounts, printer, spent_text, waits
 from tidegate.experiments.engine.budget import budget_options
-from tidegate.experiments.engine.changes import advice, changed_parts
+from tidegate.experiments.engine.experiment import advice, changed_parts
 from tidegate.experiments.engine.item import TASK
 from tidegate.experiments.engine.loader import lacking, reread, restored
 from tidegate.experiments.engine.progress import WORDS, Summary
@@ -186,41 +186,39 @@ def run_source(
     fresh: bool = False,
     spread: bool = False,
 ) -> int:
-    """Run the experiment at `source`, or its first `limit` rows. Return the exit code.
+    """Run the experiment at `source`, or of that name in the database, or its first `limit` rows. Return the exit code.
 
     With `fresh` it runs under a name that is not used yet; with `spread` other replicas may answer rows of it.
     """
     _install()
-    experiment = load(source)
+    row = asyncio.run(_row(source, url)) if is_there(url) else None
+    # Outside any event loop: imported code may run its own loop.
+    if row is None:
+        experiment = load(source)
+        if reason := lacking(experiment.credentials):
+            raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
+    else:
+        try:
+            experiment, notice = reread(row.spec)
+        except CannotLoad as error:
+            raise asyncio.run(block(url, row, error)) from None
+        if notice:
+            printer(stderr=True).print(f"{row.name}: {notice}", markup=False, soft_wrap=True)
     experiment.spread = experiment.spread or spread
-    if reason := lacking(experiment.credentials):
-        raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
-    return run_loop(_run_experiment(experiment, url, given, limit, fresh=fresh), given)
-
-
-def resume_named(name: str, url: str, given: Mapping[str, Any]) -> int:
-    """Continue an experiment that the database has. Return the exit code."""
-    _install()
-    row = asyncio.run(_row(name, url))
-    try:
-        # Outside any event loop, as in `run`: imported code may run its own loop.
-        experiment, notice = reread(row.spec)
-    except CannotLoad as error:
-        raise asyncio.run(block(url, row, error)) from None
-    if notice:
-        printer(stderr=True).print(f"{row.name}: {notice}", markup=False, soft_wrap=True)
-    return run_loop(_run_experiment(experiment, url, given, resumed=True), given)
+    return run_loop(_run_experiment(experiment, url, given, limit, resumed=row is not None, fresh=fresh), given)
 
 
 def join_named(name: str, url: str, given: Mapping[str, Any]) -> int:
     """Answer chunks of an experiment that another replica runs. Return the exit code."""
     _install()
     row = asyncio.run(_row(name, url))
+    if row is None:
+        raise UnknownExperiment(name)
     if not row.spec.get("spread"):
         again = command("run", "SOURCE", url, "--spread")
         raise stop(f"{row.name} not joined: it runs in one process at a time; {again} lets others join (PostgreSQL)")
     if row.status is not Status.RUNNING:
-        raise stop(f"{row.name} not joined: its state is {row.status}; {command('resume', row.name, url)} continues it")
+        raise stop(f"{row.name} not joined: its state is {row.status}; {command('run', row.name, url)} continues it")
     try:
         # Outside any event loop, as in `run`: imported code may run its own loop.
         experiment = restored(row.spec)
@@ -266,9 +264,9 @@ async def _ended_tasks(seconds: float) -> list[str]:
     return sorted(each.get_name() for each in left)
 
 
-async def _row(name: str, url: str) -> ExperimentRow:
+async def _row(name: str, url: str) -> ExperimentRow | None:
     async with existing(url) as store:
-        return await found(store, name)
+        return await store.experiments.find(name)
 
 
 def _install() -> None:
@@ -283,10 +281,10 @@ async def _run_experiment(
     experiment: Experiment,
     url: str,
     given: Mapping[str, Any],
-    limit: int | None = None,
+    limit: int | None,
     *,
-    resumed: bool = False,
-    fresh: bool = False,
+    resumed: bool,
+    fresh: bool,
 ) -> int:
     runner = ExperimentRunner(
         url, settings=RunnerSettings.from_environment(**given), recover=False, report_changes=False
@@ -340,7 +338,7 @@ class ExperimentCommand:
         self._shutdown: asyncio.Task[None] | None = None
 
     async def ended(self, resumed: bool) -> int:
-        """Run the experiment to its end, report the result, and return the exit code. `resumed` marks a resume."""
+        """Run the experiment to its end, report the result, and return the exit code. `resumed`: a name was given."""
         runner, experiment = self._runner, self._experiment
         for each in await notices(runner, experiment, resumed=resumed):
             self._display.say(each)
@@ -377,7 +375,7 @@ class ExperimentCommand:
             return await waiting
 
     def _terminated_text(self) -> str:
-        continues = self._command("resume")
+        continues = self._command("run")
         return f"{self._experiment.name} ended: by a signal; the claim is kept, {continues} continues it"
 
     async def _started(self) -> int:
@@ -436,18 +434,18 @@ class ExperimentCommand:
         if summary.status is Status.STOPPED:
             # The budget of the spec, or of this command's options, is spent: only a larger one continues the run.
             larger = budget_options(summary.last_error or "")
-            return f"{self._command('resume', *larger)} continues it" + (
+            return f"{self._command('run', *larger)} continues it" + (
                 f", and tries {parked} parked again" if parked else ""
             )
         if self._runner.saved is not None:
-            return f"{self._command('resume')} continues it from the copy"
+            return f"{self._command('run')} continues it from the copy"
         once = "once the cause is corrected, " if summary.status is Status.ERROR else ""
         if parked and not any(each.status is ResultStatus.ERROR for each in failures):
-            return f"{once}{self._command('resume')} tries the {parked} parked again"
+            return f"{once}{self._command('run')} tries the {parked} parked again"
         if any(each.status in (ResultStatus.ERROR, ResultStatus.PARKED) for each in failures):
-            return f"{once}{self._command('resume')} tries the failed ones again"
+            return f"{once}{self._command('run')} tries the failed ones again"
         if once:
-            return f"{once}{self._command('resume')} continues it"
+            return f"{once}{self._command('run')} continues it"
         return f"{self._command('export')} writes every answer" if summary.answered else ""
 
     def _command(self, verb: str, *more: str) -> str:

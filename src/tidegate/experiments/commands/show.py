@@ -1,8 +1,9 @@
-"""Commands `tidegate experiment list`, `show` and `stop`, which work through the database."""
+"""Commands `tidegate experiment show`, `stop` and `delete`, which work through the database."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -16,6 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from tidegate.cli.console import UNBOUNDED
+from tidegate.cli.errors import stop
 from tidegate.core.display import json_line
 from tidegate.core.token_totals import TokenTotals, added, cost_text, token_facts
 from tidegate.core.wait_text import wait_text
@@ -23,6 +25,7 @@ from tidegate.errors import CoolingDown
 from tidegate.experiments.commands import display
 from tidegate.experiments.commands.common import Code, after_cooldown, command, existing, found
 from tidegate.experiments.commands.display import cut, printer, table
+from tidegate.experiments.engine.claims import stop_and_delete
 from tidegate.experiments.engine.progress import Summary
 from tidegate.experiments.engine.replica import (
     STALE_SECONDS,
@@ -99,7 +102,7 @@ def _print(
     if row.status is Status.RUNNING:
         heartbeat = f", last heartbeat {row.quiet:.0f} s ago" if row.quiet is not None else ""
         if is_dead(row.claimed_by):
-            heartbeat = f", whose process has ended: {command('resume', row.name, url)} continues it"
+            heartbeat = f", whose process has ended: {command('run', row.name, url)} continues it"
         console.print(f"run by replica {row.claimed_by}{heartbeat}", markup=False, soft_wrap=True)
         console.print(f"  {by}", markup=False, soft_wrap=True)
         if replicas > 1:
@@ -114,7 +117,7 @@ def _print(
         console.print(each_line, markup=False, soft_wrap=True)
     parked = sum(each.count for each in failures if each.status is ResultStatus.PARKED)
     if parked and row.status is not Status.RUNNING:
-        said = f"{parked} parked; {command('resume', row.name, url)} tries them again"
+        said = f"{parked} parked; {command('run', row.name, url)} tries them again"
         console.print(said, markup=False, soft_wrap=True)
     for each in log:
         console.print(_line(each), markup=False, soft_wrap=True)
@@ -270,7 +273,7 @@ def _table(
 
 def _why(row: ExperimentRow, replicas: int, batches: dict[str, int]) -> str:
     if row.status is Status.RUNNING and is_dead(row.claimed_by):
-        return "its process has ended: resume continues it"
+        return "its process has ended: run continues it"
     if replicas > 1:
         return _others(replicas)
     left = sum(count for state, count in batches.items() if state != BatchState.FETCHED)
@@ -299,3 +302,30 @@ async def _stopped(store: Store, row: ExperimentRow) -> Toggle:
     if toggled is Toggle.COOLING:
         raise CoolingDown(row.name)
     return toggled
+
+
+async def delete_named(name: str, url: str, *, yes: bool, force: bool) -> int:
+    """Delete an experiment after a confirmation. Return the exit code."""
+    say = partial(typer.echo, err=True)
+    async with existing(url) as store:
+        row = await found(store, name)
+        counts = await store.reports.counts(row.id)
+        answers = counts.runs.get(ResultStatus.OK, 0)
+        held = f"{counts.rows} {'row' if counts.rows == 1 else 'rows'}, {answers} answered"
+        if not yes:
+            if not sys.stdin.isatty():
+                confirmed = command("delete", row.name, url, "--yes")
+                raise stop(f"{row.name} not deleted: it has {held}; {confirmed} deletes it", Code.UNUSABLE)
+            if not typer.confirm(f"Delete {row.name} ({held})?"):
+                say(f"{row.name} not deleted")
+                return Code.FAILED
+        if row.status is Status.RUNNING and not force and not is_dead(row.claimed_by):
+            say(
+                f"{row.name} not deleted yet: replica {row.claimed_by} runs it; its run is stopped, and waited for at "
+                f"most {STALE_SECONDS:.0f} s"
+            )
+        notice = f"{row.name} not deleted yet: it was started or resumed a moment ago; it is stopped"
+        deleting = partial(stop_and_delete, store, row, force=force, patience=STALE_SECONDS)
+        await after_cooldown(deleting, say, notice)
+    typer.echo(f"{row.name} deleted: {held}")
+    return Code.DONE

@@ -4,39 +4,199 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from tidegate.errors import CannotLoad
-from tidegate.experiments.declared.prompt import BatchModelClient, ModelClient, Prompt
+from tidegate.admission.registry import registry
+from tidegate.errors import CannotLoad, UnusableAnswer
 from tidegate.experiments.declared.schema import QuestionSpec, Template
 
 
-def _openai(key: str | None, base_url: str | None) -> ModelClient:
-    from tidegate.experiments.declared.openai_client import OpenAI
+class NoText(UnusableAnswer):
+    """Error for an answer without text; `reason` is the provider's finish reason."""
 
-    return OpenAI(key, base_url)
-
-
-def _anthropic(key: str | None, base_url: str | None) -> ModelClient:
-    from tidegate.experiments.declared.anthropic_client import Anthropic
-
-    return Anthropic(key, base_url)
+    def __init__(self, model: str, reason: object) -> None:
+        self.reason = reason
+        super().__init__(f"answer of {model} unusable: it has no text; its finish reason is {reason or 'unknown'}")
 
 
-def _google(key: str | None, base_url: str | None) -> ModelClient:
-    from tidegate.experiments.declared.google_client import Google
+class Prompt(NamedTuple):
+    """Question as it is sent; roles are `user` and `assistant`."""
 
-    return Google(key, base_url)
+    model: str
+    system: str | None
+    messages: Sequence[Mapping[str, str]]
+    parameters: Mapping[str, Any]
+
+
+class ModelClient(Protocol):
+    """Client of one SDK: it answers prompts with texts. It raises the SDK's errors, and `NoText`."""
+
+    async def __call__(self, prompt: Prompt) -> str:
+        """Return the text of the answer."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+@runtime_checkable
+class BatchModelClient(ModelClient, Protocol):
+    """Client of a provider with a Batch API."""
+
+    def body(self, prompt: Prompt) -> dict[str, Any]:
+        """Return the body of the request, as a Batch API takes it."""
+        ...
+
+    def text(self, model: str, body: Any) -> str:
+        """Return the text of an answer's body. Raise `NoText`."""
+        ...
+
+    @property
+    def sdk(self) -> Any:
+        """Return the client of the SDK."""
+        ...
+
+
+KEYLESS = "none"
+"""Placeholder key for a server that needs none: the SDK requires one."""
+
+
+class OpenAI:
+    """Governed client without SDK retries: the runner retries, and retries inside a slot would be invisible."""
+
+    def __init__(self, key: str | None, base_url: str | None) -> None:
+        import openai
+
+        made = openai.AsyncOpenAI(api_key=key or KEYLESS, base_url=base_url, max_retries=0)
+        self._client = registry().wrap(made)
+
+    async def __call__(self, prompt: Prompt) -> str:
+        """Return the text of the first choice."""
+        system: list[Any] = [{"role": "system", "content": prompt.system}] if prompt.system is not None else []
+        messages: list[Any] = [*system, *prompt.messages]
+        # Parameters go into the body as the file states them, even if this SDK has no name for them.
+        answer: Any = await self._client.chat.completions.create(
+            model=prompt.model, messages=messages, extra_body=dict(prompt.parameters)
+        )
+        choice = answer.choices[0] if answer.choices else None
+        if choice is None or not choice.message.content:
+            raise NoText(prompt.model, choice.finish_reason if choice is not None else None)
+        return str(choice.message.content)
+
+    def body(self, prompt: Prompt) -> dict[str, Any]:
+        """Return the body of the request, as a Batch API takes it."""
+        system = [{"role": "system", "content": prompt.system}] if prompt.system is not None else []
+        return {"model": prompt.model, "messages": [*system, *prompt.messages], **prompt.parameters}
+
+    def text(self, model: str, body: Any) -> str:
+        """Return the text of the first choice of an answer's body."""
+        choices = body.get("choices")
+        choice = choices[0] if choices else {}
+        text = (choice.get("message") or {}).get("content")
+        if not text:
+            raise NoText(model, choice.get("finish_reason"))
+        return str(text)
+
+    @property
+    def sdk(self) -> Any:
+        """Return the client of the SDK."""
+        return self._client
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+
+MAX_TOKENS = 1024
+"""Maximum output tokens, which Anthropic requires, where the experiment states none. Raising it reserves more of an
+output quota. Source: Anthropic's own examples (anthropic 2.11, README)."""
+
+
+class Anthropic:
+    """Governed client without SDK retries: the runner retries, and retries inside a slot would be invisible."""
+
+    def __init__(self, key: str | None, base_url: str | None) -> None:
+        import anthropic
+
+        made = anthropic.AsyncAnthropic(api_key=key, base_url=base_url, max_retries=0)
+        self._client = registry().wrap(made)
+
+    async def __call__(self, prompt: Prompt) -> str:
+        """Return the joined text blocks of the answer."""
+        given: dict[str, Any] = {} if prompt.system is None else {"system": prompt.system}
+        messages: list[Any] = list(prompt.messages)
+        # Parameters go into the body as the file states them, even if this SDK has no name for them.
+        answer: Any = await self._client.messages.create(
+            model=prompt.model, messages=messages, max_tokens=MAX_TOKENS, extra_body=dict(prompt.parameters), **given
+        )
+        text = "".join(block.text for block in answer.content if block.type == "text")
+        if not text:
+            raise NoText(prompt.model, answer.stop_reason)
+        return text
+
+    def body(self, prompt: Prompt) -> dict[str, Any]:
+        """Return the body of the request, as a Batch API takes it."""
+        system = {} if prompt.system is None else {"system": prompt.system}
+        return {"model": prompt.model, "messages": list(prompt.messages), "max_tokens": MAX_TOKENS, **system,
+                **prompt.parameters}  # fmt: skip
+
+    def text(self, model: str, body: Any) -> str:
+        """Return the joined text blocks of an answer's body."""
+        text = "".join(block.get("text", "") for block in body.get("content") or [] if block.get("type") == "text")
+        if not text:
+            raise NoText(model, body.get("stop_reason"))
+        return text
+
+    @property
+    def sdk(self) -> Any:
+        """Return the client of the SDK."""
+        return self._client
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+
+ROLES = {"user": "user", "assistant": "model"}
+
+
+class Google:
+    """Governed client; google-genai retries nothing by default."""
+
+    def __init__(self, key: str | None, base_url: str | None) -> None:
+        from google import genai
+        from google.genai import types
+
+        options = types.HttpOptions(base_url=base_url) if base_url is not None else None
+        self._client = registry().wrap(genai.Client(api_key=key, vertexai=False, http_options=options))
+
+    async def __call__(self, prompt: Prompt) -> str:
+        """Return the text of the first candidate."""
+        from google.genai import types
+
+        contents: Any = [
+            {"role": ROLES[each["role"]], "parts": [{"text": each["content"]}]} for each in prompt.messages
+        ]
+        config = types.GenerateContentConfig(system_instruction=prompt.system, **prompt.parameters)
+        answer = await self._client.aio.models.generate_content(model=prompt.model, contents=contents, config=config)
+        if not answer.text:
+            first = answer.candidates[0] if answer.candidates else None
+            raise NoText(prompt.model, first.finish_reason if first is not None else answer.prompt_feedback)
+        return answer.text
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aio.aclose()
+        self._client.close()
 
 
 SDKS: dict[str, tuple[str, str, Callable[[str | None, str | None], ModelClient]]] = {
-    "openai": ("openai", "openai", _openai),
-    "azure": ("openai", "openai", _openai),
-    "compatible": ("openai", "openai", _openai),
-    "anthropic": ("anthropic", "anthropic", _anthropic),
-    "google": ("google.genai", "google-genai", _google),
+    "openai": ("openai", "openai", OpenAI),
+    "azure": ("openai", "openai", OpenAI),
+    "compatible": ("openai", "openai", OpenAI),
+    "anthropic": ("anthropic", "anthropic", Anthropic),
+    "google": ("google.genai", "google-genai", Google),
 }
 """Module, package and client factory of each provider."""
 

@@ -28,7 +28,7 @@ from tidegate.errors import (
 from tidegate.experiments.engine.background import retry_while_unavailable, stop_within
 from tidegate.experiments.engine.experiment import Experiment
 from tidegate.experiments.engine.redaction import redacted
-from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, owner, stopper
+from tidegate.experiments.engine.replica import STALE_SECONDS, actor, is_dead, owner, stopper
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.supervisor import RunSupervisor
 from tidegate.experiments.storage import Claim, ExperimentRow, LoggedLine, Status, Store, Toggle
@@ -331,3 +331,29 @@ async def _run_to_end(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -
         caller_gone.set()
         await stop_within(UNDO_SECONDS, asyncio.shield(task), "release of a claim")
         raise
+
+
+LOOK_SECONDS = 0.5
+"""Seconds between two checks for the end of a stopped run. Raising it saves queries and notices the end later. Chosen:
+a person waits for the end."""
+
+
+async def stop_and_delete(store: Store, row: ExperimentRow, *, force: bool, patience: float) -> None:
+    """Stop an experiment, wait for the end of its run, and delete it.
+
+    The owner of its claim notices the stop at its next heartbeat, and ends its run. The wait lasts at most `patience`
+    seconds from the stop; it is left out with `force`, or where the owner's process has ended on this machine. Results
+    that come later are refused. Raise `CoolingDown` shortly after a user's resume, and `ClaimedElsewhere` where
+    somebody has resumed the experiment meanwhile.
+    """
+    if row.status is Status.RUNNING and await store.claims.stop(row.id, actor()) is Toggle.COOLING:
+        raise CoolingDown(row.name)
+    if not force and not is_dead(row.claimed_by):
+        while True:
+            if not await store.deletion.is_ending(row.id, patience):
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+    if not await store.deletion.remove(row.id):
+        now = await store.experiments.find(row.id)
+        if now is not None:
+            raise ClaimedElsewhere(now.name, now.claimed_by, now.quiet)

@@ -16,7 +16,7 @@ from tidegate.core.limiter_state import Permit
 from tidegate.experiments.engine.run import ExperimentRun
 
 if TYPE_CHECKING:
-    from tidegate.experiments.engine.context import RunnerContext
+    from tidegate.experiments.engine.run_state import RunnerContext
 
 logger = logging.getLogger("tidegate")
 

@@ -13,28 +13,26 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.errors import CoolingDown, StoppedElsewhere, UnknownExperiment, require
 from tidegate.experiments.engine.background import BackgroundTask, stop_within
-from tidegate.experiments.engine.claims import SHUT_DOWN, ClaimService, Restore, require_no_budget
-from tidegate.experiments.engine.context import RunnerContext
+from tidegate.experiments.engine.claims import SHUT_DOWN, ClaimService, Restore, require_no_budget, stop_and_delete
 from tidegate.experiments.engine.dataset import missing
-from tidegate.experiments.engine.deletion import stop_and_delete
 from tidegate.experiments.engine.dispatcher import Dispatcher
 from tidegate.experiments.engine.events import SubscriberHub, Subscription
 from tidegate.experiments.engine.experiment import Experiment
 from tidegate.experiments.engine.fair_queue import FairQueue
-from tidegate.experiments.engine.heartbeat import Heartbeat
+from tidegate.experiments.engine.heartbeat import Heartbeat, LostFile
 from tidegate.experiments.engine.loader import restored
-from tidegate.experiments.engine.lost_file import LostFile
 from tidegate.experiments.engine.progress import Progress, Summary
 from tidegate.experiments.engine.replica import STALE_SECONDS, actor, replica_name
 from tidegate.experiments.engine.run import ExperimentRun
+from tidegate.experiments.engine.run_state import RunnerContext
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.supervisor import RunSupervisor
 from tidegate.experiments.engine.writer import UNWRITTEN_RESULTS, WRITE_SECONDS, ResultWriter
 from tidegate.experiments.storage import ExperimentRow, Status, Store, Toggle
-from tidegate.pool import forked
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 from tidegate.pool.function_limit import FunctionLimit
 from tidegate.pool.key_gates import KeyGates
+from tidegate.pool.threads import exit_children
 
 logger = logging.getLogger("tidegate")
 
@@ -295,7 +293,7 @@ class ExperimentRunner:
         settings = self.settings
         self.store = store
         self._loop = loop
-        forked.exit_children(loop)
+        exit_children(loop)
         self._dispatcher = Dispatcher(loop)
         wake = self._dispatcher.wake
         registry = self._registry if self._registry is not None else default_registry()
@@ -306,7 +304,7 @@ class ExperimentRunner:
         )  # fmt: skip
         gates = KeyGates(registry, fair_queue, loop, wake, random.random)
         shared = RunnerContext(
-            store, registry, settings, loop, fair_queue, gates, self._writer, self._hub, random.random, wake,
+            store, registry, settings, loop, fair_queue, gates, self._writer, self._hub, wake,
             FunctionLimit(settings.max_concurrency, loop.time, self._dispatcher.wake_from_thread),
         )  # fmt: skip
         self._dispatcher.serve(shared)

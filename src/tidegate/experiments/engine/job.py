@@ -5,12 +5,16 @@ function asks first, so that the next call's permit can be requested in advance.
 cannot succeed, after a number of consecutive permanent failures of one kind. A dead provider never reaches the guard:
 the circuit breaker pauses its key, and no row is lost. The guard counts failures that another attempt cannot repair: a
 wrong credential, an empty account, a template that fits no row.
+
+A stage waits behind one gate (`tidegate.pool.key_gates`): the key that its function asks first, or its own gate while
+that key is unknown or absent. A stage with an unknown key sends one item ahead, which waits inside its call, and closes
+its own gate. The gate opens when the key is known or the item has ended.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,10 +23,14 @@ from tidegate.admission.key_table import KeyTable
 from tidegate.core.events import AttemptEnded
 from tidegate.core.limiter_state import Permit
 from tidegate.core.token_totals import TokenTotals
+from tidegate.core.values import Cost, Key
 from tidegate.experiments.engine.experiment import Experiment
+from tidegate.experiments.engine.fair_queue import FairQueue
 from tidegate.experiments.engine.item import TASK, TASK_STAGE, Item, copied
 from tidegate.experiments.engine.settings import RunnerSettings
-from tidegate.pool.execution import Execution, ExecutionOwner, KeyUsage, implementation
+from tidegate.experiments.engine.work_queue import WorkQueue
+from tidegate.pool.execution import Execution, ExecutionOwner, KeyUsage, ObservedHandoff, implementation
+from tidegate.pool.key_gates import KeyGates, StageGate
 from tidegate.pool.threads import in_thread
 
 _emitting: ContextVar[Callable[[Any], None] | None] = ContextVar("tidegate_emitting", default=None)
@@ -184,3 +192,69 @@ class Job(Execution[Item, Stage]):
         self.attempts: list[AttemptEnded] = []
         self.spent = UNSPENT
         self.answered = False
+
+
+class KeyDiscovery:
+    """Discovery of the keys of one run's stages.
+
+    `number` is the experiment's number. `on_new_key` is called after a stage has moved behind another key.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        stages: Sequence[Stage],
+        work_queue: WorkQueue,
+        gates: KeyGates,
+        fair_queue: FairQueue,
+        on_new_key: Callable[[], None],
+    ) -> None:
+        self._number = number
+        self._stages = stages
+        self._work_queue = work_queue
+        self._gates = gates
+        self._fair_queue = fair_queue
+        self._on_new_key = on_new_key
+        self._keys: set[Key] = set()
+        self._ended = False
+        # No key is known yet, so every stage waits behind its own gate.
+        for stage in stages:
+            work_queue.set_gate(stage.index, self._stage_gate(stage))
+
+    def end(self) -> None:
+        """Release the gates of this run's stages."""
+        self._ended = True
+        for stage in self._stages:
+            self._gates.remove(self._stage_gate(stage))
+        for key in self._keys:
+            self._gates.remove_user(key)
+        self._keys.clear()
+
+    def dispatched(self, stage: Stage) -> None:
+        """Close the gate of a stage with an unknown key after its first item was started."""
+        if not stage.key_usage.known:
+            self._gates.close_stage(self._stage_gate(stage), "its first call")
+
+    def on_job_done(self, stage: Stage, handoff: ObservedHandoff) -> None:
+        """Learn from an ended job the key that it asked, or that it asks none."""
+        if handoff.first is not None:
+            self.set_key(stage, handoff.first, handoff.keys[handoff.first])
+        elif stage.key_usage.ended():
+            self._gates.open(self._stage_gate(stage))
+
+    def set_key(self, stage: Stage, key: Key, cost: Cost) -> None:
+        """Record that the function of a stage asks `key` first."""
+        if not stage.key_usage.note_use(key, cost) or self._ended:
+            return
+        if key not in self._keys:
+            self._keys.add(key)
+            self._gates.add_user(key)
+        before = self._work_queue.gate(stage.index)
+        self._work_queue.set_gate(stage.index, key)
+        if not self._work_queue.has(before):
+            self._fair_queue.withdraw(self._number, before)
+        self._gates.open(self._stage_gate(stage))
+        self._on_new_key()
+
+    def _stage_gate(self, stage: Stage) -> StageGate:
+        return StageGate(self._number, stage.index)

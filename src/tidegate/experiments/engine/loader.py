@@ -18,7 +18,7 @@ from tidegate.experiments.engine.experiment import Experiment
 from tidegate.experiments.engine.redaction import redacted
 
 DECLARED = frozenset({".yaml", ".yml"})
-FORMS = "my_eval.py:experiment, package.module:experiment or experiment.yaml"
+FORMS = "my_eval.py:experiment, package.module:experiment, experiment.yaml or the name of a stored experiment"
 
 
 def load(source: str) -> Experiment:

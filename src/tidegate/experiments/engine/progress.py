@@ -1,13 +1,23 @@
-"""Progress of a running experiment, as a frozen snapshot made on request, and the summary of a run."""
+"""Progress of a running experiment, as a frozen snapshot made on request, and the summary of a run.
+
+Theory of operation. The limits of its keys forecast the time of a run's rest. An opening burst is much faster than the
+rate that follows, so a recent speed foretells far too little. Each key forecasts when it will have admitted a number of
+calls, from its quotas, its pace and its slots. The calls of an item are counted while the run continues.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
 
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.snapshot import estimate_eta
 from tidegate.core.token_totals import TokenTotals, added
+from tidegate.core.values import Cost, Key
 from tidegate.experiments.engine.item import TASK, TASK_STAGE
 from tidegate.experiments.engine.replica import state_text
 from tidegate.experiments.engine.stats import RunStats, added_up
@@ -315,3 +325,53 @@ class ResultTally:
         self.added[status] = self.added.get(status, 0) + 1
         if result.answered_by:
             self._choices[stage, result.answered_by] += 1
+
+
+class StageRest(NamedTuple):
+    """Stage behind `key`: its finished items, and its `rest`, which are not started. A call costs `cost`."""
+
+    key: Key | None
+    cost: Cost | None
+    finished: int
+    rest: int
+
+
+class RestForecast:
+    """Forecast for one run; it counts the answered calls of each key for each finished item from its first use on."""
+
+    def __init__(self, registry: RateLimitRegistry) -> None:
+        self._registry = registry
+        self._first: dict[Key, tuple[int, int]] = {}
+
+    def seconds(self, stages: Iterable[StageRest]) -> float | None:
+        """Return the seconds until the last item is done; None where a key is unknown, or foretells nothing."""
+        finished: dict[Key, int] = {}
+        rest: dict[Key, int] = {}
+        costs: dict[Key, Cost] = {}
+        for stage in stages:
+            if stage.key is None:
+                if stage.rest:
+                    return None
+                continue
+            finished[stage.key] = finished.get(stage.key, 0) + stage.finished
+            rest[stage.key] = rest.get(stage.key, 0) + stage.rest
+            if stage.cost is not None:
+                costs[stage.key] = stage.cost
+        latest = 0.0
+        for key, items in rest.items():
+            seconds = self._of_key(key, costs.get(key), finished[key], items)
+            if seconds is None:
+                return None
+            latest = max(latest, seconds)
+        return latest
+
+    def _of_key(self, key: Key, cost: Cost | None, finished: int, items: int) -> float | None:
+        found = self._registry.forecast(key, cost)
+        if found is None:
+            return None
+        outlook, answered = found
+        answered_first, finished_first = self._first.setdefault(key, (answered, finished))
+        ended = finished - finished_first
+        calls = max(1.0, (answered - answered_first) / ended) if ended else 1.0
+        seconds = estimate_eta(outlook._replace(waiting=outlook.waiting + ceil(items * calls))).seconds
+        return None if seconds is None else seconds + (outlook.latency or 0.0)

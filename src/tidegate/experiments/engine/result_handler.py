@@ -44,7 +44,7 @@ class ResultHandler:
         ):
             job.stage.last_error = _text(job) or ""
         if failure_class.next_step is NextStep.ANSWERED:
-            job.answered = self._answered(item, job.value, job.handoff.answered_by)
+            job.answered = self.answer(item, job.value, job.handoff.answered_by)
         elif failure_class.next_step is not NextStep.PERMANENT and (job.recalled or job.stage.closing is not None):
             if run.live:
                 run.park(item)
@@ -58,10 +58,6 @@ class ResultHandler:
             item.attempts += 1
             self._failed(item, failure_class.kind, _text(job))
 
-    def answer(self, item: Item, value: Any) -> None:
-        """Store the answer of an item that no job has run, and queue its judgements."""
-        self._answered(item, value, ())
-
     def fail(self, item: Item, error: Exception) -> None:
         """Record that code of the user failed for an item that no job has run; enough of these in a row end the run."""
         found = classify(error, None, None, False)
@@ -72,7 +68,7 @@ class ResultHandler:
         item.attempts += 1
         self._failed(item, kind, text)
 
-    def _answered(self, item: Item, value: Any, answered_by: tuple[AnsweredBy, ...]) -> bool:
+    def answer(self, item: Item, value: Any, answered_by: tuple[AnsweredBy, ...] = ()) -> bool:
         """Store an answer, and queue its judgements; return whether it could be stored."""
         run = self._run
         stage = run.stages[item.stage]
@@ -109,18 +105,15 @@ class ResultHandler:
         run, item = self._run, job.item
         if not run.live:
             return
-        gate = run.work_queue.gate(item.stage)
-        held = run.shared.gates.holds_refused(gate, failure_class, job.handoff.refused)
-        run.audit.waits.begin(item, run.shared.loop.time())
-        if not run.timers.refused(item):
+        now = run.shared.loop.time()
+        run.audit.waits.begin(item, now)
+        delay = run.timers.delay_of_refused(job, failure_class)
+        if delay is None:
             run.park(item)
-        elif held:
-            run.work_queue.put_back(item)
+        elif delay:
+            run.work_queue.delay(item, now + delay)
         else:
-            item.elsewhere += 1
-            longest = run.shared.settings.row_deadline
-            delay = failure_class.delay_elsewhere(item.elsewhere, run.shared.draw(), longest)
-            run.work_queue.delay(item, run.shared.loop.time() + delay)
+            run.work_queue.put_back(item)
 
     def _close_for_day(self, job: Job, failure_class: FailureClass) -> None:
         run, item, at = self._run, job.item, job.handoff.outcome_at
@@ -143,7 +136,7 @@ class ResultHandler:
             else:
                 self._run.write_failure(item, ResultStatus.ERROR, failure_class.kind, text)
         elif run.live:
-            delay = failure_class.delay(item.attempts, run.shared.draw())
+            delay = failure_class.delay(item.attempts, run.shared.gates.draw())
             run.work_queue.delay(item, run.shared.loop.time() + delay)
             run.audit.transient_retries += 1
             run.publish(Retrying(*item.place, run.stages[item.stage].name, item.attempts, failure_class.kind))

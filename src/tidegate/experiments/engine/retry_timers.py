@@ -20,7 +20,8 @@ from tidegate.experiments.engine.item import Item
 from tidegate.experiments.engine.job import Job, Stage
 from tidegate.experiments.engine.run_state import RunState
 from tidegate.experiments.storage import Category, LogLevel
-from tidegate.pool.capacity_deadline import CapacityDeadline
+from tidegate.pool.failure_class import FailureClass
+from tidegate.pool.key_gates import CapacityDeadline
 
 logger = logging.getLogger("tidegate")
 
@@ -72,17 +73,22 @@ class RetryTimers:
         elif self._deadline is None:
             self._check_within(self._limit)
 
-    def refused(self, item: Item) -> bool:
-        """Record that an item was refused for lack of capacity; return False if its deadline has passed."""
+    def delay_of_refused(self, job: Job, failure: FailureClass) -> float | None:
+        """Record a refusal for lack of capacity; return the seconds until the next attempt, None if overdue."""
+        run, item = self._run, job.item
+        gate, now = run.work_queue.gate(item.stage), run.shared.loop.time()
+        delay = self._deadlines.delay_of_refused(item, gate, now, failure, job.handoff.refused)
+        if delay is not None:
+            self.refused(item)
+        return delay
+
+    def refused(self, item: Item) -> None:
+        """Record that an item waits for capacity from now on, and check its deadline."""
         run = self._run
-        now = run.shared.loop.time()
-        gate = run.work_queue.gate(item.stage)
+        gate, now = run.work_queue.gate(item.stage), run.shared.loop.time()
         self._deadlines.refused(item, gate, now)
         state = run.shared.gates.unavailable(gate)
-        if self._deadlines.remaining(item, gate, now, state) <= 0:
-            return False
         self._check_within(self._deadlines.due_in(item, gate, now, state, self.check_soon))
-        return True
 
     def check_soon(self) -> None:
         """Check whether deadlines moved closer: a gate opened early, or new rows have already waited."""

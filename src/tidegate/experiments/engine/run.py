@@ -24,16 +24,14 @@ from tidegate.core.values import INFINITY, Cost, Key, Kind
 from tidegate.errors import ConfigurationError
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.budget import Budget, BudgetLedger
-from tidegate.experiments.engine.context import RunnerContext
 from tidegate.experiments.engine.events import Chunk, StateChanged
 from tidegate.experiments.engine.experiment import Experiment
 from tidegate.experiments.engine.item import TASK, Item, own_id
-from tidegate.experiments.engine.job import Job, Stage, StageClosing, emits_to
-from tidegate.experiments.engine.key_discovery import KeyDiscovery
+from tidegate.experiments.engine.job import Job, KeyDiscovery, Stage, StageClosing, emits_to
 from tidegate.experiments.engine.redaction import redacted
 from tidegate.experiments.engine.replica import actor, process
 from tidegate.experiments.engine.retry_timers import RetryTimers
-from tidegate.experiments.engine.run_state import STOPPED_ELSEWHERE, RunPhase, RunState, limit_reached
+from tidegate.experiments.engine.run_state import STOPPED_ELSEWHERE, RunnerContext, RunPhase, RunState, limit_reached
 from tidegate.experiments.engine.watermark import WatermarkWriter
 from tidegate.experiments.engine.writer import Result
 from tidegate.experiments.storage import (

@@ -8,32 +8,36 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.audit import RunAudit
 from tidegate.experiments.engine.budget import Budget, BudgetLedger
-from tidegate.experiments.engine.context import RunnerContext
-from tidegate.experiments.engine.events import Event
+from tidegate.experiments.engine.events import Event, SubscriberHub
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.forecast import RestForecast, StageRest
+from tidegate.experiments.engine.fair_queue import FairQueue
 from tidegate.experiments.engine.item import TASK, Item
 from tidegate.experiments.engine.job import Job, Stage, stages_of
 from tidegate.experiments.engine.progress import (
     Progress,
+    RestForecast,
     ResultTally,
     StageProgress,
+    StageRest,
     Wait,
     by_choice,
     choice_lines,
     model_warnings,
 )
+from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.watermark import CompletionTracker
 from tidegate.experiments.engine.work_queue import AGEING, PAGE_ITEMS, WorkQueue
-from tidegate.experiments.engine.writer import Result, WriteReceiver
+from tidegate.experiments.engine.writer import Result, ResultWriter, WriteReceiver
 from tidegate.experiments.storage import (
     Category,
     Claim,
@@ -44,8 +48,31 @@ from tidegate.experiments.storage import (
     ResultStatus,
     RunResult,
     Status,
+    Store,
 )
-from tidegate.pool.function_limit import FLOOR, Hold
+from tidegate.pool.function_limit import FLOOR, FunctionLimit, Hold
+from tidegate.pool.key_gates import KeyGates
+
+
+@dataclass(slots=True)
+class RunnerContext:
+    """Shared parts of one runner.
+
+    `wake` makes the dispatcher look for work again soon. `functions` counts those in flight, and says whether more
+    may start. Instants are seconds of `loop.time()`.
+    """
+
+    store: Store
+    registry: RateLimitRegistry
+    settings: RunnerSettings
+    loop: asyncio.AbstractEventLoop
+    fair_queue: FairQueue
+    gates: KeyGates
+    writer: ResultWriter
+    hub: SubscriberHub
+    wake: Callable[[], None]
+    functions: FunctionLimit
+
 
 logger = logging.getLogger("tidegate")
 
@@ -297,7 +324,7 @@ class RunState:
         return self._forecast.seconds(rests)
 
     def _held_back(self) -> Wait | None:
-        if self.cap is not None and (self.shared.slots <= 0 or len(self.in_flight) >= self.cap):
+        if self.cap is not None and (self.shared.functions.free <= 0 or len(self.in_flight) >= self.cap):
             return Wait(Hold.CONFIGURED.value, "", None)
         held = self.shared.functions.held_by
         return Wait(held.value, "", None) if held is not None else None

@@ -18,19 +18,17 @@ from tidegate.experiments.engine.background import BackgroundTask, retry_while_u
 from tidegate.experiments.engine.batch.feeder import BatchFeeder, api_of
 from tidegate.experiments.engine.batch.task import BatchTask
 from tidegate.experiments.engine.budget import Budget, BudgetLedger, EarlierSpend
-from tidegate.experiments.engine.changes import advice, changed_parts
 from tidegate.experiments.engine.chunk_feeder import ChunkFeeder
-from tidegate.experiments.engine.context import RunnerContext
 from tidegate.experiments.engine.dispatcher import Dispatcher
 from tidegate.experiments.engine.events import StateChanged
-from tidegate.experiments.engine.experiment import Experiment
+from tidegate.experiments.engine.experiment import Experiment, advice, changed_parts
 from tidegate.experiments.engine.feeder import Feeder, ingest
+from tidegate.experiments.engine.heartbeat import LostFile
 from tidegate.experiments.engine.item import TASK
-from tidegate.experiments.engine.lost_file import LostFile
 from tidegate.experiments.engine.redaction import redacted
 from tidegate.experiments.engine.result_handler import ResultHandler
 from tidegate.experiments.engine.run import ExperimentRun
-from tidegate.experiments.engine.run_state import RunPhase
+from tidegate.experiments.engine.run_state import RunnerContext, RunPhase
 from tidegate.experiments.storage import BatchState, Category, Claim, ExperimentRow, LogLevel, ResultStatus, Status
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 

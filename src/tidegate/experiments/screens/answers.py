@@ -95,7 +95,7 @@ async def details(store: Store, row: ExperimentRow, stages: Stages | None, sourc
         "batches": _batches(await store.batches.of(row.id)),
         "log": [_line(each) for each in reversed(log[-LINES:])],
         "calls": stats.to_json() if stats.calls else None,
-        "commands": {verb: command(verb, row.name, source.url) for verb in ("resume", "stop", "show", "export")},
+        "commands": {verb: command(verb, row.name, source.url) for verb in ("run", "stop", "show", "export")},
         "started": None
         if started is None
         else {"pid": started.process.pid, "code": started.code, "said": printable(started.said)},
@@ -289,7 +289,7 @@ def _count(stages: Sequence[StageTally], status: str) -> int:
 
 def _why(row: ExperimentRow) -> str:
     if row.status is Status.RUNNING and is_dead(row.claimed_by):
-        return "its process has ended; resume continues it"
+        return "its process has ended; run continues it"
     return row.last_error or ""
 
 

@@ -197,7 +197,7 @@ class ExperimentView:
         from tidegate.experiments.screens import answers
         from tidegate.experiments.storage import Status, Toggle
 
-        told: dict[str, Any] = {"command": answers.command("resume", row.name, self.source.url)}
+        told: dict[str, Any] = {"command": answers.command("run", row.name, self.source.url)}
         started = self.source.started.get(row.id)
         if started is not None and started.code is None:
             return _json({**told, "result": Toggle.ALREADY.value, "pid": started.process.pid})

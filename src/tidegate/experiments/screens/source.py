@@ -35,7 +35,7 @@ NEEDED = {"sqlalchemy": "sqlalchemy", "alembic": "alembic", "aiosqlite": "aiosql
 SAID = 300
 """Characters that are shown of the last line of a started process."""
 
-RESUME = ("from tidegate.cli.main import main; main()", "experiment", "resume")
+RUN = ("from tidegate.cli.main import main; main()", "experiment", "run")
 
 
 class SourceProblem(Exception):
@@ -150,7 +150,7 @@ class ExperimentSource:
         descriptor, output = tempfile.mkstemp(prefix="tidegate-resume-", suffix=".log")
         with os.fdopen(descriptor, "wb") as file:
             process = subprocess.Popen(
-                [sys.executable, "-c", *RESUME, "--", name],
+                [sys.executable, "-c", *RUN, "--", name],
                 # Not an option: a URL may have a password, and commands are visible to all users.
                 env=os.environ | {"TIDEGATE_DB": self.url},
                 stdin=subprocess.DEVNULL,

@@ -44,7 +44,7 @@ from tidegate.experiments.storage.schema import (
     run_stats,
     runs,
 )
-from tidegate.experiments.storage.score_sums import mean, sums
+from tidegate.experiments.storage.tally import mean, sums
 from tidegate.experiments.storage.usages import read_usages
 
 MAX_LABELS = 100

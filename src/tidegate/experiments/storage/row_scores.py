@@ -17,7 +17,7 @@ from tidegate.experiments.storage.database import Database
 from tidegate.experiments.storage.pending import extent_of
 from tidegate.experiments.storage.records import ResultStatus
 from tidegate.experiments.storage.schema import OK, annotation_rows, dataset_rows, runs
-from tidegate.experiments.storage.score_sums import mean, sums
+from tidegate.experiments.storage.tally import mean, sums
 
 PAGE_ROWS = 20_000
 """Ordinals of one page. Raising it needs fewer queries and more memory. Chosen: 20 MB a page."""

@@ -2,14 +2,24 @@
 
 Every method of a part is async, and raises `StoreError` where the database fails. Where that is `retryable`, the caller
 can repeat the same call: after a lost connection, a restart of the server, or a lock that was not available in time.
+
+A reader may be unable to write the file or its folder. A database in WAL mode is read through its log and the log's
+index, which SQLite creates where they are missing. Where it may not create them and no log exists, the file is
+complete, and is opened as immutable. Where a log exists, its transactions belong to the database: both are copied, and
+the copy is read and finally removed.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from tidegate.errors import DatabaseFileLost
+from sqlalchemy import URL
+
+from tidegate.errors import DatabaseFileLost, SchemaMismatch, StoreError
 from tidegate.experiments.storage.batches import Batches
 from tidegate.experiments.storage.chunks import Chunks
 from tidegate.experiments.storage.claims import Claims
@@ -18,9 +28,8 @@ from tidegate.experiments.storage.datasets import Datasets
 from tidegate.experiments.storage.deletion import Deletion
 from tidegate.experiments.storage.engines import parsed
 from tidegate.experiments.storage.experiments import Experiments
-from tidegate.experiments.storage.migrate import migrate
+from tidegate.experiments.storage.migrate import HEAD, found, migrate
 from tidegate.experiments.storage.pending import Pending
-from tidegate.experiments.storage.reading import readable
 from tidegate.experiments.storage.records import AnnotationResult, ClaimStats, ItemAttempts, LogLine, RunResult
 from tidegate.experiments.storage.reports import Reports
 from tidegate.experiments.storage.results import write
@@ -110,3 +119,55 @@ class Store:
     def spreads(self) -> bool:
         """Return whether several replicas can run one experiment at once in this database."""
         return not self.database.sqlite
+
+
+async def readable(url: URL) -> tuple[Database | None, Callable[[], None]]:
+    """Return the database at `url` for reading, and a function to call once it is closed.
+
+    The database is None where it must be written first: its schema is older or missing.
+    """
+    database = Database(url)
+    path = Path(database.path)
+    try:
+        return await _opened(database), _nothing
+    except SchemaMismatch:
+        raise
+    except StoreError as error:
+        if error.retryable:
+            raise
+        failure = error
+    log = path.with_name(f"{path.name}-wal")
+    try:
+        if not log.exists() or not log.stat().st_size:
+            return await _opened(Database(url, uri=f"{path.as_uri()}?mode=ro&immutable=1")), _nothing
+        folder = Path(tempfile.mkdtemp(prefix="tidegate-read-"))
+        try:
+            for each in (path, log):
+                # Copy the content without the permissions: the copy must be writable.
+                shutil.copyfile(each, folder / each.name)
+            return await _opened(Database(url.set(database=str(folder / path.name)))), lambda: shutil.rmtree(folder)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+    except OSError as error:
+        raise StoreError(f"{failure}; a copy of it could not be made either: {error}") from error
+
+
+async def _opened(database: Database) -> Database | None:
+    """Return the database after a first read; None where its schema is not the newest."""
+    try:
+        async with database.reading() as connection:
+            version = await connection.run_sync(found)
+    except BaseException:
+        await database.close()
+        raise
+    if version == HEAD:
+        return database
+    await database.close()
+    if version is not None and version > HEAD:
+        raise SchemaMismatch(found=version, expected=HEAD)
+    return None
+
+
+def _nothing() -> None:
+    """Do nothing."""

@@ -150,8 +150,8 @@ function Problem({ data }) {
       <h2>${data.missing ? "No experiments yet" : "Experiments not shown"}</h2>
       <p>${plain(data.problem)}</p>
       ${data.missing && html`
-        <p>This writes a first experiment, and runs it:</p>
-        <pre>tidegate experiment init${"\n"}tidegate experiment run experiment.yaml</pre>
+        <p>This prints a first experiment, and this runs it:</p>
+        <pre>tidegate docs runner${"\n"}tidegate experiment run experiment.yaml</pre>
         <p class="faint">Another database: <code>tidegate serve --db FILE</code>, or the variable <code>TIDEGATE_DB</code>.</p>`}
     </section>`;
 }
@@ -224,7 +224,7 @@ function Actions({ of, refresh }) {
       <p>
         ${runs || of.status === "READY"
           ? html`<button type="button" disabled=${busy || of.cooling > 0} onClick=${() => act("stop")}>Stop</button> <span class="faint">ends the run within a heartbeat, 15 s; finished results are kept</span>`
-          : html`<button type="button" disabled=${busy || of.cooling > 0} onClick=${() => act("resume")}>Resume</button> <span class="faint">tries failed and parked rows again, as a process of its own:</span> <${Copied} text=${of.commands.resume} />`}
+          : html`<button type="button" disabled=${busy || of.cooling > 0} onClick=${() => act("resume")}>Resume</button> <span class="faint">tries failed and parked rows again, as a process of its own:</span> <${Copied} text=${of.commands.run} />`}
       </p>
       ${of.cooling > 0 && html`<p class="faint" role="timer">stopped or resumed a moment ago; the next one is possible in ${Math.ceil(of.cooling)} s</p>`}
       <p role="status">${told}${started && html` <span class=${started.code ? "refused" : "faint"}>Process ${started.pid} ${started.code === null ? "runs" : `has ended with code ${started.code}`}${started.said && `: ${plain(started.said)}`}</span>`}</p>

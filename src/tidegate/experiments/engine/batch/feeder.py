@@ -26,9 +26,15 @@ from tidegate.core.backoff import half_jitter
 from tidegate.errors import ClaimLost, ConfigurationError
 from tidegate.experiments.engine.background import retry_while_unavailable
 from tidegate.experiments.engine.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
-from tidegate.experiments.engine.batch.requests import GONE, POLL_SECONDS, BatchError, BatchGone, ProviderRequests
 from tidegate.experiments.engine.batch.results import BatchResults, is_short, missing_answer
-from tidegate.experiments.engine.batch.submission import BatchSubmission
+from tidegate.experiments.engine.batch.submission import (
+    GONE,
+    POLL_SECONDS,
+    BatchError,
+    BatchGone,
+    BatchSubmission,
+    ProviderRequests,
+)
 from tidegate.experiments.engine.batch.task import BatchTask, ItemSet, custom_id
 from tidegate.experiments.engine.feeder import Feeder
 from tidegate.experiments.engine.item import TASK, Item, Place, copied
@@ -409,7 +415,7 @@ class BatchFeeder(Feeder):
                 break
             text = "%s: results of batch %d lack %d rows: they are fetched again"
             logger.warning(text, self._what, record.number, len(ids - found.keys()))
-            await asyncio.sleep(half_jitter(attempt, shared.draw()))
+            await asyncio.sleep(half_jitter(attempt, shared.gates.draw()))
         return found, broken
 
     def _read(self, line: bytes) -> ItemAnswer:

@@ -1,4 +1,4 @@
-"""`tidegate explain`: the meaning of a provider's answer, and the action that tidegate would take."""
+"""`tidegate doctor --explain`: the meaning of a provider's answer, and the action that tidegate would take."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -27,9 +26,6 @@ from tidegate.core.feedback import ABSURD_HINT
 from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
 from tidegate.settings import Settings
 from tidegate.transports.call import RequestRoute, base_url
-
-FAILED = 1
-"""Exit code if a line was not an answer, or named an unknown provider."""
 
 MAX_LINE_BYTES = 1 << 24
 """Maximum bytes of one line, which is read as a whole. Chosen: more than any answer needs."""
@@ -47,13 +43,13 @@ class BadLine(ValueError):
     """Line that is not a valid answer. Its text states the error."""
 
 
-def explain() -> None:
+def explain() -> bool:
     """Explain answers of providers, one JSON object per line of standard input.
 
     A line is {"provider": name or null, "url": ..., "model": ..., "status": ..., "headers": {...}, "body": ..., "now":
     RFC 3339 or null}. For each answer, print one line of JSON, or on a terminal a table. For a line that is not an
     answer, print {"error": ...} and continue. A provider without a table is an error too; the url then decides how the
-    answer is read. After an error the exit code is 1.
+    answer is read. Return whether there was no error.
     """
     settings = Settings.from_environment()
     _set_output_encoding()
@@ -65,8 +61,7 @@ def explain() -> None:
             print(json_line(found), flush=True)  # noqa: T201
         else:
             console.print(_table(found))
-    if failed:
-        raise typer.Exit(FAILED)
+    return not failed
 
 
 def _set_output_encoding() -> None:
