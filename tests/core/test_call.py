@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import constants
-from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, answer, bucket, refusal
+from tests.core.values import INVALID, KEY, OK, OUTAGE, TIMEOUT, refusal
 from tidegate.admission.call import GovernedCall
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waker
@@ -71,26 +71,6 @@ def ending(flow: Flow, resume: Resume | None = None) -> ExchangeResult:
     return ended
 
 
-def test_an_answered_call_needs_no_dialogue(registry: RateLimitRegistry, governed: PlainCall, permit: Permit) -> None:
-    assert governed.finish_fast(permit, AttemptResult(answer(bucket(60.0, 10.0)))) is True
-    seen = registry.snapshot().keys[KEY]
-    assert (seen.in_flight, seen.answered, len(seen.quotas)) == (0, 1, 1)
-
-
-def test_a_streaming_answer_keeps_its_slot(registry: RateLimitRegistry, governed: PlainCall, permit: Permit) -> None:
-    assert governed.finish_fast(permit, AttemptResult(OK, streaming=True)) is True
-    assert in_flight(registry) == 1
-    registry.settle(permit, OK)
-    assert in_flight(registry) == 0
-
-
-def test_an_attempt_cut_short_gives_its_slot_back(
-    registry: RateLimitRegistry, governed: PlainCall, permit: Permit
-) -> None:
-    governed.abandon(permit)
-    assert in_flight(registry) == 0
-
-
 def test_nobody_passes_one_who_stands(registry: RateLimitRegistry, governed: PlainCall, permit: Permit) -> None:
     second, third = (PlainCall(registry, KEY, CallPolicy(max_wait=60.0), 60.0, 0) for _ in range(2))
     assert second.try_start() is None
@@ -101,16 +81,6 @@ def test_nobody_passes_one_who_stands(registry: RateLimitRegistry, governed: Pla
     assert isinstance(flow.send(Resume(0.0)), Send)
     flow.close()
     assert in_flight(registry) == 0
-
-
-def test_where_somebody_listens_every_call_has_the_whole_dialogue(
-    registry: RateLimitRegistry, governed: PlainCall
-) -> None:
-    registry.subscribe(lambda event: None)
-    assert governed.try_start() is None
-    flow = governed.exchange(no_waker, None, None)
-    assert isinstance(next(flow), Send)
-    assert ending(flow, Resume(1.0, AttemptResult(OK))).ending is Ending.ANSWERED
 
 
 @pytest.mark.parametrize(("outcome", "how"), [(OUTAGE, Ending.HANDED_BACK), (INVALID, Ending.GIVEN_UP)])

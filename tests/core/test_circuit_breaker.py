@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.circuit_breaker import (
-    MIN_SILENCE_SECONDS,
     TRANSITIONS,
     BreakerEvent,
     BreakerState,
@@ -60,14 +59,6 @@ def test_every_event_in_every_state_does_what_the_table_says(
     assert breaker.state is TRANSITIONS.get((state, event), state)
 
 
-def test_every_state_can_be_reached_and_left() -> None:
-    assert {state for state, _ in TRANSITIONS} == set(BreakerState) == set(TRANSITIONS.values())
-
-
-def test_every_event_changes_some_state() -> None:
-    assert {event for _, event in TRANSITIONS} == set(BreakerEvent)
-
-
 def test_a_closed_breaker_lets_everything_pass(breaker: CircuitBreaker) -> None:
     assert breaker.closed
     assert breaker.opens_at(5.0) == 5.0
@@ -84,13 +75,6 @@ def test_only_consecutive_failures_count(breaker: CircuitBreaker) -> None:
         failed(breaker)
         failed(breaker)
         breaker.answered(False, 0.1, 0.2)
-    assert breaker.closed
-
-
-def test_an_answer_to_what_was_sent_with_a_late_failure_shows_a_working_server(breaker: CircuitBreaker) -> None:
-    for number in range(9):
-        breaker.failed(False, number / 10, number / 10 + 0.5, 0.5)
-        breaker.answered(False, number / 10 + 0.05, number / 10 + 0.5)
     assert breaker.closed
 
 
@@ -113,50 +97,6 @@ def test_the_probe_is_alone(opened: CircuitBreaker) -> None:
     assert opened.opens_at(2.0) > 2.0
     assert opened.sent(2.0) is False
     assert opened.state is BreakerState.HALF_OPEN
-
-
-def silence_after(took: float, breaker: CircuitBreaker) -> float:
-    """Seconds after which a silent probe counts as answered, where failures took so long."""
-    for _ in range(3):
-        breaker.failed(False, 0.0, took, 0.5)
-    assert breaker.sent(took + 5.0) is True
-    return breaker.opens_at(took + 5.0) - (took + 5.0)
-
-
-def test_the_silence_of_a_probe_is_a_multiple_of_what_failures_take_and_never_nothing() -> None:
-    instant, tiny, short, long = (silence_after(took, CircuitBreaker()) for took in (0.0, 1e-6, 2.0, 30.0))
-    assert 0.0 < instant == pytest.approx(tiny)
-    assert 2.0 < short == pytest.approx(long / 15)
-
-
-@pytest.mark.parametrize("took", [0.001, 0.2, 30.0])
-def test_a_probe_that_is_not_answered_long_after_it_should_have_failed_has_met_a_living_server(
-    breaker: CircuitBreaker, took: float
-) -> None:
-    silence = silence_after(took, breaker)
-    now = took + 5.0
-    assert breaker.sent(now + 0.9 * silence) is False
-    assert not breaker.closed
-    assert breaker.sent(now + 1.001 * silence) is False
-    assert breaker.closed
-
-
-def test_late_look_at_a_silent_probe_waits_for_the_event_loop_to_read_its_answer(opened: CircuitBreaker) -> None:
-    at = opened.ready_at
-    assert opened.sent(at)
-    silent_at = opened.opens_at(at)
-    late = silent_at + 0.4
-    assert opened.opens_at(late) == late + MIN_SILENCE_SECONDS
-    assert opened.opens_at(late + MIN_SILENCE_SECONDS) == late + MIN_SILENCE_SECONDS
-    opened.failed(True, at, late + 0.01, 0.5)
-    assert opened.state is BreakerState.OPEN
-
-
-def test_a_probe_that_fails_after_its_silence_opens_nothing_by_itself(opened: CircuitBreaker) -> None:
-    opened.sent(2.0)
-    opened.sent(opened.opens_at(2.0))
-    assert opened.failed(True, 2.0, 3.0, 0.5) is False
-    assert opened.closed
 
 
 def test_each_failed_probe_makes_the_cool_down_longer_up_to_its_cap(opened: CircuitBreaker) -> None:
@@ -198,13 +138,6 @@ def test_an_answered_probe_closes_it_and_forgets_the_growth(opened: CircuitBreak
     assert opened.ready_at == 52.0
 
 
-def test_an_answer_that_is_no_probe_does_not_close_it(opened: CircuitBreaker) -> None:
-    assert opened.answered(False, 0.0, 0.0) is False
-    opened.sent(2.0)
-    assert opened.answered(False, 0.0, 0.0) is False
-    assert opened.state is BreakerState.HALF_OPEN
-
-
 def test_a_probe_that_was_given_up_lets_the_next_caller_probe_at_once(opened: CircuitBreaker) -> None:
     opened.sent(2.0)
     opened.abandoned(True, 7.0)
@@ -212,20 +145,6 @@ def test_a_probe_that_was_given_up_lets_the_next_caller_probe_at_once(opened: Ci
     assert opened.sent(2.0) is True
 
 
-def test_a_given_up_attempt_that_is_no_probe_changes_nothing(opened: CircuitBreaker) -> None:
-    opened.sent(2.0)
-    opened.abandoned(False, 7.0)
-    assert opened.state is BreakerState.HALF_OPEN
-
-
 def test_failures_while_it_is_open_do_not_move_the_probe(opened: CircuitBreaker) -> None:
     assert opened.failed(False, 1.9, 1.9, 1.0) is False
     assert opened.ready_at == 2.0
-
-
-def test_failures_of_calls_sent_before_it_closed_are_of_the_outage_that_is_over(opened: CircuitBreaker) -> None:
-    opened.sent(2.0)
-    opened.answered(True, 5.0, 5.0)
-    assert not any(opened.failed(False, 4.9, 6.0, 0.5) for _ in range(10))
-    assert opened.closed
-    assert [opened.failed(False, 5.0, 6.0, 0.5) for _ in range(3)] == [False, False, True]

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tidegate.core.backoff import GRACE_FIRST
@@ -9,9 +7,7 @@ from tidegate.core.concurrency_limit import (
     MAX_TRIAL_SECONDS,
     RAMP,
     RAMP_RATE,
-    SLOW_FROM,
     TRIAL_GROWTH,
-    TRIALS,
     ConcurrencyLimit,
 )
 
@@ -57,35 +53,9 @@ def test_new_key_opens_no_more_slots_while_it_is_listened_to(limit: ConcurrencyL
     assert limit.limit == 4
 
 
-@pytest.mark.parametrize(
-    "hear",
-    [lambda limit: limit.note_accepted(), lambda limit: limit.succeeded(1), lambda limit: limit.remove_ceiling()],
-)
-def test_answer_ends_the_listening_to_a_new_key(
-    limit: ConcurrencyLimit, hear: Callable[[ConcurrencyLimit], object]
-) -> None:
-    limit.filled(4, 10.0)
-    hear(limit)
-    assert limit.opens_at(10.0) < 10.0 + RAMP
-
-
-def test_while_nothing_is_refused_the_slots_double_without_an_answer(limit: ConcurrencyLimit) -> None:
-    limit.filled(4, 0.0)
-    open_until(limit, RAMP + 2.2 * RAMP, RAMP)
-    assert 15 <= limit.limit <= 18
-
-
 def test_a_first_round_is_bounded(limit: ConcurrencyLimit) -> None:
     open_until(limit, 0.25)
     assert limit.limit <= 4 + 0.25 * RAMP_RATE
-
-
-def test_where_a_refusal_should_have_come_by_now_the_slots_open_ever_faster() -> None:
-    limit = ConcurrencyLimit(10_000)
-    until = open_until(limit, 0.6)
-    assert limit.limit >= SLOW_FROM
-    open_until(limit, until + 1.0, until)
-    assert 350 <= limit.limit <= 450
 
 
 def test_a_slot_opens_only_to_a_call_that_waits_for_it(limit: ConcurrencyLimit) -> None:
@@ -111,18 +81,6 @@ def test_late_event_loop_opens_no_more_slots_before_the_first_answer(limit: Conc
     assert limit.opens_at(10.0) > 10.0
 
 
-def test_a_slot_that_no_call_waited_for_makes_no_other_open_earlier(limit: ConcurrencyLimit) -> None:
-    limit.note_accepted()
-    limit.filled(4, 0.0)
-    limit.filled(5, 10.0, waited=0.0)
-    assert limit.opens_at(10.0) > 10.0
-
-
-def test_a_round_of_answers_doubles_the_limit(limit: ConcurrencyLimit) -> None:
-    a_round(limit)
-    assert limit.limit == 8
-
-
 def test_the_limit_never_passes_the_highest(limit: ConcurrencyLimit) -> None:
     for _ in range(10):
         a_round(limit)
@@ -136,70 +94,16 @@ def test_a_client_that_does_not_use_its_slots_earns_none(limit: ConcurrencyLimit
     assert limit.limit == 4
 
 
-@pytest.mark.constants(START_CONCURRENCY=20)
-def test_four_fifths_of_the_slots_are_saturation() -> None:
-    limit = ConcurrencyLimit(100)
-    assert limit.succeeded(15) is False
-    assert limit.succeeded(16) is True
-
-
-def test_a_refusal_above_all_that_was_let_in_is_a_ceiling_just_under_it(limit: ConcurrencyLimit) -> None:
-    open_until(limit, 1.0)
-    capped(limit, 33)
-    assert limit.limit == 32
-
-
-def test_an_overlap_is_no_ceiling(limit: ConcurrencyLimit) -> None:
-    open_until(limit, 1.0)
-    assert not limit.refused(33, 33, 1.0, True, GRACE)
-    assert limit.ceiling == INFINITY
-
-
-def test_a_test_of_the_ceiling_waits_half_the_time_between_two_calls(limit: ConcurrencyLimit) -> None:
-    """Right after its predecessor it would be refused by a rate too, and prove nothing."""
-    capped(limit, 33)
-    limit.filled(32, 10.0)
-    limit.filled(32, 10.4)
-    assert limit.opens_at(10.4) == pytest.approx(10.6)
-    assert limit.opens_at(10.7) == 10.7
-
-
-def test_the_lowest_of_a_wave_decides(limit: ConcurrencyLimit) -> None:
-    open_until(limit, 1.0)
-    capped(limit, 35)
-    assert limit.refused(33, 31, 1.0, False, GRACE)
-    assert limit.limit == 32
-
-
 def test_a_refusal_under_the_ceiling_lowers_it(limit: ConcurrencyLimit) -> None:
     capped(limit, 33)
     assert limit.refused(20, 19, 1.0, True, GRACE)
     assert limit.limit == 19
 
 
-def test_no_ceiling_explains_the_refusal_of_a_lone_call(limit: ConcurrencyLimit) -> None:
-    capped(limit, 33)
-    assert not limit.refused(1, 0, 1.0, True, GRACE)
-
-
-def test_a_provider_that_says_so_cuts_the_limit_where_no_ceiling_explains(limit: ConcurrencyLimit) -> None:
-    open_until(limit, 1.0)
-    capped(limit, 33)
-    limit.cut_to(20, 1.0)
-    assert limit.limit == 10
-
-
 def test_no_number_of_cuts_leaves_less_than_one_slot(limit: ConcurrencyLimit) -> None:
     for at in range(20):
         limit.cut_to(1, float(at))
     assert limit.limit == 1
-
-
-def test_a_ceiling_grows_by_no_success(limit: ConcurrencyLimit) -> None:
-    capped(limit, 33)
-    for _ in range(10):
-        a_round(limit)
-    assert limit.limit == 32
 
 
 @pytest.mark.parametrize(
@@ -221,56 +125,6 @@ def test_one_more_than_the_ceiling_is_tried_alone_and_ever_more_rarely(
         capped(limit, 33, now, confirmed)
     assert delays[: len(expected)] == pytest.approx(expected)
     assert delays[-1] == MAX_TRIAL_SECONDS
-
-
-def test_a_refusal_under_the_ceiling_confirms_none(limit: ConcurrencyLimit) -> None:
-    capped(limit, 3)
-    capped(limit, 2, 1.0, confirmed=True)
-    limit.filled(1, 1.0)
-    assert limit.opens_at(1.0) == pytest.approx(1.0 + GRACE_FIRST * TRIAL_GROWTH)
-
-
-def test_a_ceiling_that_lets_trials_in_is_lifted_by_more_each_time(limit: ConcurrencyLimit) -> None:
-    capped(limit, 11)
-    slots, now = [], GRACE_FIRST
-    for _ in range(4 * (TRIALS + 1)):
-        limit.filled(limit.limit + 1, now)
-        now = limit.opens_at(now)
-        slots.append(limit.limit)
-    assert sorted(set(slots)) == [10, 11, 13, 17, 25]
-
-
-def test_a_rate_lifts_the_ceiling(limit: ConcurrencyLimit) -> None:
-    capped(limit, 5)
-    limit.remove_ceiling()
-    open_until(limit, 2.0, 1.0)
-    assert limit.limit > 20
-
-
-def test_up_to_what_a_header_said_stands_ready_slots_open_faster(limit: ConcurrencyLimit) -> None:
-    told = ConcurrencyLimit(10_000)
-    told.set_headroom_hint(1000.0)
-    open_until(told, 16.0 * RAMP)
-    untold = ConcurrencyLimit(10_000)
-    open_until(untold, 16.0 * RAMP)
-    assert 800 <= told.limit <= 2500
-    assert untold.limit < 200
-
-
-@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.3, 0.4, 0.6])
-def test_a_header_that_says_plenty_never_slows_the_round(seconds: float) -> None:
-    told, untold = ConcurrencyLimit(10_000), ConcurrencyLimit(10_000)
-    told.set_headroom_hint(1000.0)
-    open_until(told, seconds)
-    open_until(untold, seconds)
-    assert told.limit >= untold.limit
-
-
-def test_what_a_header_said_does_not_let_everybody_go_at_once(limit: ConcurrencyLimit) -> None:
-    limit.set_headroom_hint(1e9)
-    assert limit.limit == 4
-    open_until(limit, RAMP)
-    assert limit.limit <= 8
 
 
 def test_a_header_never_lowers_the_limit_nor_lifts_it_past_the_highest(limit: ConcurrencyLimit) -> None:

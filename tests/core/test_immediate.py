@@ -8,7 +8,7 @@ from tests.core.scene import Caller, Scene
 from tests.core.values import OK, OUTAGE, REFUSED, answer, bucket, fixed, refusal
 from tidegate.core.events import Event, QueueDeadline
 from tidegate.core.exchange import Ending
-from tidegate.core.values import Cause, Cost, Kind, Outcome, QuotaReading, ReplayableRefusal
+from tidegate.core.values import Cause, Outcome, QuotaReading, ReplayableRefusal
 
 KEPT = ReplayableRefusal(429, b'{"error": {"message": "slow down"}}')
 
@@ -85,13 +85,6 @@ def test_immediate_call_overtakes_a_line_that_only_slots_hold(scene: Scene) -> N
     assert scene.call(max_wait=0).state == "sent"
 
 
-def test_immediate_call_takes_no_quota_from_the_line(scene: Scene) -> None:
-    scene.call().reply(answer(bucket(100.0, 10.0)))
-    waiting = scene.call(cost=Cost(requests=50.0))
-    assert waiting.state == "waiting"
-    assert scene.call(max_wait=0).state == "ended"
-
-
 def test_refusals_of_immediate_calls_cut_nothing(scene: Scene) -> None:
     """Calls sent beyond the learned slots teach nothing about the calls that wait."""
     ordinary = [scene.call() for _ in range(4)]
@@ -104,20 +97,6 @@ def test_refusals_of_immediate_calls_cut_nothing(scene: Scene) -> None:
     for each in ordinary:
         each.reply(OK)
     assert [scene.call().state for _ in range(4)] == ["sent"] * 4
-
-
-def test_refusals_of_immediate_calls_do_not_slow_a_learned_pace(scene: Scene) -> None:
-    refused = scene.call()
-    refused.reply(REFUSED)
-    pace = scene.registry._queues[scene.seen.key].admission.pacer
-    assert pace.active
-    before = pace.rate
-    assert refused.state == "waiting"
-    for _ in range(20):
-        call = scene.call(max_wait=0)
-        assert call.state == "sent"
-        call.reply(REFUSED)
-    assert pace.rate == before
 
 
 def test_time_that_a_refusal_of_an_immediate_call_names_holds_for_all(scene: Scene) -> None:
@@ -191,19 +170,3 @@ def test_long_hint_of_a_rate_limit_is_probed_after_a_pause(scene: Scene, hint: f
     assert scene.call().state == "waiting"
     scene.clock.advance(120.0)
     assert first.poll() == "sent"
-
-
-@pytest.mark.constants(OUTAGE_FAILURES=1, FIRST_COOLDOWN_SECONDS=30)
-@pytest.mark.parametrize("gate", ["concurrency", "pace", "breaker"])
-def test_guessed_gate_beyond_the_deadline_ends_no_call(gate: str) -> None:
-    scene = Scene(max_concurrency=1)
-    under_way = scene.call()
-    if gate == "pace":
-        under_way.reply(Outcome(Kind.RATE_LIMIT, Cause.RATE))
-    elif gate == "breaker":
-        under_way.reply(OUTAGE)
-    call = scene.call(max_wait=0.01)
-    assert call.state == "waiting"
-    scene.clock.advance(0.01)
-    assert call.poll() == "ended"
-    under_way.flow and under_way.flow.close()

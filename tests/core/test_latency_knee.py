@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.effort import effort
-from tidegate.core.concurrency_limit import HOLD_FIRST, LatencyKnee
-from tidegate.core.values import INFINITY
+from tidegate.core.concurrency_limit import LatencyKnee
 
 
 class Server:
@@ -63,45 +62,6 @@ def test_a_provider_that_keeps_up_is_given_all(seed: int, spread: float) -> None
     server = Server(lambda flying: 0.5, seed=seed, spread=spread)
     server.run(30.0)
     assert server.limits == []
-
-
-@pytest.mark.parametrize("seed", range(effort(2, 5)))
-def test_answers_on_both_sides_of_a_bound_between_two_levels_are_not_compared(seed: int) -> None:
-    draw, knee_of_chance = random.Random(seed), LatencyKnee()
-    for sent in range(5_000):
-        took = draw.lognormvariate(-0.7, 0.3)
-        assert not knee_of_chance.answered(draw.randint(248, 264), float(sent), sent + took)
-
-
-def test_a_latency_that_grows_less_than_the_load_is_worth_it() -> None:
-    server = Server(lambda flying: 0.5 * flying**0.4)
-    server.run(30.0)
-    assert server.limits == []
-
-
-def test_a_cut_that_brings_no_relief_is_taken_back() -> None:
-    server = Server(lambda flying: 0.5)
-    server.run(5.0)
-    server.latency = lambda flying: 3.0
-    server.run(30.0)
-    assert (len(server.limits), server.latency_knee.useful) == (2, INFINITY)
-
-
-def test_what_was_sent_before_a_cut_says_nothing_of_it() -> None:
-    server = Server(knee(24))
-    server.run(5.0)
-    cut = server.latency_knee.useful
-    assert cut < INFINITY
-    for _ in range(20):
-        assert server.latency_knee.answered(100, server.now - 60.0, server.now) is False
-    assert server.latency_knee.useful == cut
-
-
-def test_later_a_little_more_is_tried_and_what_is_of_no_use_is_cut_again() -> None:
-    server = Server(knee(24))
-    server.run(3 * HOLD_FIRST)
-    assert 32 < max(server.limits[1:]) < 100
-    assert min(server.limits[1:]) < 36
 
 
 def test_a_knee_that_went_away_is_outgrown() -> None:

@@ -7,11 +7,10 @@ import pytest
 from tests.core.values import KEY
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.unavailability import FailingCalls, OutageClock
-from tidegate.core.values import Cause, Cost, Kind, Outcome, QuotaReading
+from tidegate.core.values import Cause, Cost, Kind, Outcome
 from tidegate.settings import Settings
 
 RATE = Outcome(Kind.RATE_LIMIT, Cause.RATE, status=429)
-AWAY = Outcome(Kind.TRANSIENT, Cause.OUTAGE, status=503)
 
 
 def test_clock_runs_from_the_first_refusal_to_the_next_answer() -> None:
@@ -34,14 +33,6 @@ def test_clock_stands_still_until_a_stated_reset() -> None:
     assert (clocks.at(50.0).unanswered, clocks.at(50.0).stated_for) == (22.0, 0.0)
 
 
-def test_stated_reset_before_a_stretch_counts_for_nothing_in_it() -> None:
-    clocks = OutageClock()
-    clocks.stated(0.0, 100.0)
-    clocks.refused(RATE, 200.0)
-    clocks.opened(210.0)
-    assert (clocks.at(250.0).unanswered, clocks.at(250.0).outage) == (50.0, 40.0)
-
-
 class DrivenAdmission:
     """An admission whose calls end as a test says."""
 
@@ -54,44 +45,11 @@ class DrivenAdmission:
 
 
 class TestAdmission:
-    @pytest.mark.constants(OUTAGE_FAILURES=3)
-    def test_breaker_that_is_not_closed_counts_as_an_outage(self) -> None:
-        driven = DrivenAdmission()
-        for now in (1.0, 2.0, 3.0):
-            driven.call(now, AWAY)
-        assert driven.admission.unavailable(13.0)[:2] == (10.0, 10.0)
-        driven.call(20.0, AWAY)
-        assert driven.admission.unavailable(33.0)[:2] == (30.0, 30.0)
-        driven.call(40.0, Outcome(Kind.OK))
-        assert driven.admission.unavailable(50.0)[:2] == (0.0, 0.0)
-
-    @pytest.mark.constants(OUTAGE_FAILURES=1)
-    def test_refusal_of_a_living_server_ends_the_outage_alone(self) -> None:
-        driven = DrivenAdmission()
-        driven.call(1.0, AWAY)
-        driven.call(10.0, RATE)
-        assert driven.admission.unavailable(21.0)[:2] == (20.0, 0.0)
-
-    @pytest.mark.parametrize("kind", [Kind.PERMANENT, Kind.DAILY_LIMIT, Kind.QUOTA_EXHAUSTED])
-    def test_any_other_answer_ends_the_stretch(self, kind: Kind) -> None:
-        driven = DrivenAdmission()
-        driven.call(1.0, RATE)
-        driven.call(10.0, Outcome(kind))
-        assert driven.admission.unavailable(21.0).unanswered == 0.0
-
     def test_refusal_that_names_a_time_stops_the_clock(self) -> None:
         driven = DrivenAdmission()
         driven.call(1.0, RATE._replace(retry_after=30.0))
         assert driven.admission.unavailable(21.0).unanswered == 0.0
         assert driven.admission.unavailable(41.0).unanswered == pytest.approx(10.0)
-
-    @pytest.mark.constants(OUTAGE_FAILURES=1)
-    def test_quota_that_is_spent_behind_an_open_breaker_stops_the_clock(self) -> None:
-        driven = DrivenAdmission()
-        told = QuotaReading("requests", "requests", "fixed", 2.0, 1.0, 10_000.0, 10_000.0)
-        driven.call(1.0, Outcome(Kind.OK, readings=(told,)))
-        driven.call(2.0, AWAY)
-        assert driven.admission.unavailable(5000.0).outage <= 1.0
 
 
 def test_failures_between_answers_of_long_ago_explain_no_outage() -> None:

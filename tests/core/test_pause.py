@@ -16,10 +16,6 @@ def close(pause: Pause, now: float, hint: float | None = None, *, alone: bool = 
     return pause.close(now, hint, alone, 1.0, new_wave)
 
 
-def test_a_gate_that_was_never_closed_is_open(pause: Pause) -> None:
-    assert pause.opens_at(7.0) == 7.0
-
-
 def test_a_hint_closes_it_for_as_long(pause: Pause) -> None:
     assert close(pause, 10.0, 5.0) == 15.0
     assert pause.opens_at(11.0) == 15.0
@@ -35,31 +31,8 @@ def test_a_shorter_hint_does_not_shorten_it(pause: Pause) -> None:
     assert close(pause, 1.0, 2.0, new_wave=False) == 30.0
 
 
-def test_a_late_refusal_of_the_same_wave_extends_it_by_its_hint(pause: Pause) -> None:
-    close(pause, 0.0, 5.0)
-    assert close(pause, 1.0, 9.0, new_wave=False) == 10.0
-
-
 def test_without_a_hint_it_doubles_with_each_wave(pause: Pause) -> None:
     assert [close(pause, at) - at for at in (0.0, 10.0, 20.0)] == [0.5, 1.0, 2.0]
-
-
-def test_a_hint_of_nothing_is_no_hint(pause: Pause) -> None:
-    assert close(pause, 0.0, 0.0) == 0.5
-
-
-def test_without_a_hint_only_the_first_refusal_of_a_wave_moves_it(pause: Pause) -> None:
-    close(pause, 0.0)
-    assert close(pause, 0.4, new_wave=False) == 0.5
-
-
-def test_success_of_what_was_sent_before_the_newest_wave_makes_the_next_delay_short(pause: Pause) -> None:
-    for at in (0.0, 10.0, 20.0):
-        close(pause, at)
-    pause.answered_before(9.0)
-    assert close(pause, 30.0) - 30.0 == 4.0
-    pause.answered_before(25.0)
-    assert close(pause, 40.0) - 40.0 == 1.0
 
 
 def test_an_answer_makes_the_next_delay_short_again(pause: Pause) -> None:
@@ -91,39 +64,6 @@ def test_where_a_quota_paces_it_reopens_at_once(pause: Pause) -> None:
     assert pause.opens_at(5.0) == 5.0
 
 
-def test_a_new_refusal_ends_the_grace_of_the_last_lone_attempt(pause: Pause) -> None:
-    close(pause, 0.0, 5.0)
-    pause.sent(5.0)
-    close(pause, 5.01, 0.1)
-    assert pause.opens_at(5.2) == 5.2
-
-
-def grace_where_refused_within(seconds: float) -> float:
-    pause = Pause()
-    for _ in range(60):
-        pause.refused_within(seconds)
-    close(pause, 0.0, 5.0)
-    pause.sent(5.0)
-    return pause.opens_at(5.0) - 5.0
-
-
-def test_the_grace_comes_to_three_refusal_round_trips_within_bounds() -> None:
-    usual = grace_where_refused_within(0.1)
-    assert usual == pytest.approx(0.3)
-    assert 0.0 < grace_where_refused_within(0.0) < usual
-    assert usual < grace_where_refused_within(1e6) == grace_where_refused_within(1e9)
-
-
-def test_lone_attempt_that_is_withdrawn_leaves_the_next_one_alone() -> None:
-    pause = Pause()
-    pause.close(0.0, 1.0, True, 0.5, True)
-    pause.sent(1.0)
-    assert pause.opens_at(1.0) > 1.0
-    pause.withdrawn(1.0)
-    assert pause.opens_at(1.0) == 1.0
-    assert pause.alone
-
-
 def test_refusals_that_repeat_right_after_the_time_that_they_name_wait_longer_each_time(pause: Pause) -> None:
     now, waits = 0.0, []
     for _ in range(6):
@@ -134,28 +74,6 @@ def test_refusals_that_repeat_right_after_the_time_that_they_name_wait_longer_ea
     assert waits[0] == pytest.approx(0.001)
     assert all(later >= 1.99 * earlier for earlier, later in itertools.pairwise(waits))
     assert pause.alone
-    assert pause.is_unanswerable
-
-
-def test_refusals_that_name_no_time_do_not_lengthen_the_next_one_that_does(pause: Pause) -> None:
-    for _ in range(12):
-        pause.repeated(3, named=False)
-    assert pause.is_unanswerable
-    pause.repeated(3)
-    assert close(pause, 0.0, 0.5, alone=False) == 0.5
-
-
-def test_refusals_between_which_calls_are_admitted_wait_as_long_as_they_name(pause: Pause) -> None:
-    for wave in range(6):
-        pause.repeated(100 * wave)
-        assert close(pause, 10.0 * wave, 0.5, alone=False) == 10.0 * wave + 0.5
-    assert not pause.is_unanswerable
-
-
-def test_many_refusals_of_one_wave_show_that_nothing_held_them_back(pause: Pause) -> None:
-    pause.repeated(100)
-    for _ in range(10):
-        close(pause, 0.0, 0.5, alone=False, new_wave=False)
     assert pause.is_unanswerable
 
 

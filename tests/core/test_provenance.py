@@ -59,24 +59,11 @@ def test_a_refusal_without_a_hint_pauses_by_inference(admission: AdmissionContro
     assert learnt(admission, "pause", 1.0).confidence is Confidence.INFERRED
 
 
-def test_a_refusal_that_nothing_announced_teaches_a_pace(admission: AdmissionController) -> None:
-    assert learnt(admission, "pace", 1.0) is None
-    settle(admission, refusal(), 1.0)
-    assert (learnt(admission, "pace", 1.0).origin, learnt(admission, "pace", 1.0).count) == (Source.REFUSALS, 1)
-
-
 def test_failures_teach_the_breaker(admission: AdmissionController) -> None:
     for number in range(5):
         settle(admission, OUTAGE, float(number))
     known = learnt(admission, "breaker", 4.0)
     assert (known.origin, known.count) == (Source.FAILURES, 5)
-
-
-def test_observations_of_another_origin_are_counted_anew() -> None:
-    lesson = Provenance()
-    for origin in (Source.ANSWERS, Source.ANSWERS, Source.REFUSALS):
-        lesson.record(origin, 1.0)
-    assert lesson.learnt("concurrency", 1.0).count == 1
 
 
 def test_what_an_earlier_run_knew_is_assumed_until_something_confirms_it() -> None:

@@ -11,14 +11,6 @@ def requests(level: float, boundary_in: float | None = None, amount: float = 1.0
     return QuotaForecast("requests", level, 60.0, 60.0, boundary_in, amount)
 
 
-def test_nobody_waits_for_nothing() -> None:
-    assert estimate_eta(QueueForecast(0, closed_for=5.0, closed_by="pause")) == Eta(0.0, "")
-
-
-def test_free_slots_let_everybody_through_at_once() -> None:
-    assert estimate_eta(QueueForecast(3, slots=5, flights=(1.0, 1.0))) == Eta(0.0, "")
-
-
 def test_a_pause_holds_all_of_them() -> None:
     assert estimate_eta(QueueForecast(3, closed_for=7.0, closed_by="pause", slots=5)) == Eta(7.0, "pause")
 
@@ -31,43 +23,15 @@ def test_a_bucket_lets_them_through_as_it_refills() -> None:
     assert estimate_eta(QueueForecast(30, slots=99, quotas=(requests(10.0),))) == Eta(20.0, "quota requests")
 
 
-def test_what_is_overdrawn_refills_first() -> None:
-    assert estimate_eta(QueueForecast(30, slots=99, quotas=(requests(-5.0),))).seconds == 35.0
-
-
 def test_a_bucket_refills_during_a_pause_but_not_beyond_its_limit() -> None:
     assert estimate_eta(
         QueueForecast(70, closed_for=500.0, closed_by="pause", slots=99, quotas=(requests(10.0),))
     ) == Eta(510.0, "quota requests")
 
 
-def test_a_call_above_the_limit_counts_as_a_whole_one() -> None:
-    assert estimate_eta(QueueForecast(2, slots=9, quotas=(requests(60.0, amount=600.0),))).seconds == 60.0
-
-
 @pytest.mark.parametrize(("waiting", "seconds"), [(10, 0.0), (11, 4.0), (70, 4.0), (71, 64.0)])
 def test_a_window_lets_a_whole_limit_through_at_each_boundary(waiting: int, seconds: float) -> None:
     assert estimate_eta(QueueForecast(waiting, slots=99, quotas=(requests(10.0, boundary_in=4.0),))).seconds == seconds
-
-
-def test_a_boundary_that_passes_in_a_pause_brings_the_limit_back() -> None:
-    seen = estimate_eta(
-        QueueForecast(60, closed_for=65.0, closed_by="pause", slots=99, quotas=(requests(0.0, boundary_in=4.0),))
-    )
-    assert seen == Eta(65.0, "pause")
-    seen = estimate_eta(
-        QueueForecast(61, closed_for=65.0, closed_by="pause", slots=99, quotas=(requests(0.0, boundary_in=4.0),))
-    )
-    assert seen == Eta(124.0, "quota requests")
-
-
-def test_the_slower_of_two_quotas_binds() -> None:
-    tokens = QuotaForecast("tokens", 0.0, 600.0, 60.0, None, 100.0)
-    assert estimate_eta(QueueForecast(10, slots=99, quotas=(requests(0.0), tokens))) == Eta(100.0, "quota tokens")
-
-
-def test_a_quota_that_those_who_wait_do_not_touch_binds_nobody() -> None:
-    assert estimate_eta(QueueForecast(10, slots=99, quotas=(requests(0.0, amount=0.0),))) == Eta(0.0, "")
 
 
 @pytest.mark.parametrize(("waiting", "seconds"), [(1, 1.0), (2, 2.0), (3, 3.0), (4, 5.0), (5, 6.0), (7, 9.0)])
@@ -77,16 +41,8 @@ def test_slots_are_taken_in_the_order_in_which_they_are_given_back(waiting: int,
     )
 
 
-def test_a_limit_that_was_cut_below_what_is_under_way_waits_for_the_last_of_them() -> None:
-    assert estimate_eta(QueueForecast(1, slots=1, flights=(3.0, 2.0, 1.0), latency=4.0)).seconds == 3.0
-
-
 def test_before_any_answer_nobody_knows_when_a_slot_is_free() -> None:
     assert estimate_eta(QueueForecast(5, slots=3, flights=(1.0,))) == Eta(None, "concurrency")
-
-
-def test_a_pace_lets_them_through_one_by_one() -> None:
-    assert estimate_eta(QueueForecast(11, slots=99, pace=2.0)) == Eta(5.0, "pace")
 
 
 def test_the_next_call_waits_for_the_pause_though_slots_bind_those_behind_it() -> None:
@@ -112,7 +68,3 @@ def test_nobody_knows_when_a_provider_that_is_down_comes_back() -> None:
 
 def test_a_paced_queue_moves_from_the_instant_of_its_head_on() -> None:
     assert estimate_eta(QueueForecast(11, slots=99, pace=2.0, paced_for=20.0)) == Eta(25.0, "pace")
-
-
-def test_what_is_kept_in_hand_is_not_usable() -> None:
-    assert QuotaForecast("requests", 4.0, 120.0, 60.0, None, 1.0, margin=4.5).usable == 0.0

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from tests.core.scene import Caller, Scene
-from tests.core.values import INVALID, KEY, OK, OUTAGE
+from tests.core.values import INVALID, OK, OUTAGE
 from tidegate.core.exchange import Ending
 from tidegate.core.values import Outcome
 
@@ -116,18 +116,6 @@ def test_limits_of_the_user_hold_calls_of_a_server_that_was_never_reached() -> N
     assert sum(each.poll() == "sent" for each in calls) == 2
 
 
-def test_a_question_of_a_scheduler_is_still_answered_by_the_breaker(scene: Scene) -> None:
-    """It would dispatch the same work again at once: one probe at a time stays right for it."""
-    open_breaker(scene)
-    scene.clock.advance(31.0)
-    for _ in range(3):
-        scene.call().reply(REFUSED_CONNECTION)
-        assert not scene.registry.try_admit(KEY)
-    scene.clock.advance(1.0)
-    assert scene.registry.try_admit(KEY)
-    assert not scene.registry.try_admit(KEY)
-
-
 def test_one_warning_names_the_error_when_the_breaker_opens(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, logger="tidegate"):
         open_breaker(scene)
@@ -137,11 +125,3 @@ def test_one_warning_names_the_error_when_the_breaker_opens(scene: Scene, caplog
     assert len(warnings) == 1
     assert "provider.test" in warnings[0]
     assert "never reached: ConnectError: [Errno 111] Connection refused; is the address right?" in warnings[0]
-
-
-def test_a_call_that_is_given_up_names_the_error(scene: Scene) -> None:
-    open_breaker(scene)
-    call = scene.call(max_wait=3.0)
-    waiting = scene.registry.closing(call.governed)
-    assert waiting.gate == "breaker"
-    assert "Connection refused" in waiting.cause
