@@ -26,11 +26,6 @@ def test_a_run_is_the_same_for_the_same_seed(name: str) -> None:
     assert _without_cpu(virtual.run(row, 1)) != _without_cpu(virtual.run(row, 2))
 
 
-def test_a_world_begins_somewhere_within_a_second_which_the_seed_decides() -> None:
-    assert Laboratory(SMALL, 1).wall() == Laboratory(SMALL, 1).wall() != Laboratory(SMALL, 2).wall()
-    assert 0.0 <= Laboratory(SMALL, 1).wall() - virtual.EPOCH < 1.0
-
-
 @pytest.mark.parametrize("row", [SMALL, STREAMED], ids=["whole", "streamed"])
 def test_every_call_is_answered_once_and_every_permit_comes_back(row) -> None:
     laboratory = Laboratory(row, 0)
@@ -41,12 +36,6 @@ def test_every_call_is_answered_once_and_every_permit_comes_back(row) -> None:
     assert all(sending.permit.settled for sending in laboratory.sends)
     (key,) = laboratory.registry.snapshot().keys.values()
     assert (key.in_flight, key.waiting, key.answered) == (0, 0, row.count)
-
-
-def test_no_more_calls_are_made_at_once_than_there_are_callers() -> None:
-    for row in (SMALL, STREAMED):
-        row = replace(row, scenario=replace(row.scenario, limiters=()), callers=7)
-        assert virtual.run(row, 0).peak == 7
 
 
 def test_limits_are_read_from_headers_that_the_dialect_wrote() -> None:
@@ -90,10 +79,3 @@ def test_prompts_are_as_long_as_the_tokens_of_the_provider_say() -> None:
     laboratory.run()
     (key,) = laboratory.registry.snapshot().keys.values()
     assert key.chars_per_token == pytest.approx(2.0, rel=0.1)
-
-
-def test_without_limits_the_plain_sdk_is_as_quick_as_the_governed_one_whose_callers_pass_at_once() -> None:
-    row = replace(SMALL, scenario=replace(SMALL.scenario, limiters=(), dialect="none"), callers=4, against_plain=True)
-    run = virtual.run(row, 0)
-    assert run.bare == virtual.bare(row, 0)
-    assert run.ratio == pytest.approx(1.0, abs=0.001)
