@@ -27,7 +27,7 @@ from tidegate.transports.table import TRANSPORTS
 # A drawn example may take as long as a slow machine needs, and is the same each time.
 settings.register_profile(
     "tests",
-    max_examples=effort(30, 100),
+    max_examples=effort(20, 100),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.constants import VARIABLE
+from tests.warm import warm_python
 
 ROOT = Path(__file__).parents[2]
 SRC = str(ROOT / "src")
@@ -38,7 +39,13 @@ def environ(**more: str) -> dict[str, str]:
 def run(*command: str, env: dict[str, str] | None = None, cwd: Path | None = None, given: str = "") -> Done:
     """What `tidegate run COMMAND` came to."""
     done = subprocess.run(
-        [*RUN, *command], env=env or environ(), cwd=cwd, input=given, capture_output=True, text=True, timeout=120
+        [*warm_python(), *RUN[1:], *command],
+        env=env or environ(),
+        cwd=cwd,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     return Done(done.returncode, done.stdout, done.stderr.splitlines())
 

@@ -121,7 +121,13 @@ def all_governed(done: Done, provider: Simulator) -> None:
     assert re.match(said + rest, done.last), done.lines
 
 
-ALIKE = ["threads and asyncio at once", "a pool that forks", "a pool of the fork server", "a process pool executor"]
+ALIKE = [
+    "a Python below a shell",
+    "threads and asyncio at once",
+    "a pool that forks",
+    "a pool of the fork server",
+    "a process pool executor",
+]
 
 
 @pytest.mark.parametrize("name", some([name for name in PROGRAMS if name not in ALIKE], ALIKE))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.core.values import KEY
-from tests.effort import effort
+from tests.effort import effort, some
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Cause, Cost, Kind, Outcome
 from tidegate.settings import Settings
@@ -101,7 +101,10 @@ def test_a_single_bare_refusal_does_not_slow_one_caller() -> None:
 
 @pytest.mark.parametrize(
     ("attempts", "share", "idle"),
-    [(20, 0.3, 0.0), (60, 0.3, 0.0), (60, 0.5, 0.0), (60, 0.5, 1.0), (60, 0.3, 5.0), (200, 0.1, 0.0), (60, 0.9, 0.0)],
+    some(
+        [(20, 0.3, 0.0), (60, 0.5, 1.0), (60, 0.9, 0.0)],
+        [(60, 0.3, 0.0), (60, 0.5, 0.0), (60, 0.3, 5.0), (200, 0.1, 0.0)],
+    ),
 )
 def test_stray_refusals_that_ended_leave_the_key_in_full_use(attempts: int, share: float, idle: float) -> None:
     times = recoveries(effort(12, 40), attempts, share, idle, [BARE_429])

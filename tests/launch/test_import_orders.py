@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.effort import some
 from tests.launch.plugin import install_plugin
 from tests.launch.test_bootstrap import python
 
@@ -41,13 +42,13 @@ def shown(first: str, folder: Path) -> str:
     return python(f"import warnings; warnings.simplefilter('error')\n{first}\n{SEEN}", folder)
 
 
-@pytest.mark.parametrize("first", ORDERS.values(), ids=ORDERS)
+@pytest.mark.parametrize("first", some([*ORDERS][::3], [name for number, name in enumerate(ORDERS) if number % 3]))
 def test_a_program_with_a_plugin_is_governed_in_any_order(first: str, tmp_path: Path) -> None:
     install_plugin(tmp_path)
-    assert shown(first, tmp_path) == GOVERNED
+    assert shown(ORDERS[first], tmp_path) == GOVERNED
 
 
-@pytest.mark.parametrize("first", ["registry first", "httpx2 first", "a model first", "auto first"])
+@pytest.mark.parametrize("first", some(["registry first", "auto first"], ["httpx2 first", "a model first"]))
 def test_a_plugin_that_imports_tidegate_auto_is_loaded(first: str, tmp_path: Path) -> None:
     install_plugin(tmp_path, "sys, tidegate.auto, httpx, httpx2, requests, tidegate.auto")
     assert shown(ORDERS[first], tmp_path) == GOVERNED

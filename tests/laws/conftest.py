@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from tests.effort import effort
 
-settings.register_profile("laws", settings.get_profile("tests"), max_examples=effort(16, 60))
+settings.register_profile("laws", settings.get_profile("tests"), max_examples=effort(12, 60))
 settings.load_profile("laws")
 
 

@@ -6,12 +6,13 @@ import pytest
 
 import tidegate
 from tests.chaos.virtual_time import in_virtual_time
+from tests.effort import some
 from tests.pool.scene import VirtualProvider, per_minute
 
 ROWS = 900
 
 
-@pytest.mark.parametrize("pool_size", [10, 200])
+@pytest.mark.parametrize("pool_size", some([200], [10]))
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize(("initial", "ideal"), [(0, ROWS / 10), (None, (ROWS - 600) / 10)])
 def test_pool_of_any_size_takes_what_the_quota_takes(

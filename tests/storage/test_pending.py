@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.effort import some
 from tests.storage.values import ERROR, INVALID, OK, PARKED, claimed, experiment, failure, judged, rows, run
 from tidegate.experiments.storage import Annotation, Claim, PendingEval, PendingTask, Store
 
@@ -49,7 +50,7 @@ async def test_at_first_every_row_is_pending_as_often_as_it_is_repeated(store: S
     assert await tasks(store, claim) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 5, 100])
+@pytest.mark.parametrize("limit", some([1, 3, 100], [2, 5]))
 async def test_pages_of_any_size_have_each_item_once_in_order(store: Store, limit: int) -> None:
     claim = await begun(store, 5, repetitions=3)
     await store.write([run(claim, 1, 2), run(claim, 2, 1), run(claim, 2, 2), run(claim, 2, 3)])
@@ -77,7 +78,7 @@ async def test_whatever_has_a_result_is_not_pending(store: Store) -> None:
     assert await tasks(store, claim) == []
 
 
-@pytest.mark.parametrize("low_water", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("low_water", some([0, 2, 4], [1, 3]))
 async def test_what_failed_or_parked_is_pending_again_where_it_is_asked_for(store: Store, low_water: int) -> None:
     claim = await begun(store)
     await store.write([run(claim, n, status=status) for n, status in enumerate([ERROR, OK, PARKED, INVALID])])
@@ -149,7 +150,7 @@ async def test_an_eval_item_has_the_row_and_what_the_task_answered(store: Store)
     ]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+@pytest.mark.parametrize("limit", some([1, 3, 100], [2]))
 async def test_pages_of_evals_have_each_item_once_in_order(store: Store, limit: int) -> None:
     claim = await begun(store, 3, repetitions=2)
     await store.write([run(claim, ordinal, repetition) for ordinal in range(3) for repetition in (1, 2)])
@@ -180,7 +181,7 @@ async def test_every_declared_output_must_be_there(store: Store) -> None:
     assert await evals(store, claim, {"judge": ("exact", "polite", "short")}) == [(0, 1, "judge"), (1, 1, "judge")]
 
 
-@pytest.mark.parametrize("low_water", [0, 1, 2, 3])
+@pytest.mark.parametrize("low_water", some([0, 3], [1, 2]))
 @pytest.mark.parametrize("outputs", [(), ("score",)], ids=["undeclared", "declared"])
 async def test_evals_that_failed_or_parked_are_pending_again_where_it_is_asked_for(
     store: Store, low_water: int, outputs: tuple[str, ...]
