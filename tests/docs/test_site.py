@@ -10,7 +10,7 @@ from tools.docs_site import links, llms
 from tools.docs_site.api import PUBLIC, api_pages, api_text, public_names
 from tools.docs_site.check import faults
 from tools.docs_site.navigation import folder, navigation
-from tools.docs_site.staging import relinked, stage
+from tools.docs_site.staging import stage
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "mkdocs.yml"
@@ -38,21 +38,6 @@ def test_every_link_of_a_staged_page_leads_to_a_file_of_the_site(pages: Path) ->
         if links.is_local(target) and not (page.parent / target.partition("#")[0]).is_file()
     ]
     assert missing == []
-
-
-def test_a_link_out_of_the_docs_becomes_one_of_the_site_or_of_the_repository_or_text() -> None:
-    page = "[a](../README.md#x) [b](providers.md) [c](../examples/events.py) [`d`](../src/tidegate/errors.py) `[e](f)`"
-    assert relinked(page, "docs/a.md", "a.md", ROOT, None) == (
-        "[a](index.md#x) [b](providers.md) [c](examples/events.py) `d` `[e](f)`"
-    )
-    there = relinked(page, "docs/a.md", "a.md", ROOT, "https://host.example/blob/main")
-    assert "[`d`](https://host.example/blob/main/src/tidegate/errors.py)" in there
-
-
-def test_a_link_is_seen_outside_code_alone() -> None:
-    page = "[a](b)\n```\n[c](d)\n```\n`[e](f)` [`g`](h) [i](j#k) ![l](m)\n"
-    assert links.targets(page) == ["b", "h", "j#k", "m"]
-    assert links.replaced(page, lambda target: None) == "a\n```\n[c](d)\n```\n`[e](f)` `g` i \n"
 
 
 def test_the_api_has_a_page_for_each_public_module_with_each_public_name() -> None:
@@ -83,35 +68,6 @@ def site(tmp_path: Path, **files: str) -> list[str]:
 
 def test_a_right_site_has_no_fault(tmp_path: Path) -> None:
     assert site(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("page", "fault"),
-    [
-        ('<a href="../b/">', "../b/ is no file of the site"),
-        ('<a href="../../">', "../../ is no file of the site"),
-        ('<h1 id="x"></h1><a href="#y">', "#y is no place of that page"),
-        (
-            '<h1 id="x"></h1><script src="https://c.example/a.js"></script>',
-            "https://c.example/a.js comes from elsewhere",
-        ),
-        ('<h1 id="x"></h1><link href="//c.example/font.css">', "//c.example/font.css comes from elsewhere"),
-        ('<h1 id="x"></h1><p>Two:\n- one\n- two</p>', "'Two: - one - two' not rendered; put an empty line before it"),
-    ],
-)
-def test_a_fault_of_a_page_is_found(tmp_path: Path, page: str, fault: str) -> None:
-    found = site(tmp_path, a=page)
-    assert f"a.md: {fault}" in found
-
-
-def test_a_page_outside_the_navigation_is_found(tmp_path: Path) -> None:
-    (tmp_path / "pages").mkdir()
-    (tmp_path / "pages" / "b.md").write_text("# B\n")
-    (tmp_path / "mkdocs.yml").write_text("nav:\n  - c.md\n")
-    assert faults(tmp_path / "site", tmp_path / "pages", tmp_path / "mkdocs.yml") == [
-        "b.md not in the navigation: add a line for it to mkdocs.yml",
-        "c.md in the navigation is no page",
-    ]
 
 
 def test_language_models_get_a_list_all_text_and_a_file_beside_each_page(tmp_path: Path, pages: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError
 
-from tidegate.testing import Fault, Limit, OutageSpan, Scenario, Simulator
+from tidegate.testing import Fault, Limit, Scenario, Simulator
 
 PROFILE = "arn:aws:bedrock:us-east-1:123456789012:inference-profile/us.anthropic.claude-sonnet-5-v1:0"
 ASK = {"modelId": PROFILE, "messages": [{"role": "user", "content": [{"text": "What is 2+2?"}]}]}
@@ -58,25 +58,6 @@ def test_converse_is_answered_with_its_usage(client):
     assert answer["usage"] == {"inputTokens": 3, "outputTokens": 5, "totalTokens": 8}
     assert answer["stopReason"] == "end_turn"
     assert not [name for name in answer["ResponseMetadata"]["HTTPHeaders"] if "limit" in name]
-
-
-def test_its_bound_on_the_output_cuts_an_answer_short(client):
-    answer = client.converse(**ASK, inferenceConfig={"maxTokens": 2})
-    assert (answer["stopReason"], answer["usage"]["outputTokens"]) == ("max_tokens", 2)
-
-
-def test_converse_stream_adds_up_and_ends_with_its_usage(client):
-    events = list(client.converse_stream(**ASK)["stream"])
-    deltas = [event["contentBlockDelta"]["delta"]["text"] for event in events if "contentBlockDelta" in event]
-    assert "".join(deltas) == "It is 4, of course."
-    assert events[-1]["metadata"]["usage"]["outputTokens"] == 5
-
-
-def test_invoke_speaks_anthropics_messages_whole_and_in_chunks(client):
-    assert json.loads(client.invoke_model(**INVOKE)["body"].read())["content"][0]["text"] == "It is 4, of course."
-    chunks = [event["chunk"]["bytes"] for event in client.invoke_model_with_response_stream(**INVOKE)["body"]]
-    kinds = [json.loads(chunk)["type"] for chunk in chunks]
-    assert (kinds[0], kinds[-1]) == ("message_start", "message_stop")
 
 
 def test_the_bedrock_client_of_anthropics_sdk_reads_its_streams(provider):
@@ -128,20 +109,3 @@ def test_its_refusals_say_what_bedrock_says_and_no_time(limits, refusal):
             with client_of(provider) as client:
                 client.converse(**ASK)
         assert refusal_of(provider) == refusal
-
-
-@pytest.mark.parametrize(
-    ("status", "code"), [(503, "ServiceUnavailableException"), (500, "InternalServerException"), (502, "502")]
-)
-def test_its_outages_are_named_by_their_status(status, code):
-    with Simulator(Scenario(outages=(OutageSpan(start=0, end=60, status=status),))) as provider:
-        assert refusal_of(provider)[:2] == (status, code)
-
-
-def test_signatures_differ_but_an_account_is_one():
-    with Simulator(Scenario(limiters=(Limit(limit=9),))) as provider:
-        for bound, key in enumerate(("AKIAONE", "AKIAONE", "AKIATWO")):
-            with client_of(provider, key) as client:
-                client.converse(**ASK, inferenceConfig={"maxTokens": 9 + bound})
-        assert [counts.received for counts in provider.truth().keys.values()] == [2, 1]
-        assert all(name.startswith(PROFILE) for name in provider.truth().keys)

@@ -9,38 +9,9 @@ import pytest
 
 from tidegate.errors import ConfigurationError
 from tidegate.testing import Call, ContinuousBucket, Limit, Pricing, Refusal, Scenario, Simulator
-from tidegate.testing.dialects import DIALECT_TABLE, RefusalFacts, told
-from tidegate.testing.resets import instant, rounded
+from tidegate.testing.dialects import DIALECT_TABLE, RefusalFacts
 
 WALL = datetime(2026, 4, 23, 20, 50, 36, 900_123, tzinfo=UTC).timestamp()
-
-
-@pytest.mark.parametrize(
-    ("resets", "seconds"),
-    [("ms", 0.218), ("ms-up", 0.219), ("seconds", 0.0), ("seconds-up", 1.0), ("exact", 0.2184), ("own", 0.0)],
-)
-def test_durations_are_cut_or_rounded_up(resets, seconds):
-    assert rounded(0.2184, resets) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("resets", ["ms", "ms-up"])
-def test_whole_steps_stay_as_they_are(resets):
-    assert rounded(0.219, resets) == pytest.approx(0.219)
-
-
-@pytest.mark.parametrize(
-    ("resets", "second"),
-    [
-        ("own", "36"),
-        ("seconds", "36"),
-        ("seconds-up", "37"),
-        ("ms", "36.900"),
-        ("ms-up", "36.901"),
-        ("exact", "36.900123"),
-    ],
-)
-def test_instants_have_the_digits_of_their_step(resets, second):
-    assert instant(WALL, resets) == f"2026-04-23T20:50:{second}Z"
 
 
 def test_headers_carry_the_rounding():
@@ -68,30 +39,12 @@ def test_a_limit_answers_with_its_statuses_in_turn():
         Limit(limit=1, statuses=(400,))
 
 
-def test_a_hint_may_be_the_same_in_every_refusal():
-    (_, refusal) = refusals(Scenario(limiters=(Limit(limit=2, window=60.0, burst=1),)), 2)
-    telling = RefusalFacts("m", told("one", refusal.retry_after), prose=True)
-    assert DIALECT_TABLE["hint"].refuse(refusal, telling).headers == [("retry-after", "1")]
-    assert DIALECT_TABLE["hint"].headers([refusal.level], WALL) == []
-
-
 def test_cached_input_is_free_and_a_call_has_a_least_charge():
     cached = Pricing(cached_tokens=100)
     assert [cached.at_admission("tokens", Call(size)) for size in (60, 100, 250)] == [0, 0, 150]
     least = Pricing("produced", least_tokens=50)
     assert [least.at_admission("input_tokens", Call(size)) for size in (20, 80)] == [50, 80]
     assert [least.at_end("tokens", Call(20), output) for output in (10, 70)] == [50, 90]
-
-
-def test_usage_names_what_was_cached():
-    messages = [{"role": "user", "content": "x" * 400}]
-    with Simulator(Scenario(cached_tokens=60)) as provider:
-        chat = httpx.post(f"{provider.openai_url}/chat/completions", json={"model": "m", "messages": messages})
-        body = {"model": "m", "max_tokens": 9, "messages": messages}
-        message = httpx.post(f"{provider.url}/v1/messages", json=body)
-    assert chat.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 60
-    usage = message.json()["usage"]
-    assert (usage["cache_read_input_tokens"], usage["input_tokens"]) == (60, chat.json()["usage"]["prompt_tokens"] - 60)
 
 
 def test_a_gateway_refuses_in_words_of_its_own():

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import httpx
 import pytest
 
-from tidegate.testing import Call, Distribution, Gate, Limit, Refusal, Scenario, Simulator, VirtualClock, ideal_schedule
+from tidegate.testing import Call, Distribution, Gate, Limit, Refusal, Scenario, VirtualClock
 from tidegate.testing.accounts import Accounts
-from tidegate.testing.dialects import told
 
 CALL = Call(10)
 
@@ -25,33 +23,6 @@ def refused(gate: Gate, at: float) -> float | None:
         return None
     assert outcome.retry_after is not None
     return outcome.retry_after
-
-
-def test_a_window_that_blocks_refuses_for_its_time_from_the_first_refusal_on() -> None:
-    gate = gate_of(Limit(kind="fixed", limit=2, window=10.0, block=15.0))
-    assert [refused(gate, at) for at in (1.0, 2.0, 3.0, 10.0, 17.0)] == [None, None, 15.0, 8.0, 1.0]
-    # The next window begins at the end of the block.
-    assert [refused(gate, at) for at in (18.0, 27.0)] == [None, None]
-    assert refused(gate, 28.0) is None
-
-
-def test_a_block_lasts_at_least_until_the_boundary() -> None:
-    gate = gate_of(Limit(kind="fixed", limit=1, window=10.0, block=2.0))
-    assert [refused(gate, at) for at in (1.0, 3.0, 10.0)] == [None, 7.0, None]
-
-
-def test_a_window_without_a_block_and_one_that_is_not_exceeded_refuse_nothing_after_their_boundary() -> None:
-    for block in (0.0, 30.0):
-        gate = gate_of(Limit(kind="fixed", limit=1, window=10.0, block=block))
-        assert [refused(gate, at) for at in (1.0, 10.0, 20.0)] == [None, None, None]
-
-
-def test_a_call_that_never_fits_blocks_nothing() -> None:
-    gate = gate_of(Limit(kind="fixed", limit=20, window=10.0, unit="tokens", block=15.0))
-    outcome = gate.admit(Call(30), 0.0)
-    assert isinstance(outcome, Refusal)
-    assert outcome.name == "too_large"
-    assert refused(gate, 1.0) is None
 
 
 def test_a_rolling_window_may_count_refused_attempts() -> None:
@@ -75,22 +46,6 @@ def test_each_attempt_meets_a_backend_that_has_its_part_of_the_limit_and_announc
     assert {round(level.remaining) for level in levels} == {0, 1}
 
 
-def test_backends_are_drawn_by_the_seed() -> None:
-    def outcomes(seed: int) -> list[bool]:
-        gate = gate_of(Limit(kind="fixed", limit=8, window=100.0, backends=4), seed)
-        return [refused(gate, 0.0) is None for _ in range(12)]
-
-    assert outcomes(1) == outcomes(1)
-    assert len({tuple(outcomes(seed)) for seed in range(8)}) > 1
-
-
-def test_an_oracle_meets_the_backend_that_has_room() -> None:
-    scenario = Scenario(limiters=(Limit(limit=8, window=8.0, backends=4),))
-    # Each backend has two calls, and another one every four seconds.
-    instants = ideal_schedule(scenario, [CALL] * 16).admitted_at
-    assert instants == pytest.approx([0.0] * 8 + [4.0] * 4 + [8.0] * 4)
-
-
 def test_the_number_of_slots_follows_its_schedule() -> None:
     limit = Limit(kind="slots", limit=1, sizes=((10.0, 3.0), (20.0, 1.0)))
     gate = gate_of(limit)
@@ -107,24 +62,6 @@ def test_the_number_of_slots_follows_its_schedule() -> None:
     # One call is still in flight, and one is allowed.
     assert gate.ready_at(CALL, 21.0) == math.inf
     assert gate.levels(21.0)[0].limit == 1
-
-
-def test_the_oracle_makes_no_attempt_that_would_count() -> None:
-    latency = Distribution.constant(1.0)
-    for limit in (
-        Limit(kind="rolling", limit=2, window=10.0, counts_refused=True),
-        Limit(kind="fixed", limit=2, window=10.0, block=30.0),
-    ):
-        scenario = Scenario(limiters=(limit,), latency=latency)
-        assert ideal_schedule(scenario, [CALL] * 5).admitted_at == pytest.approx((0.0, 0.0, 10.0, 10.0, 20.0))
-
-
-def test_the_oracle_sends_no_call_before_its_arrival() -> None:
-    scenario = Scenario(limiters=(Limit(limit=2, window=10.0),))
-    arrivals = (0.0, 0.0, 0.0, 30.0, 30.0, 30.0)
-    assert ideal_schedule(scenario, [CALL] * 6, arrivals=arrivals).admitted_at == pytest.approx(
-        (0.0, 0.0, 5.0, 30.0, 30.0, 35.0)
-    )
 
 
 def test_late_refusals_change_nothing_that_is_drawn_for_admitted_calls() -> None:
@@ -146,23 +83,3 @@ def test_late_refusals_change_nothing_that_is_drawn_for_admitted_calls() -> None
         return found
 
     assert latencies(Distribution.uniform(10.0, 20.0)) == latencies(Distribution.constant(0.0))
-
-
-def test_a_refusal_over_http_comes_after_its_latency_and_a_client_may_leave_before() -> None:
-    scenario = Scenario(
-        limiters=(Limit(limit=1, window=600.0),), refusal_latency=Distribution.constant(0.05), retry_after="minute"
-    )
-    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
-    with Simulator(scenario) as provider:
-        url = f"{provider.openai_url}/chat/completions"
-        assert httpx.post(url, json=body).status_code == 200
-        refusal = httpx.post(url, json=body)
-        assert (refusal.status_code, refusal.headers["retry-after"]) == (429, "60")
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(url, json=body, timeout=0.01)
-        assert httpx.post(url, json=body).status_code == 429
-
-
-def test_a_retry_after_of_a_minute_is_the_same_in_every_refusal() -> None:
-    assert told("minute", 0.5) == told("minute", 500.0) == 60.0
-    assert told("minute", None) is None
