@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from bench import virtual
-from bench.bounds import HEADER, MARKS, line, parts, played, turns, write
-from bench.drawntable import BARS, NAMES, PAGE, Bar, named
+from bench.bounds import HEADER, line, parts, played, turns
+from bench.drawntable import BARS, Bar, named
 from bench.players import probing
 from tidegate.testing import Limit
 
@@ -57,24 +56,9 @@ def test_only_a_family_that_misses_a_bound_has_a_line(monkeypatch: pytest.Monkey
     assert found[1] == "429s per call"
 
 
-def test_the_page_has_a_place_for_the_table() -> None:
-    begin, end = MARKS
-    shown = PAGE.read_text().partition(begin)[2].partition(end)[0]
-    names = [row.split("|")[1].strip() for row in shown.splitlines()[2:]]
-    assert names
-    assert set(names) <= set(NAMES)
-
-
 def test_a_player_that_tests_for_changes_follows_them_and_pays_for_it() -> None:
     (family,) = named(["flips"])
     row = family.row(SEED)
     made = probing(row, SEED)
     assert made.seconds <= 1.3 * row.ideal(SEED).makespan
     assert made.refused >= turns(row.scenario.limiters[0], made.seconds)
-
-
-def test_a_new_table_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(PAGE.read_text())
-    write(page, [["only", *["0"] * (len(HEADER) - 1)]])
-    assert "| only | 0 |" in page.read_text()
