@@ -261,19 +261,6 @@ def attribute_table() -> str:
     return "\n".join(rows)
 
 
-def event_signal_table() -> str:
-    rows = ["| event | metrics | on the span |", "|---|---|---|"]
-    for event, signal in signals.SIGNALS.items():
-        note = ""
-        if signal.note is not None:
-            note = f"`{signal.note.name}`" + ("" if signal.note.lasting is None else " (a span)")
-        measured = _names(measure.instrument.name for measure in signal.measures)
-        changes = [value(None) for row in signal.measures for name, value in row.facts if name is attributes.CHANGE]
-        measured += "".join(f": `{change}`" for change in changes)
-        rows.append(f"| `{event.__name__}` | {measured} | {note} |")
-    return "\n".join(rows)
-
-
 def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
@@ -305,7 +292,6 @@ GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("docs/telemetry.md", metric_table),
     "span events": ("docs/telemetry.md", span_event_table),
     "attributes": ("docs/telemetry.md", attribute_table),
-    "event signals": ("docs/telemetry.md", event_signal_table),
     "frameworks": ("docs/frameworks.md", framework_table),
     **{
         f"table {table.name}": (f"docs/providers/{page}.md", partial(provider_table, table))
