@@ -98,14 +98,19 @@ def provider_tables() -> str:
     return "\n".join(rows)
 
 
+def provider_page(page: str) -> str:
+    tables = {table.name: table for table in providers.TABLES}
+    return "\n\n".join(provider_table(tables[name]) for name in PROVIDER_PAGES[page])
+
+
 def provider_table(table: providers.Provider) -> str:
     """The section of a table; what an earlier table of its page, or any compatible server, has too is only named."""
     common = providers.COMPATIBLE
     page = next(names for names in PROVIDER_PAGES.values() if table.name in names)
     before = [each for each in providers.TABLES if each.name in page[: page.index(table.name)]]
     before.sort(key=lambda each: len(each.errors), reverse=True)
-    lines = [f"## The table `{table.name}`", "", f"- Source: {table.source}"]
-    if table is common or table.charging != common.charging:
+    lines = [f"## `{table.name}`", "", f"- Source: {table.source}"]
+    if table is common or _charging(table.charging) != _charging(common.charging):
         lines.append(f"- {_charging(table.charging)}")
     lines += [
         f"- Shared by {', '.join(f'`{model}`' for model in each.models)}: "
@@ -293,12 +298,7 @@ GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "span events": ("docs/telemetry.md", span_event_table),
     "attributes": ("docs/telemetry.md", attribute_table),
     "frameworks": ("docs/frameworks.md", framework_table),
-    **{
-        f"table {table.name}": (f"docs/providers/{page}.md", partial(provider_table, table))
-        for table in providers.TABLES
-        for page, names in PROVIDER_PAGES.items()
-        if table.name in names
-    },
+    **{f"tables {page}": (f"docs/providers/{page}.md", partial(provider_page, page)) for page in PROVIDER_PAGES},
 }
 
 

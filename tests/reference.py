@@ -51,7 +51,7 @@ COMMON = ("--help", "--db URL")
 
 
 def cli_reference() -> str:
-    """Return a section for each command: usage, description, arguments and options."""
+    """Return a section for each command: description, arguments and options."""
     group = get_command(app)
     return "\n\n".join(_sections(group, typer.Context(group, info_name="tidegate")))
 
@@ -66,7 +66,6 @@ def _sections(command: Any, context: typer.Context) -> Iterator[str]:
     listed = [f"- `{name}`: {' '.join(text.split())}" for name, text in filter(None, records) if name not in COMMON]
     parts = [
         f"## {context.command_path}",
-        f"    {command.get_usage(context).partition(' ')[2].strip()}",
         (command.help or "").strip(),
         "\n".join(listed),
     ]
