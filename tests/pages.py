@@ -47,22 +47,12 @@ PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
 """Page below docs/providers: the tables on it. Every table is on one."""
 
 
-USUAL = ("max_wait", "hosts", "log", "disabled")
-"""Settings that come first on their page, without the sources of their defaults."""
-
-
 def settings() -> str:
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
         default = "none" if field.default is None else repr(field.default)
         rows.append(f"| `{name}` | `{default}` | {field.description} |")
     return "\n".join(rows)
-
-
-def usual_settings() -> str:
-    rows = settings().splitlines()
-    usual = [row for row in rows if row.split("`")[1:2] in [[name] for name in USUAL]]
-    return "\n".join([*rows[:2], *(re.sub(r" \([^()]*: [^()]*\)\. \|$", ". |", row) for row in usual)])
 
 
 def runner_settings() -> str:
@@ -281,7 +271,6 @@ def framework_table() -> str:
 
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("docs/settings.md", settings),
-    "usual settings": ("docs/settings.md", usual_settings),
     "refusals in short, copied": ("README.md", refusals_in_short),
     "picture": ("README.md", picture),
     "runner settings": ("docs/runner.md", runner_settings),
