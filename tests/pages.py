@@ -18,7 +18,6 @@ from tidegate.experiments.commands.common import MEANINGS
 from tidegate.settings import Settings
 from tidegate.telemetry import attributes, signals
 from tidegate.transports.framework_timeouts.table import TIMEOUTS
-from tidegate.transports.framework_timeouts.timeout import shown
 from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
 from tools import readme_picture
 
@@ -47,11 +46,15 @@ PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
 """Page below docs/providers: the tables on it. Every table is on one."""
 
 
+SOURCE = re.compile(r" \((elspeth|Phoenix|pip|openai|Inspect|a start-up)[^()]*\)")
+"""Source of a default, which is for maintainers."""
+
+
 def settings() -> str:
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
         default = "none" if field.default is None else repr(field.default)
-        rows.append(f"| `{name}` | `{default}` | {field.description} |")
+        rows.append(f"| `{name}` | `{default}` | {SOURCE.sub('', field.description or '')} |")
     return "\n".join(rows)
 
 
@@ -59,7 +62,7 @@ def runner_settings() -> str:
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in RunnerSettings.model_fields.items():
         default = "none" if field.default is None else repr(field.default)
-        rows.append(f"| `{name}` | `{default}` | {field.description} |")
+        rows.append(f"| `{name}` | `{default}` | {SOURCE.sub('', field.description or '')} |")
     return "\n".join(rows)
 
 
@@ -112,14 +115,14 @@ def provider_table(table: providers.Provider) -> str:
     errors = table.errors[: -len(common.errors)] if like else table.errors
     same = ["quotas"] * (len(headers) < len(table.headers)) + ["refusals"] * like
     if same:
-        lines.append(f"- Also read: the {' and '.join(same)} of [any compatible server](self-hosted.md)")
+        lines.append(f"- And the {' and '.join(same)} of [`compatible`](self-hosted.md)")
     for other in before if not like else []:
         if errors and {*other.errors} <= {*errors}:
-            lines.append(f"- Also read: the refusals of `{other.name}`")
+            lines.append(f"- And the refusals of `{other.name}`")
             errors = tuple(row for row in errors if row not in other.errors)
         if headers and {*other.headers} & {*headers}:
             names = ", ".join(f"`{row.name}`" for row in headers if row in other.headers)
-            lines.append(f"- Also read: the quotas {names} of `{other.name}`")
+            lines.append(f"- And the quotas {names} of `{other.name}`")
             headers = [row for row in headers if row not in other.headers]
     if headers:
         lines += ["", "| announced quota | of | seconds | refills |", "|---|---|---|---|"]
@@ -202,14 +205,12 @@ def event_tables() -> str:
 
 
 def clock_table() -> str:
-    rows = ["| framework and version | its clock | by default | when it runs out | extended to | set by |"]
-    rows.append("|---|---|---|---|---|---|")
-    wait = Settings().max_wait
+    rows = ["| framework and version | its clock | by default | when it runs out | set by |"]
+    rows.append("|---|---|---|---|---|")
     for clock in TIMEOUTS:
         dials = ", ".join(dict.fromkeys(re.sub(r" of .* in ", " in ", str(default)) for default in clock.defaults))
-        new = shown(clock.stretched(clock.seconds, wait))
         version = " ".join(clock.source.split()[:2])
-        rows.append(f"| {' | '.join((version, clock.measures, f'{clock.seconds:g} s', clock.then, new, dials))} |")
+        rows.append(f"| {' | '.join((version, clock.measures, f'{clock.seconds:g} s', clock.then, dials))} |")
     return "\n".join(rows)
 
 

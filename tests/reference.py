@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,6 +47,9 @@ TYPES = {
 }
 """Word for each type of PostgreSQL; SQLite has the same, but times as text."""
 
+TYPE = re.compile(r" <(?:str|path|int|int range|float)>")
+"""Types that the text of an option shows too."""
+
 COMMON = ("--help", "--db URL")
 """Options that the page explains once."""
 
@@ -63,7 +67,11 @@ def _sections(command: Any, context: typer.Context) -> Iterator[str]:
             yield from _sections(inner, typer.Context(inner, info_name=name, parent=context))
         return
     records = [each.get_help_record(context) for each in command.get_params(context)]
-    listed = [f"- `{name}`: {' '.join(text.split())}" for name, text in filter(None, records) if name not in COMMON]
+    listed = [
+        f"- `{TYPE.sub('', name)}`: {' '.join(text.split())}"
+        for name, text in filter(None, records)
+        if name not in COMMON
+    ]
     parts = [
         f"## {context.command_path}",
         (command.help or "").strip(),
