@@ -1,6 +1,6 @@
 """Table of what bounds the drawn families that miss a bound: where their refusals and their lost time come from.
 
-python -m bench.bounds [NAME,…] [--seeds 8] [--page]: odd seeds in virtual time; `--page` writes docs/controller.md.
+python -m bench.bounds [NAME,…] [--seeds 8]: odd seeds in virtual time.
 
 A refused attempt belongs to one of three parts. The *first round* was sent before any refusal was known. A *test* was
 sent when all refusals before it were known: the client looked for a limit, or held one that had changed. The others
@@ -14,12 +14,11 @@ import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from bench.bayes import filtering
 from bench.common import table
 from bench.drawn import Drawn
-from bench.drawntable import BARS, DRAWN, NAMES, PAGE, YARDSTICKS, asked, named, shown
+from bench.drawntable import BARS, NAMES, YARDSTICKS, asked, named
 from bench.lab import seeds_of
 from bench.measures import Run, measured
 from bench.players import Played, probing, reckoning, unrated
@@ -28,8 +27,6 @@ from bench.virtual import Laboratory, bare
 from tidegate.core.events import Event, SlotReleased
 from tidegate.core.values import CAPACITY
 from tidegate.testing import Limit
-
-MARKS = "<!-- missed bounds -->\n", "<!-- /missed bounds -->"
 
 PLAYERS: dict[str, Callable[[Row, int], Played]] = {
     **YARDSTICKS,
@@ -191,23 +188,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="What bounds the drawn families that miss a bound")
     parser.add_argument("names", nargs="?", default=",".join(NAMES), help="families, with commas between")
     parser.add_argument("--seeds", default="8", help="odd seeds (default 8), or seeds with commas")
-    parser.add_argument("--page", action="store_true", help=f"also write the table into docs/{PAGE.name}")
     given = parser.parse_args()
     chosen = named(given.names.split(","))
-    if given.page and len(chosen) < len(DRAWN):
-        parser.error("the page shows all families")
     seeds = seeds_of(given.seeds, odd=True)
     lines = [line(each, [played(each.row(seed), seed) for seed in seeds]) for each in chosen]
     found = [each for each in lines if each is not None]
     table(f"Missed bounds (seeds {', '.join(map(str, seeds))})", HEADER, found)
-    if given.page:
-        write(PAGE, found)
     return 0
-
-
-def write(page: Path, found: Sequence[Sequence[str]]) -> None:
-    """Write the table into the page."""
-    page.write_text(shown(page.read_text(), found, HEADER, MARKS))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from tidegate.experiments.commands.common import MEANINGS
 from tidegate.settings import Settings
 from tidegate.telemetry import attributes, signals
 from tidegate.transports.framework_timeouts.table import TIMEOUTS
-from tidegate.transports.framework_timeouts.timeout import shown
 from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
 from tools import readme_picture
 
@@ -47,29 +46,23 @@ PROVIDER_PAGES: dict[str, tuple[str, ...]] = {
 """Page below docs/providers: the tables on it. Every table is on one."""
 
 
-USUAL = ("max_wait", "hosts", "log", "disabled")
-"""Settings that come first on their page, without the sources of their defaults."""
+SOURCE = re.compile(r" \((elspeth|Phoenix|pip|openai|Inspect|a start-up)[^()]*\)")
+"""Source of a default, which is for maintainers."""
 
 
 def settings() -> str:
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
         default = "none" if field.default is None else repr(field.default)
-        rows.append(f"| `{name}` | `{default}` | {field.description} |")
+        rows.append(f"| `{name}` | `{default}` | {SOURCE.sub('', field.description or '')} |")
     return "\n".join(rows)
-
-
-def usual_settings() -> str:
-    rows = settings().splitlines()
-    usual = [row for row in rows if row.split("`")[1:2] in [[name] for name in USUAL]]
-    return "\n".join([*rows[:2], *(re.sub(r" \([^()]*: [^()]*\)\. \|$", ". |", row) for row in usual)])
 
 
 def runner_settings() -> str:
     rows = ["| setting | default | meaning |", "|---|---|---|"]
     for name, field in RunnerSettings.model_fields.items():
         default = "none" if field.default is None else repr(field.default)
-        rows.append(f"| `{name}` | `{default}` | {field.description} |")
+        rows.append(f"| `{name}` | `{default}` | {SOURCE.sub('', field.description or '')} |")
     return "\n".join(rows)
 
 
@@ -90,39 +83,49 @@ def picture() -> str:
 
 
 def provider_tables() -> str:
-    rows = ["| provider | hosts | counted per | announced quotas |", "|---|---|---|---|"]
+    rows = ["| provider | hosts | counted per |", "|---|---|---|"]
     for table in providers.TABLES:
         page = next(page for page, names in PROVIDER_PAGES.items() if table.name in names)
-        quotas = len(table.headers) if len(table.headers) > 4 else ", ".join(f"`{row.name}`" for row in table.headers)
-        rows.append(f"| [{table.name}](providers/{page}.md) | {_hosts(table)} | {_scope(table)} | {quotas or 'none'} |")
+        hosts = "<br>".join(f"`{host}`" for host in table.hosts) or "any, by base URL"
+        rows.append(f"| [{table.name}](providers/{page}.md) | {hosts} | {_scope(table)} |")
     return "\n".join(rows)
 
 
+def provider_page(page: str) -> str:
+    tables = {table.name: table for table in providers.TABLES}
+    return "\n\n".join(provider_table(tables[name]) for name in PROVIDER_PAGES[page])
+
+
 def provider_table(table: providers.Provider) -> str:
-    charged = table.charging
-    lines = [
-        f"## The table `{table.name}`",
-        "",
-        f"- Hosts: {_hosts(table, ', ')}",
-        f"- Counted per {_scope(table)}",
-        f"- Charged when a request comes in: tokens `{charged.tokens}`, input `{charged.input_tokens}`, output "
-        f"`{charged.output_tokens}`; as it is written: `{charged.produced}` ({charged.source})",
-        f"- Source: {table.source}",
-    ]
+    """The section of a table; what an earlier table of its page, or any compatible server, has too is only named."""
+    common = providers.COMPATIBLE
+    page = next(names for names in PROVIDER_PAGES.values() if table.name in names)
+    before = [each for each in providers.TABLES if each.name in page[: page.index(table.name)]]
+    before.sort(key=lambda each: len(each.errors), reverse=True)
+    lines = [f"## `{table.name}`", "", f"- Source: {table.source}"]
+    if table is common or _charging(table.charging) != _charging(common.charging):
+        lines.append(f"- {_charging(table.charging)}")
     lines += [
         f"- Shared by {', '.join(f'`{model}`' for model in each.models)}: "
-        f"{', '.join(f'`{quota}`' for quota in each.quotas)} ({each.source})"
+        f"{', '.join(f'`{quota}`' for quota in each.quotas)}"
         for each in table.shared
     ]
-    common = providers.COMPATIBLE
     like = table is not common and table.errors[-len(common.errors) :] == common.errors
     headers = [row for row in table.headers if not (like and row in common.headers)]
     errors = table.errors[: -len(common.errors)] if like else table.errors
     same = ["quotas"] * (len(headers) < len(table.headers)) + ["refusals"] * like
     if same:
-        lines.append(f"- Also read: the {' and '.join(same)} of [any compatible server](self-hosted.md)")
+        lines.append(f"- And the {' and '.join(same)} of [`compatible`](self-hosted.md)")
+    for other in before if not like else []:
+        if errors and {*other.errors} <= {*errors}:
+            lines.append(f"- And the refusals of `{other.name}`")
+            errors = tuple(row for row in errors if row not in other.errors)
+        if headers and {*other.headers} & {*headers}:
+            names = ", ".join(f"`{row.name}`" for row in headers if row in other.headers)
+            lines.append(f"- And the quotas {names} of `{other.name}`")
+            headers = [row for row in headers if row not in other.headers]
     if headers:
-        lines += ["", "| announced quota | of | seconds | refills | source |", "|---|---|---|---|---|"]
+        lines += ["", "| announced quota | of | seconds | refills |", "|---|---|---|---|"]
         lines += [_quota(row) for row in headers]
     if errors:
         lines += ["", *_refusals(errors)]
@@ -133,25 +136,29 @@ def common_refusals() -> str:
     return "\n".join(_refusals(providers.COMMON_ERRORS))
 
 
-def _hosts(table: providers.Provider, between: str = "<br>") -> str:
-    return between.join(f"`{host}`" for host in table.hosts) or "any, by base URL"
+def _charging(charged: providers.Charging) -> str:
+    """In words, without what is not charged."""
+    parts = {"tokens": charged.tokens, "input": charged.input_tokens, "output": charged.output_tokens}
+    there = [f"{name} by `{rule}`" for name, rule in parts.items() if rule != "nothing"]
+    produced = f"output as it is written, by `{charged.produced}`" if charged.produced != "nothing" else ""
+    return f"Charged at admission: {', '.join(there) or 'requests alone'}" + (f"; {produced}" if produced else "")
 
 
 def _scope(table: providers.Provider) -> str:
     path = "path's scope" if any("{scope}" in each.path for each in table.endpoints) else ""
-    return " + ".join(filter(None, ["base URL", "credential" if table.credential else "", path, table.scope]))
+    return ", ".join(filter(None, ["credential" if table.credential else "", path, table.scope]))
 
 
 def _quota(row: providers.HeaderRow) -> str:
     window = "derived" if row.window is None else f"{row.window:g}"
-    return f"| `{row.name}` | {row.unit.replace('_', ' ')} | {window} | {row.refill} | {_cell(row.source)} |"
+    return f"| `{row.name}` | {row.unit.replace('_', ' ')} | {window} | {row.refill} |"
 
 
 def _refusals(rows: tuple[providers.ErrorRow, ...]) -> list[str]:
-    lines = ["| refusal | recognised by | is | because of | source |", "|---|---|---|---|---|"]
+    lines = ["| refusal | recognised by | means |", "|---|---|---|"]
     for row in rows:
         kind, cause = (word.value.replace("_", " ") for word in (row.kind, row.cause))
-        lines.append(f"| `{row.name}` | {_cell(_criteria(row))} | {kind} | {cause} | {_cell(row.source)} |")
+        lines.append(f"| `{row.name}` | {_cell(_criteria(row))} | {kind}: {cause} |")
     return lines
 
 
@@ -196,22 +203,20 @@ def event_tables() -> str:
 
 
 def clock_table() -> str:
-    rows = ["| framework | its clock | by default | when it runs out | stretched to | set by | read in |"]
-    rows.append("|---|---|---|---|---|---|---|")
-    wait = Settings().max_wait
+    rows = ["| framework and version | its clock | by default | when it runs out | set by |"]
+    rows.append("|---|---|---|---|---|")
     for clock in TIMEOUTS:
-        dials = "<br>".join(str(default) for default in clock.defaults)
-        new = shown(clock.stretched(clock.seconds, wait))
-        cells = (clock.framework, clock.measures, f"{clock.seconds:g} s", clock.then, new, dials, clock.source)
-        rows.append(f"| {' | '.join(cells)} |")
+        dials = ", ".join(dict.fromkeys(re.sub(r" of .* in ", " in ", str(default)) for default in clock.defaults))
+        version = " ".join(clock.source.split()[:2])
+        rows.append(f"| {' | '.join((version, clock.measures, f'{clock.seconds:g} s', clock.then, dials))} |")
     return "\n".join(rows)
 
 
 def gateway_table() -> str:
-    rows = ["| variable | stands for, where it is not set | read by |", "|---|---|---|"]
+    rows = ["| variable | stands for, where it is not set |", "|---|---|"]
     for each in providers.GATEWAY_VARIABLES:
         default = f"`{each.default}`" if each.default else "changed only where it is set"
-        rows.append(f"| `{each.name}` | {default} | {each.source} |")
+        rows.append(f"| `{each.name}` | {default} |")
     return "\n".join(rows)
 
 
@@ -242,24 +247,11 @@ def span_event_table() -> str:
 
 
 def attribute_table() -> str:
-    rows = ["| attribute | type | unit | what | name by |", "|---|---|---|---|---|"]
-    told = [each for each in vars(attributes).values() if isinstance(each, attributes.Attribute)]
-    for each in [*attributes.KEY, *(each for each in told if each not in attributes.KEY)]:
-        unit = f"`{each.unit}`" if each.unit else ""
-        rows.append(f"| `{each.name}` | {each.type} | {unit} | {each.meaning} | {each.source} |")
-    return "\n".join(rows)
-
-
-def event_signal_table() -> str:
-    rows = ["| event | metrics | on the span |", "|---|---|---|"]
-    for event, signal in signals.SIGNALS.items():
-        note = ""
-        if signal.note is not None:
-            note = f"`{signal.note.name}`" + ("" if signal.note.lasting is None else " (a span)")
-        measured = _names(measure.instrument.name for measure in signal.measures)
-        changes = [value(None) for row in signal.measures for name, value in row.facts if name is attributes.CHANGE]
-        measured += "".join(f": `{change}`" for change in changes)
-        rows.append(f"| `{event.__name__}` | {measured} | {note} |")
+    rows = ["| attribute | type | what |", "|---|---|---|"]
+    listed = [each for each in vars(attributes).values() if isinstance(each, attributes.Attribute)]
+    for each in [*attributes.KEY, *(each for each in listed if each not in attributes.KEY)]:
+        unit = f" in `{each.unit}`" if each.unit else ""
+        rows.append(f"| `{each.name}` | {each.type}{unit} | {each.meaning} |")
     return "\n".join(rows)
 
 
@@ -267,24 +259,17 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in dict.fromkeys(names))
 
 
-STACKS = ("openai", "httpx", "httpx2", "aiohttp", "requests")
-
-
 def framework_table() -> str:
-    rows = ["| framework | version | beside it | example |", "|---|---|---|---|"]
+    rows = ["| framework | example |", "|---|---|"]
     for framework in FRAMEWORKS:
-        there = framework.environment.versions
-        stack = [f"{name} {there[name]}" for name in STACKS if name in there]
         example = f"[{framework.example}](../examples/frameworks/{framework.example})"
         name = f"[{framework.name}](#{framework.page})" if framework.page else framework.name
-        cells = (name, framework.version, ", ".join(stack), example)
-        rows.append(f"| {' | '.join(cells)} |")
+        rows.append(f"| {name} {framework.version} | {example} |")
     return "\n".join(rows)
 
 
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "settings": ("docs/settings.md", settings),
-    "usual settings": ("docs/settings.md", usual_settings),
     "refusals in short, copied": ("README.md", refusals_in_short),
     "picture": ("README.md", picture),
     "runner settings": ("docs/runner.md", runner_settings),
@@ -300,14 +285,8 @@ GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("docs/telemetry.md", metric_table),
     "span events": ("docs/telemetry.md", span_event_table),
     "attributes": ("docs/telemetry.md", attribute_table),
-    "event signals": ("docs/telemetry.md", event_signal_table),
     "frameworks": ("docs/frameworks.md", framework_table),
-    **{
-        f"table {table.name}": (f"docs/providers/{page}.md", partial(provider_table, table))
-        for table in providers.TABLES
-        for page, names in PROVIDER_PAGES.items()
-        if table.name in names
-    },
+    **{f"tables {page}": (f"docs/providers/{page}.md", partial(provider_page, page)) for page in PROVIDER_PAGES},
 }
 
 

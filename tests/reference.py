@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import typer
 from sqlalchemy import Table
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import postgresql
 from typer.core import TyperGroup
 from typer.main import get_command
 
@@ -35,8 +36,26 @@ TABLES = {
 """A sentence for each table of the schema, without the prefix."""
 
 
+TYPES = {
+    "BIGINT": "integer",
+    "INTEGER": "integer",
+    "BOOLEAN": "boolean",
+    "FLOAT": "float",
+    "TEXT": "text",
+    "BYTEA": "bytes",
+    "TIMESTAMP WITH TIME ZONE": "time",
+}
+"""Word for each type of PostgreSQL; SQLite has the same, but times as text."""
+
+TYPE = re.compile(r" <(?:str|path|int|int range|float)>")
+"""Types that the text of an option shows too."""
+
+COMMON = ("--help", "--db URL")
+"""Options that the page explains once."""
+
+
 def cli_reference() -> str:
-    """Return a section for each command: usage, description, arguments and options."""
+    """Return a section for each command: description, arguments and options."""
     group = get_command(app)
     return "\n\n".join(_sections(group, typer.Context(group, info_name="tidegate")))
 
@@ -48,41 +67,38 @@ def _sections(command: Any, context: typer.Context) -> Iterator[str]:
             yield from _sections(inner, typer.Context(inner, info_name=name, parent=context))
         return
     records = [each.get_help_record(context) for each in command.get_params(context)]
-    rows = [
-        f"| `{_cell(name)}` | {_cell(' '.join(text.split()))} |"
+    listed = [
+        f"- `{TYPE.sub('', name)}`: {' '.join(text.split())}"
         for name, text in filter(None, records)
-        if name != "--help"
+        if name not in COMMON
     ]
     parts = [
         f"## {context.command_path}",
-        f"    {command.get_usage(context).partition(' ')[2].strip()}",
         (command.help or "").strip(),
-        "\n".join(["| argument or option | meaning |", "|---|---|", *rows]) if rows else "",
+        "\n".join(listed),
     ]
     yield "\n\n".join(filter(None, parts))
 
 
 def schema_reference() -> str:
-    """Return a section for each table: its columns with their types in both databases, and its indexes."""
+    """Return a section for each table: its keys, its columns with their types in PostgreSQL, and its indexes."""
     assert {*TABLES} == {name.removeprefix(schema.PREFIX) for name in schema.metadata.tables}
     return "\n\n".join(_table(table) for table in schema.metadata.sorted_tables)
 
 
 def _table(table: Table) -> str:
-    rows = ["| column | SQLite | PostgreSQL | null | key |", "|---|---|---|---|---|"]
+    lines = []
     for column in table.columns:
-        types = [column.type.compile(dialect=each) for each in (sqlite.dialect(), postgresql.dialect())]
-        keys = ["primary"] if column.primary_key else []
-        keys += [f"`{key.target_fullname}`" for key in sorted(column.foreign_keys, key=lambda key: key.target_fullname)]
-        null = "yes" if column.nullable else "no"
-        rows.append(f"| `{column.name}` | {types[0]} | {types[1]} | {null} | {', '.join(keys)} |")
-    indexes = sorted(table.indexes, key=lambda index: str(index.name))
+        words = [TYPES[column.type.compile(dialect=postgresql.dialect()).partition(" COLLATE")[0]]]
+        words += ["or null"] * bool(column.nullable)
+        words += [
+            f"of `{key.target_fullname}`" for key in sorted(column.foreign_keys, key=lambda key: key.target_fullname)
+        ]
+        lines.append((column.primary_key, f"`{column.name}` {' '.join(words)}"))
     listed = [
-        f"- Index `{each.name}` on {', '.join(f'`{column.name}`' for column in each.columns)}" for each in indexes
+        f"- {name}: {', '.join(text for primary, text in lines if primary is kind)}"
+        for name, kind in (("Primary key", True), ("Columns", False))
+        if any(primary is kind for primary, _ in lines)
     ]
     name = table.name.removeprefix(schema.PREFIX)
-    return "\n\n".join([f"## `{table.name}`", TABLES[name], "\n".join(rows), *filter(None, ["\n".join(listed)])])
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    return "\n\n".join([f"## `{table.name}`", TABLES[name], "\n".join(listed)])

@@ -35,7 +35,7 @@ MODES = ("plain", "tidegate")
 MOST_IDEALS, ALLOWANCE_SECONDS = 4.0, 60.0
 """A run is stopped after so many times the ideal, and a minute more: such a run misses its bar by far."""
 
-HEADER = ("limiter", "", "answered", "of", "seconds", "of ideal", "refusals/call", "exit", "errors", "")
+HEADER = ("limiter", "", "answered", "of", "seconds", "of ideal", "refusals/call", "errors", "")
 
 
 class Played(NamedTuple):
@@ -63,7 +63,6 @@ class Played(NamedTuple):
             f"{outcome.seconds:.1f}",
             f"({ratio})" if outcome.lost else ratio,
             f"{outcome.refusals / outcome.calls:.3f}",
-            "stopped" if outcome.exit_code is None else str(outcome.exit_code),
             errors,
             verdict,
         ]

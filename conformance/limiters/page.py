@@ -32,14 +32,10 @@ def results(header: Sequence[str], lines: Sequence[Sequence[str]], rows: Sequenc
         "On": f"Python {platform.python_version()}, {platform.platform()}, {os.cpu_count()} cores",
         "Limiters": ", ".join(versions()),
     }
-    rules = [[row.name, row.rule, f"{row.ideal_seconds:.1f}", _bars(row)] for row in rows]
+    rules = [[row.name, row.rule, f"{row.ideal_seconds:.1f}"] for row in rows]
     told = "".join(f"{name}: {text}  \n" for name, text in facts.items())
-    named = markdown(("limiter", "rule", "ideal seconds", "bars"), rules)
+    named = markdown(("limiter", "rule", "ideal seconds"), rules)
     return f"{told}\n{markdown(header, lines)}\n{named}"
-
-
-def _bars(row: Row) -> str:
-    return f"{row.bars.ratio:g}, {row.bars.refusals:g}"
 
 
 def versions() -> list[str]:
