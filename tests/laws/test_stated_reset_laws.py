@@ -131,6 +131,24 @@ def test_no_wait_for_a_quota_outlasts_the_newest_reset_once_nothing_was_charged_
     assert ready <= max(now + later, now + stated) + GUARD, f"{gate} waits beyond its newest reset"
 
 
+def test_the_rounding_of_ended_reserves_holds_no_call_back() -> None:
+    def answer(limit: float) -> Answer:
+        readings = (
+            QuotaReading("quota", "tokens", "continuous", limit, 0.0, 0.0, from_receipt=limit > 1.0),
+            QuotaReading("calls", "requests", "continuous", 1.0, 0.0, 0.0),
+        )
+        return Answer(0.005, readings, False, None, None)
+
+    outputs = [0.0, 0.0, 0.0, 18434.0, 2755.628163588339, 11578.55375832221]
+    history = [(0.0, Cost(tokens=0.0, produced=each), answer(1.0 if place else 24000.0)) for place, each in enumerate(outputs)]
+    controller, now = played(history, 60.0, 0.0)
+    now += LONGEST_TRANSIT
+    permit = controller.admit(Cost(), now, 0.0, None)
+    now += 0.005
+    controller.settle(permit, Outcome(Kind.OK, readings=answer(1.0).readings, usage=Usage(1, 0)), now, 0.5, None)
+    assert controller.quotas.ready_at(Cost(tokens=0.0, produced=1.0), now)[0] <= now + BELIEVED_SECONDS + GUARD
+
+
 LONGEST_TRANSIT = 6.0
 """Seconds after which no charge of before can be unseen by the provider (`quota_base.UNDERWAY` and a margin)."""
 

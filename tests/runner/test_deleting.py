@@ -11,13 +11,13 @@ import pytest
 from tests.runner.scene import HeldTask, held, in_loop, rows, runner_at, statuses
 from tidegate.errors import ClaimedElsewhere, CoolingDown, UnknownExperiment
 from tidegate.experiments import Experiment, ExperimentRunner, ResultStatus
-from tidegate.experiments.engine import deletion
+from tidegate.experiments.engine import claims
 from tidegate.experiments.storage import Status, Store
 
 
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletion, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(claims, "STOP_CHECK_SECONDS", 0.001)
 
 
 async def until(holds: Callable[[], Awaitable[object]]) -> None:
@@ -103,7 +103,7 @@ async def test_dead_owner_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.
     async with runner_at(tmp_path) as here, runner_at(tmp_path) as there:
         await here.start(experiment)
         await task.until(lambda: task.inside == 1)
-        monkeypatch.setattr(deletion, "is_dead", lambda replica: replica == here.replica)
+        monkeypatch.setattr(claims, "is_dead", lambda replica: replica == here.replica)
         await there.delete("e")
         assert await is_gone(there.store)
         task.go.set()

@@ -25,6 +25,9 @@ request on its way (openai: DEFAULT_TIMEOUT connect=5.0)."""
 OVERTAKEN = 0.1
 """Seconds within which requests may overtake each other, so that an answer may have seen either."""
 
+RESIDUE_UNITS = 1e-6
+"""Units of reserves below which all calls have ended: sums of floats leave a residue of their rounding."""
+
 
 class LoggedCharge:
     """One charge against one quota.
@@ -334,7 +337,7 @@ class QuotaMirror(ABC):
 
         So a wrong charge or window cannot hold calls back for longer.
         """
-        if ready <= self.stated_at or self._anchor_order > self._stated_order or self.reserved > 0.0:
+        if ready <= self.stated_at or self._anchor_order > self._stated_order or self.reserved > RESIDUE_UNITS:
             return ready
         if any(each.amount for each in self.ledger.entries if not each.answered or each.order > self._stated_order):
             return ready

@@ -333,7 +333,7 @@ async def _run_to_end(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -
         raise
 
 
-LOOK_SECONDS = 0.5
+STOP_CHECK_SECONDS = 0.5
 """Seconds between two checks for the end of a stopped run. Raising it saves queries and notices the end later. Chosen:
 a person waits for the end."""
 
@@ -352,7 +352,7 @@ async def stop_and_delete(store: Store, row: ExperimentRow, *, force: bool, pati
         while True:
             if not await store.deletion.is_ending(row.id, patience):
                 break
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(STOP_CHECK_SECONDS)
     if not await store.deletion.remove(row.id):
         now = await store.experiments.find(row.id)
         if now is not None:
