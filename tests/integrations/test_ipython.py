@@ -18,6 +18,13 @@ from tidegate.testing import Limit, Scenario, Simulator
 from tidegate.transports.governance import Installation
 
 
+@pytest.fixture(autouse=True)
+def own_registry(registry: RateLimitRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default registry of the process may have the keys of other tests."""
+    for name in ("tidegate.integrations.call_totals.registry", "tidegate.transports.install.default_registry"):
+        monkeypatch.setattr(name, lambda: registry)
+
+
 class Shell:
     """What the extension needs of IPython's shell; as on a terminal, it has no kernel."""
 

@@ -140,7 +140,9 @@ def test_the_rounding_of_ended_reserves_holds_no_call_back() -> None:
         return Answer(0.005, readings, False, None, None)
 
     outputs = [0.0, 0.0, 0.0, 18434.0, 2755.628163588339, 11578.55375832221]
-    history = [(0.0, Cost(tokens=0.0, produced=each), answer(1.0 if place else 24000.0)) for place, each in enumerate(outputs)]
+    history = [
+        (0.0, Cost(tokens=0.0, produced=each), answer(1.0 if place else 24000.0)) for place, each in enumerate(outputs)
+    ]
     controller, now = played(history, 60.0, 0.0)
     now += LONGEST_TRANSIT
     permit = controller.admit(Cost(), now, 0.0, None)
