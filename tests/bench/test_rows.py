@@ -63,7 +63,7 @@ RUNS = (
     Most("idle-bursts", 2, 1.07, 0.23),
     Most("acceleration", 2, 2.02, 0.03),
     Most("brief-refill", 2, 4.53, 0.03),
-    Most("counted-refusals", 2, 1.59, 0.19),
+    Most("counted-refusals", 2, 1.59, 0.22),
     Most("hidden-tokens", 2, 1.1, 0.11),
     Most("mixed-sizes", 2, 1.86, 0.09),
     Most("smoothing", 2, 1.05, 0.04),
