@@ -11,6 +11,8 @@ class _LazyPattern:
         self.pattern = text
 
     def __getattr__(self, name: str) -> Any:
+        if name == "pattern" or name.startswith("__"):
+            raise AttributeError(name)
         method = getattr(re.compile(self.pattern), name)
         setattr(self, name, method)
         return method

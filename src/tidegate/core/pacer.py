@@ -504,7 +504,7 @@ class Pacer:
         rate = self.rate
         if cruising and count >= KEPT_CALLS:
             self._broken += 1
-        elif cruising and count < PROGRESS and rate <= self.gauge.low:
+        elif cruising and 0 < count < PROGRESS and rate <= self.gauge.low:
             # A refusal at the rate that the bounds call proven contradicts them: messages were late, or it fell.
             self.gauge.low, self.gauge.high = self._least, self._highest
         nothing, deep = self.gauge.nothing_new(let_in), self.gauge.deep(rate)
@@ -554,7 +554,9 @@ class Pacer:
         if self.rate < self._floor.pace and self.phase is not PacerPhase.RAMP:
             self._floor.doubt()
             self._start_up(self.rate, now)
+        longest = max(seconds, self.spacing.wait)
         self.spacing.wait_alone(seconds)
+        self.spacing.wait = longest  # A wait that ends early makes no later one shorter.
         self._after(self._patience if self.phase is PacerPhase.CRUISE else 0.0, SEEK_CALLS, now)
 
     def _recover(self, now: float) -> None:

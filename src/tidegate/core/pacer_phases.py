@@ -147,10 +147,11 @@ def natural_wait(seconds: float, elapsed: float, grace: float) -> float:
     """Return the wait that ends with the first natural window before the planned one does.
 
     Many limiters begin a window at the first call of a run, `elapsed` seconds ago, and their periods are natural ones.
-    An attempt at such an instant meets the new window at once. It goes `grace` seconds later, as messages may be late.
+    An attempt at such an instant meets the new window at once. It goes `grace` seconds later, as messages may be late,
+    and no attempt follows a refusal sooner than that.
     """
     ends = (window + grace - elapsed for window in NATURAL_WINDOWS)
-    return next((end for end in ends if 0.0 < end < seconds), seconds)
+    return next((end for end in ends if grace < end < seconds), seconds)
 
 
 FIRST_WAITS = 4.0

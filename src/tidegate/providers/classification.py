@@ -88,7 +88,7 @@ _CONNECTION_RULES = tuple(
         ("Timeout TimeoutError TimeoutException APITimeoutError ReadTimeout ReadTimeoutError", Cause.NONE, "timeout"),
         # Broken connections, by clients without a common base.
         ("ConnectionError APIConnectionError ClientConnectionError ClientPayloadError ChunkedEncodingError"
-         " ProtocolError NetworkError HTTPClientError", Cause.OUTAGE, "connection"),
+         " ProtocolError NetworkError HTTPClientError IncompleteRead", Cause.OUTAGE, "connection"),
     )
 )  # fmt: skip
 """Names of types of failures without an answer, and what they mean, in the order in which they decide."""

@@ -61,6 +61,15 @@ def test_a_resume_takes_no_other_experiment_for_the_one_that_was_meant(
     assert [json.loads(line)["name"] for line in place.run("show", "--json").out.splitlines()] == ["doubles"]
 
 
+def test_a_name_is_looked_up_in_the_database_and_a_file_is_not(place: Place) -> None:
+    """An experiment may have the name of a module beside it, and a module may not run because of a typing error."""
+    place.doubles(2)
+    place.write("doubles.py", "raise SystemExit('imported')")
+    assert place.run("run", "my_eval.py:experiment").code == 0
+    assert place.run("run", "doubles").code == 0
+    assert "imported" not in place.run("run", "double").complaint
+
+
 def test_an_experiment_whose_credential_is_missing_is_blocked_and_runs_once_it_is_there(place: Place) -> None:
     place.doubles(2)
     text = (place.path / "my_eval.py").read_text()

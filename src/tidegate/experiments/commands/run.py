@@ -30,12 +30,21 @@ from tidegate.core.wait_text import clock, failure_text
 from tidegate.errors import CannotLoad, StoppedElsewhere, UnknownExperiment
 from tidegate.experiments import Experiment, ExperimentRunner, RunnerSettings, StateChanged, Subscription, load
 from tidegate.experiments.commands import display
-from tidegate.experiments.commands.common import Code, after_cooldown, code_of, command, existing, is_there, published
+from tidegate.experiments.commands.common import (
+    Code,
+    after_cooldown,
+    code_of,
+    command,
+    existing,
+    found,
+    is_there,
+    published,
+)
 from tidegate.experiments.commands.display import LOOK_EVERY, Display, ShownCounts, printer, spent_text, waits
 from tidegate.experiments.engine.budget import budget_options
 from tidegate.experiments.engine.experiment import advice, changed_parts
 from tidegate.experiments.engine.item import TASK
-from tidegate.experiments.engine.loader import lacking, reread, restored
+from tidegate.experiments.engine.loader import FORMS, is_source, lacking, reread, restored
 from tidegate.experiments.engine.progress import WORDS, Summary
 from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, owner, replica_name
 from tidegate.experiments.storage import ExperimentRow, Failure, ResultStatus, RunResult, Status, Store
@@ -186,12 +195,13 @@ def run_source(
     fresh: bool = False,
     spread: bool = False,
 ) -> int:
-    """Run the experiment at `source`, or of that name in the database, or its first `limit` rows. Return the exit code.
+    """Run the experiment at `source`, or its first `limit` rows. Return the exit code.
 
-    With `fresh` it runs under a name that is not used yet; with `spread` other replicas may answer rows of it.
+    A source that names no code and no file is the name or number of an experiment of the database. With `fresh` it runs
+    under a name that is not used yet; with `spread` other replicas may answer rows of it.
     """
     _install()
-    row = asyncio.run(_row(source, url)) if is_there(url) else None
+    row = None if is_source(source) else _stored(source, url)
     # Outside any event loop: imported code may run its own loop.
     if row is None:
         experiment = load(source)
@@ -212,8 +222,6 @@ def join_named(name: str, url: str, given: Mapping[str, Any]) -> int:
     """Answer chunks of an experiment that another replica runs. Return the exit code."""
     _install()
     row = asyncio.run(_row(name, url))
-    if row is None:
-        raise UnknownExperiment(name)
     if not row.spec.get("spread"):
         again = command("run", "SOURCE", url, "--spread")
         raise stop(f"{row.name} not joined: it runs in one process at a time; {again} lets others join (PostgreSQL)")
@@ -264,9 +272,17 @@ async def _ended_tasks(seconds: float) -> list[str]:
     return sorted(each.get_name() for each in left)
 
 
-async def _row(name: str, url: str) -> ExperimentRow | None:
+def _stored(name: str, url: str) -> ExperimentRow:
+    """Return the experiment of that name or number; raise `CannotLoad` where there is none."""
+    if is_there(url):
+        with contextlib.suppress(UnknownExperiment):
+            return asyncio.run(_row(name, url))
+    raise CannotLoad(name, f"it names no file, no object of a module and no experiment of the database; use {FORMS}")
+
+
+async def _row(name: str, url: str) -> ExperimentRow:
     async with existing(url) as store:
-        return await store.experiments.find(name)
+        return await found(store, name)
 
 
 def _install() -> None:

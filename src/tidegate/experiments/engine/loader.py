@@ -128,6 +128,11 @@ def _kind(value: object) -> str:
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
+def is_source(source: str) -> bool:
+    """Return whether the text names code or a file; else it is the name or number of a stored experiment."""
+    return Path(source).suffix.lower() in {".py", *DECLARED} or _names_attribute(source)
+
+
 def _names_attribute(source: str) -> bool:
     _, found, attribute = source.rpartition(":")
     return bool(found) and attribute.isidentifier()

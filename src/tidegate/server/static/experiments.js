@@ -150,8 +150,8 @@ function Problem({ data }) {
       <h2>${data.missing ? "No experiments yet" : "Experiments not shown"}</h2>
       <p>${plain(data.problem)}</p>
       ${data.missing && html`
-        <p>This prints a first experiment, and this runs it:</p>
-        <pre>tidegate docs runner${"\n"}tidegate experiment run experiment.yaml</pre>
+        <p>This page of the documentation has a first experiment, and this command runs it:</p>
+        <pre>tidegate docs runner${"\n"}tidegate experiment run my_eval.py:experiment</pre>
         <p class="faint">Another database: <code>tidegate serve --db FILE</code>, or the variable <code>TIDEGATE_DB</code>.</p>`}
     </section>`;
 }
