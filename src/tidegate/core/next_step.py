@@ -1,4 +1,4 @@
-"""What follows a failure, by its kind and by the place that asks: one table for rows, jobs, fallbacks and counters.
+"""Consequences of a failure, by its kind and by the place that asks: one table for rows, jobs, fallbacks, counters.
 
 A call adds its deadline, its policy and the circuit breaker (`core.exchange.retry_time`). A row adds what its function
 made of the failure (`pool.failure_class`).

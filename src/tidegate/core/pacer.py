@@ -547,16 +547,17 @@ class Pacer:
         """Let the next attempt go alone, and later: hardly anything was admitted since the last refusal."""
         if cause is not Cause.OVERLOAD:
             self._former = -1.0
-        seconds = next_wait(self.spacing, cause)
+        grown = seconds = next_wait(self.spacing, cause)
         if cause is Cause.RATE:
-            seconds = natural_wait(seconds, now - self._run_begun_at, self.spacing.grace)
+            seconds = natural_wait(grown, now - self._run_begun_at, self.spacing.grace)
+            # A wait that ends early makes no later one shorter.
+            grown = max(seconds, self.spacing.wait)
         self._refused_at = sent_at
         if self.rate < self._floor.pace and self.phase is not PacerPhase.RAMP:
             self._floor.doubt()
             self._start_up(self.rate, now)
-        longest = max(seconds, self.spacing.wait)
         self.spacing.wait_alone(seconds)
-        self.spacing.wait = longest  # A wait that ends early makes no later one shorter.
+        self.spacing.wait = grown
         self._after(self._patience if self.phase is PacerPhase.CRUISE else 0.0, SEEK_CALLS, now)
 
     def _recover(self, now: float) -> None:
