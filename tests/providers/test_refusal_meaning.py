@@ -320,6 +320,7 @@ def test_a_row_that_reads_words_or_an_unambiguous_code_is_not_overruled():
         ("credit_limit", "The rate of your spending is too high", Kind.QUOTA_EXHAUSTED),
         ("insufficient_quota", "You exceeded your current quota, please check your plan", Kind.QUOTA_EXHAUSTED),
         ("insufficient_quota", "Too many requests", Kind.QUOTA_EXHAUSTED),
+        ("insufficient_quota", "No quota: limit: 0", Kind.QUOTA_EXHAUSTED),
         ("insufficient_quota", "The server is busy and your credits are used up", Kind.QUOTA_EXHAUSTED),
     ],
 )

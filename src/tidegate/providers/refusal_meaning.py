@@ -164,7 +164,8 @@ def stated_cause(evidence: Evidence, coded: bool) -> str | None:
         return "concurrency_words"
     if status == UNPAID and families.COMPARED.search(stated):
         return "one_request"
-    if (throttled or status == 403) and (_states_zero(evidence) or families.ZERO.search(words)):
+    # A code of money with a limit of zero says that nothing was ever paid.
+    if not coded and (throttled or status == 403) and (_states_zero(evidence) or families.ZERO.search(words)):
         return "limit_of_zero"
     window = _window(words, echoing)
     if throttled and window == "rate" and families.SPENDING.search(stated):
