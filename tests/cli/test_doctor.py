@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from tidegate.cli.doctor import command
 from tidegate.cli.doctor.environment import Finding, Severity
 from tidegate.cli.main import app
+from tidegate.errors import ConfigurationError
 
 
 def invoke(*words: str) -> tuple[int, str]:
@@ -140,3 +141,9 @@ def test_the_sharing_of_limits_is_named_with_its_place_or_the_reason(
     assert f"sharing trap limits: not shared: {folder} is open to other users (mode 0755)" in invoke()[1]
     monkeypatch.setenv("TIDEGATE_SHARE", "off")
     assert "sharing note limits: not shared: the setting is off" in invoke()[1]
+
+
+def test_answers_and_a_script_are_not_explained_at_once(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["doctor", "--explain", str(tmp_path / "script.py")])
+    assert isinstance(result.exception, ConfigurationError)
+    assert result.exception.field == "script"

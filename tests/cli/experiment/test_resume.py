@@ -70,6 +70,13 @@ def test_a_name_is_looked_up_in_the_database_and_a_file_is_not(place: Place) -> 
     assert "imported" not in place.run("run", "double").complaint
 
 
+def test_an_experiment_whose_name_looks_like_an_object_is_continued_by_it(place: Place) -> None:
+    place.doubles(2)
+    place.write("my_eval.py", (place.path / "my_eval.py").read_text().replace('"doubles"', '"doubles:two"'))
+    assert place.run("run", "my_eval.py").code == 0
+    assert place.run("run", "doubles:two").code == 0
+
+
 def test_an_experiment_whose_credential_is_missing_is_blocked_and_runs_once_it_is_there(place: Place) -> None:
     place.doubles(2)
     text = (place.path / "my_eval.py").read_text()

@@ -60,6 +60,8 @@ def doctor(
     exit code is 1 if a line was not an answer, or named an unknown provider.
     """
     if answers:
+        if script is not None:
+            raise ConfigurationError("script", str(script), "--explain reads standard input, and no script")
         if not explain():
             raise typer.Exit(FAILED)
         return

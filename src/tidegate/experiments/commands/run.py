@@ -36,7 +36,6 @@ from tidegate.experiments.commands.common import (
     code_of,
     command,
     existing,
-    found,
     is_there,
     published,
 )
@@ -201,27 +200,41 @@ def run_source(
     under a name that is not used yet; with `spread` other replicas may answer rows of it.
     """
     _install()
-    row = None if is_source(source) else _stored(source, url)
     # Outside any event loop: imported code may run its own loop.
-    if row is None:
-        experiment = load(source)
-        if reason := lacking(experiment.credentials):
-            raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
-    else:
-        try:
-            experiment, notice = reread(row.spec)
-        except CannotLoad as error:
-            raise asyncio.run(block(url, row, error)) from None
-        if notice:
-            printer(stderr=True).print(f"{row.name}: {notice}", markup=False, soft_wrap=True)
+    experiment, row = _loaded(source, url)
+    if row is None and (reason := lacking(experiment.credentials)):
+        raise asyncio.run(block_new(url, experiment, CannotLoad(source, reason)))
     experiment.spread = experiment.spread or spread
     return run_loop(_run_experiment(experiment, url, given, limit, resumed=row is not None, fresh=fresh), given)
+
+
+def _loaded(source: str, url: str) -> tuple[Experiment, ExperimentRow | None]:
+    """Return the experiment at `source` and None, or an experiment of the database and its row; raise `CannotLoad`."""
+    error = CannotLoad(source, f"it names no file, no object of a module, no experiment of the database; use {FORMS}")
+    if is_source(source):
+        try:
+            return load(source), None
+        except CannotLoad as failed:
+            # An experiment may have a name that looks like a file or an object.
+            error = failed
+    row = asyncio.run(_row(source, url)) if is_there(url) else None
+    if row is None:
+        raise error
+    try:
+        experiment, notice = reread(row.spec)
+    except CannotLoad as failed:
+        raise asyncio.run(block(url, row, failed)) from None
+    if notice:
+        printer(stderr=True).print(f"{row.name}: {notice}", markup=False, soft_wrap=True)
+    return experiment, row
 
 
 def join_named(name: str, url: str, given: Mapping[str, Any]) -> int:
     """Answer chunks of an experiment that another replica runs. Return the exit code."""
     _install()
     row = asyncio.run(_row(name, url))
+    if row is None:
+        raise UnknownExperiment(name)
     if not row.spec.get("spread"):
         again = command("run", "SOURCE", url, "--spread")
         raise stop(f"{row.name} not joined: it runs in one process at a time; {again} lets others join (PostgreSQL)")
@@ -272,17 +285,9 @@ async def _ended_tasks(seconds: float) -> list[str]:
     return sorted(each.get_name() for each in left)
 
 
-def _stored(name: str, url: str) -> ExperimentRow:
-    """Return the experiment of that name or number; raise `CannotLoad` where there is none."""
-    if is_there(url):
-        with contextlib.suppress(UnknownExperiment):
-            return asyncio.run(_row(name, url))
-    raise CannotLoad(name, f"it names no file, no object of a module and no experiment of the database; use {FORMS}")
-
-
-async def _row(name: str, url: str) -> ExperimentRow:
+async def _row(name: str, url: str) -> ExperimentRow | None:
     async with existing(url) as store:
-        return await found(store, name)
+        return await store.experiments.find(name)
 
 
 def _install() -> None:
