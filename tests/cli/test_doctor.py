@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from tidegate.cli.doctor import command
 from tidegate.cli.doctor.environment import Finding, Severity
 from tidegate.cli.main import app
-from tidegate.errors import ConfigurationError
 
 
 def invoke(*words: str) -> tuple[int, str]:
@@ -143,7 +142,7 @@ def test_the_sharing_of_limits_is_named_with_its_place_or_the_reason(
     assert "sharing note limits: not shared: the setting is off" in invoke()[1]
 
 
-def test_answers_and_a_script_are_not_explained_at_once(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["doctor", "--explain", str(tmp_path / "script.py")])
-    assert isinstance(result.exception, ConfigurationError)
-    assert result.exception.field == "script"
+def test_answers_and_a_script_are_not_explained_at_once(script: Path) -> None:
+    code, said = invoke("--explain", str(script))
+    assert code == 2
+    assert "--explain reads standard input, and no script" in said
