@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tidegate.providers import COMPATIBLE, dimensions, judge, named
-from tidegate.providers._header_names import place_of
+from tidegate.providers._fields import place_of
 from tidegate.providers._schema import CODE, LIMIT, REMAINING, RESET, WAIT
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -17,7 +17,7 @@ from tests.transports.answering import ANSWER, BODY, Reply, Server, only
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Cause, Kind
 from tidegate.providers import judge_event
-from tidegate.providers.asian_makers import MINIMAX
+from tidegate.providers.model_makers import MINIMAX
 
 REFUSAL = json.dumps({"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}).encode()
 JSON = {"content-type": "application/json"}

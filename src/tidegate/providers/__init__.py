@@ -52,24 +52,20 @@ from tidegate.providers._request import (
     read_inquiry,
     scope,
 )
-from tidegate.providers._response import judge, judge_event
+from tidegate.providers._response import answer_of, judge, judge_event
 from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
 from tidegate.providers._schema import SharedQuotas as SharedQuotas
-from tidegate.providers._sdk_headers import ANY, UNNAMED, sdk_family
+from tidegate.providers._sdks import ANY, BASE_URL_VARIABLES, GATEWAY_VARIABLES, UNNAMED, sdk_family
 from tidegate.providers._usage import finish_reason_of, has_content, merged, request_id_of, usage_of
 from tidegate.providers._values import dimensions, window_name, window_of
-from tidegate.providers._variables import BASE_URL_VARIABLES, GATEWAY_VARIABLES
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
-from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
-from tidegate.providers.bedrock import BEDROCK
-from tidegate.providers.cohere import COHERE
+from tidegate.providers.clouds import AZURE, AZURE_COMPATIBLE, BEDROCK, GITHUB_MODELS
 from tidegate.providers.compatible import COMPATIBLE
 from tidegate.providers.google import GEMINI, GEMINI_COMPATIBLE, VERTEX, VERTEX_COMPATIBLE
-from tidegate.providers.ollama import OLLAMA, OLLAMA_LOCAL
+from tidegate.providers.model_hosts import OLLAMA, OLLAMA_LOCAL, REPLICATE
+from tidegate.providers.model_makers import COHERE
 from tidegate.providers.openai import OPENAI
 from tidegate.providers.refusal_limits import return_date
-from tidegate.providers.refusal_replay import answer_of
-from tidegate.providers.replicate import REPLICATE
 
 __all__ = [
     "ANTHROPIC",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from tidegate.core.values import Cause, Refill, Unit
-from tidegate.providers._schema import Bare, Endpoint, ErrorRow, HeaderRow
+from tidegate.providers._schema import Bare, Charging, Endpoint, ErrorRow, HeaderRow
 
 _RULES = "provider-facts.md section 0, rules 6, 7 and 10, read 2026-11-21"
 _RFC = "https://www.rfc-editor.org/rfc/rfc9110#section-15 read 2026-11-21"
@@ -47,6 +47,21 @@ def quota(
 
 def endpoints(base: str, *paths: str) -> tuple[Endpoint, ...]:
     return tuple(Endpoint(f"{base}/{path}") for path in paths)
+
+
+def at_admission(source: str) -> Charging:
+    """Return the rule that a call is charged its input, and the mean output where output has a limit."""
+    return Charging("input", "input", "mean", "nothing", source)
+
+
+def up_to_the_bound(source: str, cache_reads_free: bool = False, **more: Any) -> Charging:
+    """Return the rule that a call is charged its input and its own bound on output when it is admitted."""
+    return Charging("input+max", "input", "mean", "nothing", source, cache_reads_free, **more)
+
+
+def as_produced(source: str, cache_reads_free: bool = False) -> Charging:
+    """Return the rule that output is charged as it is written."""
+    return Charging("input", "input", "nothing", "mean", source, cache_reads_free)
 
 
 IETF_ROW = HeaderRow(

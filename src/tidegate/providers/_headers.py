@@ -1,26 +1,19 @@
 """Rate-limit headers as quota readings.
 
 Theory of operation. `gather` finds the headers that a provider's table names in one pass. `read_found` then turns them
-into readings.
-
-`read_fields` reads the IETF's RateLimit fields of drafts 03-06, 07, and 08 and later. One function reads all drafts,
-because servers mix them. A member is a list of strings and a set of parameters, and the parameters show the draft.
-Source: draft-ietf-httpapi-ratelimit-headers, read 2026-11-20 (provider-facts.md section 0), and the Hugging Face Hub's
-actual fields (capture hf-hub-200-ietf: two strings before the parameters).
+into readings; `_fields` reads those that describe themselves.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 from itertools import count
-from typing import NamedTuple
 
-from tidegate.core.values import QuotaReading, ResetInstant, Unit
+from tidegate.core.values import QuotaReading
 from tidegate.providers import _values
-from tidegate.providers._header_names import place_of, plain_name
+from tidegate.providers._fields import MAX_NAME, UNNAMED, StatedReset, from_instant, place_of, read_fields
 from tidegate.providers._schema import (
     CELLS,
     COMBINED,
@@ -34,237 +27,9 @@ from tidegate.providers._schema import (
     HeaderRow,
     Provider,
 )
-from tidegate.providers._values import window_name
-
-_MAX_FIELD = 1024
-
-"""Bytes of an IETF field above which it is ignored. Chosen: longer than any field of `_MAX_MEMBERS` usual policies."""
-
-_MAX_MEMBERS = 16
-
-"""Policies of one IETF field that are read; further ones are ignored. Chosen: providers state two to four quotas."""
-
-_MAX_NAME = 64
-"""Characters that are kept of a policy's name, and of the longest header's name that is kept. Chosen: names are words
-such as `requests`."""
-
-_PART = re.compile(r'"(?:[^"\\]|\\.){0,256}"|[^",;]|[,;]|"')
 
 _MAX_NAMES = 512
 """Header names that are kept for one provider. Chosen: a table has 20 to 120, an answer about as many."""
-
-UNNAMED = "ratelimit"
-"""Name of a quota that neither a policy nor a window names."""
-
-_WINDOW_KEYS = frozenset({"w", "window"})
-"""Parameters that state a policy's window: the draft's, and the one in the collected answer whoop-200-windows."""
-
-_UNITS: dict[str, Unit] = {
-    "requests": "requests",
-    "request": "requests",
-    "tokens": "tokens",
-    "concurrent-requests": "concurrent_requests",
-}
-"""Units by the value of `qu`, or of Helicone's `u`; other values (`content-bytes`, `cents`) are dropped."""
-
-
-class _Member(NamedTuple):
-    names: tuple[str, ...]
-    parameters: dict[str, str]
-
-
-class StatedReset(NamedTuple):
-    """Reset of a quota as a header states it: as in `QuotaReading`, which describes each field."""
-
-    after: float | None = None
-    resolution: float = 1.0
-    from_receipt: bool = False
-    instant: ResetInstant | None = None
-
-
-UNSTATED = StatedReset()
-"""Reset of an answer that states none."""
-
-
-class _Policy(NamedTuple):
-    names: tuple[str, ...]
-    limit: float
-    window: float | None
-    unit: Unit
-
-
-def read_fields(
-    limit: bytes | None,
-    remaining: bytes | None,
-    reset: bytes | None,
-    combined: bytes | None,
-    policy: bytes | None,
-    answered: tuple[float, float],
-) -> tuple[list[QuotaReading], int]:
-    """Return the readings of the RateLimit fields, and the number of unusable values.
-
-    `combined` is the field RateLimit. `answered` is the time of the response as `origin` returns it, for servers whose
-    reset is an instant.
-    """
-    policies, bad = _policies(_members(policy))
-    if combined is not None:
-        readings, worse = _items(_members(combined), policies, answered)
-    elif not policies and not bad and _members(policy):
-        readings, worse = [], 0  # the fields count in a unit that is not read
-    else:
-        readings, worse = _triplet(_members(limit), policies, remaining, reset, answered)
-    return readings, bad + worse + sum(_unreadable(field) for field in (limit, combined, policy))
-
-
-def _unreadable(field: bytes | None) -> bool:
-    return field is not None and not _members(field)
-
-
-def _members(field: bytes | None) -> list[_Member]:
-    if field is None or len(field) > _MAX_FIELD or not field.isascii():
-        return []
-    members: list[_Member] = []
-    for text in _split(field.decode("ascii"), ",")[:_MAX_MEMBERS]:
-        names: list[str] = []
-        parameters: dict[str, str] = {}
-        for part in _split(text, ";"):
-            key, equals, value = part.partition("=")
-            if part.startswith('"') or not equals:
-                names.append(part.strip('"')[:_MAX_NAME])
-            else:
-                parameters[key.strip().lower()] = value.strip().strip('"')
-        members.append(_Member(tuple(name for name in names if name), parameters))
-    return [member for member in members if member.names or member.parameters]
-
-
-def _split(text: str, separator: str) -> list[str]:
-    parts = [""]
-    for token in _PART.findall(text):
-        if token == separator:
-            parts.append("")
-        else:
-            parts[-1] += token
-    return [part.strip() for part in parts]
-
-
-def _policies(members: list[_Member]) -> tuple[list[_Policy], int]:
-    """Return the policies of any draft: `100;w=10`, and `"name";q=100;w=60;qu="requests"`."""
-    policies: list[_Policy] = []
-    bad = 0
-    for names, parameters in members:
-        bare = names[0] if names and "q" not in parameters else None
-        limit = _number(parameters.get("q", bare))
-        window = _number(parameters.get("w", parameters.get("window")))
-        unit = _UNITS.get(parameters.get("qu") or parameters.get("u", "requests"))
-        if unit is None:
-            continue
-        if limit is None or limit <= 0 or (not window and not parameters.keys().isdisjoint(_WINDOW_KEYS)):
-            bad += 1
-            continue
-        policies.append(_Policy(() if bare is not None else names, limit, window, unit))
-    return policies, bad
-
-
-def _items(
-    members: list[_Member], policies: list[_Policy], answered: tuple[float, float]
-) -> tuple[list[QuotaReading], int]:
-    """Read RateLimit of draft 07 (`limit=100, remaining=50, reset=5`) or of draft 08 and later (`"name";r=50;t=30`)."""
-    merged = {key: value for member in members for key, value in member.parameters.items()}
-    if "r" not in merged and ("remaining" in merged or "limit" in merged):
-        limits = _members(merged["limit"].encode("ascii")) if "limit" in merged else []
-        values = [merged[key].encode("ascii") if key in merged else None for key in ("remaining", "reset")]
-        return _triplet(limits, policies, values[0], values[1], answered)
-    left = list(policies)
-    readings: list[QuotaReading] = []
-    bad = 0
-    for names, parameters in members:
-        remaining = _number(parameters.get("r"))
-        reset = _reset(parameters.get("t"), answered)
-        bad += (remaining is None and "r" in parameters) + (reset.after is None and "t" in parameters)
-        if remaining is None and reset.after is None:
-            continue
-        policy = next((p for p in left if set(p.names) & set(names)), None)
-        if policy is not None:
-            left.remove(policy)
-            readings.append(_reading(policy, remaining, reset))
-        else:
-            name = plain_name(names[-1], UNNAMED) if names else UNNAMED
-            readings.append(_quota(name, None, remaining, reset))
-    return readings + [_reading(policy) for policy in left], bad
-
-
-def _triplet(
-    limits: list[_Member],
-    policies: list[_Policy],
-    remaining: bytes | None,
-    reset: bytes | None,
-    answered: tuple[float, float],
-) -> tuple[list[QuotaReading], int]:
-    """Read the three fields of drafts 03-06. Remaining and reset belong to the first member of the limit."""
-    first = _number(limits[0].names[0]) if limits and limits[0].names else None
-    others, bad = _policies(limits[1:])
-    listed = [field.split(b",") if field is not None else [] for field in (remaining, reset)]
-    if len(policies) > 1 and len(listed[0]) == len(policies):
-        resets = listed[1] if len(listed[1]) == len(policies) else [b""] * len(policies)
-        return [
-            _reading(policy, _values.amount(left), _reset(after.decode("ascii", "replace").strip(), answered))
-            for policy, left, after in zip(policies, listed[0], resets, strict=True)
-        ], bad
-    policies = policies + others
-    left = _values.amount(remaining)
-    stated = _reset(reset.decode("ascii", "replace") if reset is not None else None, answered)
-    bad += (left is None and remaining is not None) + (stated.after is None and reset is not None)
-    if limits and (first is None or first <= 0):
-        return [_reading(policy) for policy in policies], bad + 1
-    current = next((policy for policy in policies if policy.limit == first), None)
-    if current is None and len(policies) == 1 and first is None:
-        current = policies[0]
-    if current is None:
-        known = not (first is None and left is None and stated.after is None)
-        own = [_quota(UNNAMED, first, left, stated)] if known else []
-        return own + [_reading(policy) for policy in policies], bad
-    return [_reading(policy, left, stated) if policy is current else _reading(policy) for policy in policies], bad
-
-
-def _reading(policy: _Policy, remaining: float | None = None, reset: StatedReset = UNSTATED) -> QuotaReading:
-    window = f"-{window_name(policy.window)}" if policy.window else ""
-    unnamed = f"{policy.unit}{window}"
-    name = plain_name(policy.names[-1], unnamed) if policy.names else unnamed
-    return _quota(name, policy.limit, remaining, reset, policy.unit, policy.window or None)
-
-
-def _quota(
-    name: str,
-    limit: float | None,
-    remaining: float | None,
-    reset: StatedReset,
-    unit: Unit = "requests",
-    window: float | None = None,
-) -> QuotaReading:
-    left = remaining if remaining is None or limit is None else min(remaining, limit)
-    after, resolution, from_receipt, instant = reset
-    return QuotaReading(name, unit, "fixed", limit, left, after, window, resolution, 1.0, from_receipt, instant)
-
-
-def _number(text: str | None) -> float | None:
-    return _values.amount(text.encode("ascii", "replace")) if text is not None else None
-
-
-def _reset(text: str | None, answered: tuple[float, float]) -> StatedReset:
-    """Return the reset of the drafts, in delta seconds; some servers send an instant."""
-    when = _values.time(text.encode("ascii", "replace")) if text is not None else None
-    if when is None:
-        return UNSTATED
-    reset = _from_instant(when, answered) if when.form == "instant" else StatedReset(when.seconds)
-    return reset if reset.after is not None and reset.after <= _values.MAX_SECONDS else UNSTATED
-
-
-def _from_instant(when: _values.Time, answered: tuple[float, float]) -> StatedReset:
-    """Return the reset that an instant states, counted from the time of the response (`origin`)."""
-    at, rounding = answered
-    instant = ResetInstant(when.seconds, when.resolution, at) if rounding else None
-    return StatedReset(max(0.0, when.seconds - at), max(when.resolution, rounding), True, instant)
-
 
 Found = dict[int, list[bytes | None]]
 """Raw values by row number and place. Rows below 0 do not belong to a quota (`_schema.SPECIAL`)."""
@@ -285,7 +50,7 @@ class HeaderPlaces(dict[bytes, tuple[int, int] | None]):
     """Row and place of a header by its name as it was sent, in any case; None for a header that no row names.
 
     A server sends the same names again and again, so each one is put in lower case only once. `rows` are those of the
-    table by number, and those that names without a row describe (`_header_names`).
+    table by number, and those that names without a row describe (`_fields`).
     """
 
     __slots__ = ("_described", "_numbers", "_places", "rows")
@@ -300,7 +65,7 @@ class HeaderPlaces(dict[bytes, tuple[int, int] | None]):
     def __missing__(self, name: bytes) -> tuple[int, int] | None:
         lower = name.lower()
         place = self._places.get(lower)
-        if len(self) < _MAX_NAMES and len(name) <= _MAX_NAME:
+        if len(self) < _MAX_NAMES and len(name) <= MAX_NAME:
             if place is None and b"limit" in lower and lower.isascii():
                 place = self._describe(lower.decode("ascii"))
             self[name] = place
@@ -484,7 +249,7 @@ def _read_reset(
     form, seconds, resolution = time
     reset = StatedReset(seconds, resolution)
     if form == "instant":
-        reset = _from_instant(time, origin(found, now_on))
+        reset = from_instant(time, origin(found, now_on))
     elif form == "bare" and row.bare == "fit":
         fitted = _values.fit(seconds, limit, remaining, period)
         return StatedReset(*fitted) if fitted is not None else None

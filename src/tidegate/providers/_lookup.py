@@ -6,95 +6,23 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tidegate.errors import ConfigurationError
+from tidegate.providers import clouds, gateways, model_hosts, model_makers
 from tidegate.providers._schema import MAX_PATH, Provider
-from tidegate.providers.ai_gateways import CLOUDFLARE, HELICONE, PORTKEY, VERCEL
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
-from tidegate.providers.asian_makers import MINIMAX, MOONSHOT, VOLCENGINE, ZAI
-from tidegate.providers.azure import AZURE, AZURE_COMPATIBLE, GITHUB_MODELS
-from tidegate.providers.baseten import BASETEN
-from tidegate.providers.bedrock import BEDROCK
-from tidegate.providers.cerebras import CEREBRAS
-from tidegate.providers.cohere import COHERE
+from tidegate.providers.clouds import AZURE_COMPATIBLE, BEDROCK
 from tidegate.providers.compatible import COMPATIBLE, LEPTON
-from tidegate.providers.dashscope import DASHSCOPE, MODELSCOPE
-from tidegate.providers.deepseek import DEEPSEEK
-from tidegate.providers.fireworks import FIREWORKS
 from tidegate.providers.google import GEMINI, GEMINI_COMPATIBLE, VERTEX, VERTEX_COMPATIBLE
-from tidegate.providers.groq import GROQ
-from tidegate.providers.huggingface import HUGGING_FACE
-from tidegate.providers.mistral import MISTRAL
-from tidegate.providers.nvidia import NVIDIA
-from tidegate.providers.ollama import OLLAMA, OLLAMA_LOCAL
-from tidegate.providers.open_model_hosts import (
-    CHUTES,
-    DEEPINFRA,
-    FEATHERLESS,
-    HYPERBOLIC,
-    LAMBDA,
-    NEBIUS,
-    NOVITA,
-    SILICONFLOW,
-)
+from tidegate.providers.model_hosts import GROQ, OLLAMA_LOCAL, REPLICATE, TOGETHER
+from tidegate.providers.model_makers import COHERE, MISTRAL
 from tidegate.providers.openai import OPENAI
-from tidegate.providers.openrouter import OPENROUTER
-from tidegate.providers.perplexity import PERPLEXITY
-from tidegate.providers.platforms import DATABRICKS, GITHUB_COPILOT, WATSONX
-from tidegate.providers.replicate import REPLICATE
-from tidegate.providers.sambanova import SAMBANOVA
-from tidegate.providers.small_makers import AI21, JINA, VOYAGE, WRITER
-from tidegate.providers.together import TOGETHER
-from tidegate.providers.xai import XAI
 
 KNOWN = (
-    OPENAI,
-    AZURE,
-    GITHUB_MODELS,
-    ANTHROPIC,
-    BEDROCK,
-    GEMINI,
-    VERTEX,
-    XAI,
-    GROQ,
-    DEEPSEEK,
-    DASHSCOPE,
-    MODELSCOPE,
-    OLLAMA,
-    FIREWORKS,
-    MISTRAL,
-    TOGETHER,
+    *(OPENAI, ANTHROPIC, GEMINI, VERTEX),
+    *clouds.KNOWN,
+    *model_makers.KNOWN,
+    *model_hosts.KNOWN,
+    *gateways.KNOWN,
     LEPTON,
-    CEREBRAS,
-    REPLICATE,
-    BASETEN,
-    OPENROUTER,
-    COHERE,
-    NVIDIA,
-    PERPLEXITY,
-    SAMBANOVA,
-    HUGGING_FACE,
-    MOONSHOT,
-    ZAI,
-    MINIMAX,
-    VOLCENGINE,
-    SILICONFLOW,
-    DEEPINFRA,
-    NOVITA,
-    NEBIUS,
-    HYPERBOLIC,
-    FEATHERLESS,
-    CHUTES,
-    LAMBDA,
-    VOYAGE,
-    JINA,
-    AI21,
-    WRITER,
-    DATABRICKS,
-    WATSONX,
-    GITHUB_COPILOT,
-    VERCEL,
-    CLOUDFLARE,
-    PORTKEY,
-    HELICONE,
 )
 """Tables that claim hosts. A process-wide install governs these hosts."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import date
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError, require
@@ -46,6 +46,9 @@ adds models more often."""
 
 TOKENS = 1_000_000
 """Tokens that a price is for: all providers of the table state prices for a million."""
+
+BATCH = 0.5
+"""Factor of the Batch APIs of all three providers. Source: the pages of the table."""
 
 VERSION = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest|preview(?:-\d{2}-\d{4})?)\Z")
 """Suffix of a model's name that states a version of the same price."""
@@ -97,89 +100,89 @@ class ModelPrice:
         return round(spent * self.batch if batch else spent)
 
 
-class _Row(NamedTuple):
-    """Row of the table; the factor of the Batch API is its provider's, and the source where the row has none."""
-
-    model: str
-    input: float
-    cached: float | None
-    output: float
-    cache_write: float | None = None
-    long_from: int | None = None
-    long_input: float | None = None
-    long_output: float | None = None
-    source: str = ""
-    until: date | None = None
+def _row(
+    model: str,
+    input: float,
+    cached: float | None,
+    output: float,
+    cache_write: float | None = None,
+    *long: float,
+    source: str = "",
+    until: date | None = None,
+) -> tuple[str, ModelPrice]:
+    """Return a model and its price; `long` is the least long input, and the prices of long input and output."""
+    above, (of_input, of_output) = (int(long[0]), long[1:]) if long else (None, (None, None))
+    price = ModelPrice(
+        input, output, cached, cache_write, BATCH, above, of_input, of_output, source, PRICES_DATE, until
+    )
+    return model, price
 
 
 _OPENAI = (
-    _Row("gpt-4o", 2.5, 1.25, 10.0),
-    _Row("gpt-4o-2024-05-13", 5.0, 5.0, 15.0),
-    _Row("gpt-4o-mini", 0.15, 0.075, 0.6),
-    _Row("gpt-4.1", 2.0, 0.5, 8.0),
-    _Row("gpt-4.1-mini", 0.4, 0.1, 1.6),
-    _Row("gpt-4.1-nano", 0.1, 0.025, 0.4),
-    _Row("o3", 2.0, 0.5, 8.0),
-    _Row("o4-mini", 1.1, 0.275, 4.4),
-    _Row("gpt-5", 1.25, 0.125, 10.0),
-    _Row("gpt-5-mini", 0.25, 0.025, 2.0),
-    _Row("gpt-5-nano", 0.05, 0.005, 0.4),
-    _Row("gpt-5.1", 1.25, 0.125, 10.0),
-    _Row("gpt-5.2", 1.75, 0.175, 14.0),
-    _Row("gpt-5.4", 2.5, 0.25, 15.0, None, 272_000, 5.0, 22.5),
-    _Row("gpt-5.4-mini", 0.75, 0.075, 4.5),
-    _Row("gpt-5.4-nano", 0.2, 0.02, 1.25),
-    _Row("gpt-5.5", 5.0, 0.5, 30.0, None, 272_000, 10.0, 45.0),
-    _Row("gpt-5.6-luna", 0.2, 0.02, 1.2, source=_GPT_6),
-    _Row("gpt-5.6-terra", 2.0, 0.2, 12.0, 2.5, 272_000, 4.0, 18.0),
-    _Row("gpt-6-astra", 10.0, 1.0, 50.0, None, 272_000, 20.0, 75.0, _GPT_6),
-    _Row("gpt-6-luna", 0.1, 0.01, 0.5, source=_GPT_6),
-    _Row("gpt-6-sol", 2.0, 0.2, 10.0, 2.5, 272_000, 4.0, 15.0),
-    _Row("gpt-6.1-sol", 2.0, 0.1, 10.0, 2.5, 272_000, 4.0, 15.0),
-    _Row("gpt-6.1-terra", 1.0, 0.05, 5.0, 1.25, 272_000, 2.0, 7.5),
-    _Row("text-embedding-3-small", 0.02, None, 0.0, source=_EMBEDDINGS),
-    _Row("text-embedding-3-large", 0.13, None, 0.0, source=_EMBEDDINGS),
+    _row("gpt-4o", 2.5, 1.25, 10.0),
+    _row("gpt-4o-2024-05-13", 5.0, 5.0, 15.0),
+    _row("gpt-4o-mini", 0.15, 0.075, 0.6),
+    _row("gpt-4.1", 2.0, 0.5, 8.0),
+    _row("gpt-4.1-mini", 0.4, 0.1, 1.6),
+    _row("gpt-4.1-nano", 0.1, 0.025, 0.4),
+    _row("o3", 2.0, 0.5, 8.0),
+    _row("o4-mini", 1.1, 0.275, 4.4),
+    _row("gpt-5", 1.25, 0.125, 10.0),
+    _row("gpt-5-mini", 0.25, 0.025, 2.0),
+    _row("gpt-5-nano", 0.05, 0.005, 0.4),
+    _row("gpt-5.1", 1.25, 0.125, 10.0),
+    _row("gpt-5.2", 1.75, 0.175, 14.0),
+    _row("gpt-5.4", 2.5, 0.25, 15.0, None, 272_000, 5.0, 22.5),
+    _row("gpt-5.4-mini", 0.75, 0.075, 4.5),
+    _row("gpt-5.4-nano", 0.2, 0.02, 1.25),
+    _row("gpt-5.5", 5.0, 0.5, 30.0, None, 272_000, 10.0, 45.0),
+    _row("gpt-5.6-luna", 0.2, 0.02, 1.2, source=_GPT_6),
+    _row("gpt-5.6-terra", 2.0, 0.2, 12.0, 2.5, 272_000, 4.0, 18.0),
+    _row("gpt-6-astra", 10.0, 1.0, 50.0, None, 272_000, 20.0, 75.0, source=_GPT_6),
+    _row("gpt-6-luna", 0.1, 0.01, 0.5, source=_GPT_6),
+    _row("gpt-6-sol", 2.0, 0.2, 10.0, 2.5, 272_000, 4.0, 15.0),
+    _row("gpt-6.1-sol", 2.0, 0.1, 10.0, 2.5, 272_000, 4.0, 15.0),
+    _row("gpt-6.1-terra", 1.0, 0.05, 5.0, 1.25, 272_000, 2.0, 7.5),
+    _row("text-embedding-3-small", 0.02, None, 0.0, source=_EMBEDDINGS),
+    _row("text-embedding-3-large", 0.13, None, 0.0, source=_EMBEDDINGS),
 )
 _ANTHROPIC = (
-    _Row("claude-3-5-haiku", 0.8, 0.08, 4.0, 1.0),
-    _Row("claude-opus-4", 15.0, 1.5, 75.0, 18.75),
-    _Row("claude-opus-4-0", 15.0, 1.5, 75.0, 18.75),
-    _Row("claude-opus-4-1", 15.0, 1.5, 75.0, 18.75),
-    _Row("claude-opus-4-5", 5.0, 0.5, 25.0, 6.25),
-    _Row("claude-opus-4-6", 5.0, 0.5, 25.0, 6.25),
-    _Row("claude-opus-4-7", 5.0, 0.5, 25.0, 6.25),
-    _Row("claude-opus-4-8", 5.0, 0.5, 25.0, 6.25),
-    _Row("claude-opus-5", 5.0, 0.5, 25.0, 6.25),
-    _Row("claude-opus-5-5", 4.0, 0.2, 20.0, 5.0),
-    _Row("claude-sonnet-4", 3.0, 0.3, 15.0, 3.75),
-    _Row("claude-sonnet-4-0", 3.0, 0.3, 15.0, 3.75),
-    _Row("claude-sonnet-4-5", 3.0, 0.3, 15.0, 3.75, 200_000, 6.0, 22.5),
-    _Row("claude-sonnet-4-6", 3.0, 0.3, 15.0, 3.75),
-    _Row("claude-sonnet-5", 2.0, 0.2, 10.0, 2.5),
-    _Row("claude-sonnet-5-5", 2.0, 0.1, 10.0, 2.5),
-    _Row("claude-haiku-4-5", 1.0, 0.1, 5.0, 1.25),
-    _Row("claude-haiku-5-5", 0.1, 0.01, 0.5, 0.125, 100_000, 0.5, 2.5, _CLAUDE),
-    _Row("claude-fable-5", 10.0, 1.0, 50.0, 12.5, source=_CLAUDE),
-    _Row("claude-fable-5-1", 10.0, 0.25, 50.0, 12.5, source=_CLAUDE),
+    _row("claude-3-5-haiku", 0.8, 0.08, 4.0, 1.0),
+    _row("claude-opus-4", 15.0, 1.5, 75.0, 18.75),
+    _row("claude-opus-4-0", 15.0, 1.5, 75.0, 18.75),
+    _row("claude-opus-4-1", 15.0, 1.5, 75.0, 18.75),
+    _row("claude-opus-4-5", 5.0, 0.5, 25.0, 6.25),
+    _row("claude-opus-4-6", 5.0, 0.5, 25.0, 6.25),
+    _row("claude-opus-4-7", 5.0, 0.5, 25.0, 6.25),
+    _row("claude-opus-4-8", 5.0, 0.5, 25.0, 6.25),
+    _row("claude-opus-5", 5.0, 0.5, 25.0, 6.25),
+    _row("claude-opus-5-5", 4.0, 0.2, 20.0, 5.0),
+    _row("claude-sonnet-4", 3.0, 0.3, 15.0, 3.75),
+    _row("claude-sonnet-4-0", 3.0, 0.3, 15.0, 3.75),
+    _row("claude-sonnet-4-5", 3.0, 0.3, 15.0, 3.75, 200_000, 6.0, 22.5),
+    _row("claude-sonnet-4-6", 3.0, 0.3, 15.0, 3.75),
+    _row("claude-sonnet-5", 2.0, 0.2, 10.0, 2.5),
+    _row("claude-sonnet-5-5", 2.0, 0.1, 10.0, 2.5),
+    _row("claude-haiku-4-5", 1.0, 0.1, 5.0, 1.25),
+    _row("claude-haiku-5-5", 0.1, 0.01, 0.5, 0.125, 100_000, 0.5, 2.5, source=_CLAUDE),
+    _row("claude-fable-5", 10.0, 1.0, 50.0, 12.5, source=_CLAUDE),
+    _row("claude-fable-5-1", 10.0, 0.25, 50.0, 12.5, source=_CLAUDE),
 )
 _GOOGLE = (
-    _Row("gemini-2.5-pro", 1.25, 0.125, 10.0, None, 200_000, 2.5, 15.0),
-    _Row("gemini-2.5-flash", 0.3, 0.03, 2.5, source=_GEMINI_2),
-    _Row("gemini-2.5-flash-lite", 0.1, 0.01, 0.4, source=_GEMINI_2),
-    _Row("gemini-3-flash", 0.5, 0.05, 3.0, source=_GEMINI_LIST),
-    _Row("gemini-3.1-pro", 2.0, 0.2, 12.0, None, 200_000, 4.0, 18.0, _GEMINI_LIST),
-    _Row("gemini-3.1-flash-lite", 0.25, 0.025, 1.5, source=_GEMINI_LIST),
-    _Row("gemini-3.5-flash", 1.5, 0.15, 9.0),
-    _Row("gemini-3.5-flash-lite", 0.3, 0.03, 2.5),
-    _Row("gemini-3.6-flash", 0.75, 0.075, 3.75, source=_GEMINI_OFFER, until=date(2026, 12, 31)),
-    _Row("gemini-3.6-flash", 1.5, 0.15, 7.5),
-    _Row("gemini-3.8-flash", 0.75, 0.075, 3.75, source=_GEMINI_OFFER, until=date(2026, 12, 31)),
-    _Row("gemini-3.8-flash", 1.5, 0.15, 7.5),
-    _Row("gemini-4-argon", 4.0, 0.2, 20.0),
+    _row("gemini-2.5-pro", 1.25, 0.125, 10.0, None, 200_000, 2.5, 15.0),
+    _row("gemini-2.5-flash", 0.3, 0.03, 2.5, source=_GEMINI_2),
+    _row("gemini-2.5-flash-lite", 0.1, 0.01, 0.4, source=_GEMINI_2),
+    _row("gemini-3-flash", 0.5, 0.05, 3.0, source=_GEMINI_LIST),
+    _row("gemini-3.1-pro", 2.0, 0.2, 12.0, None, 200_000, 4.0, 18.0, source=_GEMINI_LIST),
+    _row("gemini-3.1-flash-lite", 0.25, 0.025, 1.5, source=_GEMINI_LIST),
+    _row("gemini-3.5-flash", 1.5, 0.15, 9.0),
+    _row("gemini-3.5-flash-lite", 0.3, 0.03, 2.5),
+    _row("gemini-3.6-flash", 0.75, 0.075, 3.75, source=_GEMINI_OFFER, until=date(2026, 12, 31)),
+    _row("gemini-3.6-flash", 1.5, 0.15, 7.5),
+    _row("gemini-3.8-flash", 0.75, 0.075, 3.75, source=_GEMINI_OFFER, until=date(2026, 12, 31)),
+    _row("gemini-3.8-flash", 1.5, 0.15, 7.5),
+    _row("gemini-4-argon", 4.0, 0.2, 20.0),
 )
-
-BATCH = 0.5
-"""Factor of the Batch APIs of all three providers. Source: the pages of the table."""
 
 PRICES: dict[tuple[str, str], tuple[ModelPrice, ...]] = {}
 """Prices of the table, by the name of a provider's table and the model. Of several, each holds until its end."""
@@ -190,23 +193,9 @@ for _provider, _page, _rows in (
     ("gemini", GOOGLE_PAGE, _GOOGLE),
     ("vertex", GOOGLE_PAGE, _GOOGLE),
 ):
-    for _row in _rows:
-        PRICES[_provider, _row.model] = (
-            *PRICES.get((_provider, _row.model), ()),
-            ModelPrice(
-                _row.input,
-                _row.output,
-                _row.cached,
-                _row.cache_write,
-                BATCH,
-                _row.long_from,
-                _row.long_input,
-                _row.long_output,
-                _row.source or _page,
-                PRICES_DATE,
-                _row.until,
-            ),
-        )
+    for _model, _price_row in _rows:
+        _priced = replace(_price_row, source=_price_row.source or _page)
+        PRICES[_provider, _model] = (*PRICES.get((_provider, _model), ()), _priced)
 
 _added: dict[tuple[str | None, str], ModelPrice] = {}
 

@@ -89,18 +89,17 @@ class HeaderRow:
 
     def __post_init__(self) -> None:
         require(bool(self.name), "HeaderRow.name", self.name, "a name")
-        require(bool(self.source), f"HeaderRow({self.name}).source", self.source, "the source of the row")
-        require(self.unit in UNITS, f"HeaderRow({self.name}).unit", self.unit, f"one of {', '.join(sorted(UNITS))}")
+        where = f"HeaderRow({self.name})"
+        require(bool(self.source), f"{where}.source", self.source, "the source of the row")
+        require(self.unit in UNITS, f"{where}.unit", self.unit, f"one of {', '.join(sorted(UNITS))}")
         for group in self._groups():
-            require(type(group) is tuple, f"HeaderRow({self.name})", group, "a tuple of header names")
-        require(bool(self.headers()), f"HeaderRow({self.name}).limit", self.limit, "at least one header in the row")
+            require(type(group) is tuple, where, group, "a tuple of header names")
+        require(bool(self.headers()), f"{where}.limit", self.limit, "at least one header in the row")
         for header, _ in self.headers():
-            require(
-                _LOWER.fullmatch(header) is not None, f"HeaderRow({self.name})", header, "a header name in lower case"
-            )
-        require(self.window is None or self.window > 0, f"HeaderRow({self.name}).window", self.window, "above 0 s")
-        require(self.quantum >= 1, f"HeaderRow({self.name}).quantum", self.quantum, "1 or more")
-        require(self.ceiling is None or self.ceiling > 0, f"HeaderRow({self.name}).ceiling", self.ceiling, "above 0")
+            require(_LOWER.fullmatch(header) is not None, where, header, "a header name in lower case")
+        require(self.window is None or self.window > 0, f"{where}.window", self.window, "above 0 s")
+        require(self.quantum >= 1, f"{where}.quantum", self.quantum, "1 or more")
+        require(self.ceiling is None or self.ceiling > 0, f"{where}.ceiling", self.ceiling, "above 0")
 
     def headers(self) -> list[tuple[str, int]]:
         """Return every header of the row with the place of its value."""
@@ -324,48 +323,32 @@ class Provider:
 
     def __post_init__(self) -> None:
         require(bool(self.name), "Provider.name", self.name, "a name")
-        require(bool(self.source), f"Provider({self.name}).source", self.source, "the source of the table")
-        require(self.default_window > 0, f"Provider({self.name}).default_window", self.default_window, "above 0 s")
+
+        def check(known: bool, name: str, value: object, bound: str) -> None:
+            require(known, f"Provider({self.name}).{name}", value, bound)
+
+        check(bool(self.source), "source", self.source, "the source of the table")
+        check(self.default_window > 0, "default_window", self.default_window, "above 0 s")
         for host in self.hosts:
             known = host == host.lower().rstrip(".") and host.count("*") <= 1 and host.strip("*.") != ""
-            require(
-                known,
-                f"Provider({self.name}).hosts",
-                host,
-                "a host in lower case, without a final dot, with at most one *",
-            )
-            require(
-                not _NO_HOST.search(host), f"Provider({self.name}).hosts", host, "a host without scheme, port and path"
-            )
-        for ending in self.pooled:
-            require(bool(ending), f"Provider({self.name}).pooled", ending, "an ending of a model's name")
-        pools = self.scope == "model" or not self.pooled
-        require(pools, f"Provider({self.name}).pooled", self.pooled, "empty unless the scope is the model")
-        require(
-            self.scope == "model" or not self.shared,
-            f"Provider({self.name}).shared",
-            self.shared,
-            "empty unless the scope is the model",
-        )
+            check(known, "hosts", host, "a host in lower case, without a final dot, with at most one *")
+            check(not _NO_HOST.search(host), "hosts", host, "a host without scheme, port and path")
+        check(all(self.pooled), "pooled", self.pooled, "endings of model names")
+        by_model = self.scope == "model"
+        check(by_model or not self.pooled, "pooled", self.pooled, "empty unless the scope is the model")
+        check(by_model or not self.shared, "shared", self.shared, "empty unless the scope is the model")
         # A one-element tuple without its comma is a string, whose letters would be taken for headers.
-        require(
-            type(self.credential) is tuple, f"Provider({self.name}).credential", self.credential, "a tuple of headers"
-        )
+        check(type(self.credential) is tuple, "credential", self.credential, "a tuple of headers")
         for header in self.credential:
-            require(
-                _LOWER.fullmatch(header) is not None,
-                f"Provider({self.name}).credential",
-                header,
-                "a header name in lower case",
-            )
+            check(_LOWER.fullmatch(header) is not None, "credential", header, "a header name in lower case")
         for pair in self.query_credential:
             known = pair[0] != "" and pair[1] in self.credential
-            require(known, f"Provider({self.name}).query_credential", pair, "a parameter and a header of credential")
+            check(known, "query_credential", pair, "a parameter and a header of credential")
         part = self.credential_part
-        require(part is None or all(part), f"Provider({self.name}).credential_part", part, "two texts")
+        check(part is None or all(part), "credential_part", part, "two texts")
         names = [row.name for row in self.headers]
         for name in names:
-            require(names.count(name) == 1, f"Provider({self.name}).headers", name, "a name that only one row has")
+            check(names.count(name) == 1, "headers", name, "a name that only one row has")
         _set(self, "noted", self._note())
         _set(self, "places", self._place())
         own = tuple((f"{self.name}:{row.name}", row) for row in self.errors)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.core.values import Cause, Unit
-from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider, SharedQuotas
+from tidegate.providers._common import COMMON_ERRORS, IETF_ROW, as_produced
+from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider, SharedQuotas
 
 _LIMITS = "https://platform.claude.com/docs/en/api/rate-limits read 2026-10-04 (provider-facts.md section 5)"
 _ERRORS = "https://platform.claude.com/docs/en/api/errors read 2026-10-04 (provider-facts.md section 5)"
@@ -133,12 +133,8 @@ ANTHROPIC = Provider(
     hosts=("api.anthropic.com",),
     endpoints=(Endpoint("/v1/messages"), Endpoint("/v1/complete"), Endpoint("/v1/chat/completions")),
     credential=("x-api-key", "authorization"),
-    charging=Charging(
-        tokens="input",
-        input_tokens="input",
-        output_tokens="nothing",
-        produced="mean",
-        source=f"{_LIMITS}: OTPM counts what is produced, max_tokens does not matter; cache reads are free",
+    charging=as_produced(
+        f"{_LIMITS}: OTPM counts what is produced, max_tokens does not matter; cache reads are free",
         cache_reads_free=True,
     ),
     headers=HEADERS,

@@ -17,8 +17,19 @@ from dataclasses import replace
 from typing import Literal
 
 from tidegate.core.values import Cause, Unit
-from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, IETF_ROW, MINUTE, MONTH, NEVER_FITS, endpoints, quota
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider
+from tidegate.providers._common import (
+    COMMON_ERRORS,
+    DAY,
+    HOUR,
+    IETF_ROW,
+    MINUTE,
+    MONTH,
+    NEVER_FITS,
+    at_admission,
+    endpoints,
+    quota,
+)
+from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider
 from tidegate.providers.anthropic import HEADERS as ANTHROPIC_HEADERS
 from tidegate.providers.anthropic import PLAN as ANTHROPIC_PLAN
 from tidegate.providers.openai import GENERATING
@@ -162,12 +173,8 @@ COMPATIBLE = Provider(
         *(Endpoint(f"**/{path}", plain=True) for path in _PLAIN),
     ),
     credential=("authorization", "api-key", "x-api-key", "x-goog-api-key"),
-    charging=Charging(
-        tokens="input",
-        input_tokens="input",
-        output_tokens="mean",
-        produced="nothing",
-        source="what they imitate: capture openai-200-max_tokens-not-reserved; a mirror learns what else they charge",
+    charging=at_admission(
+        "what they imitate: capture openai-200-max_tokens-not-reserved; a mirror learns what else they charge"
     ),
     headers=HEADERS,
     errors=ERRORS,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.core.values import Cause
-from tidegate.providers._common import COMMON_ERRORS
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, Provider
+from tidegate.providers._common import COMMON_ERRORS, at_admission
+from tidegate.providers._schema import Endpoint, ErrorRow, Provider
 
 _LIMITS = "https://ai.google.dev/gemini-api/docs/rate-limits (provider-facts.md section 4, read 2026-11-21)"
 _429 = frozenset({429})
@@ -46,12 +46,8 @@ def _method(model: str, method: str) -> Endpoint:
     return Endpoint(f"{model}:{method}", streams=method.startswith("stream"))
 
 
-_CHARGING = Charging(
-    tokens="input",
-    input_tokens="input",
-    output_tokens="mean",
-    produced="nothing",
-    source=f"{_LIMITS}: the tokens of a minute are input tokens, as quotaId says in gemini-429-paid-per-minute",
+_CHARGING = at_admission(
+    f"{_LIMITS}: the tokens of a minute are input tokens, as quotaId says in gemini-429-paid-per-minute"
 )
 
 GEMINI = Provider(

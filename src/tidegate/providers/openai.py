@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidegate.core.values import Cause, Unit
-from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._common import COMMON_ERRORS, IETF_ROW, at_admission
+from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, Provider
 
 _DOCS = "https://developers.openai.com/api/docs/guides/rate-limits read 2026-10-04 (provider-facts.md section 1)"
 
@@ -92,12 +92,8 @@ OPENAI = Provider(
     hosts=("api.openai.com", "*.api.openai.com"),
     endpoints=tuple(Endpoint(f"/v1/{path}") for path in GENERATING),
     credential=CREDENTIAL,
-    charging=Charging(
-        tokens="input",
-        input_tokens="input",
-        output_tokens="mean",
-        produced="nothing",
-        source="capture openai-200-max_tokens-not-reserved (the same in 15 of 15); cached input counts [unv]",
+    charging=at_admission(
+        "capture openai-200-max_tokens-not-reserved (the same in 15 of 15); cached input counts [unv]"
     ),
     headers=(*HEADERS, IETF_ROW),
     errors=ERRORS,
