@@ -233,7 +233,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "": (SURFACE, False, set()),
     "testing": ({*SURFACE, "testing"}, True, set()),
     "pytest_plugin": ({*SURFACE, "testing"}, True, {"pytest"}),
-    "testing.demo": ({*SURFACE, "testing", "testing.demo"}, True, {"openai", "anthropic"}),
+    "testing.demo": ({*SURFACE, "testing"}, True, {"openai", "anthropic"}),
     "launch": ({*SURFACE, "shared_file", "shared_log", "launch"}, True, {"pydantic"}),
     "pool": (
         {

@@ -13,8 +13,8 @@ from tidegate.cli import demo as command
 from tidegate.cli import demo_board as board
 from tidegate.cli.main import app
 from tidegate.testing import Counts, Distribution, Fault, Limit, Scenario
-from tidegate.testing.demo import scenarios
-from tidegate.testing.demo.run import DemoRun, run
+from tidegate.testing import demo as providers
+from tidegate.testing.demo import DemoRun, run
 
 QUICK = Distribution.constant(0.02)
 
@@ -22,9 +22,9 @@ QUICK = Distribution.constant(0.02)
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demonstration's providers with an OpenAI limit that 20 rows outrun by far, and little latency."""
-    tight = scenarios.OPENAI.replace(limiters=(Limit(limit=8, window=2.0),), latency=QUICK)
-    monkeypatch.setattr(scenarios, "OPENAI", tight)
-    monkeypatch.setattr(scenarios, "ANTHROPIC", scenarios.ANTHROPIC.replace(latency=QUICK))
+    tight = providers.OPENAI.replace(limiters=(Limit(limit=8, window=2.0),), latency=QUICK)
+    monkeypatch.setattr(providers, "OPENAI", tight)
+    monkeypatch.setattr(providers, "ANTHROPIC", providers.ANTHROPIC.replace(latency=QUICK))
 
 
 def demo(*flags: str) -> Result:
@@ -66,7 +66,7 @@ def test_without_the_plain_phase_there_is_only_the_wrapped_one() -> None:
 @pytest.mark.usefixtures("quick")
 def test_a_row_that_the_wrapped_phase_loses_makes_the_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        scenarios, "OPENAI", scenarios.OPENAI.replace(faults=(Fault(kind="status", nth=(2,), status=400),))
+        providers, "OPENAI", providers.OPENAI.replace(faults=(Fault(kind="status", nth=(2,), status=400),))
     )
     result = demo("--rows", "6", "--no-plain")
     assert result.exit_code == 1
@@ -82,22 +82,22 @@ def test_a_missing_sdk_is_named_with_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 def test_the_same_seed_chooses_the_same_rows_and_another_seed_others() -> None:
-    def chosen(seed: int) -> list[tuple[scenarios.Row, ...]]:
-        return [track.rows for track in scenarios.tracks(60, seed)]
+    def chosen(seed: int) -> list[tuple[providers.Row, ...]]:
+        return [track.rows for track in providers.tracks(60, seed)]
 
     assert chosen(1) == chosen(1)
     assert chosen(1) != chosen(2)
 
 
 def test_the_whole_data_set_is_asked_once_over_both_providers() -> None:
-    rows = [row for track in scenarios.tracks() for row in track.rows]
+    rows = [row for track in providers.tracks() for row in track.rows]
     assert len(rows) >= 400
-    assert sorted(row.id for row in rows) == sorted(row.id for row in scenarios.load_rows())
+    assert sorted(row.id for row in rows) == sorted(row.id for row in providers.load_rows())
     assert len({row.question for row in rows}) == len(rows)
 
 
 def test_every_limit_of_the_demonstration_is_one_that_its_rows_outrun() -> None:
-    for track in scenarios.tracks():
+    for track in providers.tracks():
         needs = {
             "requests": len(track.rows),
             "tokens": sum(len(row.question) for row in track.rows) / 4,
@@ -109,7 +109,7 @@ def test_every_limit_of_the_demonstration_is_one_that_its_rows_outrun() -> None:
 
 
 def test_a_wrong_answer_is_answered_but_not_right() -> None:
-    track = scenarios.tracks(2)[0]
+    track = providers.tracks(2)[0]
     wrong = dataclasses.replace(track, scenario=Scenario(answers={track.rows[0].question: "certainly not"}))
     looks: list[int] = []
     (ended,) = run([wrong], ["wrapped"], lambda runs: looks.append(runs[0].done))
@@ -120,7 +120,7 @@ def test_a_wrong_answer_is_answered_but_not_right() -> None:
 
 
 def test_a_run_that_lost_rows_has_no_ratio_and_one_without_progress_no_eta() -> None:
-    track = scenarios.tracks(4)[0]
+    track = providers.tracks(4)[0]
     going = DemoRun(track, "plain", answered=1)
     before = going.eta
     going.update(Counts(received=3), None, 10.0)
@@ -133,7 +133,7 @@ def test_a_run_that_lost_rows_has_no_ratio_and_one_without_progress_no_eta() -> 
 
 
 def test_the_eta_is_what_is_left_at_the_speed_of_the_last_looks() -> None:
-    going = DemoRun(scenarios.tracks(20)[0], "wrapped")
+    going = DemoRun(providers.tracks(20)[0], "wrapped")
     going.update(Counts(), None, 0.0)
     going.answered = 4
     going.update(Counts(), None, 2.0)
@@ -143,7 +143,7 @@ def test_the_eta_is_what_is_left_at_the_speed_of_the_last_looks() -> None:
 def test_the_board_shows_true_limits_beside_unknown_ones_before_the_first_answer() -> None:
     console = Console(width=120, force_terminal=True, color_system=None, record=True, quiet=False)
     with console.capture() as captured:
-        console.print(board.board([DemoRun(track, "wrapped") for track in scenarios.tracks(8)]))
+        console.print(board.board([DemoRun(track, "wrapped") for track in providers.tracks(8)]))
     said = captured.get()
     assert said.count("unknown") == 5
     assert "60 / 6 s" in said
@@ -151,7 +151,7 @@ def test_the_board_shows_true_limits_beside_unknown_ones_before_the_first_answer
 
 
 def test_the_verdict_counts_rows_without_an_answer_as_wrong() -> None:
-    track = scenarios.tracks(8)[0]
+    track = providers.tracks(8)[0]
     lossy = DemoRun(track, "plain", answered=2, right=1, lost=Counter({"RateLimitError": 2}))
     whole = DemoRun(track, "wrapped", answered=4, right=4)
     assert board.verdict([lossy, whole]).splitlines() == [

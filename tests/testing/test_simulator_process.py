@@ -53,8 +53,10 @@ def test_a_process_answers_counts_changes_and_ends():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_prints_its_url_and_ends_at_a_signal(number):
-    command = [sys.executable, "-m", "tidegate.testing", "--rpm", "600", "--latency", "0.5"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+    command = [sys.executable, "-m", "tidegate.testing"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
+        process.stdin.write(b'{"latency":"0.5"}\n')
+        process.stdin.flush()
         assert json.loads(process.stdout.readline())["url"].startswith("http://127.0.0.1:")
         process.send_signal(number)
         assert process.wait(300) == 0

@@ -15,7 +15,6 @@ from tidegate.testing import (
     OutageSpan,
     Scenario,
     Simulator,
-    from_flags,
     ideal_makespan,
     ideal_schedule,
 )
@@ -58,8 +57,6 @@ from tidegate.testing import (
         (lambda: Distribution.parse("normal:1,2"), "distribution"),
         (lambda: Distribution.uniform(2, 1), "uniform.b"),
         (lambda: Distribution.constant(-1), "constant.a"),
-        (lambda: from_flags(algorithm="magic"), "algorithm"),
-        (lambda: from_flags(outage=["5"]), "outage"),
         (lambda: Scenario.from_json("{"), "scenario"),
         (lambda: Scenario.from_json("[]"), "scenario"),
         (lambda: Scenario.from_json('{"limit": 5}'), "limit"),

@@ -15,12 +15,12 @@ from tidegate.cli.console import unbounded
 from tidegate.cli.errors import stop
 
 if TYPE_CHECKING:
-    from tidegate.testing.demo.run import DemoRun, Look, Phase
+    from tidegate.testing.demo import DemoRun, Look, Phase
 
 NEEDED = ("openai", "anthropic")
 
 LOOKS_PER_LINE = 20
-"""Looks between two printed lines. Derived from `testing.demo.run.LOOK_SECONDS`: a line every 5 s."""
+"""Looks between two printed lines. Derived from `testing.demo.LOOK_SECONDS`: a line every 5 s."""
 
 
 def demo(
@@ -36,8 +36,7 @@ def demo(
         raise stop(f"demo not started: {' and '.join(missing)} not installed; run pip install 'tidegate[demo]'")
     # Imported late: these import the SDKs.
     from tidegate.cli.demo_board import results, verdict
-    from tidegate.testing.demo.run import run
-    from tidegate.testing.demo.scenarios import tracks
+    from tidegate.testing.demo import run, tracks
 
     console = unbounded(Console(highlight=False))
     phases: tuple[Phase, ...] = ("plain", "wrapped") if plain else ("wrapped",)

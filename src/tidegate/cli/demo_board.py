@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tidegate.core.snapshot import QuotaSnapshot
 from tidegate.testing import Limit
-from tidegate.testing.demo.run import DemoRun, Phase
+from tidegate.testing.demo import DemoRun, Phase
 
 NAMES = {"openai": "OpenAI", "anthropic": "Anthropic"}
 HEADLINES: dict[Phase, str] = {

@@ -15,14 +15,17 @@ from rich.text import Text
 
 from tidegate.cli.console import unbounded
 from tidegate.errors import ConfigurationError
-from tidegate.testing import Counts, Scenario, Truth, from_flags, serve
-from tidegate.testing.checks import positive
-from tidegate.testing.flags import LATENCY, OUTAGE, OUTPUT_TOKENS
+from tidegate.testing import Counts, Distribution, Limit, OutageSpan, Scenario, Truth, serve
+from tidegate.testing.limiters import Unit
 from tidegate.testing.scenario import DIALECTS, SCOPES
+from tidegate.testing.specs import positive
 
 OTHER_OPTIONS = ("port", "scenario", "log")
 ABOVE_ZERO = ("rpm", "tpm", "itpm", "otpm", "rpd", "slots", "window", "burst")
 RATE = "per window (default: no limit)."
+LATENCY = "Answer after this many seconds: 0.5, uniform:A,B or lognormal:MEDIAN,SIGMA."
+OUTPUT_TOKENS = "Count this many tokens per answer, in the form of --latency (default: a quarter of its characters)."
+OUTAGE = "Fail all calls from second START to END with STATUS (default: 503), or cut connections (drop)."
 CAPTION = "Limits are counted for each key (--scope): a model, and a digest of the credential."
 
 
@@ -74,7 +77,6 @@ def simulate(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Listen on this port; 0 chooses a free one.")] = 0,
 ) -> None:
     """Serve a simulated LLM provider on this machine until Ctrl-C, then print the true counts of its calls."""
-    # The flags and their defaults are those of `from_flags`: only given values are passed on.
     given = {
         name: value
         for name, value in context.params.items()
@@ -91,12 +93,13 @@ def simulate(
     unbounded(Console()).print(truth_table(truth))
 
 
+LIMITS: dict[str, Unit] = {"rpm": "requests", "tpm": "tokens", "itpm": "input_tokens", "otpm": "output_tokens"}
+"""Unit that each flag of a rate limits."""
+
+
 def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
     if path is None:
-        for name in ABOVE_ZERO:
-            # Checked here, as `from_flags` would name the field of the limit instead of the flag.
-            positive(name, given.get(name, 1))
-        return from_flags(**given)
+        return scenario_of(given)
     if given:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise ConfigurationError("scenario", str(path), f"the file sets every field; remove {flags}")
@@ -105,6 +108,60 @@ def _scenario(path: Path | None, given: dict[str, Any]) -> Scenario:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigurationError("scenario", str(path), f"it cannot be read ({reason})") from None
+
+
+def scenario_of(given: dict[str, Any]) -> Scenario:
+    """Return the scenario of the flags that were given, whose values replace the defaults of `Scenario`."""
+    for name in ABOVE_ZERO:
+        # Checked here, as `Limit` would name its own field instead of the flag.
+        positive(name, given.get(name, 1))
+    given = dict(given)
+    algorithm, window, burst = given.pop("algorithm", "bucket"), given.pop("window", 60.0), given.pop("burst", None)
+    if algorithm not in ("bucket", "fixed", "rolling"):
+        raise ConfigurationError("algorithm", algorithm, "it must be one of bucket, fixed, rolling")
+    limits = [
+        Limit(
+            kind=algorithm,
+            limit=given.pop(flag),
+            window=window,
+            unit=unit,
+            burst=burst if unit == "requests" else None,
+        )
+        for flag, unit in LIMITS.items()
+        if flag in given
+    ]
+    if "rpd" in given:
+        limits.append(Limit(kind="day", limit=given.pop("rpd")))
+    if "slots" in given:
+        limits.append(Limit(kind="slots", limit=given.pop("slots")))
+    for name in ("latency", "output_tokens"):
+        if name in given:
+            given[name] = _distribution(name, given[name])
+    outages = tuple(_span(text) for text in given.pop("outage", ()))
+    return Scenario(limiters=tuple(limits), outages=outages, **given)
+
+
+def _span(text: str) -> OutageSpan:
+    parts = text.split(":")
+    try:
+        start, end = float(parts[0]), float(parts[1])
+        status: Any = 503 if len(parts) < 3 else "drop" if parts[2] == "drop" else int(parts[2])
+    except (IndexError, ValueError):
+        raise ConfigurationError(
+            "outage", text, "it must be START:END or START:END:STATUS, with START and END in seconds"
+        ) from None
+    try:
+        return OutageSpan(start=start, end=end, status=status)
+    except ConfigurationError as error:
+        raise ConfigurationError("outage", text, f"{error.field}: {error.bound}") from None
+
+
+def _distribution(field: str, text: str) -> Distribution:
+    """Read the text of a flag; raise a `ConfigurationError` that names the flag and not a part of its value."""
+    try:
+        return Distribution.parse(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(field, text, error.bound) from None
 
 
 def _announce(url: str) -> None:

@@ -19,8 +19,6 @@ from __future__ import annotations
 from tidegate.testing.accounts import Counts, Truth
 from tidegate.testing.admission import Call, Gate, Pricing, Refusal, Ticket
 from tidegate.testing.bucket import ContinuousBucket, Refill, ResizedBucket, Slope
-from tidegate.testing.clock import VirtualClock
-from tidegate.testing.flags import from_flags
 from tidegate.testing.limiters import (
     Credit,
     DayQuota,
@@ -32,7 +30,7 @@ from tidegate.testing.limiters import (
     RollingWindow,
     Slots,
 )
-from tidegate.testing.oracle import Schedule, ideal_makespan, ideal_schedule
+from tidegate.testing.oracle import Schedule, VirtualClock, ideal_makespan, ideal_schedule
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.simulator import Simulator, SimulatorProcess, serve
 from tidegate.testing.specs import Distribution, Fault, Limit, OutageSpan
@@ -67,7 +65,6 @@ __all__ = [
     "Ticket",
     "Truth",
     "VirtualClock",
-    "from_flags",
     "ideal_makespan",
     "ideal_schedule",
     "serve",

@@ -1,11 +1,12 @@
-"""`python -m tidegate.testing`: a simulated provider as a separate process.
+"""`python -m tidegate.testing`: the child of `SimulatorProcess`, a simulated provider as a separate process.
 
-It prints one line of JSON, `{"url": …}`, once it answers requests. It ends on SIGTERM or SIGINT. With
-`--until-stdin-closes` it also ends when standard input ends, which it does when the parent dies.
+It reads its scenario, one line of JSON, from standard input. It prints one line of JSON, `{"url": …}`, once it answers
+requests. It ends on SIGTERM or SIGINT, and when standard input ends, which it does when the parent dies.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -13,21 +14,22 @@ import sys
 import threading
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing.flags import parser, scenario_of
+from tidegate.testing.scenario import Scenario
 from tidegate.testing.simulator import serve
 
 
 def main() -> int:
     """Serve until a signal to stop; return 2 if the flags or the port cannot be used."""
-    flags = parser().parse_args()
+    flags = argparse.ArgumentParser(prog="python -m tidegate.testing", description="Simulate an LLM provider.")
+    flags.add_argument("--port", type=int, default=0, help="Listen on this port; 0 chooses a free one.")
+    port = flags.parse_args().port
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     try:
-        scenario = scenario_of(flags, sys.stdin.readline() if flags.scenario == "-" else "")
-        if flags.until_stdin_closes:
-            threading.Thread(target=_await_end, args=(stop,), daemon=True).start()
-        serve(scenario, port=flags.port, stop=stop, on_ready=_announce)
+        scenario = Scenario.from_json(sys.stdin.readline())
+        threading.Thread(target=_await_end, args=(stop,), daemon=True).start()
+        serve(scenario, port=port, stop=stop, on_ready=_announce)
     except (ConfigurationError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -124,14 +124,8 @@ class CallCounter:
 
     def counts(self, levels: tuple[Level, ...] = ()) -> Counts:
         return Counts(
-            received=self.received,
-            admitted=self.admitted,
+            **{name: getattr(self, name) for name in self.__slots__ if name != "refused"},
             refused=dict(self.refused),
-            answered=self.answered,
-            broken=self.broken,
-            abandoned=self.abandoned,
-            in_flight=self.in_flight,
-            peak_in_flight=self.peak_in_flight,
             levels=levels,
         )
 

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple, get_args
 
 from tidegate.testing.admission import Refusal
 from tidegate.testing.limiters import DAY, SLACK, Level, Reason, Unit
-from tidegate.testing.resets import Resets, instant, rounded
 
 _SHORT = {1.0: "sec", 60.0: "min", 3600.0: "hour", DAY: "day"}
 _LONG = {1.0: "second", 60.0: "minute", 3600.0: "hour", DAY: "day"}
@@ -189,8 +188,7 @@ ACCELERATION = (
 """Message for acceleration limits, which Anthropic's documents name without quoting the refusal."""
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalResponse:
+class RefusalResponse(NamedTuple):
     """Response of a refusal; `body` is JSON, or text for the HTML page of a proxy that has lost its server."""
 
     status: int
@@ -198,8 +196,7 @@ class RefusalResponse:
     body: dict[str, Any] | str
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalFacts:
+class RefusalFacts(NamedTuple):
     """Facts of a refusal: the model's name and the seconds to wait (None: no time), in headers and in prose."""
 
     model: str
@@ -207,17 +204,10 @@ class RefusalFacts:
     prose: bool
 
 
-class HeaderWriter(Protocol):
-    """Function that writes the headers of any answer."""
-
-    def __call__(self, levels: Sequence[Level], wall: float, resets: Resets = "own", /) -> Headers: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(NamedTuple):
     """Two functions of a dialect: `headers(levels, wall, resets)` of any answer, and `refuse(refusal, telling)`."""
 
-    headers: HeaderWriter
+    headers: Callable[..., Headers]
     refuse: Callable[[Refusal, RefusalFacts], RefusalResponse]
 
 
@@ -455,3 +445,33 @@ DIALECT_TABLE: dict[str, Dialect] = {
     "hint": Dialect(no_headers, hinted_refusal),
     "none": Dialect(no_headers, silent_refusal),
 }
+
+
+Resets = Literal["own", "exact", "ms", "ms-up", "seconds", "seconds-up"]
+RESETS: tuple[Resets, ...] = get_args(Resets)
+
+_STEPS: dict[Resets, float] = {"own": 1.0, "exact": 1e-6, "ms": 1e-3, "ms-up": 1e-3, "seconds": 1.0, "seconds-up": 1.0}
+_DIGITS: dict[Resets, int] = {"exact": 6, "ms": 3, "ms-up": 3}
+_TOLERANCE = 1e-6
+"""Share of a step that a float may miss a multiple by."""
+
+
+def rounded(seconds: float, resets: Resets) -> float:
+    """Return `seconds` as a multiple of the step: cut, or rounded up if the name ends so."""
+    step = _STEPS[resets]
+    if resets == "exact":
+        return round(seconds / step) * step
+    if resets.endswith("up"):
+        return math.ceil(seconds / step - _TOLERANCE) * step
+    return math.floor(seconds / step + _TOLERANCE) * step
+
+
+def instant(wall: float, resets: Resets) -> str:
+    """Return a rounded instant as RFC 3339, with the digits of its step; `own` is cut to whole seconds."""
+    if resets == "own":
+        wall = math.floor(wall)
+    digits = _DIGITS.get(resets, 0)
+    micros = round(rounded(wall, resets) * 1e6)
+    text = datetime.fromtimestamp(micros // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    fraction = f".{micros % 1_000_000:06d}"[: digits + 1] if digits else ""
+    return f"{text}{fraction}Z"

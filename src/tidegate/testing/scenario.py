@@ -15,10 +15,9 @@ from typing import Any, Literal, TypeVar, cast, get_args
 
 from tidegate.errors import ConfigurationError
 from tidegate.testing.admission import CHARGES, Call, Charge, Gate, Pricing
-from tidegate.testing.checks import among, at_least, positive
+from tidegate.testing.dialects import RESETS, Resets
 from tidegate.testing.limiters import Limiter, Outage
-from tidegate.testing.resets import RESETS, Resets
-from tidegate.testing.specs import Distribution, Fault, Limit, OutageSpan
+from tidegate.testing.specs import Distribution, Fault, Limit, OutageSpan, among, at_least, positive
 
 T = TypeVar("T")
 
@@ -130,7 +129,6 @@ class Scenario:
     - `refusals`: dialect of the refusals, if a gateway writes its own (empty: `dialect`); they announce no limit then
     - `prose`: whether refusals state the time in their text as well, where the provider does
     - `headers`: whether answers carry rate-limit headers
-    - `success_retry_after`: whether successful answers carry a meaningless retry-after, as Anthropic's do
     - `faults`: calls and streams that break
     - `answers`: question to answer: the longest question found in the prompt decides
     - `batch_seconds`: seconds from the creation of a batch to its end
@@ -167,7 +165,6 @@ class Scenario:
     refusals: DialectName | Literal[""] = ""
     prose: bool = True
     headers: bool = True
-    success_retry_after: bool = False
     faults: tuple[Fault, ...] = ()
     answers: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0

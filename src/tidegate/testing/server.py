@@ -22,8 +22,8 @@ from tidegate.testing.accounts import Accounts, AdmissionRecord, AdmittedCall
 from tidegate.testing.admission import Call, Refusal
 from tidegate.testing.batches import BatchApi
 from tidegate.testing.dialects import DIALECT_TABLE, Headers, RefusalFacts, RefusalResponse, told
-from tidegate.testing.formats import bedrock, cohere_ollama, gemini
-from tidegate.testing.formats.anthropic import MESSAGES
+from tidegate.testing.formats import gemini
+from tidegate.testing.formats.anthropic import BEDROCK_PREFIX, MESSAGES, bedrock_endpoint
 from tidegate.testing.formats.base import (
     CHARS_PER_TOKEN,
     Body,
@@ -32,10 +32,10 @@ from tidegate.testing.formats.base import (
     SimulatedReply,
     SimulatedStream,
     dumps,
+    fitted,
     tokens_in,
 )
-from tidegate.testing.formats.json_schema import fitted
-from tidegate.testing.formats.openai import CHAT, EMBEDDINGS, IMAGES, MODERATIONS, RESPONSES
+from tidegate.testing.formats.openai import CHAT, EMBEDDINGS, RESPONSES
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.wire import Connection, Request
 
@@ -167,13 +167,11 @@ ENDPOINTS: dict[str, SimulatedEndpoint] = {
     "/v1/chat/completions": CHAT,
     "/v1/responses": RESPONSES,
     "/v1/embeddings": EMBEDDINGS,
-    "/v1/moderations": MODERATIONS,
-    "/v1/images/generations": IMAGES,
     "/v1/messages": MESSAGES,
     "/v1/interactions": gemini.INTERACTIONS,
     "/v1beta/interactions": gemini.INTERACTIONS,
-    "/v2/chat": cohere_ollama.COHERE_CHAT,
-    "/api/chat": cohere_ollama.OLLAMA_CHAT,
+    "/v2/chat": gemini.COHERE_CHAT,
+    "/api/chat": gemini.OLLAMA_CHAT,
 }
 
 REQUEST_IDS = {"anthropic": "request-id", "bedrock": "x-amzn-requestid"}
@@ -375,8 +373,6 @@ class SimulatedProvider:
         headers: Headers = [(request_id, f"req_{next(self._numbers):08d}")]
         if scenario.headers:
             headers += DIALECT_TABLE[dialect].headers(verdict.announced, wall, scenario.resets)
-        if scenario.success_retry_after and not isinstance(verdict.outcome, Refusal):
-            headers.append(("retry-after", str(60 - int(wall) % 60)))
         return headers
 
 
@@ -395,8 +391,8 @@ def _route(path: str) -> RequestTarget | None:
         endpoint, dialect = ENDPOINTS.get(f"/v1/{rest}"), "azure"
     elif path.startswith("/openai/v1/"):
         endpoint = ENDPOINTS.get(path.removeprefix("/openai"))
-    elif path.startswith(bedrock.PREFIX):
-        endpoint, model = bedrock.endpoint_of(path)
+    elif path.startswith(BEDROCK_PREFIX):
+        endpoint, model = bedrock_endpoint(path)
     elif endpoint is None:
         model, method = gemini.route(path)
         endpoint = gemini.METHODS.get(method)

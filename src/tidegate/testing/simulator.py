@@ -19,8 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import tidegate.errors
@@ -33,7 +32,10 @@ from tidegate.transports import stub_servers
 
 
 class Addresses:
-    """Base URLs for the clients of each SDK; each raises RuntimeError while the simulator does not run."""
+    """Base URLs for the clients of each SDK, while the simulator runs; it starts and stops with a `with` block.
+
+    Each URL raises RuntimeError while the simulator does not run.
+    """
 
     def __init__(self) -> None:
         self._url = ""
@@ -60,6 +62,26 @@ class Addresses:
         """Return the base URL of google-genai clients, for Gemini and Vertex AI: they add version and path."""
         return self.url
 
+    def start(self) -> Self:
+        """Start, and return once requests are answered."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stop. A second call does nothing."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_raised: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self.start()
+
+    async def __aexit__(self, *_raised: object) -> None:
+        self.close()
+
 
 CLOSE_SECONDS = 5.0
 """Seconds until a stopped process is killed. Chosen: a process that does not hang ends in far less."""
@@ -83,7 +105,7 @@ class SimulatorProcess(Addresses):
         """Return the child's process id; None without a child."""
         return self._process.pid if self._process else None
 
-    def start(self) -> SimulatorProcess:
+    def start(self) -> Self:
         """Start the child, and return once it answers. Raise RuntimeError with its error text if it fails."""
         if self._process is not None:
             return self
@@ -92,14 +114,7 @@ class SimulatorProcess(Addresses):
         # A separate session: only this process gets an interrupt of the terminal; the pipe ends the child with it.
         with tempfile.TemporaryFile() as errors:
             process = self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tidegate.testing",
-                    "--scenario=-",
-                    "--until-stdin-closes",
-                    f"--port={self._port}",
-                ],
+                [sys.executable, "-m", "tidegate.testing", f"--port={self._port}"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -174,22 +189,6 @@ class SimulatorProcess(Addresses):
         if process.stdout is not None:
             process.stdout.close()
 
-    def __enter__(self) -> SimulatorProcess:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> SimulatorProcess:
-        return self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _tell(process: subprocess.Popen[bytes], line: bytes) -> bytes:
     """Send the scenario to the child, and return its first line; empty if it has ended instead."""
@@ -261,7 +260,7 @@ class Simulator(Addresses):
         """Return the present scenario."""
         return self._provider.accounts.scenario
 
-    def start(self) -> Simulator:
+    def start(self) -> Self:
         """Listen, and return once requests are answered. The ground truth restarts."""
         if self._thread is not None:
             return self
@@ -315,22 +314,6 @@ class Simulator(Addresses):
         thread.join()
         stub_servers.simulators.discard(urlsplit(self._url).netloc)
         self._url = ""
-
-    def __enter__(self) -> Simulator:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Simulator:
-        return self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def serve(

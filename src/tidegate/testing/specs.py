@@ -1,4 +1,6 @@
-"""Parts of a scenario: limits, outages, faults, random amounts. Frozen, checked at construction, the same in JSON.
+"""Checks of scenario fields; each raises ConfigurationError with field, value and bound.
+
+Parts of a scenario: limits, outages, faults, random amounts. Frozen, checked at construction, the same in JSON.
 
 A `Distribution` draws its amounts from a generator that the caller owns.
 """
@@ -7,17 +9,43 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import cycle
 from typing import Literal
 
 from tidegate.errors import ConfigurationError
-from tidegate.testing.backends import Backends
-from tidegate.testing.bucket import ContinuousBucket, ResizedBucket, ResizedSlots, Slope
-from tidegate.testing.checks import among, at_least, positive, share
+from tidegate.testing.bucket import Backends, ContinuousBucket, ResizedBucket, ResizedSlots, Slope
 from tidegate.testing.limiters import UNITS, Credit, DayQuota, FixedWindow, Limiter, RollingWindow, Slots, Unit
+
+
+def number(field: str, value: object) -> float:
+    """Return `value` if it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ConfigurationError(field, value, "it must be a finite number")
+    return value
+
+
+def positive(field: str, value: object) -> None:
+    if number(field, value) <= 0:
+        raise ConfigurationError(field, value, "it must be above 0")
+
+
+def at_least(field: str, value: object, bound: float) -> None:
+    if number(field, value) < bound:
+        raise ConfigurationError(field, value, f"it must be {bound:g} or more")
+
+
+def share(field: str, value: object) -> None:
+    if not 0 <= number(field, value) <= 1:
+        raise ConfigurationError(field, value, "it must be between 0 and 1")
+
+
+def among(field: str, value: object, choices: Sequence[object]) -> None:
+    if value not in choices:
+        raise ConfigurationError(field, value, "it must be one of " + ", ".join(str(choice) for choice in choices))
+
 
 Shape = Literal["constant", "uniform", "lognormal"]
 

@@ -1,9 +1,24 @@
-"""Anthropic's messages, whole and streamed, as its SDK parses them."""
+"""Anthropic's messages, whole and streamed, as its SDK parses them.
+
+Bedrock's converse and invoke, whole and streamed, as boto3 and the Bedrock clients of other SDKs parse them.
+
+The path decides whether an answer streams. `invoke` uses Anthropic's messages for any model.
+
+Streams are in Amazon's event stream, `application/vnd.amazon.eventstream`. A message is its length and that of its
+headers, a checksum of the two, the headers, the payload, and a checksum of all. Numbers are big-endian, checksums
+CRC-32. botocore 1.44.5 `eventstream.py` reads it.
+"""
 
 from __future__ import annotations
 
+import base64
+import struct
+import zlib
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
+from tidegate.testing.dialects import TOO_MANY_TOKENS
 from tidegate.testing.formats.base import (
     AnswerForm,
     Body,
@@ -11,7 +26,9 @@ from tidegate.testing.formats.base import (
     SimulatedQuestion,
     SimulatedReply,
     SimulatedStream,
+    always,
     bound_of,
+    dumps,
     event,
     text_of,
     texts_of,
@@ -76,3 +93,102 @@ def stream_message(body: Body, reply: SimulatedReply) -> SimulatedStream:
 
 
 MESSAGES = SimulatedEndpoint("anthropic", read_messages, whole_message, stream_message)
+
+
+CONTENT_TYPE = "application/vnd.amazon.eventstream"
+
+_TEXT = 7
+"""Type of a header whose value is text, the only type that Bedrock sends."""
+
+
+def framed(headers: dict[str, str], payload: bytes) -> bytes:
+    named = b"".join(_frame_header(name, value) for name, value in headers.items())
+    prelude = struct.pack(">II", 16 + len(named) + len(payload), len(named))
+    begun = prelude + struct.pack(">I", zlib.crc32(prelude)) + named + payload
+    return begun + struct.pack(">I", zlib.crc32(begun))
+
+
+def frame(name: str, value: object) -> bytes:
+    return framed({":event-type": name, ":content-type": "application/json", ":message-type": "event"}, dumps(value))
+
+
+def exception(name: str, text: str) -> bytes:
+    """Return the exception `name`, which ends a stream."""
+    headers = {":exception-type": name, ":content-type": "application/json", ":message-type": "exception"}
+    return framed(headers, dumps({"message": text}))
+
+
+def _frame_header(name: str, value: str) -> bytes:
+    return struct.pack(">B", len(name)) + name.encode() + struct.pack(">BH", _TEXT, len(value)) + value.encode()
+
+
+BEDROCK_PREFIX = "/model/"
+
+BEDROCK_BROKEN = exception("throttlingException", TOO_MANY_TOKENS)
+"""Error of a broken stream: a refusal after a 200."""
+
+
+def read_converse(body: Body) -> SimulatedQuestion:
+    texts = texts_of(body.get("messages"))
+    config = body.get("inferenceConfig")
+    size = sum(map(len, texts)) + len(text_of(body.get("system")))
+    bound = bound_of(config, "maxTokens") if isinstance(config, Mapping) else None
+    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(size), bound)
+
+
+def _measured(reply: SimulatedReply) -> dict[str, Any]:
+    total = reply.input_tokens + reply.output_tokens
+    usage = {"inputTokens": reply.input_tokens, "outputTokens": reply.output_tokens, "totalTokens": total}
+    return {"usage": usage, "metrics": {"latencyMs": 1}}
+
+
+def whole_converse(body: Body, reply: SimulatedReply) -> dict[str, Any]:
+    message = {"role": "assistant", "content": [{"text": reply.text}]}
+    return {"output": {"message": message}, "stopReason": _stop(reply), **_measured(reply)}
+
+
+def stream_converse(body: Body, reply: SimulatedReply) -> SimulatedStream:
+    def delta(piece: str) -> bytes:
+        return frame("contentBlockDelta", {"delta": {"text": piece}, "contentBlockIndex": 0})
+
+    tail = frame("contentBlockStop", {"contentBlockIndex": 0})
+    tail += frame("messageStop", {"stopReason": _stop(reply)})
+    return SimulatedStream(
+        head=frame("messageStart", {"role": "assistant"}),
+        pieces=[delta(piece) for piece in reply.pieces],
+        tail=tail + frame("metadata", _measured(reply)),
+        broken=BEDROCK_BROKEN,
+        content_type=CONTENT_TYPE,
+    )
+
+
+def stream_invoke(body: Body, reply: SimulatedReply) -> SimulatedStream:
+    """Return Anthropic's events, each in the bytes of a `chunk`."""
+    plain = stream_message(body, reply)
+    return SimulatedStream(
+        head=_chunks(plain.head),
+        pieces=[_chunks(piece) for piece in plain.pieces],
+        tail=_chunks(plain.tail),
+        broken=BEDROCK_BROKEN,
+        content_type=CONTENT_TYPE,
+    )
+
+
+def _chunks(events: bytes) -> bytes:
+    lines = [line.removeprefix(b"data: ") for line in events.splitlines() if line.startswith(b"data: ")]
+    return b"".join(frame("chunk", {"bytes": base64.b64encode(line).decode()}) for line in lines)
+
+
+BEDROCK_ENDPOINTS: dict[str, SimulatedEndpoint] = {
+    "converse": SimulatedEndpoint("bedrock", read_converse, whole_converse, None),
+    "converse-stream": SimulatedEndpoint("bedrock", read_converse, whole_converse, stream_converse, streams=always),
+    "invoke": SimulatedEndpoint("bedrock", read_messages, whole_message, None),
+    "invoke-with-response-stream": SimulatedEndpoint(
+        "bedrock", read_messages, whole_message, stream_invoke, streams=always
+    ),
+}
+
+
+def bedrock_endpoint(path: str) -> tuple[SimulatedEndpoint | None, str]:
+    model, _, action = path.removeprefix(BEDROCK_PREFIX).rpartition("/")
+    return BEDROCK_ENDPOINTS.get(action), unquote(model)

@@ -1,6 +1,10 @@
 """Gemini's generateContent, embeddings and interactions, as google-genai 3.4 parses them.
 
 The path decides whether an answer streams. It also has the model, except for interactions. `route` reads both.
+
+Chat endpoints of Cohere (version 2) and Ollama, whole and streamed, as cohere 7.3 and ollama 0.6 parse them.
+
+Ollama's chat streams lines of JSON unless the request declines.
 """
 
 from __future__ import annotations
@@ -18,10 +22,13 @@ from tidegate.testing.formats.base import (
     SimulatedStream,
     always,
     bound_of,
+    dumps,
     event,
     text_of,
+    texts_of,
     tokens_in,
 )
+from tidegate.testing.formats.openai import read_chat
 
 DIMENSIONS = 8
 """Length of an embedding. Chosen: short, as no test reads the numbers."""
@@ -59,12 +66,12 @@ def _candidate(reply: SimulatedReply, text: str, finish: str | None) -> dict[str
     }
 
 
-def _finish(reply: SimulatedReply) -> str:
+def _gemini_finish(reply: SimulatedReply) -> str:
     return "MAX_TOKENS" if reply.cut_short else "STOP"
 
 
 def whole_content(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    return _candidate(reply, reply.text, _finish(reply))
+    return _candidate(reply, reply.text, _gemini_finish(reply))
 
 
 def stream_content(body: Body, reply: SimulatedReply) -> SimulatedStream:
@@ -73,7 +80,7 @@ def stream_content(body: Body, reply: SimulatedReply) -> SimulatedStream:
     return SimulatedStream(
         head=b"",
         pieces=[event(_candidate(reply, piece, None)) for piece in reply.pieces],
-        tail=event(_candidate(reply, "", _finish(reply))),
+        tail=event(_candidate(reply, "", _gemini_finish(reply))),
         broken=event({"error": overloaded}),
     )
 
@@ -145,3 +152,78 @@ def route(path: str) -> tuple[str, str]:
     """Return model and method of a path of Gemini or Vertex AI, both empty for any other."""
     match = _PATH.fullmatch(path)
     return (match[1], match[2]) if match is not None else ("", "")
+
+
+def _cohere_usage(reply: SimulatedReply) -> dict[str, Any]:
+    counts = {"input_tokens": reply.input_tokens, "output_tokens": reply.output_tokens}
+    return {"billed_units": counts, "tokens": counts}
+
+
+def _cohere_finish(reply: SimulatedReply) -> str:
+    return "MAX_TOKENS" if reply.cut_short else "COMPLETE"
+
+
+def whole_cohere_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
+    message = {"role": "assistant", "content": [{"type": "text", "text": reply.text}]}
+    return {"id": reply.id, "finish_reason": _cohere_finish(reply), "message": message, "usage": _cohere_usage(reply)}
+
+
+def stream_cohere_chat(body: Body, reply: SimulatedReply) -> SimulatedStream:
+    def typed(name: str, **fields: Any) -> bytes:
+        return event({"type": name, **fields}, name)
+
+    def delta(text: str) -> dict[str, Any]:
+        return {"message": {"content": {"text": text}}}
+
+    head = typed("message-start", id=reply.id, delta={"message": {"role": "assistant", "content": []}})
+    head += typed("content-start", index=0, delta={"message": {"content": {"type": "text", "text": ""}}})
+    ended = {"finish_reason": _cohere_finish(reply), "usage": _cohere_usage(reply)}
+    broken = {"finish_reason": "ERROR", "error": "internal server error"}
+    return SimulatedStream(
+        head=head,
+        pieces=[typed("content-delta", index=0, delta=delta(piece)) for piece in reply.pieces],
+        tail=typed("content-end", index=0) + typed("message-end", delta=ended),
+        broken=typed("message-end", delta=broken),
+    )
+
+
+COHERE_CHAT = SimulatedEndpoint("none", read_chat, whole_cohere_chat, stream_cohere_chat)
+
+
+OLLAMA_LINES = "application/x-ndjson"
+
+
+def read_ollama_chat(body: Body) -> SimulatedQuestion:
+    texts = texts_of(body.get("messages"))
+    bound = bound_of(body.get("options") or {}, "num_predict")
+    return SimulatedQuestion(texts[-1] if texts else "", tokens_in(sum(map(len, texts))), bound)
+
+
+def _ollama_line(reply: SimulatedReply, text: str) -> dict[str, Any]:
+    message = {"role": "assistant", "content": text}
+    return {"model": reply.model, "created_at": "2026-01-01T00:00:00Z", "message": message, "done": False}
+
+
+def whole_ollama_chat(body: Body, reply: SimulatedReply) -> dict[str, Any]:
+    counts = {"prompt_eval_count": reply.input_tokens, "eval_count": reply.output_tokens}
+    reason = "length" if reply.cut_short else "stop"
+    return _ollama_line(reply, reply.text) | {"done": True, "done_reason": reason, **counts}
+
+
+def stream_ollama_chat(body: Body, reply: SimulatedReply) -> SimulatedStream:
+    """Return a line for each piece; the last line has the counts."""
+    last = whole_ollama_chat(body, reply) | {"message": {"role": "assistant", "content": ""}}
+    return SimulatedStream(
+        head=b"",
+        pieces=[dumps(_ollama_line(reply, piece)) + b"\n" for piece in reply.pieces],
+        tail=dumps(last) + b"\n",
+        broken=dumps({"error": "an error was encountered while running the model"}) + b"\n",
+        content_type=OLLAMA_LINES,
+    )
+
+
+def _ollama_streams(body: Body) -> bool:
+    return bool(body.get("stream", True))
+
+
+OLLAMA_CHAT = SimulatedEndpoint("none", read_ollama_chat, whole_ollama_chat, stream_ollama_chat, _ollama_streams)

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, responses, embeddings, moderations and images, as its SDK parses them.
+"""OpenAI's chat completions, responses and embeddings, as its SDK parses them.
 
 A request may bound the form of its answer: a JSON Schema, or the arguments of a function. A function is called if
 `tool_choice` forces it: the named one, or the first for `required`. With `auto`, the simulated model answers in words.
@@ -288,59 +288,6 @@ def whole_embeddings(body: Body, reply: SimulatedReply) -> dict[str, Any]:
     return {"object": "list", "model": reply.model, "data": rows, "usage": usage}
 
 
-CATEGORIES = (
-    *("harassment", "harassment/threatening", "hate", "hate/threatening", "illicit", "illicit/violent", "self-harm"),
-    *("self-harm/instructions", "self-harm/intent", "sexual", "sexual/minors", "violence", "violence/graphic"),
-)
-
-
-def read_moderation(body: Body) -> SimulatedQuestion:
-    return SimulatedQuestion("", tokens_in(sum(map(len, map(text_of, _moderated(body))))), 0)
-
-
-def _moderated(body: Body) -> list[object]:
-    given = body.get("input")
-    if isinstance(given, list) and given:
-        return [given] if isinstance(given[0], Mapping) else given
-    if not isinstance(given, str):
-        raise ValueError("input: a text or a list is required")
-    return [given]
-
-
-def whole_moderation(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    """Return a result for each input; nothing is flagged."""
-    result = {
-        "flagged": False,
-        "categories": dict.fromkeys(CATEGORIES, False),
-        "category_scores": dict.fromkeys(CATEGORIES, 0.0),
-        "category_applied_input_types": {name: ["text"] for name in CATEGORIES},
-    }
-    return {"id": reply.id, "model": reply.model, "results": [result for _ in _moderated(body)]}
-
-
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
-"""PNG of one pixel in base64, which stands for every image."""
-
-
-def read_images(body: Body) -> SimulatedQuestion:
-    prompt = body.get("prompt")
-    if not isinstance(prompt, str):
-        raise ValueError("prompt: a text is required")
-    return SimulatedQuestion("", tokens_in(len(prompt)), 0)
-
-
-def whole_images(body: Body, reply: SimulatedReply) -> dict[str, Any]:
-    usage = {
-        "input_tokens": reply.input_tokens,
-        "input_tokens_details": {"image_tokens": 0, "text_tokens": reply.input_tokens},
-        "output_tokens": reply.output_tokens,
-        "total_tokens": reply.input_tokens + reply.output_tokens,
-    }
-    return {"created": reply.created, "data": [{"b64_json": PIXEL}] * (bound_of(body, "n") or 1), "usage": usage}
-
-
 CHAT = SimulatedEndpoint("openai", read_chat, whole_chat, stream_chat)
 RESPONSES = SimulatedEndpoint("openai", read_responses, whole_response, stream_response)
 EMBEDDINGS = SimulatedEndpoint("openai", read_embeddings, whole_embeddings, None)
-MODERATIONS = SimulatedEndpoint("openai", read_moderation, whole_moderation, None)
-IMAGES = SimulatedEndpoint("openai", read_images, whole_images, None)

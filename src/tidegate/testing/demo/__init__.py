@@ -1,1 +1,0 @@
-"""Demonstration: a shipped data set, sent through real SDK clients to the simulator."""
