@@ -19,10 +19,9 @@ from tests.effort import effort
 from tidegate.admission import key_hook, redaction
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.telemetry import activation
-from tidegate.transports.framework_timeouts import patch
+from tidegate.transports import framework_timeouts as patch
 from tidegate.transports.governance import Installation
-from tidegate.transports.sdks.table import SDKS
-from tidegate.transports.table import TRANSPORTS
+from tidegate.transports.sdks import SDKS, TRANSPORTS
 
 # A drawn example may take as long as a slow machine needs, and is the same each time.
 settings.register_profile(

@@ -17,8 +17,8 @@ from tidegate.experiments import RunnerSettings
 from tidegate.experiments.commands.common import MEANINGS
 from tidegate.settings import Settings
 from tidegate.telemetry import attributes, signals
-from tidegate.transports.framework_timeouts.table import TIMEOUTS
-from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
+from tidegate.transports.framework_timeouts import TIMEOUTS
+from tidegate.transports.imports import SHARED, UNGOVERNABLE
 from tools import readme_picture
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ import tidegate
 from tests.core.values import answer, bucket
 from tests.transports.answering import Server
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.cli import errors
+from tidegate.cli import common
 from tidegate.cli.status_text import StatusText, lines
 from tidegate.core.display import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
@@ -94,7 +94,7 @@ def test_sheet_that_somebody_else_wrote_is_read_as_printable(folder: Path) -> No
 
 
 def test_complaint_is_one_printable_line(capsys: pytest.CaptureFixture[str]) -> None:
-    errors.stop(f"it failed: {EVIL[:-1]}")
+    common.stop(f"it failed: {EVIL[:-1]}")
     assert capsys.readouterr().err.rstrip("\n").isprintable()
 
 

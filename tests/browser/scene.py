@@ -8,8 +8,7 @@ from typing import Any
 
 from tidegate.core.provenance import Source
 from tidegate.core.values import Cause
-from tidegate.launch.change_ring import RING_BYTES, SOURCE_CODES, ChangeRing
-from tidegate.launch.counter_row import INTEGERS, KeyRow, QuotaRow
+from tidegate.launch.counter_row import INTEGERS, RING_BYTES, SOURCE_CODES, ChangeRing, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals
 from tidegate.server.limit_history import LimitHistory

@@ -10,7 +10,6 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from tidegate.cli import demo as command
-from tidegate.cli import demo_board as board
 from tidegate.cli.main import app
 from tidegate.testing import Counts, Distribution, Fault, Limit, Scenario
 from tidegate.testing import demo as providers
@@ -143,7 +142,7 @@ def test_the_eta_is_what_is_left_at_the_speed_of_the_last_looks() -> None:
 def test_the_board_shows_true_limits_beside_unknown_ones_before_the_first_answer() -> None:
     console = Console(width=120, force_terminal=True, color_system=None, record=True, quiet=False)
     with console.capture() as captured:
-        console.print(board.board([DemoRun(track, "wrapped") for track in providers.tracks(8)]))
+        console.print(command.board([DemoRun(track, "wrapped") for track in providers.tracks(8)]))
     said = captured.get()
     assert said.count("unknown") == 5
     assert "60 / 6 s" in said
@@ -154,7 +153,7 @@ def test_the_verdict_counts_rows_without_an_answer_as_wrong() -> None:
     track = providers.tracks(8)[0]
     lossy = DemoRun(track, "plain", answered=2, right=1, lost=Counter({"RateLimitError": 2}))
     whole = DemoRun(track, "wrapped", answered=4, right=4)
-    assert board.verdict([lossy, whole]).splitlines() == [
+    assert command.verdict([lossy, whole]).splitlines() == [
         "Score plain: 25.0%; rows lost to 2 x RateLimitError",
         "Score wrapped: 100.0%; no row lost",
     ]

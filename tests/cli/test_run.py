@@ -125,7 +125,6 @@ def test_a_python_that_never_calls_loads_nothing_of_weight() -> None:
         "tidegate.launch.bootstrap",
         "tidegate.admission.thread_states",
         "tidegate.transports",
-        "tidegate.transports.other_stacks",
     }
     assert more <= light | {"sitecustomize", "importlib", "importlib._bootstrap", "importlib._bootstrap_external",
                             "importlib.machinery", "__future__", "gc", "warnings", "_warnings"}  # fmt: skip

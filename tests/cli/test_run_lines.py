@@ -12,8 +12,8 @@ from tidegate.admission.key_hook import NO_HOST
 from tidegate.cli.status_text import StatusText, end_line, state_lines
 from tidegate.core.wait_text import amount, clock
 from tidegate.launch.counter_row import KeyRow, QuotaRow
+from tidegate.launch.runs import Ungoverned
 from tidegate.launch.totals import KeyTotal, QuotaTotal, Totals, facts_of
-from tidegate.launch.ungoverned import Ungoverned
 
 
 def key(name: str, *, answered: int = 0, in_flight: int = 0, waiting: int = 0, **counts: int) -> KeyTotal:

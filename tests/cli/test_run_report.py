@@ -13,9 +13,9 @@ from tests.cli.asking import ASK
 from tests.cli.running import PYTHON, RUN, environ, run
 from tests.cli.test_run_lines import key, limited, totals
 from tests.transports.answering import Server
-from tidegate.cli.run_report import EndedRun, RunReport, facts
+from tidegate.cli.command_run import EndedRun, RunReport, facts
 from tidegate.errors import ConfigurationError
-from tidegate.launch.ungoverned import Ungoverned
+from tidegate.launch.runs import Ungoverned
 
 ONE = """
 import sys

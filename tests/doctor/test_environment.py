@@ -16,8 +16,8 @@ from tests.doctor.conftest import Install
 from tidegate.cli.doctor import environment
 from tidegate.cli.doctor.environment import PACKAGES, PATCHERS, STACKS, Finding, Installed, Severity, governs
 from tidegate.providers import PRICES_DATE, PRICES_MAX_AGE_DAYS
-from tidegate.transports.framework_timeouts.table import TIMEOUTS
-from tidegate.transports.table import TRANSPORTS
+from tidegate.transports.framework_timeouts import TIMEOUTS
+from tidegate.transports.sdks import TRANSPORTS
 
 
 def lines(found: Iterable[Finding]) -> list[str]:

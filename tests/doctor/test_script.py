@@ -8,9 +8,8 @@ import pytest
 
 import tidegate
 from tests.doctor.conftest import Install
-from tidegate.cli.doctor import script as script_reader
+from tidegate.cli.doctor.command import Unreadable, read_script
 from tidegate.cli.doctor.environment import Finding, Installed, Severity
-from tidegate.cli.doctor.script import Unreadable
 
 
 def read(folder: Path, text: str, **beside: str) -> list[Finding]:
@@ -19,7 +18,7 @@ def read(folder: Path, text: str, **beside: str) -> list[Finding]:
         (folder / f"{name}.py").write_text(content)
     path = folder / "my_eval.py"
     path.write_text(text)
-    return list(script_reader.script(path, Installed(), tidegate.Settings(), {}))
+    return list(read_script(path, Installed(), tidegate.Settings(), {}))
 
 
 def test_only_what_the_script_imports_is_said(install: Install, tmp_path: Path) -> None:
@@ -195,4 +194,4 @@ def test_what_is_no_script_is_unreadable(
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(Unreadable, match=complaint):
-        list(script_reader.script(path, Installed(), tidegate.Settings(), {}))
+        list(read_script(path, Installed(), tidegate.Settings(), {}))

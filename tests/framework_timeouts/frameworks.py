@@ -1,6 +1,6 @@
 """Modules with the public clocks of the real frameworks, name by name, without anything behind them.
 
-Each stands for the file and version that its row in `tidegate.transports.framework_timeouts.table` gives as its source.
+Each stands for the file and version that its row in `tidegate.transports.framework_timeouts` gives as its source.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import pytest
 import tidegate
 from tests.framework_timeouts import frameworks
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.transports.framework_timeouts import patch
-from tidegate.transports.framework_timeouts.table import TIMEOUTS
+from tidegate.transports import framework_timeouts as patch
+from tidegate.transports.framework_timeouts import TIMEOUTS
 
 ATTEMPT = "DEEPEVAL_PER_ATTEMPT_TIMEOUT_SECONDS_OVERRIDE"
 TASK = "DEEPEVAL_PER_TASK_TIMEOUT_SECONDS_OVERRIDE"

@@ -11,8 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.gateway.asgi import HOST, TOKEN, asked
-from tidegate.server.gateway.proxy import GatewayProxy
-from tidegate.server.gateway.upstreams import Upstreams
+from tidegate.server.gateway.proxy import GatewayProxy, Upstreams
 from tidegate.transports.gateway_url import real_server
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND")

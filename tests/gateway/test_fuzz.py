@@ -12,8 +12,7 @@ import httpcore
 import httpx
 
 from tests.gateway.asgi import HOST, TOKEN, asked
-from tidegate.server.gateway.proxy import GatewayProxy
-from tidegate.server.gateway.upstreams import Upstreams
+from tidegate.server.gateway.proxy import GatewayProxy, Upstreams
 
 URLS = 10_000
 NAMED = ["http://127.0.0.1:8000/v1", "https://Named.example:8443", "http://[::1]:11434", "http://my_host"]

@@ -235,7 +235,7 @@ def test_a_long_body_passes_in_pieces(gateway: Gateway, upstream: Upstream) -> N
 
 
 def test_an_early_path_of_the_vercel_sdk_gets_its_version() -> None:
-    from tidegate.server.gateway.upstreams import Upstreams
+    from tidegate.server.gateway.proxy import Upstreams
     from tidegate.transports.gateway_url import real_server
 
     server = real_server("/api.anthropic.com/messages")

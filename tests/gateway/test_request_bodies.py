@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.server.gateway.request_bodies import BodyBudget, ClientGone, RequestBody
+from tidegate.server.gateway.proxy import BodyBudget, ClientGone, RequestBody
 
 
 async def settle() -> None:

@@ -16,8 +16,7 @@ from starlette.testclient import TestClient
 import tidegate
 from tests.gateway.conftest import LIMIT, Gateway
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.server.gateway.proxy import GatewayProxy
-from tidegate.server.gateway.upstreams import Upstreams
+from tidegate.server.gateway.proxy import GatewayProxy, Upstreams
 from tidegate.testing import SimulatorProcess
 
 MESSAGES: Any = [{"role": "user", "content": "How high is the tide?"}]

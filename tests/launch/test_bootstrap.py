@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tidegate.launch.bootstrap import WATCHED
 from tidegate.transports import bearer
-from tidegate.transports.sdks import error_notes
-from tidegate.transports.sdks.table import SDKS
+from tidegate.transports import sdk_hooks as error_notes
+from tidegate.transports.sdks import SDKS
 
 SRC = str(Path(__file__).parents[2] / "src")
 BEGIN = """

@@ -18,9 +18,18 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.next_step import refusal_counter
 from tidegate.core.provenance import Source
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome
-from tidegate.launch.change_ring import CELLS, RECORDS, RING_BYTES, ChangeRing, KeyChange, read_changes
 from tidegate.launch.counter_file import CounterFile
-from tidegate.launch.counter_row import CARRIERS, FATES, GROUPS
+from tidegate.launch.counter_row import (
+    CARRIERS,
+    CELLS,
+    FATES,
+    GROUPS,
+    RECORDS,
+    RING_BYTES,
+    ChangeRing,
+    KeyChange,
+    read_changes,
+)
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
 from tidegate.testing import VirtualClock

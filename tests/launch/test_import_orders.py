@@ -93,7 +93,7 @@ def test_threads_that_import_at_once_end_governed(tmp_path: Path) -> None:
         "requests",
         "httpx",
         "httpx2",
-        "tidegate.transports.sdks.attach",
+        "tidegate.transports.sdks",
         "pydantic",
         "observer",
     ]

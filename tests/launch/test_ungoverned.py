@@ -10,12 +10,12 @@ from tests.cli.running import PYTHON, run
 from tests.launch.plugin import install_plugin
 from tidegate.admission.key_hook import REFUSED, SOCKET
 from tidegate.launch.counter_file import CounterFile
+from tidegate.launch.runs import Ungoverned, read_ungoverned
 from tidegate.launch.totals import Folder
-from tidegate.launch.ungoverned import Ungoverned, read
 
 
 def seen(folder: Path) -> Ungoverned:
-    return read(folder, Folder(folder).totals().hosts)
+    return read_ungoverned(folder, Folder(folder).totals().hosts)
 
 
 def test_host_counts_of_a_process_and_its_fork_add_up(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ import pytest
 from huggingface_hub import InferenceClient
 
 from tidegate.admission.registry import RateLimitRegistry
+from tidegate.transports import sdks as retry_hooks
 from tidegate.transports.governance import BINDING
 from tidegate.transports.patches import Patches
-from tidegate.transports.sdks import retry_hooks
-from tidegate.transports.sdks.sdk import Hooks
+from tidegate.transports.sdk_hooks import Hooks
 
 SOURCE = "def decide(response):\n    return True\n"
 

@@ -17,7 +17,7 @@ import tidegate
 from tests.transports.answering import BODY, Reply, Server
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports.patches import Patches
-from tidegate.transports.sdks.error_notes import noted, of_error
+from tidegate.transports.sdk_hooks import noted, of_error
 
 WHY = "it waited 0.0 s of max_wait = 5 s; paused: provider asks for 10:00, next try in 2:00"
 MESSAGES: Any = [{"role": "user", "content": "hi"}]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from tidegate.shared_log.errors import Unshared
-from tidegate.shared_log.log_table import LogTable
+from tidegate.shared_log.carrier import Unshared
+from tidegate.shared_log.ray_log import LogTable
 from tidegate.shared_log.store_carrier import StoreCarrier
 from tidegate.shared_log.store_log import Answer, Ask, Limits
 

@@ -10,7 +10,7 @@ import pytest
 
 from tidegate.shared_file import VERSION
 from tidegate.shared_log import host
-from tidegate.shared_log.errors import Unshared
+from tidegate.shared_log.carrier import Unshared
 from tidegate.shared_log.folder import IDLE, PrivateFolder, candidates
 from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.lives import Lives

@@ -11,9 +11,8 @@ import pytest
 
 from tests.shared_log.members import NAME, START, Peer, log_file, payloads, peers, shared
 from tidegate.shared_file import VERSION
-from tidegate.shared_log import host, host_log
-from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Head, Record
-from tidegate.shared_log.errors import Unshared
+from tidegate.shared_log import host, host_file, host_log
+from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Head, Record, Unshared
 from tidegate.shared_log.host import HostCarrier
 from tidegate.shared_log.host_file import MEMBERS, NEXT_MEMBER, PAGE, RING, SIZE
 from tidegate.shared_log.host_log import PROBED_EVERY
@@ -414,7 +413,7 @@ def test_another_clock_does_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with peers(tmp_path, 1):
         carrier = HostCarrier.at(tmp_path / "log")
         with monkeypatch.context() as patch:
-            patch.setattr(host_log, "clock_identity", lambda: 5)
+            patch.setattr(host_file, "clock_identity", lambda: 5)
             assert carrier.join(NAME, START) is None
             assert "another clock" in carrier.reason
         with monkeypatch.context() as patch:
@@ -494,7 +493,7 @@ def rejoined(found: list[Peer], now: float) -> None:
         for each in found:
             each.step(now=now)
             now += 0.03
-    assert [each.log.members for each in found] == [len(found)] * len(found)
+    assert [len(each.log._live) for each in found] == [len(found)] * len(found)
 
 
 @pytest.mark.parametrize("damage", ["removed", "replaced by a copy", "replaced by an empty file"])

@@ -12,7 +12,7 @@ import tidegate
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.doctor.environment import sharing
 from tidegate.errors import ConfigurationError
-from tidegate.shared_log.carriers import carrier_of, has_secret, place_of
+from tidegate.shared_log import carrier_of, has_secret, place_of
 
 
 @pytest.fixture

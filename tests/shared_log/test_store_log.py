@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from tidegate.shared_log.carrier import ALONE, Checkpoint, Record, Step
-from tidegate.shared_log.errors import CorruptLog
+from tidegate.shared_log.carrier import ALONE, Checkpoint, CorruptLog, Record, Step
 from tidegate.shared_log.store_log import BEGUN, FULL, HEAD, PATIENCE, Answer, Stored, StoredState, StoreLog, checked
 
 

@@ -19,7 +19,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.events import RequestFailed
 from tidegate.core.values import Cause
 from tidegate.testing import Limit, Scenario, Simulator
-from tidegate.transports.sdks.sdk import is_given_up
+from tidegate.transports.sdk_hooks import is_given_up
 
 
 def test_a_wrapped_session_answers_every_row_at_its_providers_limit(registry: RateLimitRegistry) -> None:

@@ -14,7 +14,7 @@ import tidegate
 from tests.transports.answering import BODY, Server, only, refused_at_first
 from tests.transports.sessions import ask, run
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.transports.sdks.sdk import is_given_up
+from tidegate.transports.sdk_hooks import is_given_up
 
 
 def test_a_refusal_is_waited_out_below_the_session(registry: RateLimitRegistry) -> None:

@@ -16,7 +16,7 @@ from tests.transports.answering import ANSWER, BODY, Server, fine, only, refused
 from tests.transports.sessions import BUSY, READS, ask, impatient, refusing, run
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.transports.aiohttp import TRANSPORT
-from tidegate.transports.sdks.sdk import is_given_up
+from tidegate.transports.sdk_hooks import is_given_up
 
 
 @pytest.mark.parametrize("read", READS)

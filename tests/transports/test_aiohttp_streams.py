@@ -14,7 +14,7 @@ import tidegate
 from tests.transports.answering import BODY, EVENTS, Reply, Server, fine, only
 from tests.transports.sessions import BUSY, READS, Gate, ask, run
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.transports.call import OutgoingRequest
+from tidegate.transports.request_key import OutgoingRequest
 
 
 @pytest.mark.parametrize("read", READS)

@@ -4,7 +4,7 @@ import pytest
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.providers import adopt, read_inquiry
-from tidegate.transports.call import OutgoingRequest, RequestRoute, key_of
+from tidegate.transports.request_key import OutgoingRequest, RequestRoute, key_of
 
 BEDROCK = "bedrock-runtime.us-east-1.amazonaws.com"
 GEMINI = "generativelanguage.googleapis.com"

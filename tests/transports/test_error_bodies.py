@@ -22,7 +22,6 @@ import tidegate
 from tests.transports.answering import ANSWER, BODY, Reply, Server, only
 from tests.transports.sessions import Gate
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.transports import aiohttp as aiohttp_stack
 from tidegate.transports import bodies
 
 # httpcore leaves the generators of a body that is not read to its end to the collector; trio says so, also without us.
@@ -362,7 +361,7 @@ def test_endless_error_body_hands_the_status_on_to_aiohttp() -> None:
 
 
 def test_stalled_error_body_hands_the_status_on_to_aiohttp(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aiohttp_stack, "MAX_SECONDS", 0.02)
+    monkeypatch.setattr(bodies, "MAX_SECONDS", 0.02)
     gate = Gate(b"{", b"}")
     registry = impatient()
 

@@ -20,7 +20,7 @@ from requests.auth import HTTPDigestAuth
 
 from tests.transports.answering import BODY, Server, fine
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.transports import principals
+from tidegate.transports import request_key as principals
 
 CHAT = "https://provider.test/v1/chat/completions"
 

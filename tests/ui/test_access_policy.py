@@ -15,8 +15,7 @@ from starlette.testclient import TestClient
 
 from tidegate.experiments.screens.routes import experiment_routes
 from tidegate.server.access_policy import ANSWER_HEADERS
-from tidegate.server.app import create_app
-from tidegate.server.route_table import RouteTable
+from tidegate.server.app import RouteTable, create_app
 
 HOST = "127.0.0.1:4780"
 TOKEN = "the-token"

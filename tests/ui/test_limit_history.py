@@ -12,8 +12,7 @@ import pytest
 from tidegate.core.provenance import Source
 from tidegate.core.values import Cause
 from tidegate.core.wait_text import wait_text
-from tidegate.launch.change_ring import RING_BYTES, SOURCE_CODES, ChangeRing
-from tidegate.launch.counter_row import INTEGERS, KeyRow, QuotaRow
+from tidegate.launch.counter_row import INTEGERS, RING_BYTES, SOURCE_CODES, ChangeRing, KeyRow, QuotaRow
 from tidegate.launch.runs import ProgramRun
 from tidegate.launch.totals import KeyTotal, Totals
 from tidegate.server.limit_history import CHANGES, FORGOTTEN_AFTER, SAMPLES, LimitHistory

@@ -44,8 +44,8 @@ from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, OK, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.settings import Settings
+from tidegate.shared_log import text_of
 from tidegate.shared_log.carrier import Carrier
-from tidegate.shared_log.carriers import text_of
 
 MAX_REGISTRY_KEYS = 4096
 KEY_IDLE_SECONDS = 3600.0

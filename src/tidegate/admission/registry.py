@@ -31,9 +31,8 @@ from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError
 from tidegate.providers import load_prices
 from tidegate.settings import Settings
-from tidegate.shared_log.carrier import Carrier
-from tidegate.shared_log.carriers import AUTO, carrier_of
-from tidegate.shared_log.errors import Unshared, Unsupported
+from tidegate.shared_log import AUTO, carrier_of
+from tidegate.shared_log.carrier import Carrier, Unshared, Unsupported
 
 T = TypeVar("T")
 
@@ -80,7 +79,7 @@ def _show_process(queue: Any) -> Callable[[], object] | None:
     if os.name != "posix":
         return None
     try:
-        from tidegate.launch.process_status import ProcessStatus
+        from tidegate.launch.runs import ProcessStatus
 
         shown = ProcessStatus()
         shown.on_new_queue(queue)
@@ -162,7 +161,7 @@ class RateLimitRegistry(KeyTable):
 
     def wrap(self, client: T, *, max_wait: float | None = None, priority: int = 0) -> T:
         """Return the same client, governed by this registry; see `tidegate.wrap`."""
-        from tidegate.transports.sdks.attach import attach
+        from tidegate.transports.sdks import attach
 
         return attach(client, self, max_wait, priority)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 import tidegate
-from tidegate.cli.errors import stop
+from tidegate.cli.common import stop
 from tidegate.errors import ConfigurationError
 
 PACKAGE = Path(tidegate.__file__).parent

@@ -12,15 +12,15 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import tidegate
-from tidegate.cli.errors import in_one_line
+from tidegate.cli.common import in_one_line
 
 COMMANDS = {
     "demo": "tidegate.cli.demo",
     "docs": "tidegate.cli.docs",
     "doctor": "tidegate.cli.doctor.command",
-    "gateway": "tidegate.cli.gateway",
+    "gateway": "tidegate.cli.servers",
     "run": "tidegate.cli.run",
-    "serve": "tidegate.cli.serve",
+    "serve": "tidegate.cli.servers",
     "simulate": "tidegate.cli.simulate",
     "status": "tidegate.cli.status",
     "experiment": "tidegate.experiments.commands.group",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.errors import stop
+from tidegate.cli.common import stop
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ def run(
     if os.name != "posix":
         raise stop("run not available: it needs a POSIX system; put `import tidegate.auto` into the program instead")
     # Imported late: these need a POSIX system.
-    from tidegate.cli.command_run import RunOptions, run_command
-    from tidegate.cli.run_report import RunReport
+    from tidegate.cli.command_run import RunOptions, RunReport, run_command
     from tidegate.launch.child import Unstartable, replace
     from tidegate.launch.environment import environment, runs_inside
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.console import unbounded
+from tidegate.cli.common import unbounded
 from tidegate.errors import ConfigurationError
 from tidegate.testing import Counts, Distribution, Limit, OutageSpan, Scenario, Truth, serve
 from tidegate.testing.limiters import Unit

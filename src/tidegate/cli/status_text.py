@@ -1,6 +1,6 @@
 """Texts about the state of calls: the row while a command runs, the line at its end, and the lines of each key.
 
-`live_view` draws the row and the lines on a terminal.
+`status` draws the row and the lines on a terminal.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tidegate.core.wait_text import (
     wait_text,
 )
 from tidegate.launch.totals import KeyTotal, Totals
-from tidegate.transports.other_stacks import remedy
+from tidegate.transports.imports import remedy
 
 if TYPE_CHECKING:
-    from tidegate.launch.runs import ProgramRun
-    from tidegate.launch.ungoverned import Ungoverned
+    from tidegate.launch.runs import ProgramRun, Ungoverned
+
 
 SPANS = (2.0, 60.0)
 """Shortest and longest period over which a rate is measured, in seconds. Between them, it is the quota's window.

@@ -14,8 +14,7 @@ import sys
 from tidegate.admission import key_hook
 from tidegate.admission.thread_states import frame_of
 from tidegate.launch import IMPORTED, UNGOVERNED
-from tidegate.transports.imports import own_loading, when_loaded
-from tidegate.transports.other_stacks import UNGOVERNABLE
+from tidegate.transports.imports import UNGOVERNABLE, own_loading, when_loaded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ CLOCKS = frozenset(
         "workflows.workflow",
     }
 )
-"""Modules with timeouts in `framework_timeouts.table`, repeated: a process without calls never imports it."""
+"""Modules with timeouts in `transports.framework_timeouts`, repeated: a process without calls never imports it."""
 
 WATCHED = STACKS | SDKS | TELEMETRY | CLOCKS
 """Every module whose import starts an installation."""

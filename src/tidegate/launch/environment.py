@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tidegate.admission.fork import registered
 from tidegate.admission.saved_state import VERSION, LearnedState
 from tidegate.errors import ConfigurationError
-from tidegate.shared_log.carriers import AUTO, has_secret
+from tidegate.shared_log import AUTO, has_secret
 
 SITE = str(Path(__file__).with_name("site"))
 """The folder that is put first on PYTHONPATH (ddtrace-run and opentelemetry-instrument do the same)."""

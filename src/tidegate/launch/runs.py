@@ -2,24 +2,82 @@
 
 Each run has its own folder below the temporary one, and removes it at its end. The process of the run holds a lock on
 the folder, which the kernel releases however the process ends. The next run removes the folder of a killed one.
+
+A process that cannot install tidegate writes the reason to a file in the folder, and removes it after a later success.
+A process with ungoverned calls to inference paths counts them in its counter file by host alone.
+
+A program that uses tidegate without `tidegate run` creates such a folder for its first key. A forked child counts in
+the folder of its parent, in a separate file. The last of these processes removes the folder when it ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
+import shlex
 import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tidegate.admission.redaction import clean
+from tidegate.admission import fork
+from tidegate.admission.key_hook import REFUSED, SOCKET
+from tidegate.admission.redaction import clean, clean_arguments
+from tidegate.launch import IMPORTED, UNGOVERNED
+from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.totals import Folder, KeyTotal, Totals, note_others
 from tidegate.shared_file import FileKind, UnreadableFile, close_and_find_held, lock, packed, unpacked
+from tidegate.transports.imports import SHARED, UNGOVERNABLE
+
+WITHOUT = "without-"
+"""Prefix of the files that `site/sitecustomize.py` writes for a Python without tidegate."""
+
+
+class Ungoverned(NamedTuple):
+    """Ungoverned calls by host, calls to further hosts, and the reason of each ungoverned process.
+
+    `sockets` counts websocket sessions with inference servers by host, `refused` the refused requests to their other
+    endpoints. `imported` are the modules by which the processes could send calls, governed and others.
+    """
+
+    hosts: Counter[str]
+    others: int = 0
+    processes: tuple[str, ...] = ()
+    sockets: Counter[str] = Counter()  # noqa: RUF012  # never changed
+    imported: frozenset[str] = frozenset()
+    refused: Counter[str] = Counter()  # noqa: RUF012  # never changed
+
+    @property
+    def ways(self) -> frozenset[str]:
+        """Return the imported modules that cannot be governed; the ones with many uses only where no other is."""
+        others = self.imported & UNGOVERNABLE.keys()
+        return others - SHARED or (others if others == self.imported else frozenset())
+
+    @property
+    def calls(self) -> int:
+        return self.hosts.total() + self.others
+
+
+def read_ungoverned(folder: Path, counts: Counter[str]) -> Ungoverned:
+    """Return the reasons of a run's processes, with their counts of ungoverned calls by host."""
+    found: dict[str, Counter[str]] = {SOCKET: Counter(), REFUSED: Counter(), "": Counter()}
+    for name, number in counts.items():
+        prefix = next(prefix for prefix in found if name.startswith(prefix))
+        found[prefix][name.removeprefix(prefix)] += number
+    hosts = found[""]
+    others = hosts.pop("", 0)
+    left = (*sorted(folder.glob(f"{UNGOVERNED}*")), *sorted(folder.glob(f"{WITHOUT}*")))
+    reasons = tuple(path.read_text("utf-8", "replace") for path in left)
+    imported = frozenset(path.name.removeprefix(IMPORTED) for path in folder.glob(f"{IMPORTED}*"))
+    return Ungoverned(hosts, others, reasons, found[SOCKET], imported, found[REFUSED])
+
 
 YOUNG = 60.0
 """Seconds in which a new folder may still be without a lock; younger folders are never removed. Chosen: far above the
@@ -159,3 +217,45 @@ def _live_run(folder: Path) -> ProgramRun | None:
             return None
         pid = min(totals.pids)
     return ProgramRun(pid, command, totals, max(0.0, elapsed))
+
+
+def typed(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the command as a user types it: an installed script, such as pytest, without interpreter and folder."""
+    interpreter, script = (Path(each) for each in (*arguments, "", "")[:2])
+    if script.is_absolute() and script.parent == interpreter.parent:
+        return [script.name, *arguments[2:]]
+    return arguments
+
+
+class ProcessStatus:
+    """Folder of this process, from the first key on; without one, where none can be created, nothing is counted."""
+
+    def __init__(self) -> None:
+        self._counters: CounterFile | None = None
+        self._tried = False
+        # At a fork the counters leave the rows of the parent before a registry clears its queues.
+        fork.call_first(self._forked)
+
+    def on_new_queue(self, queue: Any) -> None:
+        if not self._tried:
+            self._tried = True
+            self._begin()
+        if self._counters is not None:
+            self._counters.track(queue)
+
+    def _begin(self) -> None:
+        try:
+            folder = RunFolder()
+            atexit.register(folder.release)
+            multiprocessing = sys.modules.get("multiprocessing.util")
+            if multiprocessing is not None:
+                # A worker of multiprocessing ends without `atexit`.
+                multiprocessing.Finalize(None, folder.release, exitpriority=0)
+            write_command(Path(folder.path), shlex.join(clean_arguments(typed(sys.orig_argv))), forks=True)
+        except OSError:
+            return
+        self._counters = CounterFile(folder.path)
+
+    def _forked(self) -> None:
+        if self._counters is not None:
+            self._counters.forked()

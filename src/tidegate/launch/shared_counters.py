@@ -23,17 +23,19 @@ from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import day_reset, last_failure, latest_pause, paced_until, queue_forecast
 from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import REFUSED, Cause, Outcome, Usage
-from tidegate.launch.change_ring import CAUSE_CODES, SOURCE_CODES, ChangeRing
 from tidegate.launch.counter_row import (
     BREAKER_STATES,
     CARRIERS,
+    CAUSE_CODES,
     CONTINUOUS,
     DOUBLE_PLACES,
     PLACES,
     QUOTA_PLACES,
     QUOTAS,
     ROW_BYTES,
+    SOURCE_CODES,
     TOKENS,
+    ChangeRing,
     doubles,
     integers,
     name_key,

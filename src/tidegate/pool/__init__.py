@@ -16,8 +16,7 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.values import Key
 from tidegate.pool.options import Errors, PoolOptions, check_function, check_rows
 from tidegate.pool.results import AsyncResults, Results
-from tidegate.pool.rows import Failed, RowResult
-from tidegate.pool.stats import PoolStats
+from tidegate.pool.rows import Failed, PoolStats, RowResult
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -17,8 +17,7 @@ from tidegate.core.values import Cost, Key
 from tidegate.pool.function_limit import FunctionLimit
 from tidegate.pool.key_gates import StageGate
 from tidegate.pool.options import PoolOptions
-from tidegate.pool.rows import PoolRow, RowQueue
-from tidegate.pool.stats import PoolMeter, PoolStats
+from tidegate.pool.rows import PoolMeter, PoolRow, PoolStats, RowQueue
 
 logger = logging.getLogger("tidegate")
 
@@ -32,7 +31,7 @@ class RowFlow:
     `notify` is called there when an ended row is in `outbox`, when another row is `wanted`, and at the end. `context`
     is the consumer's at its last `next`. `source_error` is raised after all rows. The source is `exhausted` for its
     puller, and `source_ended` once all its rows have arrived. After `expired` nothing is sent, after `closed` nothing
-    is given.
+    is given. A thread that pulls the source is its `reader`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, options: PoolOptions, notify: Callable[[], None]) -> None:
@@ -45,6 +44,7 @@ class RowFlow:
         self.context: Context = copy_context()
         self.drained: list[Callable[[], object]] = []
         self.meter = PoolMeter()
+        self.reader: SourceReader | None = None
         self._notify = notify
         self._thread = 0
         self._begun = 0
@@ -59,7 +59,7 @@ class RowFlow:
         self._check_scheduled = False
         self._iterator: Iterator[Any] | None = None
         self._stream: asyncio.Task[None] | None = None
-        self._reader: SourceReader | None = None
+        self._in_flight: set[Any] = set()
         self._room: asyncio.Future[None] | None = None
 
     def check(self) -> None:
@@ -80,11 +80,7 @@ class RowFlow:
 
     @property
     def is_drained(self) -> bool:
-        return self.closed and self._stream is None
-
-    def watch(self, reader: SourceReader) -> None:
-        """Notify the thread that pulls the source whenever it should look again."""
-        self._reader = reader
+        return self.closed and self._stream is None and not self._in_flight
 
     @property
     def ended(self) -> bool:
@@ -122,8 +118,8 @@ class RowFlow:
         """Remove the next ended row from `outbox`; callable in the consumer's thread."""
         row = self.outbox.popleft()
         self.meter.note_taken(row, self.loop.time())
-        if self._reader is not None:
-            self._reader.notify()
+        if self.reader is not None:
+            self.reader.notify()
         elif self._thread == threading.get_ident() and self.wanted() > 0:
             self.wake()
         return row
@@ -152,12 +148,6 @@ class RowFlow:
         """Close soon; callable in any thread at any point."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.close)
-
-    async def until_drained(self) -> None:
-        if not self.is_drained:
-            drained = asyncio.Event()
-            self.drained.append(drained.set)
-            await drained.wait()
 
     def wake(self) -> None:
         """Schedule one check; further calls until then have no effect."""
@@ -256,8 +246,8 @@ class RowFlow:
 
     def _tell(self) -> None:
         self._notify()
-        if self._reader is not None:
-            self._reader.notify()
+        if self.reader is not None:
+            self.reader.notify()
 
     def _tell_if_drained(self) -> None:
         if self.is_drained:

@@ -17,11 +17,9 @@ from tidegate.core.values import INFINITY
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 from tidegate.pool.flow import SourceReader, close_source
 from tidegate.pool.options import PoolOptions
-from tidegate.pool.retrying import RowFunction, raisable
-from tidegate.pool.rows import Failed, PoolRow, RowResult
+from tidegate.pool.retrying import RowFunction, SerialRows, raisable
+from tidegate.pool.rows import Failed, PoolRow, PoolStats, RowResult
 from tidegate.pool.scheduler import RowScheduler
-from tidegate.pool.serial import SerialRows
-from tidegate.pool.stats import PoolStats
 
 T = TypeVar("T")
 
@@ -49,7 +47,7 @@ class ThreadedRows:
         self._scheduler = RowScheduler(loop, RowFunction(fn, options, awaits=False), options, self._changed.set)
         if self._iterator is None:
             self._reader = SourceReader(self._scheduler, rows)
-            self._scheduler.watch(self._reader)
+            self._scheduler.reader = self._reader
         self._thread = threading.Thread(target=_run, args=(loop, self._scheduler), name="tidegate pool", daemon=True)
         try:
             self._thread.start()
@@ -269,8 +267,10 @@ class AsyncResults(Generic[T]):
         """End the pool, and wait until the functions under way have ended; may be repeated."""
         scheduler = self._scheduler
         self._close()
-        if scheduler is not None and os.getpid() == self._process:
-            await scheduler.until_drained()
+        if scheduler is not None and os.getpid() == self._process and not scheduler.is_drained:
+            drained = asyncio.Event()
+            scheduler.drained.append(drained.set)
+            await drained.wait()
 
     async def __aenter__(self) -> AsyncResults[T]:
         return self
@@ -324,7 +324,7 @@ class AsyncResults(Generic[T]):
             scheduler.begin(iter(cast("Iterable[Any]", rows)))
         else:
             reader = SourceReader(scheduler, cast("Iterable[Any]", rows))
-            scheduler.watch(reader)
+            scheduler.reader = reader
             scheduler.begin()
             reader.start()
         return scheduler, signal

@@ -1,15 +1,16 @@
-"""Rows of a pool: their state while they are under way, and their results."""
+"""Rows of a pool: their state while they are under way, their results, and the statistics of all of them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
 from tidegate.core.next_step import NextStep
+from tidegate.core.snapshot import KeySnapshot
 from tidegate.core.values import Cost, Key
 
 T = TypeVar("T")
@@ -197,3 +198,151 @@ class RowQueue:
     def clear(self) -> None:
         self.fresh.clear()
         self._known.clear()
+
+
+KEY_FACTS = (
+    "limit", "attempts", "refused", "calls", "completed_calls", "failed_calls", "retried_calls", "given_up",
+    "latency_p50", "latency_p95", "latency_p99", "pace",
+)  # fmt: skip
+"""Facts of a key's snapshot that the JSON of the statistics has."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStats:
+    """Statistics of one pool so far, or at its end. Durations are in seconds.
+
+    Of the `submitted` rows, some were `answered`, some `failed`, and some `parked`: they found no capacity in time, or
+    the pool's deadline was over. The others are `unended`; after the end of the pool they are dropped.
+
+    `capacity_retries` counts refusals for lack of capacity, `transient_retries` rows that were repeated after another
+    failure. At most `max_concurrent` functions were in flight, including those that waited for capacity inside a call.
+    At most `max_pending` rows were submitted and not taken, of which at most `max_buffered` had ended.
+
+    Rows waited for capacity for `throttle_seconds` in all: behind a closed key, after a refusal, or inside a call. For
+    `throttled_for`, at least one row did so; for `executing_for`, at least one function ran. `peak_pause` is the
+    longest pause of a key that held rows back. `buffer_wait_mean` is the mean time from the end of a row until it was
+    taken.
+
+    `keys` are the last keys that the rows asked (`MAX_KEYS` at most), as they are now or were at the end.
+    `dispatch_interval_at_end` is the longest time between two calls at which a learned rate then paced one of them, 0
+    where none did.
+    """
+
+    pool_size: int
+    submitted: int = 0
+    answered: int = 0
+    failed: int = 0
+    parked: int = 0
+    capacity_retries: int = 0
+    transient_retries: int = 0
+    max_concurrent: int = 0
+    max_pending: int = 0
+    max_buffered: int = 0
+    throttle_seconds: float = 0.0
+    throttled_for: float = 0.0
+    executing_for: float = 0.0
+    peak_pause: float = 0.0
+    buffer_wait_mean: float = 0.0
+    dispatch_interval_at_end: float = 0.0
+    keys: Mapping[Key, KeySnapshot] = field(default_factory=dict)
+
+    @property
+    def unended(self) -> int:
+        """Return the rows that have not ended, or were dropped at the end of the pool."""
+        return self.submitted - self.answered - self.failed - self.parked
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the statistics as plain values for JSON; the counts of each key are by its name."""
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        snapshots = {
+            str(key): asdict(seen) | {"completed_calls": seen.completed_calls} for key, seen in self.keys.items()
+        }
+        keys = {name: {fact: known[fact] for fact in KEY_FACTS} for name, known in snapshots.items()}
+        return {**told, "unended": self.unended, "keys": keys}
+
+
+class PoolMeter:
+    """Counts and times of a pool while it runs; instants are monotonic seconds.
+
+    Several threads may read it, and see counts of neighbouring instants.
+    """
+
+    __slots__ = (
+        "_executing_for",
+        "_noted_at",
+        "_running",
+        "_throttle_seconds",
+        "_throttled_for",
+        "_waiting",
+        "answered",
+        "buffer_wait",
+        "capacity_retries",
+        "failed",
+        "max_buffered",
+        "max_concurrent",
+        "max_pending",
+        "parked",
+        "peak_pause",
+        "taken",
+        "transient_retries",
+    )
+
+    def __init__(self) -> None:
+        self.answered = self.failed = self.parked = self.taken = 0
+        self.capacity_retries = self.transient_retries = 0
+        self.max_concurrent = self.max_pending = self.max_buffered = 0
+        self.peak_pause = self.buffer_wait = 0.0
+        self._throttle_seconds = self._throttled_for = self._executing_for = self._noted_at = 0.0
+        self._waiting, self._running = 0, False
+
+    def note_load(self, waiting: int, running: bool, now: float) -> None:
+        """Note the rows that wait for capacity from now on, and whether a function runs."""
+        if self._waiting or self._running:
+            elapsed = now - self._noted_at
+            if self._waiting:
+                self._throttled_for += elapsed
+                self._throttle_seconds += elapsed * self._waiting
+            if self._running:
+                self._executing_for += elapsed
+        self._noted_at, self._waiting, self._running = now, waiting, running
+
+    def add_call(self, waited: float, executed: float) -> None:
+        """Add the times of one call of a function, where at most one row is under way."""
+        self._throttle_seconds += waited
+        self._throttled_for += waited
+        self._executing_for += executed
+
+    def note_end(self, row: PoolRow, ended: int) -> None:
+        if row.verdict is NextStep.ANSWERED:
+            self.answered += 1
+        elif row.verdict in (NextStep.CAPACITY, NextStep.PARKED):
+            self.parked += 1
+        else:
+            self.failed += 1
+        self.max_buffered = max(self.max_buffered, ended - self.taken)
+
+    def note_taken(self, row: PoolRow, now: float) -> None:
+        self.taken += 1
+        self.buffer_wait += max(0.0, now - row.completed_at)
+
+    def stats(self, pool_size: int, submitted: int, keys: Mapping[Key, KeySnapshot], now: float) -> PoolStats:
+        elapsed, waiting = max(0.0, now - self._noted_at), self._waiting
+        return PoolStats(
+            pool_size=pool_size,
+            submitted=submitted,
+            answered=self.answered,
+            failed=self.failed,
+            parked=self.parked,
+            capacity_retries=self.capacity_retries,
+            transient_retries=self.transient_retries,
+            max_concurrent=self.max_concurrent,
+            max_pending=self.max_pending,
+            max_buffered=self.max_buffered,
+            throttle_seconds=self._throttle_seconds + elapsed * waiting,
+            throttled_for=self._throttled_for + (elapsed if waiting else 0.0),
+            executing_for=self._executing_for + (elapsed if self._running else 0.0),
+            peak_pause=self.peak_pause,
+            buffer_wait_mean=self.buffer_wait / self.taken if self.taken else 0.0,
+            dispatch_interval_at_end=max((1.0 / seen.pace for seen in keys.values() if seen.pace > 0.0), default=0.0),
+            keys=keys,
+        )

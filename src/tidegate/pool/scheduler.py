@@ -26,7 +26,7 @@ from tidegate.pool.failure_class import FailureClass
 from tidegate.pool.flow import UNKNOWN_KEY, RowFlow, close_source
 from tidegate.pool.key_gates import CapacityDeadline, KeyGates
 from tidegate.pool.options import PoolOptions
-from tidegate.pool.retrying import RowFunction, capacity_timeout, delay_of_failed, raisable
+from tidegate.pool.retrying import RowFunction, capacity_timeout, deadline_error, delay_of_failed, raisable
 from tidegate.pool.rows import PoolRow
 
 FIRST_CALL_SECONDS = 0.1
@@ -42,6 +42,39 @@ MAX_KEYS = 16
 
 MIN_CHECK_SECONDS = 0.05
 """Minimum seconds until the next check of the waiting rows. Chosen: it is small beside the latency of a call."""
+
+
+class Timers:
+    """Timers of a pool by name; `fail` gets the exception of a function that one calls."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
+        self._loop = loop
+        self._fail = fail
+        self._handles: dict[str, asyncio.TimerHandle] = {}
+
+    def set(self, name: str, at: float, function: Callable[[], object]) -> None:
+        """Call a function at an instant of the loop, in place of the former timer of this name."""
+        timer = self._handles.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+        self._handles[name] = self._loop.call_at(at, self._run, name, function)
+
+    def when(self, name: str) -> float | None:
+        """Return the instant of a timer; None where it is not set."""
+        timer = self._handles.get(name)
+        return timer.when() if timer is not None else None
+
+    def clear(self) -> None:
+        for timer in self._handles.values():
+            timer.cancel()
+        self._handles.clear()
+
+    def _run(self, name: str, function: Callable[[], object]) -> None:
+        del self._handles[name]
+        try:
+            function()
+        except Exception as error:
+            self._fail(error)
 
 
 class RowExecution(Execution[PoolRow, RowFunction]):
@@ -67,7 +100,6 @@ class RowScheduler(RowFlow):
         self._function = function
         self._ended = self._scouts = 0
         self._run_seconds = 0.0
-        self._in_flight: set[RowExecution] = set()
         self._delayed: dict[PoolRow, asyncio.TimerHandle] = {}
         self._gates = KeyGates(options.registry, self._queue, loop, self.wake, options.registry.draw)
         self._deadlines = CapacityDeadline(self._gates, options.max_wait)
@@ -76,14 +108,14 @@ class RowScheduler(RowFlow):
             self._keys[options.key] = None
             self._gates.add_user(options.key)
         self._blocked_at: float | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = Timers(loop, self._fail)
 
     def begin(self, iterator: Iterator[Any] | None = None, stream: AsyncIterable[Any] | None = None) -> None:
         """Begin in the loop's thread, and pull rows from `iterator` or `stream`; without them another thread does."""
         self._thread = threading.get_ident()
         self._iterator = iterator
         if self.options.deadline < INFINITY:
-            self._set_timer("deadline", self.loop.time() + self.options.deadline, self._expire)
+            self._timers.set("deadline", self.loop.time() + self.options.deadline, self._expire)
         if stream is not None:
             self._stream = self.loop.create_task(self._read(stream), context=self.context.copy())
             # A task that is cancelled before its first step never runs.
@@ -105,10 +137,6 @@ class RowScheduler(RowFlow):
         self._gates.end()
         self._tell()
         self._tell_if_drained()
-
-    @property
-    def is_drained(self) -> bool:
-        return super().is_drained and not self._in_flight
 
     # Methods of `ExecutionOwner`.
 
@@ -149,7 +177,10 @@ class RowScheduler(RowFlow):
                 self._dispatch()
                 while self._fill():
                     self._dispatch()
-                self._watch_waits()
+                if self.options.max_wait < INFINITY and self._timers.when("waits") is None and self._open:
+                    # No row can be overdue before `max_wait` has passed.
+                    due = self.loop.time() + max(self.options.max_wait, MIN_CHECK_SECONDS)
+                    self._timers.set("waits", due, self._check_waits)
             except Exception as error:
                 self._fail(error)
             self._tell()
@@ -183,7 +214,7 @@ class RowScheduler(RowFlow):
             late = [each for each, behind in self._queue.waiting(None) if behind == gate]
             self._queue.discard(set(late))
             for each in late:
-                self._finish(each, NextStep.PARKED, self._deadline_error(each))
+                self._finish(each, NextStep.PARKED, deadline_error(self.options, each, self.loop.time()))
 
     def _send_scout(self, gate: Hashable) -> bool:
         """Start a fresh row behind a closed key, if it may belong to another one; return whether it started."""
@@ -203,14 +234,10 @@ class RowScheduler(RowFlow):
             self._blocked_at = now
         due = self._blocked_at + patience
         if now < due:
-            self._set_timer("scout", due, self._on_scout_due)
+            self._timers.set("scout", due, self.wake)
             return False
         self._start(self._queue.fresh.popleft(), None, scout=True)
         return True
-
-    def _on_scout_due(self) -> None:
-        self._blocked_at = -INFINITY
-        self.wake()
 
     def _start(self, row: PoolRow, permit: Permit | None, *, scout: bool) -> None:
         job = RowExecution(row, self._function, self, self.options.registry, permit)
@@ -221,7 +248,7 @@ class RowScheduler(RowFlow):
             self._begun += 1
         if not self._key_known:
             self._gates.close_stage(UNKNOWN_KEY, "its first call")
-            self._set_timer("first", self.loop.time() + FIRST_CALL_SECONDS, self._open_unknown)
+            self._timers.set("first", self.loop.time() + FIRST_CALL_SECONDS, self._open_unknown)
         self._in_flight.add(job)
         self._functions.started(job)
         self.meter.max_concurrent = max(self.meter.max_concurrent, len(self._in_flight))
@@ -284,7 +311,11 @@ class RowScheduler(RowFlow):
                 self._gates.answered(UNKNOWN_KEY)
             self._finish(row, NextStep.ANSWERED, None)
             return
-        row.error = self._error_of(job)
+        if job.cancel_reason is CancelReason.TIMEOUT:
+            said = f"row {row.index} not answered: no answer within {job.stage.timeout:g} s (timeout)"
+            row.error = TimeoutError(said)
+        else:
+            row.error = None if job.error is None else raisable(job.error, f"row {row.index}")
         if failure.next_step is NextStep.CAPACITY and not job.recalled:
             self._refused(job, failure)
         elif (
@@ -292,7 +323,7 @@ class RowScheduler(RowFlow):
             and row.key is not None
             and self._opens_too_late(self._gates.unavailable(row.key).stated_for)
         ):
-            self._finish(row, NextStep.PARKED, self._deadline_error(row))
+            self._finish(row, NextStep.PARKED, deadline_error(self.options, row, self.loop.time()))
         elif failure.next_step is NextStep.CAPACITY:
             self._give_up(row)
         elif failure.next_step is NextStep.PARKED:
@@ -306,16 +337,9 @@ class RowScheduler(RowFlow):
                 self.meter.transient_retries += 1
                 self._delay(row, delay, for_capacity=False)
 
-    def _error_of(self, job: RowExecution) -> BaseException | None:
-        if job.cancel_reason is CancelReason.TIMEOUT:
-            return TimeoutError(
-                f"row {job.item.index} not answered: no answer within {job.stage.timeout:g} s (timeout)"
-            )
-        return None if job.error is None else raisable(job.error, f"row {job.item.index}")
-
     def _refused(self, job: RowExecution, failure: FailureClass) -> None:
         row = job.item
-        gate = self._gate_of(row)
+        gate = gate_of(self.options, row)
         row.capacity_retries += 1
         self.meter.capacity_retries += 1
         delay = self._deadlines.delay_of_refused(row, gate, self.loop.time(), failure, job.handoff.refused)
@@ -338,31 +362,24 @@ class RowScheduler(RowFlow):
         self._queue.put_back(row, at)
 
     def _delay(self, row: PoolRow, seconds: float, *, for_capacity: bool) -> None:
+        def again() -> None:
+            del self._delayed[row]
+            self._backing_off -= for_capacity
+            self._queue.put_back(row, gate_of(self.options, row))
+            self.wake()
+
         self._backing_off += for_capacity
-        self._delayed[row] = self.loop.call_later(seconds, self._again, row, for_capacity)
-
-    def _again(self, row: PoolRow, for_capacity: bool) -> None:
-        del self._delayed[row]
-        self._backing_off -= for_capacity
-        self._queue.put_back(row, self._gate_of(row))
-        self.wake()
-
-    def _gate_of(self, row: PoolRow) -> Hashable:
-        return row.key if row.key is not None else self.options.key or UNKNOWN_KEY
+        self._delayed[row] = self.loop.call_later(seconds, again)
 
     def _give_up(self, row: PoolRow) -> None:
-        last = self._gates.unavailable(self._gate_of(row)).last
+        last = self._gates.unavailable(gate_of(self.options, row)).last
         self._finish(row, NextStep.CAPACITY, capacity_timeout(self.options, row, last, self.loop.time()))
 
     # Time.
 
-    def _watch_waits(self) -> None:
-        """Set the timer of the next check of waiting rows: none can be overdue before `max_wait` has passed."""
-        limit = self.options.max_wait
-        if limit < INFINITY and "waits" not in self._timers and self._open:
-            self._set_timer("waits", self.loop.time() + max(limit, MIN_CHECK_SECONDS), self._check_waits)
-
     def _check_waits(self) -> None:
+        if self.closed or self.expired:
+            return
         now, due = self.loop.time(), INFINITY
         overdue = []
         for row, gate in self._queue.waiting(self._fresh_gate()):
@@ -371,7 +388,7 @@ class RowScheduler(RowFlow):
             if refused and self._deadlines.remaining(row, gate, now, state) <= 0:
                 overdue.append(row)
             else:
-                due = min(due, self._deadlines.due_in(row, gate, now, state, self._check_waits_soon))
+                due = min(due, self._deadlines.due_in(row, gate, now, state, self._check_waits))
         if overdue:
             self._queue.discard(set(overdue))
             for row in overdue:
@@ -379,61 +396,37 @@ class RowScheduler(RowFlow):
         for job in self._in_flight:
             if not job.slot_lent or job.recalled:
                 continue
-            remaining = self._deadlines.remaining_in_call(job, self._gate_of(job.item), now)
+            remaining = self._deadlines.remaining_in_call(job, gate_of(self.options, job.item), now)
             if remaining <= 0 or self._waits_too_long(job):
                 job.recall()
             else:
                 due = min(due, remaining)
         limit = self.options.max_wait
         if self._open:
-            self._set_timer("waits", now + max(MIN_CHECK_SECONDS, min(due, limit)), self._check_waits)
+            self._timers.set("waits", now + max(MIN_CHECK_SECONDS, min(due, limit)), self._check_waits)
         self._tell()
-
-    def _check_waits_soon(self) -> None:
-        if not self.closed and not self.expired:
-            self._check_waits()
 
     def _waits_too_long(self, job: RowExecution) -> bool:
         return any(self._opens_too_late(self._gates.unavailable(key).stated_for) for key in job.handoff.waiting_keys())
 
     def _opens_too_late(self, seconds: float) -> bool:
-        timer = self._timers.get("deadline")
-        return timer is not None and seconds > 0 and self.loop.time() + seconds > timer.when()
+        deadline = self._timers.when("deadline")
+        return deadline is not None and seconds > 0 and self.loop.time() + seconds > deadline
 
     def _expire(self) -> None:
         self.expired = True
         self._stop()
         self._note_load()
         for row in sorted(self._open, key=lambda row: row.index):
-            self._finish(row, NextStep.PARKED, self._deadline_error(row))
+            self._finish(row, NextStep.PARKED, deadline_error(self.options, row, self.loop.time()))
         if not self.source_ended:
             self._end_source(PoolDeadlineExceeded(index=None, key=None, waited=0.0, deadline=self.options.deadline))
         self._tell()
 
-    def _deadline_error(self, row: PoolRow) -> PoolDeadlineExceeded:
-        error = PoolDeadlineExceeded(
-            index=row.index, key=row.key, waited=row.waited(self.loop.time()), deadline=self.options.deadline
-        )
-        error.__cause__ = row.error
-        return error
-
-    def _set_timer(self, name: str, at: float, function: Callable[[], None]) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
-        self._timers[name] = self.loop.call_at(at, self._on_timer, name, function)
-
-    def _on_timer(self, name: str, function: Callable[[], None]) -> None:
-        del self._timers[name]
-        try:
-            function()
-        except Exception as error:
-            self._fail(error)
-
     def _stop(self) -> None:
-        for timer in (*self._timers.values(), *self._delayed.values()):
-            timer.cancel()
         self._timers.clear()
+        for timer in self._delayed.values():
+            timer.cancel()
         self._delayed.clear()
         self._backing_off = 0
         self._queue.clear()
@@ -449,3 +442,7 @@ class RowScheduler(RowFlow):
         if self.fatal is None:
             self.fatal = error
         self.close()
+
+
+def gate_of(options: PoolOptions, row: PoolRow) -> Hashable:
+    return row.key if row.key is not None else options.key or UNKNOWN_KEY

@@ -388,7 +388,6 @@ OLLAMA = Provider(
     common_errors=COMMON_ERRORS,
     scope="account",
 )
-"""Table of Ollama's cloud."""
 
 OLLAMA_LOCAL = replace(
     OLLAMA,
@@ -398,7 +397,6 @@ OLLAMA_LOCAL = replace(
     endpoints=tuple(replace(endpoint, path=f"**{endpoint.path}") for endpoint in _OLLAMA_NATIVE),
     credential=(),
 )
-"""Table of an Ollama server on any host."""
 
 
 # SiliconFlow, DeepInfra, Novita, Nebius, Hyperbolic, Featherless, Chutes and Lambda: hosts of open models.
@@ -496,21 +494,6 @@ LAMBDA = hosted(
 )
 
 KNOWN = (
-    GROQ,
-    CEREBRAS,
-    FIREWORKS,
-    TOGETHER,
-    SAMBANOVA,
-    NVIDIA,
-    BASETEN,
-    REPLICATE,
-    OLLAMA,
-    SILICONFLOW,
-    DEEPINFRA,
-    NOVITA,
-    NEBIUS,
-    HYPERBOLIC,
-    FEATHERLESS,
-    CHUTES,
-    LAMBDA,
-)
+    GROQ, CEREBRAS, FIREWORKS, TOGETHER, SAMBANOVA, NVIDIA, BASETEN, REPLICATE, OLLAMA,
+    SILICONFLOW, DEEPINFRA, NOVITA, NEBIUS, HYPERBOLIC, FEATHERLESS, CHUTES, LAMBDA,
+)  # fmt: skip

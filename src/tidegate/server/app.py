@@ -1,11 +1,14 @@
-"""Server of the page: the application of all routes, its socket, and its run."""
+"""Server of the page: the routes of the limits view, the application of all routes, its socket, and its run."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +16,72 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
-from starlette.routing import Mount, Route
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from tidegate.errors import ConfigurationError
 from tidegate.launch.runs import ProgramRun, live_runs
 from tidegate.server.access_policy import AccessPolicy
-from tidegate.server.limits_routes import limits_routes
-from tidegate.server.route_table import RouteTable
+from tidegate.server.limit_history import PERIOD, LimitHistory
+
+Work = Callable[[], contextlib.AbstractAsyncContextManager[Any]]
+"""Context manager that is entered when the server begins, and left when it ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTable:
+    """Routes of one module, in their order. Their data belongs below `/api/`, where the token is needed.
+
+    `work` runs while the server does.
+    """
+
+    routes: Sequence[BaseRoute]
+    work: Work = contextlib.AsyncExitStack
+
+
+logger = logging.getLogger("tidegate")
+
+
+def limits_routes(
+    runs: Callable[[], Iterable[ProgramRun]] = live_runs,
+    monotonic: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+) -> RouteTable:
+    history = LimitHistory(wall)
+
+    async def sample() -> None:
+        # Files are read in a thread: a slow disk must not hold up the answers.
+        found = await asyncio.to_thread(lambda: list(runs()))
+        history.take(found, monotonic())
+
+    async def sample_for_ever() -> None:
+        while True:
+            began = monotonic()
+            try:
+                await sample()
+            except Exception as error:
+                logger.warning("runs not read: %s was raised; the page reads them again", type(error).__name__)
+            await asyncio.sleep(max(0.1, PERIOD - (monotonic() - began)))
+
+    @contextlib.asynccontextmanager
+    async def work() -> AsyncIterator[None]:
+        task = asyncio.create_task(sample_for_ever())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def limits(request: Request) -> Response:
+        since = request.query_params.get("since", "0")
+        if not since.isdecimal() or len(since) > len(str(2**53)):
+            return JSONResponse({"error": "since not usable: it must be a sample number"}, 400)
+        return JSONResponse(history.answer(int(since)))
+
+    return RouteTable([Route("/api/limits", limits)], work)
+
 
 STATIC = Path(__file__).parent / "static"
 

@@ -6,7 +6,7 @@ replays them, decides with its own replica, and gives `leave` the records of its
 file of one host, Redis, PostgreSQL, or memory in tests. It does not read payloads.
 
 Instants in a payload are offsets in seconds from its entry's `at`, so that a carrier between hosts, whose monotonic
-clocks differ, maps `at` alone.
+clocks differ, maps `at` alone. No error of a carrier reaches a call: sharing ends, and the process continues alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
+
+
+class Unshared(Exception):
+    """A log cannot be shared; the text is the reason, for `tidegate doctor`."""
+
+
+class Unsupported(Unshared):
+    """This platform or process cannot share at all; that is no defect of its set-up."""
+
+
+class NoConnection(Exception):
+    """This process has no connection to the server now, and does not make it itself; a later try costs nothing."""
+
+
+class CorruptLog(Unshared):
+    """The content of a log is not that of any member."""
 
 
 class Record(NamedTuple):

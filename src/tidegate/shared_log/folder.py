@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tidegate.shared_file import CAN_LOCK
-from tidegate.shared_log.errors import Unshared, Unsupported
+from tidegate.shared_log.carrier import Unshared, Unsupported
 
 SECRET_BYTES = 32
 """Bytes of the digest key. Chosen: 256 bits."""

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tidegate.shared_file import VERSION, lock
-from tidegate.shared_log.clock_identity import clock_replaced
-from tidegate.shared_log.errors import Unshared, Unsupported
+from tidegate.shared_log.carrier import Unshared, Unsupported
 from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder, unsupported
 from tidegate.shared_log.host_file import LogFile
 from tidegate.shared_log.host_log import HostLog
-from tidegate.shared_log.lives import Lives
+from tidegate.shared_log.lives import Lives, clock_replaced
 
 BUDGET = 64 * 1024 * 1024
 """Bytes of all files of a user. Chosen: the size of `/dev/shm` in a container; it holds 100 logs with several members,

@@ -14,13 +14,14 @@ import os
 import secrets
 import struct
 import sys
+import time
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidegate.shared_file import HEADER, FileKind, header
-from tidegate.shared_log.carrier import Checkpoint, Entry, Head
-from tidegate.shared_log.errors import CorruptLog
+from tidegate.shared_log.carrier import Checkpoint, CorruptLog, Entry, Head, Unshared
+from tidegate.shared_log.lives import boot_seconds, clock_identity
 
 PAGE = 4096
 """Bytes of the first page, all that a lone member has. Derived from the size of a memory page."""
@@ -87,6 +88,10 @@ LOG_HEADER = header(FileKind.LOG, SIZE - HEADER.size)
 SLACK = 60.0
 """Seconds by which an entry may be ahead of this clock: far above the wait for the lock."""
 
+CLOCK_SLACK = 60.0
+"""Seconds by which a wall clock may have been set while a log is in use. Chosen: more than a time daemon steps, less
+than clocks of tests differ."""
+
 COSTS = 10
 """Amounts of a head. Derived from the first fields of `core.values.Cost`; the last one is left out."""
 
@@ -139,7 +144,7 @@ class LogFile:
         return True
 
     def load(self) -> None:
-        found = self._read(HEADER_SIZE, 0)
+        found = self.read(HEADER_SIZE, 0)
         self._header[:], self._stored = found, found[:WORDS_SIZE]
 
     def peek(self, word: int) -> int:
@@ -149,7 +154,7 @@ class LogFile:
     def commit(self) -> None:
         words = bytes(self._header[:WORDS_SIZE])
         if words != self._stored:
-            self._write(words, 0)
+            self.write(words, 0)
             self._stored = words
 
     def reset(self) -> None:
@@ -157,7 +162,7 @@ class LogFile:
         self._header[:] = bytes(HEADER_SIZE)
         self._header[: HEADER.size] = LOG_HEADER
         self.words[GENERATION] = secrets.randbits(63) | 1
-        self._write(bytes(self._header) + bytes(PAGE - HEADER_SIZE), 0)
+        self.write(bytes(self._header) + bytes(PAGE - HEADER_SIZE), 0)
         self._stored = bytes(self._header[:WORDS_SIZE])
         self._members = (-1, [])
 
@@ -167,7 +172,7 @@ class LogFile:
         if size >= SIZE:
             return
         try:
-            self._write(bytes(SIZE - PAGE), PAGE)
+            self.write(bytes(SIZE - PAGE), PAGE)
         except OSError:
             self.shrink()
             raise
@@ -219,7 +224,7 @@ class LogFile:
         """Store the number of a member's process; also without the lock, by that member itself."""
         place = ROWS_AT + row * ROW.size
         self.words[place // 8] = life
-        self._write(self._header[place : place + 8], place)
+        self.write(self._header[place : place + 8], place)
 
     def life(self, row: int) -> int:
         return self.words[(ROWS_AT + row * ROW.size) // 8]
@@ -230,7 +235,7 @@ class LogFile:
     def _write_row(self, member: Member) -> None:
         place = ROWS_AT + member.row * ROW.size
         ROW.pack_into(self._header, place, member.life, member.number, member.rank, 0)
-        self._write(self._header[place : place + ROW.size], place)
+        self.write(self._header[place : place + ROW.size], place)
         self._count_population()
 
     def remove_member(self, member: Member) -> None:
@@ -244,135 +249,18 @@ class LogFile:
     def _clear_head(self, row: int) -> None:
         self.words[WAITING] &= ~(1 << row)
 
-    def append(self, number: int, records: Iterable[tuple[float, bytes]]) -> None:
-        """Append entries of a member; their instants are raised to that of the entry before."""
-        last = self.second(LAST_AT)
-        block = bytearray()
-        for at, payload in records:
-            if len(payload) > MAX_PAYLOAD:
-                raise ValueError(f"a record of {len(payload)} bytes is larger than {MAX_PAYLOAD}")
-            last = max(last, at)
-            block += ENTRY.pack(len(payload), number, last)
-            block += payload
-            if len(block) > RING // 4:
-                self._append(block, last)
-                block.clear()
-        if block:
-            self._append(block, last)
-
-    def _append(self, block: bytes | bytearray, last: float) -> None:
-        tail = self.words[TAIL]
-        # Readers must know what is overwritten also when this process is killed before it moves the tail, so the limit
-        # is not lowered; beyond the ring it is that of a corrupt file. It is raised by more, as each time is a write.
-        if not tail + len(block) <= self.words[LIMIT] <= tail + RING:
-            self.words[LIMIT] = tail + len(block) + RESERVED
-            self.commit()
-        start = tail % RING
-        first = RING - start
-        if len(block) <= first:
-            self._write(block, RING_AT + start)
-        else:
-            self._write(block[:first], RING_AT + start)
-            self._write(block[first:], RING_AT)
-        self._seconds[LAST_AT] = last
-        self.words[TAIL] = tail + len(block)
-
     def reaches(self, position: int) -> bool:
         """Return whether the ring still has all entries since a place in the log."""
         tail = self.words[TAIL]
         return position <= tail and max(tail, self.words[LIMIT]) - position <= RING
 
-    def entries(self, position: int, now: float, last: float) -> list[Entry]:
-        """Return the entries since a place that `reaches` holds for; raise `CorruptLog` for content that is none."""
-        size = self.words[TAIL] - position
-        if not size:
-            return []
-        start = position % RING
-        first = min(size, RING - start)
-        block = self._read(first, RING_AT + start)
-        if first < size:
-            block += self._read(size - first, RING_AT)
-        found, offset = [], 0
-        while offset < size:
-            if size - offset < ENTRY.size:
-                raise CorruptLog("its last entry is cut off")
-            length, number, at = ENTRY.unpack_from(block, offset)
-            offset += ENTRY.size
-            if length > MAX_PAYLOAD or length > size - offset:
-                raise CorruptLog(f"an entry of {length} bytes is larger than what was appended")
-            if not at <= now + SLACK or at == -math.inf:
-                raise CorruptLog("an entry is not of this time")
-            last = max(last, at)
-            found.append(Entry(number, last, block[offset : offset + length]))
-            offset += length
-        return found
-
-    def write_head(self, row: int, head: Head | None) -> None:
-        """Store or clear the head of a member."""
-        bit = 1 << row
-        if head is not None:
-            cost = (*head.cost, *(0.0,) * COSTS)[:COSTS]
-            priority = max(-(2**63), min(2**63 - 1, head.priority))
-            self._write(HEAD.pack(priority, head.served_at, *cost), HEADS_AT + row * HEAD.size)
-            self.words[WAITING] |= bit
-        elif self.words[WAITING] & bit:
-            self.words[WAITING] &= ~bit
-
-    def heads(self, but: int) -> Sequence[Head]:
-        """Return the heads of all members except that in the row `but`."""
-        waiting = self.words[WAITING] & ~(1 << but)
-        if not waiting:
-            return ()
-        block = self._read(MEMBERS * HEAD.size, HEADS_AT)
-        found = []
-        for member in self.members():
-            if waiting >> member.row & 1:
-                priority, served_at, *cost = HEAD.unpack_from(block, member.row * HEAD.size)
-                # A member that was never served has -infinity.
-                if not (all(map(math.isfinite, cost)) and served_at < math.inf) or min(cost) < 0:
-                    raise CorruptLog("the amounts of a head are not numbers")
-                found.append(Head(member.number, priority, served_at, tuple(cost)))
-        return found
-
-    def write_checkpoint(self, checkpoint: Checkpoint, rank: int) -> None:
-        """Store a checkpoint that includes all entries of the log."""
-        packed = zlib.compress(checkpoint.payload, 1)
-        if len(packed) > AREA - AREA_HEAD.size or len(checkpoint.payload) > MAX_STATE:
-            raise ValueError(f"its state of {len(checkpoint.payload)} bytes is larger than a checkpoint")
-        number, position = self.words[CHECKPOINT] + 1, self.words[TAIL]
-        head = AREA_HEAD.pack(number, position, checkpoint.at, len(packed), rank, 0, zlib.crc32(packed))
-        self._write(head + packed, AREAS_AT + number % 2 * AREA)
-        self.words[CHECKPOINT_AT], self.words[CHECKPOINT_RANK] = position, rank
-        self.words[CHECKPOINT] = number
-        self.words[WANTED] = 0
-
-    def checkpoint(self, now: float) -> Saved | None:
-        """Return the last checkpoint, if the ring has all entries since."""
-        number = self.words[CHECKPOINT]
-        if not number:
-            return None
-        place = AREAS_AT + number % 2 * AREA
-        found, position, at, length, rank, _, check = AREA_HEAD.unpack(self._read(AREA_HEAD.size, place))
-        if found != number or length > AREA - AREA_HEAD.size or not at <= now + SLACK or at == -math.inf:
-            raise CorruptLog("its checkpoint is not sound")
-        if not self.reaches(position):
-            return None
-        packed = self._read(length, place + AREA_HEAD.size)
-        if zlib.crc32(packed) != check or rank not in (BEGUN, FULL):
-            raise CorruptLog("its checkpoint is not sound")
-        try:
-            payload = zlib.decompressobj().decompress(packed, MAX_STATE)
-        except zlib.error:
-            raise CorruptLog("its checkpoint is not sound") from None
-        return Saved(Checkpoint(at, payload), position, rank)
-
-    def _read(self, size: int, offset: int) -> bytes:
+    def read(self, size: int, offset: int) -> bytes:
         found = os.pread(self.descriptor, size, offset)
         if len(found) < size:
             raise CorruptLog("it is cut off")
         return found
 
-    def _write(self, content: bytes | bytearray | memoryview, offset: int) -> None:
+    def write(self, content: bytes | bytearray | memoryview, offset: int) -> None:
         done = os.pwrite(self.descriptor, content, offset)
         while done < len(content):
             content, offset = memoryview(content)[done:], offset + done
@@ -380,3 +268,160 @@ class LogFile:
 
     def close(self) -> None:
         os.close(self.descriptor)
+
+
+def append_entries(file: LogFile, number: int, records: Iterable[tuple[float, bytes]]) -> None:
+    """Append entries of a member; their instants are raised to that of the entry before."""
+    last = file.second(LAST_AT)
+    block = bytearray()
+    for at, payload in records:
+        if len(payload) > MAX_PAYLOAD:
+            raise ValueError(f"a record of {len(payload)} bytes is larger than {MAX_PAYLOAD}")
+        last = max(last, at)
+        block += ENTRY.pack(len(payload), number, last)
+        block += payload
+        if len(block) > RING // 4:
+            _append(file, block, last)
+            block.clear()
+    if block:
+        _append(file, block, last)
+
+
+def _append(file: LogFile, block: bytes | bytearray, last: float) -> None:
+    tail = file.words[TAIL]
+    # Readers must know what is overwritten also when this process is killed before it moves the tail, so the limit
+    # is not lowered; beyond the ring it is that of a corrupt file. It is raised by more, as each time is a write.
+    if not tail + len(block) <= file.words[LIMIT] <= tail + RING:
+        file.words[LIMIT] = tail + len(block) + RESERVED
+        file.commit()
+    start = tail % RING
+    first = RING - start
+    if len(block) <= first:
+        file.write(block, RING_AT + start)
+    else:
+        file.write(block[:first], RING_AT + start)
+        file.write(block[first:], RING_AT)
+    file.set_second(LAST_AT, last)
+    file.words[TAIL] = tail + len(block)
+
+
+def read_entries(file: LogFile, position: int, now: float, last: float) -> list[Entry]:
+    """Return the entries since a place that `reaches` holds for; raise `CorruptLog` for content that is none."""
+    size = file.words[TAIL] - position
+    if not size:
+        return []
+    start = position % RING
+    first = min(size, RING - start)
+    block = file.read(first, RING_AT + start)
+    if first < size:
+        block += file.read(size - first, RING_AT)
+    found, offset = [], 0
+    while offset < size:
+        if size - offset < ENTRY.size:
+            raise CorruptLog("its last entry is cut off")
+        length, number, at = ENTRY.unpack_from(block, offset)
+        offset += ENTRY.size
+        if length > MAX_PAYLOAD or length > size - offset:
+            raise CorruptLog(f"an entry of {length} bytes is larger than what was appended")
+        if not at <= now + SLACK or at == -math.inf:
+            raise CorruptLog("an entry is not of this time")
+        last = max(last, at)
+        found.append(Entry(number, last, block[offset : offset + length]))
+        offset += length
+    return found
+
+
+def write_head(file: LogFile, row: int, head: Head | None) -> None:
+    """Store or clear the head of a member."""
+    bit = 1 << row
+    if head is not None:
+        cost = (*head.cost, *(0.0,) * COSTS)[:COSTS]
+        priority = max(-(2**63), min(2**63 - 1, head.priority))
+        file.write(HEAD.pack(priority, head.served_at, *cost), HEADS_AT + row * HEAD.size)
+        file.words[WAITING] |= bit
+    elif file.words[WAITING] & bit:
+        file.words[WAITING] &= ~bit
+
+
+def read_heads(file: LogFile, but: int) -> Sequence[Head]:
+    """Return the heads of all members except that in the row `but`."""
+    waiting = file.words[WAITING] & ~(1 << but)
+    if not waiting:
+        return ()
+    block = file.read(MEMBERS * HEAD.size, HEADS_AT)
+    found = []
+    for member in file.members():
+        if waiting >> member.row & 1:
+            priority, served_at, *cost = HEAD.unpack_from(block, member.row * HEAD.size)
+            # A member that was never served has -infinity.
+            if not (all(map(math.isfinite, cost)) and served_at < math.inf) or min(cost) < 0:
+                raise CorruptLog("the amounts of a head are not numbers")
+            found.append(Head(member.number, priority, served_at, tuple(cost)))
+    return found
+
+
+def write_checkpoint(file: LogFile, checkpoint: Checkpoint, rank: int) -> None:
+    """Store a checkpoint that includes all entries of the log."""
+    packed = zlib.compress(checkpoint.payload, 1)
+    if len(packed) > AREA - AREA_HEAD.size or len(checkpoint.payload) > MAX_STATE:
+        raise ValueError(f"its state of {len(checkpoint.payload)} bytes is larger than a checkpoint")
+    number, position = file.words[CHECKPOINT] + 1, file.words[TAIL]
+    head = AREA_HEAD.pack(number, position, checkpoint.at, len(packed), rank, 0, zlib.crc32(packed))
+    file.write(head + packed, AREAS_AT + number % 2 * AREA)
+    file.words[CHECKPOINT_AT], file.words[CHECKPOINT_RANK] = position, rank
+    file.words[CHECKPOINT] = number
+    file.words[WANTED] = 0
+
+
+def read_checkpoint(file: LogFile, now: float) -> Saved | None:
+    """Return the last checkpoint, if the ring has all entries since."""
+    number = file.words[CHECKPOINT]
+    if not number:
+        return None
+    place = AREAS_AT + number % 2 * AREA
+    found, position, at, length, rank, _, check = AREA_HEAD.unpack(file.read(AREA_HEAD.size, place))
+    if found != number or length > AREA - AREA_HEAD.size or not at <= now + SLACK or at == -math.inf:
+        raise CorruptLog("its checkpoint is not sound")
+    if not file.reaches(position):
+        return None
+    packed = file.read(length, place + AREA_HEAD.size)
+    if zlib.crc32(packed) != check or rank not in (BEGUN, FULL):
+        raise CorruptLog("its checkpoint is not sound")
+    try:
+        payload = zlib.decompressobj().decompress(packed, MAX_STATE)
+    except zlib.error:
+        raise CorruptLog("its checkpoint is not sound") from None
+    return Saved(Checkpoint(at, payload), position, rank)
+
+
+def sound_members(file: LogFile) -> list[Member]:
+    try:
+        return file.members()
+    except CorruptLog:
+        # Nothing in it can be believed; a log that other members still use is left to them.
+        if file.is_log:
+            raise
+        return []
+
+
+def check_header(file: LogFile) -> None:
+    if not file.is_log:
+        raise CorruptLog("its first bytes are not those of a log")
+    identity, seconds = clock_identity(), file.second(WALL_SECONDS) - file.second(BOOT_SECONDS)
+    if file.words[CLOCK] != identity or abs(time.time() - boot_seconds() - seconds) > CLOCK_SLACK:
+        raise Unshared("its members have another clock")
+
+
+def set_clock(file: LogFile) -> None:
+    file.words[CLOCK] = clock_identity()
+    file.set_second(BOOT_SECONDS, boot_seconds())
+    file.set_second(WALL_SECONDS, time.time())
+
+
+def due_members(file: LogFile, live: Sequence[Member], now: float, every: float) -> list[Member]:
+    """Return the members to be looked at now: one each part of `every` seconds, however many there are."""
+    probed_at, each_for = file.second(PROBED_AT), every / len(live)
+    if not probed_at <= now < probed_at + every:
+        return file.members(reread=True)
+    first, last = int(probed_at / each_for), int(now / each_for)
+    return [live[place % len(live)] for place in range(first + 1, last + 1)]

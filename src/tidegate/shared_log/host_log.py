@@ -15,17 +15,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidegate.shared_file import lock, unlock
-from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Entry, Head, Record, Step
-from tidegate.shared_log.clock_identity import boot_seconds, clock_identity
-from tidegate.shared_log.errors import CorruptLog, Unshared
+from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, CorruptLog, Head, Record, Step, Unshared
 from tidegate.shared_log.folder import PrivateFolder
 from tidegate.shared_log.host_file import (
     BEGUN,
-    BOOT_SECONDS,
     CHECKPOINT,
     CHECKPOINT_AT,
     CHECKPOINT_RANK,
-    CLOCK,
     FULL,
     GENERATION,
     LAST_AT,
@@ -37,10 +33,19 @@ from tidegate.shared_log.host_file import (
     SIZE,
     STEPS,
     TAIL,
-    WALL_SECONDS,
     WANTED,
     LogFile,
     Member,
+    append_entries,
+    check_header,
+    due_members,
+    read_checkpoint,
+    read_entries,
+    read_heads,
+    set_clock,
+    sound_members,
+    write_checkpoint,
+    write_head,
 )
 from tidegate.shared_log.lives import Lives
 
@@ -65,10 +70,6 @@ KEPT = 4096
 REPLAYED = RING // 8
 """Bytes of entries after which a joiner asks for a newer checkpoint. Measured: 22 us a call, so 5 ms."""
 
-CLOCK_SLACK = 60.0
-"""Seconds by which a wall clock may have been set while a log is in use. Chosen: more than a time daemon steps, less
-than clocks of tests differ."""
-
 
 class LogOwner(Protocol):
     """The carrier of a log: it keeps the budget of the folder, and the logs that are open."""
@@ -80,13 +81,43 @@ class LogOwner(Protocol):
         """Take note that a log was left."""
 
 
+class LockPatience:
+    """Looks of a member at a lock that others hold, until it goes on alone for a while; `again_at` is the next look."""
+
+    def __init__(self) -> None:
+        self.again_at = float("-inf")
+        self.is_tried = False
+        self._from = self._since = self._last = float("-inf")
+        self._steps = -1
+        self._away_for = PATIENCE
+
+    def is_over(self, now: float, steps: int) -> bool:
+        """Note that the lock is held after `steps` of all members; return whether to wait no longer."""
+        self.is_tried = True
+        moved = steps != self._steps
+        rare = self._last == float("-inf") or (moved and now > self._last + PATIENCE)
+        if rare or not self._from <= now:
+            # A lock that was free between two rare looks was not taken for long. One whose holder ended no step was.
+            self._from = self._since = now
+        elif moved:
+            # Another member ends its steps: the lock is taken often, but not by a member that stands still.
+            self._since = now
+        self._last, self._steps = now, steps
+        if now - self._since < PATIENCE and now - self._from < MOST_PATIENCE:
+            return False
+        self.again_at = now + self._away_for
+        self._away_for = min(AWAY, 2.0 * self._away_for)
+        return True
+
+
 class HostLog:
     """One member's end. Every method returns at once; no method raises."""
 
     def __init__(self, folder: PrivateFolder, lives: Lives, name: str, owner: LogOwner) -> None:
         self.member = -1
         self._folder, self._lives, self._name, self._owner = folder, lives, name, owner
-        self._reason = ""
+        self.ended = ""
+        """Reason why this log is no longer shared, empty while it is."""
         self._closed = self._returned = False
         self.keeps = True
         self.joins_until = float("-inf")
@@ -108,19 +139,9 @@ class HostLog:
         # A step finds nothing to do where these two words are the same, and no member is due to be looked at.
         self._quiet_words = (-1, -1)
         self._quiet_from = self._quiet_until = float("-inf")
-        self._busy_from = self._busy_since = self._busy_last = float("-inf")
-        self._away_for = PATIENCE
-        self._busy_steps = -1
+        self._patience = LockPatience()
         self._away_until = float("-inf")
         self._kept: list[Record] = []
-
-    @property
-    def ended(self) -> str:
-        return self._reason
-
-    @property
-    def members(self) -> int:
-        return max(1, len(self._live))
 
     def attach(self, now: float) -> None:
         """Join the log, or leave that to the first step where its lock is taken; raise `Unshared`."""
@@ -146,16 +167,20 @@ class HostLog:
         """Lock the log and read it; one read of eight bytes for a member without others."""
         if self.is_alone(now):
             return ALONE
-        if self._reason or self._closed:
-            return ENDED if self._reason else ALONE
+        if self.ended or self._closed:
+            return ENDED if self.ended else ALONE
         if now < self._away_until:
-            return Step(members=self.members, away=True)
+            return Step(members=max(1, len(self._live)), away=True)
         if self._me is not None and self._waits(now):
             return None
         try:
             if not self._lock():
-                return self._busy(now)
-            self._busy_last, self._away, self._away_for = float("-inf"), False, PATIENCE
+                if self._patience.is_over(now, peek(self._file, STEPS)):
+                    self._away, self._away_until = True, self._patience.again_at
+                    return Step(members=max(1, len(self._live)), away=True)
+                return None
+            if self._patience.is_tried:
+                self._patience, self._away = LockPatience(), False
             step = self._step(now)
         except Exception as error:  # Whatever a hostile file causes: sharing ends, and the call continues.
             self._end(error)
@@ -183,16 +208,19 @@ class HostLog:
         try:
             file.words[STEPS] = (file.words[STEPS] + 1) & 0x7FFF_FFFF
             if len(self._live) == 1:
-                self._go_alone(file)
+                # Stop appending: there is no other member.
+                file.shrink()
+                self._kept.clear()
+                self._note_sole(file)
             else:
                 if self._kept or records:
-                    file.append(me.number, [*self._kept, *records] if self._kept else records)
+                    append_entries(file, me.number, [*self._kept, *records] if self._kept else records)
                     self._kept.clear()
                     self._cursor = file.words[TAIL]
                     self._last_at = file.second(LAST_AT)
-                file.write_head(me.row, head)
+                write_head(file, me.row, head)
                 if checkpoint is not None:
-                    file.write_checkpoint(checkpoint, me.rank)
+                    write_checkpoint(file, checkpoint, me.rank)
                     self._adopted = file.words[CHECKPOINT]
         except Exception as error:
             self._end(error)
@@ -212,13 +240,13 @@ class HostLog:
         # A lock belongs to the open file, which parent and child share: the child must not unlock it.
         self._held = False
         self.member = -1
-        if not self._reason and not self._closed:
+        if not self.ended and not self._closed:
             self._drop()
 
     def _waits(self, now: float) -> bool:
         """Return whether a member without a state still waits for a checkpoint."""
         me = self._me
-        waits = me is not None and me.rank == PENDING and self._peek(CHECKPOINT) == self._awaited
+        waits = me is not None and me.rank == PENDING and peek(self._file, CHECKPOINT) == self._awaited
         return waits and self._joined_at <= now < self._joined_at + PATIENCE
 
     def _lock(self) -> bool:
@@ -236,33 +264,6 @@ class HostLog:
             finally:
                 with contextlib.suppress(OSError):
                     unlock(self._file.descriptor)
-
-    def _peek(self, word: int) -> int:
-        try:
-            return self._file.peek(word) if self._file is not None else 0
-        except OSError:
-            return 0
-
-    def _busy(self, now: float) -> Step | None:
-        """Wait for the lock until `PATIENCE` is over, then go alone for a while."""
-        steps = self._peek(STEPS)
-        moved = steps != self._busy_steps
-        if (
-            not self._busy_from <= now
-            or self._busy_last == float("-inf")
-            or (moved and now > self._busy_last + PATIENCE)
-        ):
-            # A lock that was free between two rare looks was not taken for long. One whose holder ended no step was.
-            self._busy_from = self._busy_since = now
-        elif moved:
-            # Another member ends its steps: the lock is taken often, but not by a member that stands still.
-            self._busy_since = now
-        self._busy_last, self._busy_steps = now, steps
-        if now - self._busy_since < PATIENCE and now - self._busy_from < MOST_PATIENCE:
-            return None
-        self._away, self._away_until = True, now + self._away_for
-        self._away_for = min(AWAY, 2.0 * self._away_for)
-        return Step(members=self.members, away=True)
 
     def _step(self, now: float) -> Step | None:
         file, me = self._file, self._me
@@ -305,16 +306,16 @@ class HostLog:
         life = self._lives.begin()
         fresh = not file.attach()
         # One is enough: the dead ones are found later, one at a time.
-        others = [] if fresh else [each for each in self._rows(file) if each.life != life]
+        others = [] if fresh else [each for each in sound_members(file) if each.life != life]
         is_used = any(self._lives.holds(each.life) for each in others)
         if not is_used:
             if fresh and not self._owner.has_room(PAGE):
                 self._remove(file)
                 raise Unshared("the shared files of this user have reached their budget")
             file.reset()
-            self._set_clock(file)
+            set_clock(file)
         else:
-            self._check_header(file)
+            check_header(file)
             if file.size < SIZE:
                 if not self._owner.has_room(SIZE - PAGE):
                     raise Unshared("the shared files of this user have reached their budget")
@@ -322,7 +323,7 @@ class HostLog:
             for each in file.members():
                 if each.life == life:
                     # A copy of a file that this process used before.
-                    file.append(each.number, [(now, b"")])
+                    append_entries(file, each.number, [(now, b"")])
                     file.remove_member(each)
         me = file.add_member(life)
         if me is None:
@@ -342,32 +343,11 @@ class HostLog:
             return self._me
         self._live = file.members()
         # A checkpoint that is there already is loaded at once.
-        saved = file.checkpoint(now)
+        saved = read_checkpoint(file, now)
         self._awaited, self._adopted = (-1, 0) if saved else (file.words[CHECKPOINT],) * 2
         if saved is None or self._cursor - saved.position > REPLAYED:
             file.words[WANTED] = 1
         return self._me
-
-    def _rows(self, file: LogFile) -> list[Member]:
-        try:
-            return file.members()
-        except CorruptLog:
-            # Nothing in it can be believed; a log that other members still use is left to them.
-            if file.is_log:
-                raise
-            return []
-
-    def _check_header(self, file: LogFile) -> None:
-        if not file.is_log:
-            raise CorruptLog("its first bytes are not those of a log")
-        identity, seconds = clock_identity(), file.second(WALL_SECONDS) - file.second(BOOT_SECONDS)
-        if file.words[CLOCK] != identity or abs(time.time() - boot_seconds() - seconds) > CLOCK_SLACK:
-            raise Unshared("its members have another clock")
-
-    def _set_clock(self, file: LogFile) -> None:
-        file.words[CLOCK] = clock_identity()
-        file.set_second(BOOT_SECONDS, boot_seconds())
-        file.set_second(WALL_SECONDS, time.time())
 
     def _set_rank(self, file: LogFile, rank: int) -> None:
         assert self._me is not None
@@ -381,9 +361,9 @@ class HostLog:
             and (words[POPULATION], words[PROBED_AT]) == self._quiet_words
             and self._quiet_from <= now < self._quiet_until
         ):
-            return Step((), file.heads(me.row), (), None, len(self._live), self._is_asked(file, me))
+            return Step((), read_heads(file, me.row), (), None, len(self._live), self._is_asked(file, me))
         live = file.members()
-        suspects = self._due(file, live, now)
+        suspects = due_members(file, live, now, PROBED_EVERY)
         if me.rank == PENDING:
             # It waits for a state only as long as one of those that have it lives.
             suspects = suspects or [each for each in live if each.rank == FULL][:1]
@@ -395,26 +375,18 @@ class HostLog:
             self._set_rank(file, FULL)
             me, live = self._me or me, file.members()
         self._live = live
-        entries = self._entries(file, me, now)
+        entries = read_entries(file, self._cursor, max(now, time.monotonic()), self._last_at)
+        self._cursor = words[TAIL]
+        if entries:
+            self._last_at = entries[-1].at
+        entries = [each for each in entries if each.member != me.number]
         gone = [each.member for each in entries if not each.payload]
-        heads = file.heads(me.row)
-        self._note_quiet(file, me, live)
-        return Step(entries, heads, gone, checkpoint, len(live), len(live) > 1 and self._is_asked(file, me))
-
-    def _note_quiet(self, file: LogFile, me: Member, live: Sequence[Member]) -> None:
-        """Note until when the next steps have nothing to do but to read entries, unless a word changes."""
-        words = file.words
+        heads = read_heads(file, me.row)
+        # The next steps have nothing to do but to read entries until then, unless a word changes.
         self._quiet_words = (words[POPULATION], words[PROBED_AT]) if me.rank == FULL and len(live) > 1 else (-1, -1)
         self._quiet_from, each_for = file.second(PROBED_AT), PROBED_EVERY / len(live)
         self._quiet_until = each_for * (int(self._quiet_from / each_for) + 1)
-
-    def _due(self, file: LogFile, live: Sequence[Member], now: float) -> list[Member]:
-        """Return the members to be looked at now: one each part of `PROBED_EVERY`, however many there are."""
-        probed_at, each_for = file.second(PROBED_AT), PROBED_EVERY / len(live)
-        if not probed_at <= now < probed_at + PROBED_EVERY:
-            return file.members(reread=True)
-        first, last = int(probed_at / each_for), int(now / each_for)
-        return [live[place % len(live)] for place in range(first + 1, last + 1)]
+        return Step(entries, heads, gone, checkpoint, len(live), len(live) > 1 and self._is_asked(file, me))
 
     def _probe(self, file: LogFile, me: Member, suspects: Sequence[Member], now: float) -> list[Member]:
         """Append the end of each dead member among some; return those that live."""
@@ -434,7 +406,7 @@ class HostLog:
             # A member that left without the lock has another life in its row by now.
             present = known.get(each.row)
             if present is not None and not self._lives.holds(present.life):
-                file.append(present.number, [(now, b"")])
+                append_entries(file, present.number, [(now, b"")])
                 file.remove_member(present)
 
     def _load(self, file: LogFile, me: Member, now: float) -> Checkpoint | None:
@@ -444,7 +416,7 @@ class HostLog:
             raise CorruptLog("its end is before what was read already")
         saved = None
         if lapped or (me.rank != FULL and file.words[CHECKPOINT] != self._adopted):
-            saved = file.checkpoint(now)
+            saved = read_checkpoint(file, now)
         if saved is not None and (lapped or me.rank == PENDING or saved.rank == FULL):
             self._cursor, self._last_at = saved.position, max(self._last_at, saved.checkpoint.at)
             self._adopted = file.words[CHECKPOINT]
@@ -458,13 +430,6 @@ class HostLog:
             file.words[WANTED] = 1
         return None
 
-    def _entries(self, file: LogFile, me: Member, now: float) -> list[Entry]:
-        entries = file.entries(self._cursor, max(now, time.monotonic()), self._last_at)
-        self._cursor = file.words[TAIL]
-        if entries:
-            self._last_at = entries[-1].at
-        return [each for each in entries if each.member != me.number]
-
     def _is_asked(self, file: LogFile, me: Member) -> bool:
         """Return whether the log needs a checkpoint of this member's state."""
         words = file.words
@@ -474,12 +439,6 @@ class HostLog:
         if not words[CHECKPOINT] or words[WANTED] or words[TAIL] - words[CHECKPOINT_AT] > RING // 2:
             return True
         return me.rank == FULL and words[CHECKPOINT_RANK] != FULL
-
-    def _go_alone(self, file: LogFile) -> None:
-        """Stop appending: there is no other member."""
-        file.shrink()
-        self._kept.clear()
-        self._note_sole(file)
 
     def _note_sole(self, file: LogFile) -> None:
         """Note that there is no other member until the number of the members changes."""
@@ -499,7 +458,7 @@ class HostLog:
         elif self._is_member(file, me):
             others = [each for each in file.members() if each.row != me.row]
             if any(self._lives.holds(each.life) for each in others):
-                file.append(me.number, [*self._kept, (self._last_at, b"")])
+                append_entries(file, me.number, [*self._kept, (self._last_at, b"")])
                 file.remove_member(me)
             else:
                 self._remove(file)
@@ -521,7 +480,7 @@ class HostLog:
 
     def _end(self, error: Exception) -> None:
         """Share no more: the file is not to be relied on."""
-        self._reason = str(error) or type(error).__name__
+        self.ended = str(error) or type(error).__name__
         file, me = self._file, self._me
         with contextlib.suppress(Exception):
             if file is not None and me is not None:
@@ -530,3 +489,11 @@ class HostLog:
                     file.set_life(me.row, secrets.randbits(63) | 1)
         self._unlock(commits=False)
         self._drop()
+
+
+def peek(file: LogFile | None, word: int) -> int:
+    """Return a word as it is in a file now; 0 where there is no file, or it is gone."""
+    try:
+        return file.peek(word) if file is not None else 0
+    except OSError:
+        return 0

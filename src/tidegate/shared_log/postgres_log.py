@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from tidegate.errors import ConfigurationError
-from tidegate.shared_log.errors import CorruptLog, Unshared
+from tidegate.shared_log.carrier import CorruptLog, Unshared
 from tidegate.shared_log.redis_log import MEMBERS, TRIMMED, since_of
 from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, StoreCarrier
 from tidegate.shared_log.store_log import BEGUN, ENTRIES, FULL, MAX_STATE, Answer, Ask, Stored, StoredState

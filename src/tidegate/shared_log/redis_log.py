@@ -7,7 +7,7 @@ import secrets
 from typing import Any
 
 from tidegate.errors import ConfigurationError
-from tidegate.shared_log.errors import CorruptLog, Unshared
+from tidegate.shared_log.carrier import CorruptLog, Unshared
 from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, StoreCarrier, shown
 from tidegate.shared_log.store_log import BEGUN, ENTRIES, FULL, MAX_STATE, Answer, Ask, Stored, StoredState
 

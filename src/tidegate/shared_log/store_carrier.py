@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.shared_log.errors import NoConnection, Unshared
+from tidegate.shared_log.carrier import NoConnection, Unshared
 from tidegate.shared_log.store_log import PROMPT, Answer, Ask, Limits, StoreLog, checked
 
 logger = logging.getLogger("tidegate")

@@ -20,8 +20,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Entry, Head, Record, Step
-from tidegate.shared_log.errors import CorruptLog
+from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, CorruptLog, Entry, Head, Record, Step
 
 PENDING, BEGUN, FULL = 0, 1, 2
 """Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""

@@ -27,137 +27,14 @@ from tidegate.admission.drive import adrive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome
-from tidegate.transports import bearer, gateway_url, pools, sigv4
-from tidegate.transports.bodies import MAX_SECONDS, ErrorBody
-from tidegate.transports.call import (
-    MAX_CHECKED_BYTES,
-    NO_RETRY,
-    RETRYABLE,
-    TOO_MANY_REQUESTS,
-    HttpCall,
-    OutgoingRequest,
-    RequestRoute,
-)
+from tidegate.transports import bearer, gateway_url, sigv4
+from tidegate.transports.bodies import ErrorBody
+from tidegate.transports.call import MAX_CHECKED_BYTES, HttpCall, take_token
 from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
-from tidegate.transports.patches import Clients, unreadable
-from tidegate.transports.principals import accounts_of
-from tidegate.transports.streams import StreamWatch
-
-PAUSE_BYTES = 1 << 16
-"""Least bytes in a reader above which the network pauses, twice that in a line (aiohttp 3.10 `ClientSession`)."""
-
-_watches: dict[int, StreamWatch] = {}
-
-
-class Readers:
-    """Stream reader classes of one aiohttp module: its own, and a subclass that holds a permit until its end."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self.plain = module.StreamReader
-        self.watched = _watched(module.StreamReader)
-
-    def holds(self, content: Any) -> bool:
-        """Return whether the network feeds this body; a mock's or an empty body is not fed."""
-        return type(content) is self.plain
-
-    def follow(self, content: Any, watch: StreamWatch) -> bool:
-        """Let `watch` see what the network feeds to a body; return False if that is not possible."""
-        if not self.holds(content):
-            return False
-        try:
-            content.__class__ = self.watched
-        except TypeError:
-            return False
-        _watches[id(content)] = watch
-        watch.feed(arrived(content))
-        return True
-
-    def whole(self, body: bytes) -> Any:
-        reader = self.plain(Unconnected(), max(PAUSE_BYTES, len(body)), loop=asyncio.get_running_loop())
-        reader.feed_data(body, len(body))
-        reader.feed_eof()
-        return reader
-
-
-async def begun(content: Any, body: ErrorBody) -> None:
-    """Read the beginning of an error's body. A failure here is kept, and raised when the caller reads."""
-    loop = asyncio.get_running_loop()
-    body.until = loop.time() + MAX_SECONDS
-    try:
-        async with asyncio.timeout_at(body.until) as bound:
-            while chunk := await content.readany():
-                if not body.add(chunk, loop.time()):
-                    return
-            body.ended = True
-    except TimeoutError as error:
-        if not bound.expired():
-            body.error = error
-    except Exception as error:
-        body.error = error
-
-
-def put_back(content: Any, data: bytes) -> None:
-    """Put `data` back before the unread data of a reader (aiohttp 3.14 `streams.py` `unread_data`, deprecated)."""
-    if not data:
-        return
-    if content._buffer_offset:
-        content._buffer[0] = content._buffer[0][content._buffer_offset :]
-        content._buffer_offset = 0
-    content._size += len(data)
-    content._cursor -= len(data)
-    content._buffer.appendleft(data)
-
-
-class Unconnected:
-    """The stand-in for a connection: a reader asks it to pause and resume."""
-
-    connected = False
-    _reading_paused = False
-    """aiohttp's readers until 3.12 read it."""
-
-    def pause_reading(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: no data will arrive."""
-
-    def resume_reading(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: no data will arrive."""
-
-
-def arrived(content: Any) -> bytes:
-    """Return the bytes of a body that have arrived and are unread."""
-    return b"".join(getattr(content, "_buffer", ()))
-
-
-def _watched(plain: Any) -> type:
-    """Return the class that a reader takes while it is watched; `__slots__` prevents an attribute for a watch."""
-
-    class WatchedReader(plain):  # type: ignore[misc]
-        __slots__ = ()
-
-        def feed_data(self, data: bytes, *args: Any, **kwargs: Any) -> Any:
-            _watches[id(self)].feed(data)
-            return super().feed_data(data, *args, **kwargs)
-
-        def feed_eof(self) -> None:
-            super().feed_eof()
-            end(self, None)
-
-        def set_exception(self, error: Any, *args: Any, **kwargs: Any) -> None:
-            super().set_exception(error, *args, **kwargs)
-            # Subclasses of ClientConnectionError report a lost connection. The class itself means that the response was
-            # closed.
-            end(self, None if type(error).__name__ == "ClientConnectionError" else error)
-
-        def __del__(self) -> None:
-            watch = _watches.pop(id(self), None)
-            if watch is not None:
-                watch.drop()
-
-    def end(reader: WatchedReader, error: Exception | None) -> None:
-        reader.__class__ = plain
-        _watches.pop(id(reader)).finish(error)
-
-    return WatchedReader
-
+from tidegate.transports.own_answers import NO_RETRY, RETRYABLE, TOO_MANY_REQUESTS
+from tidegate.transports.patches import LOOK_FROM, Clients, note_aiohttp, unreadable
+from tidegate.transports.request_key import OutgoingRequest, RequestRoute, accounts_of
+from tidegate.transports.streams import Readers, StreamWatch, arrived, begun, put_back
 
 PLAIN = (str, bytes, int, float)
 """Types of form values that are the same each time they are sent."""
@@ -180,9 +57,9 @@ class AiohttpCall(HttpCall):
         try:
             waited = permit.sent_at - self.started_at
             if waited > bearer.LOOK_AFTER and (renewal := bearer.due(self.sent_headers(), waited)) is not None:
-                self.take_token(renewal, await renewal.arenew())
-            if permit.in_flight >= pools.LOOK_FROM:
-                pools.note_aiohttp(self.registry, permit, self.session)
+                take_token(self, renewal, await renewal.arenew())
+            if permit.in_flight >= LOOK_FROM:
+                note_aiohttp(self.registry, permit, self.session)
             with AttemptScope(permit):
                 response = await self.wrapped(*self.args, **self.kwargs)
                 _, body = self.received or await self.receive(response)
@@ -288,7 +165,7 @@ class AiohttpCall(HttpCall):
         self.kwargs = {**self.kwargs, "headers": headers}
 
     def stop_retries(self, response: Any) -> None:
-        """Mark the response; `transports.sdks.sdk.is_given_up` reads the mark."""
+        """Mark the response; `sdk_hooks.is_given_up` reads the mark."""
         if response.status in RETRYABLE:
             self.add_headers(response, {NO_RETRY: "false"})
 
@@ -364,8 +241,9 @@ class AiohttpModule:
             url = _url(session, args[1] if len(args) > 1 else kwargs.get("str_or_url"))
             if url is None or not url.raw_host:
                 return None
+            # A mock of aiohttp (aioresponses) replaces the patched method: each call here reaches a network.
             provider = provider_of(binding, url.raw_host, url.path) or provider_elsewhere(
-                binding, url.raw_host, url.path, lambda: _lower(session, kwargs), _always
+                binding, url.raw_host, url.path, lambda: _lower(session, kwargs), lambda: True
             )
             if provider is None:
                 return None
@@ -472,11 +350,6 @@ def _target(response: Any) -> tuple[str, str, list[tuple[bytes, bytes]]]:
 
 def _lower(session: Any, options: Mapping[str, Any]) -> list[tuple[bytes, bytes]]:
     return [(name.lower(), value) for name, value in _pairs(session, options)]
-
-
-def _always() -> bool:
-    # A mock of aiohttp replaces the patched method (aioresponses), so its calls never arrive here.
-    return True
 
 
 def _middlewares(session: Any, options: Mapping[str, Any]) -> Iterable[Any]:

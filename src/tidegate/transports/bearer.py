@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from tidegate.transports.patches import Patches
-from tidegate.transports.principals import EXPIRES_SOON, expiry
+from tidegate.transports.request_key import EXPIRES_SOON, expiry
 
 LOOK_AFTER = 1.0
 """Seconds of a call after which its token is looked at: no source gives tokens that end within seconds."""

@@ -32,20 +32,12 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.transports import httpx
-from tidegate.transports.aiohttp import Readers, arrived
-from tidegate.transports.call import (
-    ERROR_TYPE,
-    MAX_CHECKED_BYTES,
-    TOO_MANY_REQUESTS,
-    UNREAL,
-    HttpCall,
-    OutgoingRequest,
-    RequestRoute,
-    success_outcome,
-)
+from tidegate.transports.call import MAX_CHECKED_BYTES, UNREAL, HttpCall, success_outcome
 from tidegate.transports.governance import binding_of
+from tidegate.transports.own_answers import ERROR_TYPE, TOO_MANY_REQUESTS
 from tidegate.transports.patches import Clients, made_up, unreadable
-from tidegate.transports.streams import StreamWatch, WatchedRaw
+from tidegate.transports.request_key import OutgoingRequest, RequestRoute
+from tidegate.transports.streams import Readers, StreamWatch, WatchedRaw, arrived
 
 SERVICES = "bedrock"
 """Prefix of the endpoint prefixes of all governed services."""

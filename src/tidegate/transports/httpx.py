@@ -22,9 +22,9 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Outcome
-from tidegate.transports import bearer, gateway_url, pools, sigv4
+from tidegate.transports import bearer, gateway_url, sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
-from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
+from tidegate.transports.call import UNREAL, HttpCall, success_outcome, take_token
 from tidegate.transports.governance import (
     Binding,
     binding_of,
@@ -33,8 +33,9 @@ from tidegate.transports.governance import (
     provider_elsewhere,
     provider_of,
 )
-from tidegate.transports.patches import Clients, unreadable
-from tidegate.transports.principals import account_of
+from tidegate.transports.own_answers import TOO_MANY_REQUESTS
+from tidegate.transports.patches import LOOK_FROM, Clients, note_httpx, unreadable
+from tidegate.transports.request_key import OutgoingRequest, RequestRoute, account_of
 from tidegate.transports.streams import MAX_SEEN_BYTES, StreamWatch, ends_of
 
 OWN_STREAMS = frozenset(
@@ -87,7 +88,7 @@ class HttpxCall(HttpCall):
             waited = permit.sent_at - self.started_at
             if waited > bearer.LOOK_AFTER:
                 if (renewal := bearer.due(self.request.headers, waited)) is not None:
-                    self.take_token(renewal, renewal.renew())
+                    take_token(self, renewal, renewal.renew())
                 if waited > sigv4.STALE_AFTER:
                     sigv4.renew(self.request, self.signer)
             self._note_pool(permit)
@@ -108,7 +109,7 @@ class HttpxCall(HttpCall):
             waited = permit.sent_at - self.started_at
             if waited > bearer.LOOK_AFTER:
                 if (renewal := bearer.due(self.request.headers, waited)) is not None:
-                    self.take_token(renewal, await renewal.arenew())
+                    take_token(self, renewal, await renewal.arenew())
                 if waited > sigv4.STALE_AFTER:
                     await sigv4.arenew(self.request, self.signer)
             self._note_pool(permit)
@@ -125,9 +126,9 @@ class HttpxCall(HttpCall):
         return attempt
 
     def _note_pool(self, permit: Permit) -> None:
-        if permit.in_flight >= pools.LOOK_FROM:
+        if permit.in_flight >= LOOK_FROM:
             client = self.wrapped.__self__  # type: ignore[attr-defined]
-            pools.note_httpx(self.registry, permit, client, self.request.url)
+            note_httpx(self.registry, permit, client, self.request.url)
 
     def credentials(self) -> Iterator[str]:
         yield from super().credentials()
@@ -205,7 +206,9 @@ class HttpxModule:
     def __init__(self, module: ModuleType) -> None:
         self.module = module
         self.sync_stream, self.async_stream = _stream_types(module)
-        self.sync_error, self.async_error = _error_types(module)
+        # Streams that replay the beginning of an error's body and then continue.
+        self.sync_error: Any = type("SyncErrorStream", (SyncErrorStream, module.SyncByteStream), {})
+        self.async_error: Any = type("AsyncErrorStream", (AsyncErrorStream, module.AsyncByteStream), {})
         self.whole, self.multipart = module.ByteStream, module._multipart.MultipartStream
         self.client_default = module.USE_CLIENT_DEFAULT
         self.networks = (module.HTTPTransport, module.AsyncHTTPTransport)
@@ -226,7 +229,6 @@ class HttpxModule:
         return response
 
     def asend(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
-        """Run `AsyncClient.send`, governed if the client or the process is; return an awaitable."""
         call = self._call(wrapped, client, args, kwargs)
         if call is not None:
             return adrive(call)
@@ -432,14 +434,6 @@ def _form_model(stream: Any) -> str:
             value = getattr(field, "value", "")
             return value if isinstance(value, str) else ""
     return ""
-
-
-def _error_types(module: ModuleType) -> tuple[Any, Any]:
-    """Return the sync and async streams of a module that replay the beginning of an error's body and then continue."""
-    return (
-        type("SyncErrorStream", (SyncErrorStream, module.SyncByteStream), {}),
-        type("AsyncErrorStream", (AsyncErrorStream, module.AsyncByteStream), {}),
-    )
 
 
 def _stream_types(module: ModuleType) -> tuple[type, type]:

@@ -1,8 +1,8 @@
-"""Modules that are still loading: their detection, and a callback at the end of loading.
+"""Modules of the process: those that are still loading, and those that send calls that cannot be governed.
 
 An import hook runs in the middle of imports: of its target module and of modules around that one. These can be
-tidegate's own, where a plugin of pydantic imports an HTTP client. So this module imports only what the interpreter has
-already loaded.
+tidegate's own, where a plugin of pydantic imports an HTTP client. Every Python process under `tidegate run` imports
+this module. So it imports only what the interpreter has already loaded.
 """
 
 from __future__ import annotations
@@ -58,3 +58,37 @@ def when_loaded(spec: ModuleSpec | None, call: Callable[[], object]) -> bool:
         calls.append(call)
     spec.__class__ = ObservedSpec
     return True
+
+
+UNGOVERNABLE = {
+    "baml_py": "baml-py",
+    "curl_cffi": "curl-cffi",
+    "grpc": "grpcio",
+    "niquests": "niquests",
+    "oci": "oci",
+    "pycurl": "pycurl",
+    "tensorzero": "tensorzero",
+    "tornado.httpclient": "tornado",
+    "urllib.request": "urllib",
+    "urllib3": "urllib3",
+    "websocket": "websocket-client",
+    "websockets": "websockets",
+}
+"""Modules that send in their own way, below no HTTP client that is patched, each with its distribution.
+
+Read in baml-py 0.226.3 and tensorzero 2026.6.0 (Rust), curl_cffi 0.17.0 and pycurl 7.49.0 (libcurl), oci 2.189.0
+(requests as a copy of its own), niquests 3.21.2 (urllib3-future), tornado 6.6.1, urllib3 2.8.0, websockets 17.4.
+"""
+
+SHARED = frozenset({"tornado.httpclient", "urllib.request", "urllib3", "websocket", "websockets"})
+"""Modules with many other uses: they count only where a program has no other way to send calls."""
+
+SOCKETS = frozenset({"grpc", "websocket", "websockets"})
+"""Modules that do not speak HTTP/1.1, which no gateway governs either."""
+
+
+def remedy(modules: frozenset[str], command: str) -> str:
+    """Return what governs a program that sends by these modules and is started by `command`."""
+    if modules and modules <= SOCKETS:
+        return "only calls over HTTP can be governed; use the HTTP transport of the SDK"
+    return f"`tidegate run --gateway {command}` governs it where it reads the server from a base-URL variable"

@@ -1,33 +1,94 @@
 """Public functions `install`, `uninstall`, `wrap` and `register_provider`.
 
-`install` governs every client of the process, made before or after, of HTTP stacks loaded now or later.
+`install` governs every client of the process, made before or after, of HTTP stacks loaded now or later. It also counts
+the websocket sessions with inference servers, which are not governed: a session of Realtime or of the Responses API
+sends many requests over one connection, below no HTTP client. The libraries websockets (14 and later) and aiohttp open
+such sessions for the SDKs. Nothing is patched for them outside of `tidegate run`, which alone reads the counts.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
+from tidegate import providers
+from tidegate.admission import key_hook
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
 from tidegate.errors import ConfigurationError
 from tidegate.providers import BASE_URL_VARIABLES, Provider, add, judge
 from tidegate.settings import Settings
-from tidegate.transports import gateway_url, sockets
-from tidegate.transports.framework_timeouts import patch
+from tidegate.transports import framework_timeouts, gateway_url
 from tidegate.transports.governance import Binding, Installation, policy_of
-from tidegate.transports.patches import when_imported
-from tidegate.transports.sdks.attach import attach
-from tidegate.transports.sdks.table import SDKS
-from tidegate.transports.table import TRANSPORTS, Transport
+from tidegate.transports.patches import Clients, Patches, when_imported
+from tidegate.transports.sdks import SDKS, TRANSPORTS, attach
+
+socket_patches = Patches()
+
+_ANYWHERE = re.compile(r"/v\d+[a-z]*/(?:realtime|responses)/?\Z|/openai/realtime/?\Z")
+"""Paths of OpenAI's two websocket modes, on any host (openai 3.52 `resources/realtime`, `resources/responses`)."""
+
+_OF_PROVIDERS = re.compile(r"/(?:realtime|responses|inference)/?\Z|BidiGenerateContent\Z")
+"""Further paths, on hosts of known providers (google-genai 3.4.0 `live.py`; DashScope's `/api-ws/v1/inference`)."""
+
+
+def is_inference(host: str, path: str) -> bool:
+    """Return whether a websocket at `path` of `host` is a session with a model; `path` may have a query."""
+    path = path.partition("?")[0]
+    if _ANYWHERE.search(path) is not None:
+        return True
+    return providers.table_of(host) is not None and _OF_PROVIDERS.search(path) is not None
+
+
+def watch_sockets() -> None:
+    """Count the sessions that the process opens from now on, if `tidegate run` reads such counts."""
+    if key_hook.on_ungoverned is not None:
+        when_imported("websockets.client", _put_websockets)
+        when_imported("aiohttp.client", _put_aiohttp)
+
+
+def _put_websockets(module: ModuleType) -> None:
+    # Every client of the package makes this object for its handshake: of threads, asyncio and trio.
+    protocol = getattr(module, "ClientProtocol", None)
+    if isinstance(protocol, type):
+        socket_patches.put(protocol, "__init__", _by_websockets)
+
+
+def _put_aiohttp(module: ModuleType) -> None:
+    session = getattr(module, "ClientSession", None)
+    if isinstance(session, type) and hasattr(session, "_ws_connect"):
+        socket_patches.put(session, "_ws_connect", _by_aiohttp)
+
+
+def _by_websockets(wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    address = args[0] if args else kwargs.get("uri")
+    _count_session(getattr(address, "host", None), getattr(address, "path", None))
+    return wrapped(*args, **kwargs)
+
+
+def _by_aiohttp(wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        address = urlsplit(str(args[0] if args else kwargs.get("url")))
+        _count_session(address.hostname, address.path)
+    except ValueError:
+        pass  # no address: the library says so
+    return wrapped(*args, **kwargs)
+
+
+def _count_session(host: object, path: object) -> None:
+    hook = key_hook.on_ungoverned
+    if hook is not None and isinstance(host, str) and isinstance(path, str) and is_inference(host, path):
+        hook(f"{key_hook.SOCKET}{host}")
+
 
 MAX_UNNAMED_HOSTS = 1024
 """Hosts remembered as named by no variable, then forgotten at once. Chosen: far above one program's."""
@@ -61,14 +122,14 @@ def install(registry: RateLimitRegistry | None = None) -> tuple[str, ...]:
             for transport in TRANSPORTS:
                 for name in transport.MODULES:
                     when_imported(name, partial(_put, transport))
-            sockets.watch()
+            watch_sockets()
             _hooked = True
         for sdk in SDKS:
             sdk.hooks.put()
         loaded = [(transport, module) for transport in TRANSPORTS for module in transport.loaded()]
         for transport, module in loaded:
             _put(transport, module)
-        patch.stretch(table.settings)
+        framework_timeouts.stretch(table.settings)
         return tuple(module.__name__ for _, module in loaded)
 
 
@@ -79,7 +140,7 @@ def uninstall() -> None:
     """
     with _lock:
         Installation.binding = None
-        patch.restore()
+        framework_timeouts.restore()
         for transport in TRANSPORTS:
             if not transport.remembered():
                 transport.patches.remove()
@@ -88,7 +149,7 @@ def uninstall() -> None:
                 sdk.hooks.remove()
 
 
-def _put(transport: Transport, module: ModuleType) -> None:
+def _put(transport: Clients, module: ModuleType) -> None:
     if Installation.binding is None:
         return
     try:

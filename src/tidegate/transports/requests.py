@@ -24,10 +24,11 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Kind, Outcome
 from tidegate.providers.classification import connection_failure
 from tidegate.transports import gateway_url, sigv4
-from tidegate.transports.call import TOO_MANY_REQUESTS, UNREAL, HttpCall, OutgoingRequest, RequestRoute, success_outcome
+from tidegate.transports.call import UNREAL, HttpCall, success_outcome
 from tidegate.transports.governance import binding_of, count_refusal, counts_refusals, provider_elsewhere, provider_of
+from tidegate.transports.own_answers import TOO_MANY_REQUESTS
 from tidegate.transports.patches import Clients, made_up, unreadable
-from tidegate.transports.principals import accounts_of
+from tidegate.transports.request_key import OutgoingRequest, RequestRoute, accounts_of
 from tidegate.transports.streams import BegunRaw, StreamWatch, WatchedRaw, is_unread
 
 

@@ -5,14 +5,17 @@ closed or is garbage-collected, it settles the permit once. A failure before any
 some providers refuse only after a 200. A failure after content is counted, and shows nothing about the key.
 
 `WatchedRaw` and `BegunRaw` wrap the `raw` of a response, which urllib3 makes and which requests and botocore read.
+`Readers` lets a `StreamWatch` see what the network feeds to a stream reader of aiohttp.
 """
 
 from __future__ import annotations
 
+import asyncio
 import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from types import ModuleType
 from typing import Any
 
 import wrapt
@@ -272,3 +275,119 @@ class BegunRaw(io.RawIOBase):
             super().close()
             self._raw.close()
             self._raw.release_conn()
+
+
+PAUSE_BYTES = 1 << 16
+"""Least bytes in a reader above which the network pauses, twice that in a line (aiohttp 3.10 `ClientSession`)."""
+
+_watches: dict[int, StreamWatch] = {}
+
+
+class Readers:
+    """Stream reader classes of one aiohttp module: its own, and a subclass that holds a permit until its end."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.plain = module.StreamReader
+        self.watched = _watched(module.StreamReader)
+
+    def holds(self, content: Any) -> bool:
+        """Return whether the network feeds this body; a mock's or an empty body is not fed."""
+        return type(content) is self.plain
+
+    def follow(self, content: Any, watch: StreamWatch) -> bool:
+        """Let `watch` see what the network feeds to a body; return False if that is not possible."""
+        if not self.holds(content):
+            return False
+        try:
+            content.__class__ = self.watched
+        except TypeError:
+            return False
+        _watches[id(content)] = watch
+        watch.feed(arrived(content))
+        return True
+
+    def whole(self, body: bytes) -> Any:
+        reader = self.plain(Unconnected(), max(PAUSE_BYTES, len(body)), loop=asyncio.get_running_loop())
+        reader.feed_data(body, len(body))
+        reader.feed_eof()
+        return reader
+
+
+async def begun(content: Any, body: bodies.ErrorBody) -> None:
+    """Read the beginning of an error's body. A failure here is kept, and raised when the caller reads."""
+    loop = asyncio.get_running_loop()
+    body.until = loop.time() + bodies.MAX_SECONDS
+    try:
+        async with asyncio.timeout_at(body.until) as bound:
+            while chunk := await content.readany():
+                if not body.add(chunk, loop.time()):
+                    return
+            body.ended = True
+    except TimeoutError as error:
+        if not bound.expired():
+            body.error = error
+    except Exception as error:
+        body.error = error
+
+
+def put_back(content: Any, data: bytes) -> None:
+    """Put `data` back before the unread data of a reader (aiohttp 3.14 `streams.py` `unread_data`, deprecated)."""
+    if not data:
+        return
+    if content._buffer_offset:
+        content._buffer[0] = content._buffer[0][content._buffer_offset :]
+        content._buffer_offset = 0
+    content._size += len(data)
+    content._cursor -= len(data)
+    content._buffer.appendleft(data)
+
+
+class Unconnected:
+    """The stand-in for a connection: a reader asks it to pause and resume."""
+
+    connected = False
+    _reading_paused = False
+    """aiohttp's readers until 3.12 read it."""
+
+    def pause_reading(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: no data will arrive."""
+
+    def resume_reading(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: no data will arrive."""
+
+
+def arrived(content: Any) -> bytes:
+    """Return the bytes of a body that have arrived and are unread."""
+    return b"".join(getattr(content, "_buffer", ()))
+
+
+def _watched(plain: Any) -> type:
+    """Return the class that a reader takes while it is watched; `__slots__` prevents an attribute for a watch."""
+
+    class WatchedReader(plain):  # type: ignore[misc]
+        __slots__ = ()
+
+        def feed_data(self, data: bytes, *args: Any, **kwargs: Any) -> Any:
+            _watches[id(self)].feed(data)
+            return super().feed_data(data, *args, **kwargs)
+
+        def feed_eof(self) -> None:
+            super().feed_eof()
+            end(self, None)
+
+        def set_exception(self, error: Any, *args: Any, **kwargs: Any) -> None:
+            super().set_exception(error, *args, **kwargs)
+            # Subclasses of ClientConnectionError report a lost connection. The class itself means that the response was
+            # closed.
+            end(self, None if type(error).__name__ == "ClientConnectionError" else error)
+
+        def __del__(self) -> None:
+            watch = _watches.pop(id(self), None)
+            if watch is not None:
+                watch.drop()
+
+    def end(reader: WatchedReader, error: Exception | None) -> None:
+        reader.__class__ = plain
+        _watches.pop(id(reader)).finish(error)
+
+    return WatchedReader

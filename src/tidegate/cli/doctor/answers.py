@@ -25,7 +25,7 @@ from tidegate.core.display import json_line, printable
 from tidegate.core.feedback import ABSURD_HINT
 from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
 from tidegate.settings import Settings
-from tidegate.transports.call import RequestRoute, base_url
+from tidegate.transports.request_key import RequestRoute, base_url
 
 MAX_LINE_BYTES = 1 << 24
 """Maximum bytes of one line, which is read as a whole. Chosen: more than any answer needs."""

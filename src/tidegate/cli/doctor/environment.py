@@ -19,14 +19,13 @@ from typing import Any, NamedTuple
 
 from tidegate.providers import BASE_URL_VARIABLES, PRICES_DATE, PRICES_MAX_AGE_DAYS
 from tidegate.settings import PREFIX, Settings, unknown_variables
-from tidegate.shared_log.carriers import AUTO, is_server, place_of
-from tidegate.shared_log.errors import Unshared
-from tidegate.transports.framework_timeouts import patch
-from tidegate.transports.framework_timeouts.table import TIMEOUTS
-from tidegate.transports.framework_timeouts.timeout import FrameworkTimeout, shown
+from tidegate.shared_log import AUTO, is_server, place_of
+from tidegate.shared_log.carrier import Unshared
+from tidegate.transports import framework_timeouts
+from tidegate.transports.framework_timeouts import TIMEOUTS, FrameworkTimeout, shown
+from tidegate.transports.imports import SHARED, UNGOVERNABLE
 from tidegate.transports.install import host_of
-from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
-from tidegate.transports.table import TRANSPORTS
+from tidegate.transports.sdks import TRANSPORTS
 
 
 class Severity(StrEnum):
@@ -103,7 +102,7 @@ STACKS = (
         "aiobotocore", "aiobotocore", "AioEndpoint, before signing", "2.13", "4", "aiobotocore 3.10.0 endpoint.py"
     ),
     *(
-        HttpStack(distribution, module, "", "", "", "other_stacks", shared=module in SHARED)
+        HttpStack(distribution, module, "", "", "", "imports", shared=module in SHARED)
         for module, distribution in UNGOVERNABLE.items()
     ),
 )
@@ -355,7 +354,7 @@ def clocks(
 
 
 def _set(clock: FrameworkTimeout, settings: Settings, environ: Mapping[str, str]) -> tuple[Severity, str]:
-    if not patch.stretches(settings):
+    if not framework_timeouts.stretches(settings):
         expiry = f"when a call waits longer than that in the queue, the framework {clock.then}"
         return Severity.KEPT, f"{clock.seconds:g} s by default, not extended because of the settings; {expiry}"
     given = next(filter(None, (default.user_setting(environ) for default in clock.defaults)), None)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tidegate.admission import key_hook
-from tidegate.cli.database_option import DATABASE, VARIABLE
+from tidegate.cli.common import DATABASE, VARIABLE
 from tidegate.errors import CoolingDown, StoreError, UnknownExperiment
 from tidegate.experiments.engine.progress import Summary
 from tidegate.experiments.engine.replica import replica_tag

@@ -24,7 +24,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.console import unbounded
+from tidegate.cli.common import unbounded
 from tidegate.core.display import printable
 from tidegate.core.recent_rate import RecentRate
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.database_option import DATABASE, Db
-from tidegate.cli.errors import UNUSABLE, stop
+from tidegate.cli.common import DATABASE, UNUSABLE, Db, stop
 from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
 MAX_DIFFERENT = 100

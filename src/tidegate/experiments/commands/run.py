@@ -23,7 +23,7 @@ import typer
 
 import tidegate
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.cli.errors import stop
+from tidegate.cli.common import stop
 from tidegate.core.events import Event, SlotReleased
 from tidegate.core.values import Kind, Outcome
 from tidegate.core.wait_text import clock, failure_text

@@ -33,7 +33,7 @@ from tidegate.experiments.storage.row_pages import CELL, RowPage, ShownResult
 from tidegate.experiments.storage.tally import OutputTally, StageTally
 from tidegate.experiments.storage.tally_table import TASKS
 from tidegate.launch.runs import keys_of
-from tidegate.server.key_facts import shown_facts
+from tidegate.server.limit_history import shown_facts
 
 LINES = 50
 """Log lines that are shown of an experiment."""

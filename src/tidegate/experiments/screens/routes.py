@@ -17,7 +17,7 @@ from starlette.routing import Route
 from tidegate.errors import StoreError
 from tidegate.experiments.screens.comparison import ExperimentComparisons
 from tidegate.experiments.screens.source import ExperimentSource, SourceProblem
-from tidegate.server.route_table import RouteTable
+from tidegate.server.app import RouteTable
 
 if TYPE_CHECKING:
     from tidegate.experiments.storage import ExperimentRow, Store

@@ -19,8 +19,8 @@ def main() -> None:
     if STDIN in readable:
         return
     from tidegate.admission.registry import RateLimitRegistry
+    from tidegate.server.gateway.proxy import Upstreams
     from tidegate.server.gateway.server import governed, run
-    from tidegate.server.gateway.upstreams import Upstreams
     from tidegate.transports.install import install
 
     urls = start["upstreams"]

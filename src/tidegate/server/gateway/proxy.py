@@ -7,6 +7,11 @@ frees its place in the queue or at the provider.
 
 Any web page can send requests to a local port. So a request must name this server in `Host`, must not come from a page,
 and must have the token of this start as the first part of its path: programs cannot be told to send another header.
+
+Only a whole body can be priced, and sent again after a refusal. So a body of at most `MAX_BODY` bytes is read before it
+is sent. All bodies together hold at most `MAX_BODIES` bytes; a request beyond that waits, in order of arrival, before
+any of its body is read. A longer body passes through in pieces. Such a call waits for its turn, too, but a refusal is
+handed back.
 """
 
 from __future__ import annotations
@@ -16,9 +21,11 @@ import hmac
 import json
 import logging
 import secrets
-from collections.abc import Collection, Iterable
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import httpx
 from starlette.datastructures import Headers
@@ -26,10 +33,167 @@ from starlette.types import Receive, Scope, Send
 
 from tidegate import providers
 from tidegate.admission.context import AttemptScope
+from tidegate.errors import ConfigurationError
 from tidegate.server.access_policy import forgery_of
-from tidegate.server.gateway.request_bodies import BodyBudget, ClientGone, RequestBody
-from tidegate.server.gateway.upstreams import Upstreams
-from tidegate.transports.gateway_url import RealServer, real_server
+from tidegate.transports.gateway_url import PORTS, RealServer, address_of, real_server
+
+ADDED_VERSIONS = {("api.anthropic.com", "/messages"): "/v1/messages"}
+"""Paths that a server does not have, with those that are meant.
+
+@ai-sdk/anthropic 3.0.140 appends `/messages` to `ANTHROPIC_BASE_URL`, and the SDK of Anthropic `/v1/messages`
+(https://github.com/vercel/ai/issues/15542).
+"""
+
+
+class Upstreams:
+    """Set of the servers that a gateway may reach; raises `ConfigurationError` for a URL that names none.
+
+    `urls` are base URLs of servers beside the known providers, and `hosts` further ones. Both `hosts` and known
+    providers are reached by TLS at its usual port.
+    """
+
+    def __init__(self, urls: Iterable[str] = (), hosts: Iterable[str] = ()) -> None:
+        self._named = frozenset(self._server(url) for url in urls)
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    def allows(self, server: RealServer) -> bool:
+        if (server.scheme, server.address) in self._named:
+            return True
+        return self._by_tls(server) and (server.host in self._hosts or self.is_known(server))
+
+    def refusal(self, server: RealServer) -> str:
+        """Return why a server is not reached, and the settings that allow it."""
+        url = f"{server.scheme}://{server.address}"
+        by_host = f", or set TIDEGATE_HOSTS={server.host}" if self._by_tls(server) else ""
+        return (
+            f"{url} is neither a known provider nor a server that you named; start `tidegate gateway --upstream {url}`"
+            f"{by_host}; for `tidegate run`, set the program's base-URL variable to it before the run{by_host}"
+        )
+
+    def is_known(self, server: RealServer) -> bool:
+        """Return whether a server is that of a known provider, which cannot be another gateway."""
+        return providers.table_of(server.host) is not None
+
+    @staticmethod
+    def path_at(server: RealServer) -> str:
+        return ADDED_VERSIONS.get((server.address, server.path), server.path)
+
+    @staticmethod
+    def _by_tls(server: RealServer) -> bool:
+        return server.scheme == "https" and server.address == server.host
+
+    @staticmethod
+    def _server(url: str) -> tuple[str, str]:
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise ConfigurationError("upstream", url, str(error)) from None
+        address = address_of(parts.scheme, parts.netloc) if parts.scheme in PORTS else ""
+        if not address:
+            raise ConfigurationError("upstream", url, "it must be an ASCII URL such as https://llm.example/v1")
+        return parts.scheme, address
+
+
+MAX_BODY = 32 << 20
+"""Bytes up to which a body is held. Derived from `providers._request._MAX_BODY`, above which no body is parsed."""
+
+MAX_BODIES = 512 << 20
+"""Bytes that all held bodies have in total. Chosen: 1,000 calls of half a megabyte."""
+
+
+class ClientGone(Exception):
+    """The client closed the connection before its request was complete."""
+
+
+class BodyBudget:
+    """Number of bytes that may be held, given out in order of arrival. It belongs to one event loop."""
+
+    def __init__(self, size: int = MAX_BODIES) -> None:
+        self._free = size
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def take(self, size: int) -> None:
+        """Take this many bytes, and wait where they are not free."""
+        if not self._waiting and size <= self._free:
+            self._free -= size
+            return
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, granted))
+        try:
+            await granted
+        except asyncio.CancelledError:
+            if granted.done() and not granted.cancelled():
+                self.give(size)
+            else:
+                with suppress(ValueError):
+                    self._waiting.remove((size, granted))
+                self._grant()
+            raise
+
+    def give(self, size: int) -> None:
+        self._free += size
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting and (self._waiting[0][0] <= self._free or self._waiting[0][1].cancelled()):
+            size, granted = self._waiting.popleft()
+            if not granted.cancelled():
+                self._free -= size
+                granted.set_result(None)
+
+
+class RequestBody:
+    """Body of one request, as the server receives it; `length` is the stated one, None if there is none.
+
+    After `read`, `whole` is the body, or None for one that is too long, which `pieces` yields. `release` gives the
+    memory back; call it once the body is not needed any more.
+    """
+
+    def __init__(self, receive: Receive, length: int | None, budget: BodyBudget) -> None:
+        self.whole: bytes | None = None
+        self._receive = receive
+        self._length = length
+        self._budget = budget
+        self._taken = 0
+        self._begun: list[bytes] = []
+        self._ended = False
+
+    async def read(self) -> None:
+        """Read the body, unless it is too long; raise `ClientGone` where the client closes before its end."""
+        if self._length is not None and self._length > MAX_BODY:
+            return
+        size = MAX_BODY if self._length is None else self._length
+        await self._budget.take(size)
+        self._taken = size
+        read = 0
+        while not self._ended and read <= MAX_BODY:
+            read += len(await self._next())
+        if self._ended:
+            self.whole = b"".join(self._begun)
+            self._begun = []
+            self._budget.give(self._taken - len(self.whole))
+            self._taken = len(self.whole)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        while self._begun or not self._ended:
+            piece = self._begun.pop(0) if self._begun else await self._next(kept=False)
+            if piece:
+                yield piece
+
+    def release(self) -> None:
+        taken, self._taken = self._taken, 0
+        self._budget.give(taken)
+
+    async def _next(self, kept: bool = True) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        piece: bytes = message.get("body", b"")
+        self._ended = not message.get("more_body", False)
+        if kept and piece:
+            self._begun.append(piece)
+        return piece
+
 
 logger = logging.getLogger("tidegate")
 

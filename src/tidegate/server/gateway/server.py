@@ -14,8 +14,7 @@ import httpx
 import uvicorn
 
 from tidegate.server.app import CallbackServer, names_of
-from tidegate.server.gateway.proxy import GatewayProxy
-from tidegate.server.gateway.upstreams import Upstreams
+from tidegate.server.gateway.proxy import GatewayProxy, Upstreams
 from tidegate.settings import Settings
 from tidegate.transports.install import host_of, named_hosts
 

@@ -1,10 +1,13 @@
-"""Identification of the account behind credentials that an HTTP client adds only when it sends.
+"""The key of a request: whose quota it counts against, and the account behind its credentials.
 
-Theory of operation. An `auth=` object adds its credential after the request's key is chosen. To run it twice could
-spend a nonce or refresh a token, so it never runs here. Two objects share a key only if their types and complete states
-are equal. Plain values compare by value, all others (such as the source of a token) by identity. Such objects send the
-same credential, so a program may make a new object for each call. Any other object is a separate account while it
-lives, also while it refreshes its token.
+A key consists of the provider, the address, the credential that pays, the model or other scope, and the endpoint
+family.
+
+Theory of operation of accounts. An `auth=` object adds its credential after the request's key is chosen. To run it
+twice could spend a nonce or refresh a token, so it never runs here. Two objects share a key only if their types and
+complete states are equal. Plain values compare by value, all others (such as the source of a token) by identity. Such
+objects send the same credential, so a program may make a new object for each call. Any other object is a separate
+account while it lives, also while it refreshes its token.
 
 A token in a header may change every hour. A JSON Web Token is identified by the claims that stay the same over a
 refresh. Its signature is not checked, because the provider does that.
@@ -13,19 +16,166 @@ refresh. Its signature is not checked, because the provider does that.
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import json
 import os
+import re
 import threading
 import types
 import uuid
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
 
-from tidegate.core.values import INFINITY
+from tidegate import providers
+from tidegate.admission import redaction
+from tidegate.admission.key_table import KeyTable
+from tidegate.core.credentials import is_secret_segment, masked
+from tidegate.core.values import INFINITY, Key, RequestFacts
+
+
+class RequestRoute:
+    """Destination of requests, without the query, and the provider's table for it; not unique per destination."""
+
+    __slots__ = ("facts", "host", "names", "path", "place", "port", "provider", "scheme")
+
+    def __init__(self, provider: providers.Provider, scheme: str, host: str, port: int | None, path: str) -> None:
+        self.provider = provider
+        self.scheme = scheme
+        self.host = host
+        self.port = port
+        self.path = path
+        self.place = provider.endpoint(path)
+        self.names = _credential_names(provider)
+        self.facts = (provider.name, scheme, host, port, path)
+
+
+class OutgoingRequest(NamedTuple):
+    """A request as its HTTP stack sees it, before it is queued.
+
+    `headers` are the raw pairs, in any case; they are read once. `body` is None if it cannot be read twice. `query` is
+    raw. `account` distinguishes credentials that the stack adds only when it sends (see `account_of`).
+    `adds_credential` says that an object adds them, so that they may change from one sending to the next.
+    """
+
+    route: RequestRoute
+    headers: Iterable[tuple[bytes, bytes]]
+    body: bytes | None
+    replayable: bool
+    model: str = ""
+    query: bytes = b""
+    account: str = ""
+    adds_credential: bool = False
+
+
+Secrets = tuple[tuple[bytes, bytes], ...]
+"""The headers of a request that hold a credential, also where it is in the query."""
+
+
+def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestFacts) -> tuple[Key, Secrets]:
+    """Return the key of a request, interned for speed, and its credentials as they are sent."""
+    route = sending.route
+    provider, names = route.provider, route.names
+    headers = list(sending.headers)
+    secrets = tuple([pair for pair in headers if pair[0] in names])
+    if not secrets:
+        headers = [(name.lower(), value) for name, value in headers]
+        secrets = tuple([pair for pair in headers if pair[0] in names])
+    if len(secrets) > 1:
+        secrets = tuple(sorted(dict(secrets).items()))
+    if sending.query and provider.query_credential:
+        secrets += _query_credentials(provider, sending.query)
+    if provider.credential_part is not None:
+        secrets = tuple([(name, _payer(provider, value)) for name, value in secrets])
+    sent = secrets
+    for _, value in secrets:
+        if value[7:10] == TOKEN_START:
+            secrets = tuple([(name, lasting_claims(each)) for name, each in secrets])
+            break
+    account = sending.account if "authorization" in provider.credential else ""
+    facts = (route.facts, hash((secrets, account)), request_facts.model)
+    key = registry.interned.get(facts)
+    if key is None:
+        given = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in secrets}
+        credential = providers.credential_of(provider, given.get)
+        address = base_url(route)
+        # Only for a new key, so that a repeated request costs nothing.
+        redaction.remember(_credentials(dict(headers), sending.query, address))
+        key = Key(
+            provider.name,
+            masked(address, registry.digest, redaction.is_known),
+            registry.digest(f"{credential}\naccount={account}" if account else credential),
+            providers.scope(provider, request_facts, route.host, route.path, registry.settings.level_of(provider.name)),
+            providers.family_of(provider, route.path),
+        )
+        registry.intern(facts, key, operation_of(route.path))
+    return key, sent
+
+
+def operation_of(path: str) -> str:
+    """Return the operation of requests to `path`, by its name in the GenAI conventions; empty for others."""
+    return next((name for name, pattern in _OPERATIONS if pattern.search(path)), "")
+
+
+_OPERATIONS = (
+    ("embeddings", re.compile(r"embed", re.IGNORECASE)),
+    ("generate_content", re.compile(r":(?:stream)?generateContent$", re.IGNORECASE)),
+    ("chat", re.compile(r"/(?:chat|messages|responses|converse|converse-stream|chat/completions)$", re.IGNORECASE)),
+    ("text_completion", re.compile(r"/(?:completions|complete|api/generate)$", re.IGNORECASE)),
+)
+"""Operations with the paths of their endpoints. Source: the well-known values of `gen_ai.operation.name` in
+semantic-conventions-genai, docs/registry/attributes/gen-ai.md; the first match counts."""
+
+
+def _credentials(headers: dict[bytes, bytes], query: bytes, address: str) -> Iterator[str]:
+    """Yield all credentials in a request, including those that the provider's table does not name."""
+    yield from redaction.in_headers(
+        (name.decode("latin-1"), value.decode("latin-1")) for name, value in headers.items()
+    )
+    yield from redaction.in_query(query.decode("latin-1"))
+    yield from filter(is_secret_segment, address.split("/")[3:])
+
+
+@lru_cache(maxsize=256)
+def _credential_names(provider: providers.Provider) -> frozenset[bytes]:
+    # The spellings of the SDKs and HTTP libraries. `key_of` compares in lower case only if none of these is present.
+    spelt = {name for plain in provider.credential for name in (plain, plain.title())}
+    spelt |= {name.replace("Openai", "OpenAI").replace("Api-Key", "API-Key") for name in spelt}
+    return frozenset(name.encode("ascii") for name in spelt)
+
+
+def _query_credentials(provider: providers.Provider, query: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    """Return the credentials in the query as the headers that they stand for."""
+    given = parse_qs(query[:4096].decode("latin-1"))
+    pairs = [(header, given[name][0]) for name, header in provider.query_credential if name in given]
+    return tuple((header.encode("ascii"), value.encode("latin-1", "replace")) for header, value in pairs)
+
+
+def _payer(provider: providers.Provider, value: bytes) -> bytes:
+    return providers.payer(provider, value.decode("latin-1")).encode("latin-1")
+
+
+def base_url(route: RequestRoute) -> str:
+    """Return scheme, host and port; if the provider's table has no hosts, also the path before the endpoint.
+
+    That path may contain a credential, which `masked` removes.
+    """
+    port = f":{route.port}" if route.port is not None else ""
+    host = f"[{route.host}]" if ":" in route.host else route.host
+    origin = f"{route.scheme}://{host}{port}"
+    if route.provider.hosts:
+        return origin
+    return origin + _ENDPOINT.sub("", route.path.removesuffix("/"), count=1)
+
+
+_ENDPOINT = re.compile(
+    r"/(?:chat/completions|v1(?:alpha|beta1?)?/(?:interactions|(?:models|tunedModels|publishers|projects)/.+)|[^/]*)$"
+)
+"""The end of a path that is not part of a base URL. Google's SDK adds the version itself."""
+
 
 MAX_OBJECTS = 1024
 """Known objects above which one without an observable end is forgotten. Chosen: far above one program's."""
@@ -117,7 +267,7 @@ TOKEN_START = b"eyJ"
 """First three bytes of a JSON Web Token: `{"` in base64 (RFC 7519, RFC 4648). They follow `Bearer `."""
 
 
-@functools.lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def lasting_claims(value: bytes) -> bytes:
     """Return the part of a credential header that stays the same while its token is refreshed; else the header."""
     lasting = {name: claim for name, claim in _claims(value).items() if name not in VOLATILE}
@@ -139,7 +289,7 @@ def expiry(value: bytes) -> float:
     return float(named) if isinstance(named, int | float) and abs(named) < MOST_SECONDS else INFINITY
 
 
-@functools.lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def _claims(value: bytes) -> dict[str, Any]:
     """Return the claims of a JSON Web Token in a credential header, empty for any other credential."""
     if value[7:10] != TOKEN_START:
@@ -214,7 +364,7 @@ def _identity(value: Any) -> str:
         if found is not None and found[0]() is value:
             return found[1]
         try:
-            reference = weakref.ref(value, functools.partial(_drop_serial, id(value)))
+            reference = weakref.ref(value, partial(_drop_serial, id(value)))
         except TypeError:
             return ""
         _serials[id(value)] = reference, _serial()
@@ -232,7 +382,7 @@ def _serial() -> str:
 
 def _hold(auth: Any) -> Any:
     try:
-        return weakref.ref(auth, functools.partial(_drop, id(auth)))
+        return weakref.ref(auth, partial(_drop, id(auth)))
     except TypeError:
         return auth
 

@@ -1,4 +1,7 @@
-"""Hooks that end an SDK's own retries after tidegate has given up on a call, and the SDKs that need them.
+"""The HTTP stacks and the SDKs whose clients can be wrapped, and the binding of one client to a registry.
+
+Some SDKs need hooks that end their own retries after tidegate has given up on a call. `install` and `wrap` use the
+tables `TRANSPORTS` and `SDKS`; `tidegate.wrap` is the public function of `attach`.
 
 google-genai: `_request` hands `_request_once` to tenacity, by the client's own retrying object or a new one for a
 request's options. So an error that tidegate gave up on leaves `_request_once` as a value. Tenacity returns that value,
@@ -24,19 +27,35 @@ cohere: Fern's HTTP client repeats 408, 409, 429 and 5xx twice, for any response
 
 mistralai: it retries only with a `retry_config`, and then by Speakeasy's loop. Source: mistralai 3.7.0 `client/`,
 `azure/client/`, `gcp/client/`; mistralai 1.12.4 beside its azure and gcp packages.
+
+SDKs that Stainless generates obey the header of every response that tidegate gave up on; ollama repeats nothing.
+Replicate's `RetryTransport` is below its HTTP client, so its attempts would share one permit. But it repeats no POST
+(replicate 1.0.7 `client.py`, `RETRYABLE_METHODS`), and only those are governed: it stays as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from tidegate.transports import bearer
-from tidegate.transports.governance import BINDING, bind_context
-from tidegate.transports.patches import Patches
-from tidegate.transports.sdks.error_notes import add_reason, noted, of_error
-from tidegate.transports.sdks.sdk import Hooks, Sdk, is_given_up
+from tidegate.admission import redaction
+from tidegate.admission.arguments import checked_max_wait, checked_priority
+from tidegate.admission.key_table import KeyTable
+from tidegate.transports import aiohttp, bearer, botocore, httpx, requests, sigv4
+from tidegate.transports.governance import BINDING, Binding, bind_context, policy_of
+from tidegate.transports.patches import Clients, Patches
+from tidegate.transports.sdk_hooks import (
+    Hooks,
+    Sdk,
+    add_reason,
+    is_given_up,
+    noted,
+    of_argument,
+    of_error,
+    of_handled,
+    of_parsed,
+)
 
 LOOPS = ("retry_with_backoff", "retry_with_attempt_count_backoff")
 """Names of Speakeasy's loops; their asynchronous forms end in `_async`."""
@@ -87,8 +106,7 @@ class Stopped(NamedTuple):
 
 def _once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
     try:
-        with bind_context(getattr(api_client, BINDING, None)):
-            return wrapped(*args, **kwargs)
+        return _bound(wrapped, api_client, args, kwargs)
     except Exception as error:
         if is_given_up(response := getattr(error, "response", None)):
             add_reason(error, response)
@@ -98,8 +116,7 @@ def _once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) 
 
 async def _async_once(wrapped: Callable[..., Any], api_client: Any, args: Any, kwargs: Any) -> Any:
     try:
-        with bind_context(getattr(api_client, BINDING, None)):
-            return await wrapped(*args, **kwargs)
+        return await _async_bound(wrapped, api_client, args, kwargs)
     except Exception as error:
         if is_given_up(response := getattr(error, "response", None)):
             add_reason(error, response)
@@ -128,7 +145,13 @@ def _raise(error: Exception) -> NoReturn:
         del error
 
 
-async def _per_loop_send(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
+def _bound(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
+    """Run a method in the context of the client's binding."""
+    with bind_context(getattr(client, BINDING, None)):
+        return wrapped(*args, **kwargs)
+
+
+async def _async_bound(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
     with bind_context(getattr(client, BINDING, None)):
         return await wrapped(*args, **kwargs)
 
@@ -141,7 +164,7 @@ def patch_google_genai(patches: Patches, module: ModuleType) -> None:
     patches.put(module.BaseApiClient, "_async_request", _async_request)
     bearer.put(patches, module)
     if hasattr(module, "_PerLoopAsyncClientMixin"):
-        patches.put(module._PerLoopAsyncClientMixin, "send", _per_loop_send)
+        patches.put(module._PerLoopAsyncClientMixin, "send", _async_bound)
 
 
 GOOGLE_GENAI = Sdk(
@@ -161,25 +184,6 @@ GOOGLE_GENAI = Sdk(
 )
 
 
-def _inner_post(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
-    with bind_context(getattr(client, BINDING, None)):
-        return wrapped(*args, **kwargs)
-
-
-async def _async_inner_post(wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
-    with bind_context(getattr(client, BINDING, None)):
-        return await wrapped(*args, **kwargs)
-
-
-def patch_hugging_face(patches: Patches, module: ModuleType) -> None:
-    """Wrap the one function through which a client sends."""
-    patches.put(module.InferenceClient, "_inner_post", _inner_post)
-
-
-def patch_async_hugging_face(patches: Patches, module: ModuleType) -> None:
-    patches.put(module.AsyncInferenceClient, "_inner_post", _async_inner_post)
-
-
 HUGGING_FACE = Sdk(
     package="huggingface_hub.inference",
     clients=("InferenceClient", "AsyncInferenceClient"),
@@ -187,8 +191,12 @@ HUGGING_FACE = Sdk(
     carrier="",
     hooks=Hooks(
         {
-            "huggingface_hub.inference._client": patch_hugging_face,
-            "huggingface_hub.inference._generated._async_client": patch_async_hugging_face,
+            "huggingface_hub.inference._client": lambda patches, module: patches.put(
+                module.InferenceClient, "_inner_post", _bound
+            ),
+            "huggingface_hub.inference._generated._async_client": lambda patches, module: patches.put(
+                module.AsyncInferenceClient, "_inner_post", _async_bound
+            ),
             "huggingface_hub.errors": noted("HfHubHTTPError", "__init__", of_error),
         }
     ),
@@ -249,3 +257,152 @@ MISTRAL = Sdk(
     hooks=Hooks({**dict.fromkeys(RETRIES, patch_speakeasy), **ERRORS}),
     source="mistralai 3.7.0 `client/basesdk.py` 269, 343",
 )
+
+
+STAINLESS = noted("BaseClient", "_make_status_error_from_response", of_error)
+"""Hook for the error of an answer, for `_base_client` of the SDKs that Stainless generates."""
+
+OPENAI = Sdk(
+    package="openai",
+    clients=("OpenAI", "AsyncOpenAI", "AzureOpenAI", "AsyncAzureOpenAI"),
+    family="openai",
+    families={"AzureOpenAI": "azure", "AsyncAzureOpenAI": "azure"},
+    places=("_client",),
+    hooks=Hooks({**sigv4.of("openai"), **bearer.of("openai"), "openai._base_client": STAINLESS}),
+    source="openai 3.52 and 2.54 `_base_client.py`",
+)
+ANTHROPIC = Sdk(
+    package="anthropic",
+    clients=("Anthropic", "AsyncAnthropic"),
+    family="anthropic",
+    places=("_client",),
+    hooks=Hooks({**sigv4.of("anthropic"), **bearer.of("anthropic"), "anthropic._base_client": STAINLESS}),
+    source="anthropic 2.11 `_base_client.py`",
+)
+BOTO3 = Sdk(
+    package="botocore.client",
+    clients=("BedrockRuntime",),
+    family="bedrock",
+    places=("_endpoint",),
+    hooks=Hooks({"botocore.exceptions": noted("ClientError", "__init__", of_parsed)}),
+    source="botocore 1.44.5 `client.py` (boto3 has no client classes of its own)",
+)
+GROQ = Sdk(
+    package="groq",
+    clients=("Groq", "AsyncGroq"),
+    family="groq",
+    places=("_client",),
+    hooks=Hooks({"groq._base_client": STAINLESS}),
+    source="groq 1.7.0 `_base_client.py`",
+)
+TOGETHER = Sdk(
+    package="together",
+    clients=("Together", "AsyncTogether"),
+    family="together",
+    places=("_client",),
+    hooks=Hooks({"together._base_client": STAINLESS}),
+    source="together 2.36.0 and 3.1.1 `_base_client.py` (3.x adds the version to a base URL itself)",
+)
+OLLAMA = Sdk(
+    package="ollama",
+    clients=("Client", "AsyncClient"),
+    family="ollama",
+    places=("_client",),
+    hooks=Hooks({"ollama._types": noted("ResponseError", "__init__", of_handled)}),
+    source="ollama 0.6.3 `_client.py` 116",
+)
+REPLICATE = Sdk(
+    package="replicate",
+    clients=("Client",),
+    family="replicate",
+    places=("_client", "_async_client"),
+    hooks=Hooks({"replicate.exceptions": noted("ReplicateError", "from_response", of_argument)}),
+    source="replicate 1.0.7 `client.py` 64, 76 (both are made when they are asked for)",
+)
+
+SDKS = (
+    OPENAI,
+    ANTHROPIC,
+    BOTO3,
+    GOOGLE_GENAI,
+    GROQ,
+    TOGETHER,
+    MISTRAL,
+    COHERE,
+    OLLAMA,
+    REPLICATE,
+    HUGGING_FACE,
+)
+
+
+def sdk_of(client: object) -> Sdk | None:
+    return next((sdk for sdk in SDKS if sdk.has(client)), None)
+
+
+TRANSPORTS: tuple[Clients, ...] = (httpx.TRANSPORT, requests.TRANSPORT, aiohttp.TRANSPORT, botocore.TRANSPORT)
+"""The governed HTTP stacks. Each is one module of this package."""
+
+
+def transport_of(client: object) -> Clients | None:
+    return next((transport for transport in TRANSPORTS if transport.is_client(client)), None)
+
+
+T = TypeVar("T")
+
+HTTP_CLIENTS = "httpx.Client, AsyncClient; httpx2.Client, AsyncClient; requests.Session; aiohttp.ClientSession"
+WRAPPABLE = "; ".join([*(f"{sdk.package}.{', '.join(sdk.clients)}" for sdk in SDKS), HTTP_CLIENTS])
+
+
+def attach(client: T, registry: KeyTable, max_wait: float | None, priority: int) -> T:
+    """Bind a client to a registry, and return it; see `tidegate.wrap`.
+
+    `max_wait` is in seconds, None for the registry's setting. An option out of range raises at once, because below an
+    SDK the error would stay hidden.
+    """
+    if max_wait is not None:
+        checked_max_wait(max_wait)
+    checked_priority(priority)
+    senders, sdk = _senders(client)
+    family = sdk.family_of(client) if sdk is not None else None
+    binding = Binding(registry, policy_of(registry, max_wait), priority, family, any_host=True)
+    for sender in senders:
+        _put(sender)
+        # This acts as `setattr`, without the warning of aiohttp's sessions about foreign attributes.
+        object.__setattr__(sender, BINDING, binding)
+    redaction.remember(redaction.in_client(client))
+    if sdk is not None:
+        sdk.hooks.put()
+    return client
+
+
+def _senders(client: object) -> tuple[list[object], Sdk | None]:
+    """Return the objects that carry the binding of `client` (its HTTP clients, or their carrier), and its SDK."""
+    if transport_of(client) is not None:
+        return [client], None
+    sdk = sdk_of(client)
+    senders: list[object] = []
+    if sdk is not None:
+        senders += [each for each in sdk.http_clients(client) if transport_of(each) is not None]
+        carrier = sdk.carrier_of(client)
+        senders += [carrier] if carrier is not None else []
+    if not senders:
+        if isinstance(client, type):
+            raise TypeError(f"client not wrapped: {client.__qualname__} is a class; wrap an instance of it")
+        raise TypeError(
+            f"client not wrapped: tidegate does not know {type(client).__module__}.{type(client).__qualname__}; "
+            f"it can wrap {WRAPPABLE}"
+        )
+    return senders, sdk
+
+
+def _put(sender: object) -> None:
+    """Patch the stack of an HTTP client, or every stack below a carrier; the patches stay on while it lives."""
+    transport = transport_of(sender)
+    if transport is not None:
+        transport.put(transport.module_of(sender))
+        transport.remember(sender)
+        return
+    for each in TRANSPORTS:
+        for module in each.loaded():
+            each.put(module)
+        each.remember(sender)

@@ -1,0 +1,61 @@
+"""What the commands share: exits in one line, the width of consoles, and the option for a database."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from tidegate.admission.redaction import clean
+from tidegate.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+UNUSABLE = 2
+"""Exit code for an unusable value, the same as for an unknown option (click: UsageError.exit_code)."""
+
+
+def in_one_line(command: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a command: an unusable value ends it with exit code 2 and one line with field, value and bound."""
+
+    @functools.wraps(command)
+    def run(*positional: Any, **named: Any) -> None:
+        try:
+            command(*positional, **named)
+        except ConfigurationError as error:
+            raise stop(str(error), UNUSABLE) from None
+
+    return run
+
+
+def stop(message: str, code: int = 1) -> typer.Exit:
+    typer.echo(f"tidegate: {clean(message)}", err=True)
+    return typer.Exit(code)
+
+
+UNBOUNDED = 10_000
+"""Columns of a file or a pipe. Chosen: wider than any line, so nothing is folded or cut there."""
+
+AnyConsole = TypeVar("AnyConsole", bound="Console")
+
+
+def unbounded(console: AnyConsole) -> AnyConsole:
+    """Return the console, which cuts and folds nothing outside a terminal, unless `COLUMNS` names a width."""
+    if not console.is_terminal and not os.environ.get("COLUMNS"):
+        console.width = UNBOUNDED
+    return console
+
+
+DATABASE = "tidegate.db"
+"""Default database, in the working directory. The first run creates it."""
+
+VARIABLE = "TIDEGATE_DB"
+
+Db = Annotated[
+    str,
+    typer.Option("--db", envvar=VARIABLE, metavar="URL", help="Use this SQLite file, or postgresql://user@host/name."),
+]

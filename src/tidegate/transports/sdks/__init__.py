@@ -1,1 +1,0 @@
-"""Support for each SDK: the attributes that hold its HTTP clients, and hooks that end its retries."""
