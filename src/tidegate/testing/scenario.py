@@ -1,6 +1,6 @@
 """Scenario of a simulated provider, as one frozen value: limits, headers, latency, faults.
 
-A `Scenario` is written in Python, read from JSON (`from_json`) or made from command-line flags (`flags.from_flags`).
+A `Scenario` is written in Python, read from JSON (`from_json`) or made from command-line flags (`tidegate simulate`).
 JSON covers frozen dataclasses, tuples and distributions, and nothing else. Instants are seconds since the server's
 start or last reset; durations are seconds.
 """
