@@ -9,7 +9,7 @@ import pytest
 from tests.storage.places import Place
 from tidegate.errors import ClaimLost, SchemaMismatch
 from tidegate.experiments.storage import BatchRecord, BatchState, Claim, Status, Store
-from tidegate.experiments.storage.migrate import HEAD, VERSION_TABLE
+from tidegate.experiments.storage.schema import HEAD, VERSION_TABLE
 
 pytestmark = pytest.mark.anyio
 

@@ -35,7 +35,6 @@ from tidegate.experiments.storage import tally_table, usages
 from tidegate.experiments.storage.bulk import execute, put, unnested
 from tidegate.experiments.storage.database import Database
 from tidegate.experiments.storage.json_codec import cleaned, encoded, shortened
-from tidegate.experiments.storage.migrate import HEAD, version
 from tidegate.experiments.storage.records import (
     Annotation,
     AnnotationResult,
@@ -45,6 +44,7 @@ from tidegate.experiments.storage.records import (
     RunResult,
 )
 from tidegate.experiments.storage.schema import (
+    HEAD,
     NOT_ENDED,
     OK,
     annotation_rows,
@@ -55,6 +55,7 @@ from tidegate.experiments.storage.schema import (
     not_ok,
     run_stats,
     runs,
+    version,
 )
 from tidegate.experiments.storage.sql_clock import now
 

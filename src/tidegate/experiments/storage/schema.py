@@ -29,6 +29,8 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
+    String,
     Table,
     Text,
     UniqueConstraint,
@@ -42,6 +44,17 @@ from tidegate.experiments.storage.sql_clock import Instant, now
 
 PREFIX = "tidegate_"
 """Prefix of every table: the database may have other tables called `runs` (procrastinate prefixes its own too)."""
+
+HEAD = "0009"
+"""Newest version of the schema."""
+
+VERSION_TABLE = f"{PREFIX}version"
+version = Table(
+    VERSION_TABLE,
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
 
 metadata = MetaData(
     naming_convention={
