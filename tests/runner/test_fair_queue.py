@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Hashable
 
-from tidegate.experiments.engine.fair_queue import FairQueue
+from tidegate.experiments.engine.queues import FairQueue
 
 
 def level(experiment: int, gate: Hashable) -> int:

@@ -68,6 +68,6 @@ async def test_batches_are_deleted_with_their_experiment(store: Store) -> None:
     for claim in (one, other):
         await store.batches.save(claim, INTENT)
     await store.claims.release(one, Status.STOPPED)
-    assert await store.deletion.remove(one.experiment_id)
+    assert await store.experiments.remove(one.experiment_id)
     assert await store.batches.of(one.experiment_id) == []
     assert len(await store.batches.of(other.experiment_id)) == 1

@@ -19,8 +19,7 @@ from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.warm import WarmProcess
 from tidegate.errors import SchemaMismatch, StoreError
 from tidegate.experiments.storage import Store
-from tidegate.experiments.storage.database import Database
-from tidegate.experiments.storage.engines import parsed
+from tidegate.experiments.storage.database import Database, parsed
 from tidegate.experiments.storage.migrations import MIGRATIONS
 from tidegate.experiments.storage.schema import HEAD, PREFIX, VERSION_TABLE, metadata
 from tidegate.experiments.storage.store import ADVISORY_LOCK

@@ -10,7 +10,7 @@ import pytest
 
 from tests.storage.values import claimed, experiment, judged, run
 from tidegate.experiments.storage import Annotation, Store
-from tidegate.experiments.storage.row_scores import score_pages
+from tidegate.experiments.storage.reports import score_pages
 from tidegate.experiments.storage.tally import CompensatedSum
 
 pytestmark = pytest.mark.anyio

@@ -165,7 +165,7 @@ async def test_results_without_a_tally_are_counted_by_a_build(store: Store, clai
 
 async def test_tally_is_deleted_with_its_experiment(store: Store, claim: Claim, place: Place) -> None:
     await store.claims.stop(claim.experiment_id)
-    assert await store.deletion.remove(claim.experiment_id)
+    assert await store.experiments.remove(claim.experiment_id)
     assert place.sql("SELECT * FROM tidegate_tallies") == []
 
 

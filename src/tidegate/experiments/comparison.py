@@ -22,7 +22,7 @@ from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, ExperimentError
 from tidegate.experiments.storage import ExperimentRow, ResultStatus, Score, Store
 from tidegate.experiments.storage.records import score_title
-from tidegate.experiments.storage.row_scores import score_pages
+from tidegate.experiments.storage.reports import score_pages
 
 if TYPE_CHECKING:
     import numpy

@@ -20,7 +20,7 @@ from tidegate.experiments.engine.replica import replica_tag
 from tidegate.experiments.engine.run_state import limit_reached
 from tidegate.experiments.storage import ExperimentRow, Failure, ResultStatus, Status, Store
 from tidegate.experiments.storage.claims import COOL_DOWN
-from tidegate.experiments.storage.engines import has_secret, parsed
+from tidegate.experiments.storage.database import has_secret, parsed
 
 
 class Code(IntEnum):

@@ -42,9 +42,9 @@ from tidegate.experiments.commands.common import (
 from tidegate.experiments.commands.display import LOOK_EVERY, Display, ShownCounts, printer, spent_text, waits
 from tidegate.experiments.engine.budget import budget_options
 from tidegate.experiments.engine.experiment import advice, changed_parts
-from tidegate.experiments.engine.item import TASK
 from tidegate.experiments.engine.loader import FORMS, is_source, lacking, reread, restored
 from tidegate.experiments.engine.progress import WORDS, Summary
+from tidegate.experiments.engine.queues import TASK
 from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, owner, replica_name
 from tidegate.experiments.storage import ExperimentRow, Failure, ResultStatus, RunResult, Status, Store
 from tidegate.experiments.storage.results import KEPT_LINES

@@ -23,7 +23,7 @@ from tidegate.admission import redaction
 from tidegate.core.credentials import is_secret_segment
 from tidegate.errors import ConfigurationError, Error
 from tidegate.experiments.engine.experiment import WEIGHTS
-from tidegate.experiments.engine.item import TASK_STAGE
+from tidegate.experiments.engine.queues import TASK_STAGE
 
 FIELD = re.compile(r"\{\{([A-Za-z_][\w.\-]*)\}\}|\{([A-Za-z_][\w.\-]*)\}")
 """Pattern of an escaped name (group 1) or a field (group 2) of a template."""

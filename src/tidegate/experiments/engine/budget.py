@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tidegate.core.spend_reserve import RecentCosts, StageReserve, budget_amount, rows_within
 from tidegate.core.token_totals import TokenTotals, dollars
 from tidegate.errors import require
-from tidegate.experiments.engine.item import TASK
+from tidegate.experiments.engine.queues import TASK
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,8 @@ from tidegate.errors import (
     UnknownExperiment,
     require,
 )
-from tidegate.experiments.engine.background import retry_while_unavailable, stop_within
+from tidegate.experiments.engine.background import redacted, retry_while_unavailable, stop_within
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.redaction import redacted
 from tidegate.experiments.engine.replica import STALE_SECONDS, actor, is_dead, owner, stopper
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.supervisor import RunSupervisor
@@ -350,10 +349,10 @@ async def stop_and_delete(store: Store, row: ExperimentRow, *, force: bool, pati
         raise CoolingDown(row.name)
     if not force and not is_dead(row.claimed_by):
         while True:
-            if not await store.deletion.is_ending(row.id, patience):
+            if not await store.experiments.is_ending(row.id, patience):
                 break
             await asyncio.sleep(STOP_CHECK_SECONDS)
-    if not await store.deletion.remove(row.id):
+    if not await store.experiments.remove(row.id):
         now = await store.experiments.find(row.id)
         if now is not None:
             raise ClaimedElsewhere(now.name, now.claimed_by, now.quiet)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tidegate.errors import CannotRead
+from tidegate.experiments.engine.background import redacted
 from tidegate.experiments.engine.experiment import Dataset
-from tidegate.experiments.engine.item import own_id
-from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.queues import own_id
 from tidegate.experiments.storage import NewRow
 from tidegate.pool.threads import in_thread
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from tidegate.errors import ConfigurationError, require
-from tidegate.experiments.engine.batch.task import BatchTask
+from tidegate.experiments.engine.batch import BatchTask
 from tidegate.experiments.engine.budget import Budget
 from tidegate.experiments.engine.fingerprint import fingerprint
-from tidegate.experiments.engine.item import TASK_STAGE
+from tidegate.experiments.engine.queues import TASK_STAGE
 
 if TYPE_CHECKING:
     from tidegate.experiments.engine.progress import Summary

@@ -25,10 +25,8 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cost, Key
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.fair_queue import FairQueue
-from tidegate.experiments.engine.item import TASK, TASK_STAGE, Item, copied
+from tidegate.experiments.engine.queues import TASK, TASK_STAGE, FairQueue, Item, WorkQueue, copied
 from tidegate.experiments.engine.settings import RunnerSettings
-from tidegate.experiments.engine.work_queue import WorkQueue
 from tidegate.pool.execution import Execution, ExecutionOwner, KeyUsage, ObservedHandoff, implementation
 from tidegate.pool.key_gates import KeyGates, StageGate
 from tidegate.pool.threads import in_thread

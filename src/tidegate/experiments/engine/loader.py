@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from tidegate.errors import CannotLoad
+from tidegate.experiments.engine.background import redacted
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.redaction import redacted
 
 DECLARED = frozenset({".yaml", ".yml"})
 FORMS = "my_eval.py:experiment, package.module:experiment, experiment.yaml or the name of a stored experiment"

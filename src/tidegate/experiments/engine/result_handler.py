@@ -8,10 +8,10 @@ from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.next_step import NextStep
 from tidegate.errors import NotStorable
 from tidegate.experiments.engine import results
+from tidegate.experiments.engine.background import redacted
 from tidegate.experiments.engine.events import Retrying
-from tidegate.experiments.engine.item import TASK, Item
 from tidegate.experiments.engine.job import Job
-from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.queues import TASK, Item
 from tidegate.experiments.engine.results import NoJudgement
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.storage import ResultStatus, RunResult, Status

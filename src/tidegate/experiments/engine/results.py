@@ -13,8 +13,8 @@ from numbers import Real
 from typing import Any
 
 from tidegate.core.answered_by import AnsweredBy
-from tidegate.experiments.engine.item import TASK, Item, own_id
 from tidegate.experiments.engine.job import Stage
+from tidegate.experiments.engine.queues import TASK, Item, own_id
 from tidegate.experiments.storage import (
     Annotation,
     AnnotationResult,

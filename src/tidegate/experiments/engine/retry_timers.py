@@ -16,8 +16,8 @@ import logging
 from collections.abc import Callable
 
 from tidegate.core.values import INFINITY, Key, Outcome
-from tidegate.experiments.engine.item import Item
 from tidegate.experiments.engine.job import Job, Stage
+from tidegate.experiments.engine.queues import Item
 from tidegate.experiments.engine.run_state import RunState
 from tidegate.experiments.storage import Category, LogLevel
 from tidegate.pool.failure_class import FailureClass

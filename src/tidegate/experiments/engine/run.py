@@ -23,12 +23,12 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key, Kind
 from tidegate.errors import ConfigurationError
 from tidegate.experiments.engine import results
+from tidegate.experiments.engine.background import redacted
 from tidegate.experiments.engine.budget import Budget, BudgetLedger
 from tidegate.experiments.engine.events import Chunk, StateChanged
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.item import TASK, Item, own_id
 from tidegate.experiments.engine.job import Job, KeyDiscovery, Stage, StageClosing, emits_to
-from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.queues import TASK, Item, own_id
 from tidegate.experiments.engine.replica import actor, process
 from tidegate.experiments.engine.retry_timers import RetryTimers
 from tidegate.experiments.engine.run_state import STOPPED_ELSEWHERE, RunnerContext, RunPhase, RunState, limit_reached

@@ -20,8 +20,6 @@ from tidegate.experiments.engine.audit import RunAudit
 from tidegate.experiments.engine.budget import Budget, BudgetLedger
 from tidegate.experiments.engine.events import Event, SubscriberHub
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.fair_queue import FairQueue
-from tidegate.experiments.engine.item import TASK, Item
 from tidegate.experiments.engine.job import Job, Stage, stages_of
 from tidegate.experiments.engine.progress import (
     Progress,
@@ -34,9 +32,9 @@ from tidegate.experiments.engine.progress import (
     choice_lines,
     model_warnings,
 )
+from tidegate.experiments.engine.queues import AGEING, PAGE_ITEMS, TASK, FairQueue, Item, WorkQueue
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.watermark import CompletionTracker
-from tidegate.experiments.engine.work_queue import AGEING, PAGE_ITEMS, WorkQueue
 from tidegate.experiments.engine.writer import Result, ResultWriter, WriteReceiver
 from tidegate.experiments.storage import (
     Category,

@@ -14,7 +14,7 @@ from contextvars import Context
 from heapq import heappop, heappush
 
 from tidegate.experiments.engine.background import retry_while_unavailable
-from tidegate.experiments.engine.item import TASK, Item, Place
+from tidegate.experiments.engine.queues import TASK, Item, Place
 from tidegate.experiments.storage import Claim, Store
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core.backoff import half_jitter_of
 from tidegate.experiments.engine.background import BASE, CAP, retry_while_unavailable
-from tidegate.experiments.engine.item import Item
+from tidegate.experiments.engine.queues import Item
 from tidegate.experiments.storage import AnnotationResult, ClaimStats, ItemAttempts, LogLine, RunResult, Store
 
 logger = logging.getLogger("tidegate")

@@ -13,8 +13,8 @@ from typing import Any
 from tidegate.core.display import printable
 from tidegate.core.token_totals import TokenTotals, added, token_facts
 from tidegate.core.wait_text import wait_text
+from tidegate.experiments.engine.audit import added_up
 from tidegate.experiments.engine.replica import is_dead, owner, replica_tag, state_text, stopper
-from tidegate.experiments.engine.stats import added_up
 from tidegate.experiments.screens.source import ExperimentSource
 from tidegate.experiments.storage import (
     BatchRecord,
@@ -27,7 +27,7 @@ from tidegate.experiments.storage import (
     Store,
     StoredRun,
 )
-from tidegate.experiments.storage.engines import has_secret, parsed
+from tidegate.experiments.storage.database import has_secret, parsed
 from tidegate.experiments.storage.records import with_failures
 from tidegate.experiments.storage.row_pages import CELL, RowPage, ShownResult
 from tidegate.experiments.storage.tally import OutputTally, StageTally

@@ -15,8 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tidegate.errors import StoreError
-from tidegate.experiments.screens.comparison import ExperimentComparisons
-from tidegate.experiments.screens.source import ExperimentSource, SourceProblem
+from tidegate.experiments.screens.source import ExperimentComparisons, ExperimentSource, SourceProblem
 from tidegate.server.route_table import RouteTable
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ if find_spec("sqlalchemy") is None:
         "tidegate.experiments.storage not imported: SQLAlchemy is missing; pip install 'tidegate[runner]'"
     )
 
-from tidegate.experiments.storage.json_codec import decoded, encoded
 from tidegate.experiments.storage.records import (
     JSON,
     Annotation,
@@ -43,6 +42,7 @@ from tidegate.experiments.storage.records import (
     Toggle,
 )
 from tidegate.experiments.storage.store import Store
+from tidegate.experiments.storage.stored_forms import decoded, encoded
 
 __all__ = [
     "JSON",

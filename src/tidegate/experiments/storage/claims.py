@@ -19,10 +19,9 @@ from sqlalchemy import ColumnElement, Connection, Update, and_, func, insert, or
 
 from tidegate.errors import ConfigurationError
 from tidegate.experiments.storage.database import Database, StorePart
-from tidegate.experiments.storage.json_codec import cleaned, encoded
 from tidegate.experiments.storage.records import JSON, Category, Claim, LogLevel, Status, Toggle
 from tidegate.experiments.storage.schema import RUNNING, execution_configs, logs
-from tidegate.experiments.storage.sql_clock import ago, now
+from tidegate.experiments.storage.stored_forms import ago, cleaned, encoded, now
 
 COOL_DOWN = 5.0
 """Seconds between a user's stop or resume and the next one. Raising it makes a user wait longer. Precedent: Arize

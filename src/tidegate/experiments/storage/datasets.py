@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Select, Table, and_, false, select, update
 from tidegate.errors import DatasetChanged, DuplicateRow, NotStorable
 from tidegate.experiments.storage.bulk import execute, listed, put
 from tidegate.experiments.storage.database import Database, StorePart
-from tidegate.experiments.storage.json_codec import canonical, cleaned, digest, shortened
 from tidegate.experiments.storage.records import NewRow
 from tidegate.experiments.storage.schema import contents, dataset_rows, datasets
+from tidegate.experiments.storage.stored_forms import canonical, cleaned, digest, shortened
 
 Values = Mapping[str, Any]
 

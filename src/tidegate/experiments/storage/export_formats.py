@@ -14,10 +14,10 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import ConfigurationError
-from tidegate.experiments.storage.json_codec import decoded
 from tidegate.experiments.storage.paging import PageSizer
 from tidegate.experiments.storage.records import Annotation, ItemUsage, ResultStatus, Score, StoredRun
 from tidegate.experiments.storage.store import Store
+from tidegate.experiments.storage.stored_forms import decoded
 from tidegate.experiments.storage.tally_table import TASKS
 
 FIXED = ("id", "repetition", "row", "status", "output", "error_kind", "error", "attempts", "seconds", "finished_at")

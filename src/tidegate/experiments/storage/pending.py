@@ -37,7 +37,6 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.experiments.storage.database import StorePart
-from tidegate.experiments.storage.json_codec import decoded, shortened
 from tidegate.experiments.storage.paging import (
     Page,
     body_of,
@@ -59,6 +58,7 @@ from tidegate.experiments.storage.schema import (
     runs,
     wanted_again,
 )
+from tidegate.experiments.storage.stored_forms import decoded, shortened
 
 FIRST_WINDOW = 256
 """Minimum items of a first window; one that leaves a page unfilled is followed by one of four times its size. Raising

@@ -34,7 +34,6 @@ from tidegate.errors import NotStorable, SchemaMismatch
 from tidegate.experiments.storage import tally_table, usages
 from tidegate.experiments.storage.bulk import execute, put, unnested
 from tidegate.experiments.storage.database import Database
-from tidegate.experiments.storage.json_codec import cleaned, encoded, shortened
 from tidegate.experiments.storage.records import (
     Annotation,
     AnnotationResult,
@@ -57,7 +56,7 @@ from tidegate.experiments.storage.schema import (
     runs,
     version,
 )
-from tidegate.experiments.storage.sql_clock import now
+from tidegate.experiments.storage.stored_forms import cleaned, encoded, now, shortened
 
 EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
 
@@ -67,7 +66,7 @@ Logplex keeps the last 1,500 of an application."""
 
 MAX_CHOICES, CHOICE_BYTES = 3, 200
 """Choices of fallbacks that are kept of a result, and the bytes of each of their three texts. Raising one may exceed an
-index entry. Derived from PostgreSQL, as `json_codec.MAX_NAME_BYTES`."""
+index entry. Derived from PostgreSQL, as `stored_forms.MAX_NAME_BYTES`."""
 
 Values = dict[str, Any]
 Result = RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine

@@ -40,7 +40,7 @@ from sqlalchemy import (
 )
 
 from tidegate.core.token_totals import TokenTotals
-from tidegate.experiments.storage.sql_clock import Instant, now
+from tidegate.experiments.storage.stored_forms import Instant, now
 
 PREFIX = "tidegate_"
 """Prefix of every table: the database may have other tables called `runs` (procrastinate prefixes its own too)."""

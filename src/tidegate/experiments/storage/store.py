@@ -27,21 +27,18 @@ from pathlib import Path
 from sqlalchemy import URL, Connection, delete, insert, inspect, select, text
 
 from tidegate.errors import DatabaseFileLost, SchemaMismatch, StoreError
-from tidegate.experiments.storage.batches import Batches
-from tidegate.experiments.storage.chunks import Chunks
 from tidegate.experiments.storage.claims import Claims
-from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.database import LOCK_SECONDS, Database, parsed
 from tidegate.experiments.storage.datasets import Datasets
-from tidegate.experiments.storage.deletion import Deletion
-from tidegate.experiments.storage.engines import LOCK_SECONDS, parsed
 from tidegate.experiments.storage.experiments import Experiments
 from tidegate.experiments.storage.migrations import MIGRATIONS
 from tidegate.experiments.storage.pending import Pending
 from tidegate.experiments.storage.records import AnnotationResult, ClaimStats, ItemAttempts, LogLine, RunResult
 from tidegate.experiments.storage.reports import Reports
 from tidegate.experiments.storage.results import write
+from tidegate.experiments.storage.row_ranges import Batches, Chunks
 from tidegate.experiments.storage.schema import HEAD, RUNNING, VERSION_TABLE, execution_configs, experiments, version
-from tidegate.experiments.storage.sql_clock import ago, since
+from tidegate.experiments.storage.stored_forms import ago, since
 from tidegate.experiments.storage.tally_table import Tallies
 from tidegate.experiments.storage.usages import Usages
 
@@ -61,7 +58,6 @@ class Store:
         self.chunks = Chunks(database)
         self.claims = Claims(database)
         self.datasets = Datasets(database)
-        self.deletion = Deletion(database)
         self.experiments = Experiments(database)
         self.pending = Pending(database)
         self.reports = Reports(database)

@@ -21,7 +21,7 @@ from tidegate.experiments.storage.schema import annotation_rows, execution_confi
 from tidegate.experiments.storage.tally import ResultFacts, StageTally
 
 TASKS = "task"
-"""Stage of the tasks; no evaluator may have this name (`experiments.engine.item.TASK_STAGE`)."""
+"""Stage of the tasks; no evaluator may have this name (`experiments.engine.queues.TASK_STAGE`)."""
 
 BUILD_ROWS = 5_000
 """Results that are read at once while a tally is built. Raising it needs more memory."""

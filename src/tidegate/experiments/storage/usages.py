@@ -17,7 +17,6 @@ from sqlalchemy import Connection, Executable, Select, bindparam, func, literal,
 from tidegate.core.token_totals import TokenTotals
 from tidegate.experiments.storage.bulk import execute, insert_into, item_values, of_items, put
 from tidegate.experiments.storage.database import Database, StorePart
-from tidegate.experiments.storage.json_codec import cleaned, shortened
 from tidegate.experiments.storage.records import (
     AnnotationResult,
     ItemAttempts,
@@ -28,6 +27,7 @@ from tidegate.experiments.storage.records import (
 )
 from tidegate.experiments.storage.schema import execution_configs as configs
 from tidegate.experiments.storage.schema import spend, usages
+from tidegate.experiments.storage.stored_forms import cleaned, shortened
 from tidegate.experiments.storage.tally_table import TASKS
 
 Values: TypeAlias = dict[str, Any]

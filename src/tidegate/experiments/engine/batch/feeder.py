@@ -24,8 +24,9 @@ from typing import Any, TypeVar
 from tidegate.admission.redaction import clean
 from tidegate.core.backoff import half_jitter
 from tidegate.errors import ClaimLost, ConfigurationError
-from tidegate.experiments.engine.background import retry_while_unavailable
-from tidegate.experiments.engine.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
+from tidegate.experiments.engine.background import redacted, retry_while_unavailable
+from tidegate.experiments.engine.batch import BatchTask, ItemSet, custom_id
+from tidegate.experiments.engine.batch.apis import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
 from tidegate.experiments.engine.batch.results import BatchResults, is_short, missing_answer
 from tidegate.experiments.engine.batch.submission import (
     GONE,
@@ -35,13 +36,10 @@ from tidegate.experiments.engine.batch.submission import (
     BatchSubmission,
     ProviderRequests,
 )
-from tidegate.experiments.engine.batch.task import BatchTask, ItemSet, custom_id
 from tidegate.experiments.engine.feeder import Feeder
-from tidegate.experiments.engine.item import TASK, Item, Place, copied
-from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.queues import PAGE_ITEMS, TASK, Item, Place, copied
 from tidegate.experiments.engine.result_handler import ResultHandler
 from tidegate.experiments.engine.run import ExperimentRun
-from tidegate.experiments.engine.work_queue import PAGE_ITEMS
 from tidegate.experiments.engine.writer import WRITE_SECONDS
 from tidegate.experiments.storage import BatchRecord, BatchState, Category, LogLevel, PendingTask, Status
 
@@ -482,8 +480,7 @@ class BatchFeeder(Feeder):
 
 def api_of(task: BatchTask) -> ProviderBatchApi:
     """Return the Batch API behind a task's client. Raise `ConfigurationError` if it has none."""
-    from tidegate.experiments.engine.batch.anthropic_api import AnthropicBatchApi
-    from tidegate.experiments.engine.batch.openai_api import OpenAIBatchApi
+    from tidegate.experiments.engine.batch.apis import AnthropicBatchApi, OpenAIBatchApi
 
     client: Any = task.client
     if hasattr(getattr(client, "messages", None), "batches"):

@@ -10,10 +10,10 @@ from tidegate.admission.redaction import clean_fact
 from tidegate.core.token_totals import TokenTotals, totals_of
 from tidegate.core.values import Key, Usage
 from tidegate.errors import UnusableAnswer
-from tidegate.experiments.engine.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi
-from tidegate.experiments.engine.batch.task import BatchTask
-from tidegate.experiments.engine.item import Item, Place, copied
-from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.background import redacted
+from tidegate.experiments.engine.batch import BatchTask
+from tidegate.experiments.engine.batch.apis import BatchStatus, ItemAnswer, Phase, ProviderBatchApi
+from tidegate.experiments.engine.queues import Item, Place, copied
 from tidegate.experiments.engine.result_handler import ResultHandler
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.storage import ItemUsage, ResultStatus

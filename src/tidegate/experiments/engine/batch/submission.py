@@ -19,8 +19,9 @@ from tidegate.core.backoff import half_jitter
 from tidegate.core.next_step import NextStep
 from tidegate.core.values import INFINITY
 from tidegate.errors import ConfigurationError, Error
-from tidegate.experiments.engine.background import retry_while_unavailable
-from tidegate.experiments.engine.batch.api import (
+from tidegate.experiments.engine.background import redacted, retry_while_unavailable
+from tidegate.experiments.engine.batch import BatchTask, ItemSet, custom_id
+from tidegate.experiments.engine.batch.apis import (
     INLINE,
     UNDECIDED,
     ProviderBatchApi,
@@ -29,9 +30,7 @@ from tidegate.experiments.engine.batch.api import (
     is_refusal,
     was_sent,
 )
-from tidegate.experiments.engine.batch.task import BatchTask, ItemSet, custom_id
-from tidegate.experiments.engine.item import Place, copied
-from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.queues import Place, copied
 from tidegate.experiments.engine.run_state import RunnerContext
 from tidegate.experiments.storage import BatchRecord, BatchState, PendingTask
 from tidegate.pool.failure_class import classify
