@@ -20,7 +20,7 @@ DAY = b'{"error": {"code": "rate_limit_exceeded", "message": "on requests per da
 
 def remembered(runner: ExperimentRunner) -> tuple[int, int]:
     shared = runner._supervisor._shared
-    return len(shared.gates._gates), len(shared.fair_queue._gates)
+    return len(shared.gates._gates), len(shared.fair_queue._closed)
 
 
 @in_virtual_time

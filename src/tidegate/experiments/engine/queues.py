@@ -10,9 +10,11 @@ store in pages, between a low and a high mark.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from heapq import heapify, heappop, heappush, heapreplace
+from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import chain
 from typing import Any, NamedTuple
 
 from tidegate.experiments.storage import AttemptRecord, ItemUsage
@@ -337,55 +339,38 @@ class WorkQueue:
         return AGED if queue.age >= self.ageing else queue.rank
 
 
-NEW_EXPERIMENT = -(2**62)
-"""Number below which no experiment starts: it leaves 2**62 numbers for new experiments, all smaller than any dispatch.
-"""
-
 WHOLE = 1.0 - 1e-9
-"""Credit of one dispatch. Lowering it gives dispatches for less. Derived from the rounding of sums of weights."""
-
-
-class GateQueue:
-    """Experiments behind one gate; `first` and `entry` are its sort key among the open gates."""
-
-    __slots__ = ("closed", "entry", "first", "heap", "members", "name")
-
-    def __init__(self, name: Hashable) -> None:
-        self.name = name
-        self.heap: list[tuple[int, int]] = []
-        self.members: set[int] = set()
-        self.closed = False
-        self.first: int | None = None
-        self.entry = 0
+"""Credit of one dispatch. Derived from the rounding of sums of weights."""
 
 
 class QueuedExperiment:
-    """One experiment: the number of its last turn, and the gates behind which it has ready work.
+    """One experiment: the gates behind which it has ready work, and the dispatches that are left of its turn.
 
-    `credit` is the number of dispatches that are left of its turn, with a fraction for the next one.
+    `credit` is their number, with a fraction for the next turn.
     """
 
-    __slots__ = ("credit", "held", "last", "offers", "weight")
+    __slots__ = ("credit", "held", "offers", "weight")
 
-    def __init__(self, last: int, weight: float, credit: float) -> None:
-        self.last = last
+    def __init__(self, weight: float, credit: float) -> None:
         self.weight = weight
         self.credit = credit
-        self.offers: set[Hashable] = set()
+        self.offers: dict[Hashable, None] = {}
         self.held = False
 
 
 class FairQueue:
-    """Dispatch order of all live experiments, which are identified by their numbers."""
+    """Dispatch order of all live experiments by their numbers: of those with ready work, the one served longest ago.
+
+    Every turn of an experiment puts it behind all others. A turn has as many dispatches as the experiment's weight, in
+    units of the smallest weight; a remainder counts for the next turn (deficit round robin, Shreedhar and Varghese
+    1995). With equal weights each dispatch is a turn. A throttled experiment keeps its place, but no turns add up for
+    it.
+    """
 
     def __init__(self) -> None:
-        self._members: dict[int, QueuedExperiment] = {}
-        self._gates: dict[Hashable, GateQueue] = {}
-        self._top: list[tuple[int, int, GateQueue]] = []
-        self._turn_count = 0
-        self._joined = NEW_EXPERIMENT
-        self._entries = 0
-        self._weights: Counter[float] = Counter()
+        self._new: dict[int, QueuedExperiment] = {}
+        self._served: dict[int, QueuedExperiment] = {}
+        self._closed: set[Hashable] = set()
         self._least = 1.0
 
     def join(self, experiment: int, weight: float = 1.0) -> None:
@@ -393,159 +378,68 @@ class FairQueue:
 
         Of the dispatches that several experiments compete for, each gets a share in proportion to its `weight`.
         """
-        self._joined += 1
-        self._weights[weight] += 1
-        self._least = min(self._weights)
-        self._members[experiment] = QueuedExperiment(self._joined, weight, weight / self._least)
+        self._new[experiment] = QueuedExperiment(weight, 0.0)
+        self._set_least()
+        self._new[experiment].credit = weight / self._least
 
     def leave(self, experiment: int) -> None:
         """Remove an experiment that has ended; a repeated call does nothing."""
-        member = self._members.pop(experiment, None)
-        if member is not None:
-            self._weights[member.weight] -= 1
-            # Without zeros and negative counts.
-            self._weights = +self._weights
-            self._least = min(self._weights, default=1.0)
+        self._new.pop(experiment, None)
+        self._served.pop(experiment, None)
+        self._set_least()
 
     def offer(self, experiment: int, gate: Hashable) -> None:
         """Record that an experiment has ready work behind a gate."""
-        member = self._members[experiment]
-        if gate in member.offers:
-            return
-        member.offers.add(gate)
-        if not member.held:
-            self._enter(experiment, member, gate)
+        self._member(experiment).offers[gate] = None
 
     def withdraw(self, experiment: int, gate: Hashable) -> None:
         """Record that an experiment has no more ready work behind a gate."""
-        member = self._members.get(experiment)
-        if member is not None:
-            member.offers.discard(gate)
+        if experiment in self._new or experiment in self._served:
+            self._member(experiment).offers.pop(gate, None)
 
-    def hold(self, experiment: int) -> None:
-        """Suspend an experiment that has its maximum of jobs in flight."""
-        self._members[experiment].held = True
-
-    def free(self, experiment: int) -> None:
-        """Let a suspended experiment continue at its old position."""
-        member = self._members.get(experiment)
-        if member is not None and member.held:
-            member.held = False
-            for gate in member.offers:
-                self._enter(experiment, member, gate)
+    def hold(self, experiment: int, held: bool = True) -> None:
+        """Suspend an experiment that has its maximum of jobs in flight, or let it continue at its old place."""
+        if experiment in self._new or experiment in self._served:
+            self._member(experiment).held = held
 
     def close(self, gate: Hashable) -> None:
         """Close a gate: no work behind it is dispatched."""
-        self._gate(gate).closed = True
+        self._closed.add(gate)
 
     def open(self, gate: Hashable) -> None:
         """Open a gate: the experiments behind it may be dispatched again."""
-        found = self._gates.get(gate)
-        if found is None or not found.closed:
-            return
-        if not found.heap:
-            self.remove(gate)
-            return
-        found.closed = False
-        self._show(found)
+        self._closed.discard(gate)
 
-    def remove(self, gate: Hashable) -> None:
-        """Remove a gate that no experiment will use."""
-        found = self._gates.pop(gate, None)
-        if found is not None:
-            found.closed = True
+    remove = open
+    """Forget a gate that no experiment will use."""
 
     def next(self, rank: Callable[[int, Hashable], int]) -> tuple[int, Hashable] | None:
         """Return the next experiment and the gate of its most urgent work; None if no work can be dispatched.
 
-        `rank` returns the urgency of an experiment's work behind a gate; the lowest value is the most urgent. It is
-        called only if the same experiment is first behind several open gates.
+        `rank` returns the urgency of an experiment's work behind a gate; the lowest value is the most urgent.
         """
-        gate = self._first()
-        if gate is None:
-            return None
-        number, experiment = gate.heap[0]
-        best, best_rank = gate, None
-        others: list[tuple[int, int, GateQueue]] = []
-        while True:
-            others.append(heappop(self._top))
-            other = self._first()
-            if other is None or other.first != number:
-                break
-            best_rank = rank(experiment, best.name) if best_rank is None else best_rank
-            other_rank = rank(experiment, other.name)
-            if other_rank < best_rank:
-                best, best_rank = other, other_rank
-        for entry in others:
-            heappush(self._top, entry)
-        return experiment, best.name
+        for experiment, member in chain(self._new.items(), self._served.items()):
+            if not member.held and (gates := [gate for gate in member.offers if gate not in self._closed]):
+                gate = gates[0] if len(gates) == 1 else min(gates, key=partial(rank, experiment))
+                return experiment, gate
+        return None
 
     def dispatched(self, experiment: int) -> None:
         """Count a dispatch of an experiment, and move it behind all others at the end of its turn."""
-        member = self._members[experiment]
+        member = self._member(experiment)
         turn = member.weight / self._least
         # A turn that began beside a smaller weight is worth less once that one has left.
         member.credit = min(member.credit, turn + 1.0) - 1.0
         if member.credit >= WHOLE:
             return
         member.credit += turn
-        self._turn_count += 1
-        member.last = self._turn_count
+        self._new.pop(experiment, None)
+        self._served.pop(experiment, None)
+        self._served[experiment] = member
 
-    def _gate(self, name: Hashable) -> GateQueue:
-        gate = self._gates.get(name)
-        if gate is None:
-            gate = self._gates[name] = GateQueue(name)
-        return gate
+    def _member(self, experiment: int) -> QueuedExperiment:
+        return self._new.get(experiment) or self._served[experiment]
 
-    def _enter(self, experiment: int, member: QueuedExperiment, name: Hashable) -> None:
-        gate = self._gate(name)
-        if experiment in gate.members:
-            return
-        gate.members.add(experiment)
-        heappush(gate.heap, (member.last, experiment))
-        if not gate.closed:
-            self._show(gate)
-
-    def _show(self, gate: GateQueue) -> None:
-        """Insert an open gate by its first experiment, unless it already has an entry in front of that position."""
-        if gate.heap and (gate.first is None or gate.heap[0][0] < gate.first):
-            gate.first = gate.heap[0][0]
-            self._entries += 1
-            gate.entry = self._entries
-            heappush(self._top, (gate.first, gate.entry, gate))
-
-    def _first(self) -> GateQueue | None:
-        """Return the open gate whose first experiment was served longest ago, and correct the tops of both heaps."""
-        top = self._top
-        while top:
-            number, entry, gate = top[0]
-            if entry != gate.entry:
-                # The gate was inserted again with a smaller number.
-                heappop(top)
-                continue
-            real = None if gate.closed else self._front(gate)
-            if real == number:
-                return gate
-            gate.first = real
-            if real is None:
-                heappop(top)
-                if not gate.closed:
-                    self._gates.pop(gate.name, None)
-            else:
-                heapreplace(top, (real, entry, gate))
-        return None
-
-    def _front(self, gate: GateQueue) -> int | None:
-        heap = gate.heap
-        while heap:
-            number, experiment = heap[0]
-            member = self._members.get(experiment)
-            if member is None or member.held or gate.name not in member.offers:
-                heappop(heap)
-                gate.members.discard(experiment)
-            elif number != member.last:
-                heapreplace(heap, (member.last, experiment))
-            else:
-                return number
-        return None
+    def _set_least(self) -> None:
+        members = chain(self._new.values(), self._served.values())
+        self._least = min((each.weight for each in members), default=1.0)

@@ -543,7 +543,7 @@ class ExperimentRun(RunState):
         else:
             if self._held:
                 self._held, self._freed_at = False, self.shared.loop.time()
-            self.shared.fair_queue.free(self.id)
+            self.shared.fair_queue.hold(self.id, False)
 
     def _tell_of_bound(self) -> None:
         """Log once that `max_concurrency` holds back calls: an item starts as soon as a slot is free."""
