@@ -112,7 +112,7 @@ class TestWriter:
             assert (await sound.run(experiment)).complete
             assert len(await stored(sound.store, 1)) == 40
 
-    @pytest.mark.parametrize("where", ["durable", "check_progress", "_settle"])
+    @pytest.mark.parametrize("where", ["durable", "check_progress"])
     @in_loop
     async def test_a_run_that_cannot_take_in_a_durable_result_ends_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

@@ -166,10 +166,10 @@ class Feeder:
         for task in page:
             item = Item(TASK, Place(task.ordinal, task.repetition), task.row, size=task.size)
             if task.invalid is not None:
-                run.add_invalid(item, _reason(task))
+                run.results.add_invalid(item, _reason(task))
             else:
                 items.append(item)
-        run.add_new(items, self._since)
+        run.results.add_new(items, self._since)
         run.check_progress()
 
     async def _load_evals(self, index: int) -> None:
@@ -202,7 +202,7 @@ class Feeder:
         found: dict[Place, Any] = {Place(each.ordinal, each.repetition): each for each in evals}
         new = tracker.scanned(index, list(found), at_end=at_end)
         items = [Item(index, place, found[place].row, found[place].output, found[place].size) for place in new]
-        run.add_new(items, run.rejected_at[index])
+        run.results.add_new(items, run.rejected_at[index])
         if run.work_queue.runs_low(index) and tracker.backlogs[index - 1].may_have_more and evals:
             run.page_wanted.set()
         run.check_progress()
@@ -328,8 +328,15 @@ class ChunkFeeder(Feeder):
                 held.settled += 1
             if held.read and held.settled == held.chunk.end:
                 if not await self._try(partial(self._store.chunks.finish, run.id, run.claim.replica, first)):
-                    run.on_chunk_lost(first)
+                    self._on_lost(first)
                 self._held.pop(first, None)
+
+    def _on_lost(self, first: int) -> None:
+        """Handle the claim of a chunk by another replica: a contributor leaves, and may join again."""
+        name = self._run.experiment.name
+        logger.warning("experiment %s: chunk at row %d lost: another replica runs its rows", name, first)
+        if self._run.contributes:
+            self._run.on_claim_lost()
 
     async def _look_around(self) -> None:
         """Read the state of all chunks, at most every `LOOK_SECONDS`; detect the end of the tasks."""

@@ -25,13 +25,12 @@ from tidegate.errors import ConfigurationError, StoreError, require
 from tidegate.experiments.engine.background import BackgroundTask, redacted, retry_while_unavailable, stop_within
 from tidegate.experiments.engine.batch import BatchTask
 from tidegate.experiments.engine.batch.feeder import BatchFeeder, api_of
-from tidegate.experiments.engine.budget import Budget, BudgetLedger, EarlierSpend
+from tidegate.experiments.engine.budget import Budget, BudgetLedger, EarlierSpend, effective
 from tidegate.experiments.engine.events import StateChanged
 from tidegate.experiments.engine.experiment import Experiment, advice, changed_parts
 from tidegate.experiments.engine.feeder import ChunkFeeder, Feeder, ingest
 from tidegate.experiments.engine.heartbeat import LostFile
 from tidegate.experiments.engine.queues import TASK
-from tidegate.experiments.engine.result_handler import ResultHandler
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunnerContext, RunPhase
 from tidegate.experiments.storage import BatchState, Category, Claim, ExperimentRow, LogLevel, ResultStatus, Status
@@ -205,7 +204,6 @@ class RunSupervisor:
         """
         run = ExperimentRun(self._shared, experiment, claim, retry_failed=retry_failed, contributes=contributes)
         run.limit = limit
-        run.conclude = ResultHandler(run).conclude
         self.runs[row.id] = run
         self.tasks[row.id] = self._shared.loop.create_task(self._supervise(run, row))
 
@@ -267,7 +265,7 @@ class RunSupervisor:
             run.earlier_tokens = added((await self._shared.store.usages.spend(row.id)).values())
         await self._set_budget(run, row)
         run.start()
-        run.end_if_spent()
+        run.spending.end_if_spent()
         self._report_changes(run, row)
         feeder: Feeder
         if run.experiment.batch:
@@ -284,7 +282,8 @@ class RunSupervisor:
 
     async def _set_budget(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Begin to count what the run spends. Other replicas, and displays, read its budget in the database."""
-        budget = run.budget
+        settings = self._shared.settings
+        budget = effective(run.experiment.budget, settings.budget_usd, settings.budget_tokens)
         given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
         if not run.contributes and row.spec.get("budget") != given:
             spec = {**row.spec, "budget": given} if given else {k: v for k, v in row.spec.items() if k != "budget"}
@@ -309,7 +308,7 @@ class RunSupervisor:
     def _batch_feeder(self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> BatchFeeder:
         task = run.experiment.task
         assert isinstance(task, BatchTask), "the experiment has checked it"
-        feeder = BatchFeeder(run, ResultHandler(run), api_of(task), task, complete=row.complete)
+        feeder = BatchFeeder(run, api_of(task), task, complete=row.complete)
         what = f"experiment {row.name}: its batches"
         background.append(BackgroundTask(self._shared.loop, feeder.run_batches(), what, run.fail, ENDS))
         return feeder

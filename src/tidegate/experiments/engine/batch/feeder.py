@@ -38,7 +38,6 @@ from tidegate.experiments.engine.batch.submission import (
 )
 from tidegate.experiments.engine.feeder import Feeder
 from tidegate.experiments.engine.queues import PAGE_ITEMS, TASK, Item, Place, copied
-from tidegate.experiments.engine.result_handler import ResultHandler
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.writer import WRITE_SECONDS
 from tidegate.experiments.storage import BatchRecord, BatchState, Category, LogLevel, PendingTask, Status
@@ -76,14 +75,11 @@ class Draft:
 class BatchFeeder(Feeder):
     """Feeder of one run whose tasks a Batch API answers; evaluations are fed as in any other run."""
 
-    def __init__(
-        self, run: ExperimentRun, handler: ResultHandler, api: ProviderBatchApi, task: BatchTask, *, complete: bool
-    ) -> None:
+    def __init__(self, run: ExperimentRun, api: ProviderBatchApi, task: BatchTask, *, complete: bool) -> None:
         super().__init__(run, complete=complete)
         self._api = api
         self._task = task
-        self._handler = handler
-        self._results = BatchResults(run, handler, api, task)
+        self._results = BatchResults(run, api, task)
         self._name = run.experiment.name
         self._what = f"experiment {run.experiment.name}: its batches"
         self._requests = ProviderRequests(run.shared, self._what)
@@ -230,11 +226,13 @@ class BatchFeeder(Feeder):
             size = len(self._api.line(custom_id(self._name, "", place), body))
         except Exception as error:
             self._run.tracker.open(item)
-            self._handler.fail(item, error)
+            self._run.results.fail(item, error)
             return
         if size > self._api.max_bytes:
             self._run.tracker.open(item)
-            self._handler.refuse(item, "never_fits", f"its request has {size} bytes; a batch has {self._api.max_bytes}")
+            self._run.results.refuse(
+                item, "never_fits", f"its request has {size} bytes; a batch has {self._api.max_bytes}"
+            )
             return
         group = self._api.group(body)
         draft = self._drafts.setdefault(group, Draft())

@@ -14,7 +14,6 @@ from tidegate.experiments.engine.background import redacted
 from tidegate.experiments.engine.batch import BatchTask
 from tidegate.experiments.engine.batch.apis import BatchStatus, ItemAnswer, Phase, ProviderBatchApi
 from tidegate.experiments.engine.queues import Item, Place, copied
-from tidegate.experiments.engine.result_handler import ResultHandler
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.storage import ItemUsage, ResultStatus
 from tidegate.providers import COMPATIBLE, adopt, credential_of, named, price_of, usage_of
@@ -26,9 +25,8 @@ BATCH = "batch"
 class BatchResults:
     """Receiver of the answers of batches; it counts the attempts at rows without one."""
 
-    def __init__(self, run: ExperimentRun, handler: ResultHandler, api: ProviderBatchApi, task: BatchTask) -> None:
+    def __init__(self, run: ExperimentRun, api: ProviderBatchApi, task: BatchTask) -> None:
         self._run = run
-        self._handler = handler
         self._task = task
         self._provider = api.provider
         self._paid_by = AccountKeys(task.client, api.provider, run.shared.registry)
@@ -65,9 +63,9 @@ class BatchResults:
             item.attempts += 1
             run.write_failure(item, ResultStatus.ERROR, type(error).__name__, redacted(error))
         except Exception as error:
-            self._handler.fail(item, error)
+            self._run.results.fail(item, error)
         else:
-            self._handler.answer(item, output)
+            self._run.results.answer(item, output)
         return True
 
     def _asked(self, item: Item) -> str:
