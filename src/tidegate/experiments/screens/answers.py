@@ -13,7 +13,7 @@ from typing import Any
 from tidegate.core.display import printable
 from tidegate.core.token_totals import TokenTotals, added, token_facts
 from tidegate.core.wait_text import wait_text
-from tidegate.experiments.engine.audit import added_up
+from tidegate.experiments.engine.progress import added_up
 from tidegate.experiments.engine.replica import is_dead, owner, replica_tag, state_text, stopper
 from tidegate.experiments.screens.source import ExperimentSource
 from tidegate.experiments.storage import (
