@@ -11,7 +11,6 @@ Student's, which differ from the bootstrap's by less than the bootstrap's own ch
 from __future__ import annotations
 
 import math
-import sys
 from array import array
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -49,10 +48,6 @@ MAX_DIFFERENT = 100
 ROUNDING = 1e-12
 """Part of a score below which a difference is rounding: means of equal scores of a row differ by 1e-16 of them. Chosen:
 far above any rounding, far below any score that a person reads."""
-
-SMALL, LARGE = 1e-75, 1e75
-"""Bounds of the greatest score that is computed with as it is. Beyond them the fourth powers that BCa sums are no
-doubles for many rows. Derived from IEEE 754."""
 
 OutputName: TypeAlias = tuple[str, str]
 """Evaluator and output."""
@@ -285,7 +280,7 @@ def _output(
     import numpy
 
     both = numpy.flatnonzero(~(numpy.isnan(a.column(output)) | numpy.isnan(b.column(output))))
-    in_a, in_b, scale = _scaled(a.column(output)[both], b.column(output)[both])
+    in_a, in_b = a.column(output)[both], b.column(output)[both]
     difference = in_b - in_a
     difference[numpy.abs(difference) <= ROUNDING * numpy.maximum(numpy.abs(in_a), numpy.abs(in_b))] = 0.0
     rows = len(both)
@@ -300,12 +295,12 @@ def _output(
     return OutputComparison(
         *output,
         rows=rows,
-        a_mean=_unscaled(in_a.mean(), scale) if rows else None,
-        b_mean=_unscaled(in_b.mean(), scale) if rows else None,
-        difference=_unscaled(difference.mean(), scale) if rows else None,
-        a_interval=_interval(intervals[0], scale),
-        b_interval=_interval(intervals[1], scale),
-        difference_interval=_interval(intervals[2], scale),
+        a_mean=float(in_a.mean()) if rows else None,
+        b_mean=float(in_b.mean()) if rows else None,
+        difference=float(difference.mean()) if rows else None,
+        a_interval=intervals[0],
+        b_interval=intervals[1],
+        difference_interval=intervals[2],
         wins=int((difference > 0.0).sum()),
         losses=int((difference < 0.0).sum()),
         ties=int((difference == 0.0).sum()),
@@ -318,35 +313,14 @@ def _output(
         different=tuple(
             RowDifference(
                 names[both[place]],
-                _unscaled(in_a[place], scale),
-                _unscaled(in_b[place], scale),
+                float(in_a[place]),
+                float(in_b[place]),
                 a.ordinals[both[place]],
                 b.ordinals[both[place]],
             )
             for place in listed
         ),
     )
-
-
-def _scaled(in_a: Floats, in_b: Floats) -> tuple[Floats, Floats, int]:
-    """Return scores in units of a power of two, and its exponent: squares of huge or tiny scores are no doubles."""
-    import numpy
-
-    greatest = max((float(numpy.abs(each).max()) for each in (in_a, in_b) if len(each)), default=0.0)
-    scale = 0 if greatest == 0.0 or SMALL <= greatest <= LARGE else math.frexp(greatest)[1]
-    return numpy.ldexp(in_a, -scale), numpy.ldexp(in_b, -scale), scale
-
-
-def _unscaled(value: float, scale: int) -> float:
-    """Return a value in units of a power of two as a double, at most the largest one."""
-    try:
-        return math.ldexp(float(value), scale)
-    except OverflowError:
-        return math.copysign(sys.float_info.max, value)
-
-
-def _interval(interval: Interval | None, scale: int) -> Interval | None:
-    return None if interval is None else Interval(_unscaled(interval.low, scale), _unscaled(interval.high, scale))
 
 
 def intervals_of_means(samples: Floats, confidence: float) -> Iterator[Interval]:

@@ -170,7 +170,7 @@ lines of a terminal."""
 
 MAX_SHOWN_LABELS = 5
 """Most labels of one output that a table shows, the most frequent first. Raising it widens the table. Chosen: they fit
-one cell; an output may have up to 100 (`experiments.storage.reports.MAX_SHOWN_LABELS`)."""
+one cell; an output may have up to 100 (`experiments.storage.tally.MAX_LABELS`)."""
 
 
 def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[RenderableType]:

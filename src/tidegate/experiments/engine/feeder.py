@@ -220,11 +220,6 @@ LOOK_SECONDS = 1.0
 Chosen: as `claims.FOLLOW_SECONDS`."""
 
 
-COUNT_SHARE = 0.1
-"""Largest share of the time that counts of all results take. Raising it shows newer numbers and loads the database.
-Chosen: not noticed beside the writes of the results."""
-
-
 class HeldChunk:
     """Chunk that this replica holds. Rows below `settled` have no open item.
 
@@ -252,7 +247,6 @@ class ChunkFeeder(Feeder):
         self._done_elsewhere: set[int] = set()
         self._look: asyncio.TimerHandle | None = None
         self._looked_at = -LOOK_SECONDS
-        self._count_at = 0.0
         self._what = f"experiment {run.experiment.name}: claims of its chunks"
 
     async def _load_tasks(self) -> None:
@@ -374,17 +368,15 @@ class ChunkFeeder(Feeder):
 
     async def _count_all(self, chunks: list[RowChunk]) -> None:
         """Count the results of all replicas for the owner's progress, where there are others."""
-        run, now = self._run, self._run.shared.loop.time()
+        run = self._run
         final = all(each.done for each in chunks)
         alone = all(each.claimed_by in (None, run.claim.replica) for each in chunks)
-        if run.contributes or alone or (now < self._count_at and not final):
+        if run.contributes or alone:
             return
         try:
             counts = await self._store.reports.counts(run.id)
         except StoreError:
             return  # The next look counts again; the results are safe without it.
-        ended = run.shared.loop.time()
-        self._count_at = ended + (ended - now) * (1.0 - COUNT_SHARE) / COUNT_SHARE
         # At the end nothing is tried again any more.
         run.tally.count_tasks(counts, run.retry_failed and not final)
 

@@ -28,9 +28,8 @@ from tidegate.experiments.storage import (
     StoredRun,
 )
 from tidegate.experiments.storage.database import has_secret, parsed
-from tidegate.experiments.storage.records import with_failures
 from tidegate.experiments.storage.row_pages import CELL, RowPage, ShownResult
-from tidegate.experiments.storage.tally import OutputTally, StageTally
+from tidegate.experiments.storage.tally import OutputTally, StageTally, scores_of
 from tidegate.experiments.storage.tally_table import TASKS
 from tidegate.launch.runs import keys_of
 from tidegate.server.key_facts import shown_facts
@@ -189,25 +188,6 @@ async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
             for each in kept
         ],
     }
-
-
-def scores_of(stages: Stages) -> list[Score]:
-    return with_failures(
-        Score(
-            name,
-            output,
-            one.ok,
-            one.failed,
-            one.scored,
-            one.mean,
-            one.labels or {},
-            one.labelled,
-            one.valued,
-            one.chosen,
-        )
-        for name, stage in sorted(stages.items())
-        for output, one in sorted(stage.outputs.items())
-    )
 
 
 def command(verb: str, name: str, url: str) -> str:

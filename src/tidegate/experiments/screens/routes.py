@@ -154,12 +154,10 @@ class ExperimentView:
             raise Unusable(f"format not usable: it must be {', '.join(MEDIA_TYPES)}")
         store, row = await self._found(request)
         from tidegate.errors import ConfigurationError
-        from tidegate.experiments.screens import answers
         from tidegate.experiments.storage.export_formats import FORMATS, Layout, pages
         from tidegate.experiments.storage.tally_table import TASKS
 
-        stages = await self._stages(store, row)
-        scores = answers.scores_of(stages) if stages is not None else await store.reports.scores(row.id)
+        scores = await store.reports.scores(row.id)
         chosen = any(each.evaluator is None for each in await store.reports.choices(row.id))
         spent = TASKS in await store.usages.spend(row.id)
         read = pages(store, row.id)

@@ -32,13 +32,12 @@ from sqlalchemy import (
     text,
     update,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.errors import ClaimLost
 from tidegate.experiments.storage import claims, tally_table
 from tidegate.experiments.storage.bulk import insert_into
 from tidegate.experiments.storage.database import StorePart
-from tidegate.experiments.storage.records import JSON, Claim, ExperimentRow, ExperimentSummary, ResultStatus, Status
+from tidegate.experiments.storage.records import JSON, Claim, ExperimentRow, Status
 from tidegate.experiments.storage.schema import (
     NOT_ENDED,
     PREFIX,
@@ -53,7 +52,6 @@ from tidegate.experiments.storage.schema import (
     execution_configs,
     experiments,
     logs,
-    not_ok,
     run_stats,
     runs,
     spend,
@@ -112,7 +110,7 @@ class Experiments(StorePart):
                 return None
             return await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.id == int(name_or_id)))
 
-    async def page(self, before: int | None, limit: int) -> list[ExperimentRow]:
+    async def page(self, before: int | None, limit: int | None) -> list[ExperimentRow]:
         """Return the next experiments with a number below `before`, the newest first, without a look at results."""
         query = EXPERIMENTS.order_by(experiments.c.id.desc()).limit(limit)
         if before is not None:
@@ -133,17 +131,9 @@ class Experiments(StorePart):
         async with self._database.reading() as connection:
             return {number: at for number, at in (await connection.execute(query)).all() if at is not None}
 
-    async def every(self) -> list[ExperimentSummary]:
+    async def every(self) -> list[ExperimentRow]:
         """Return every experiment, the newest first."""
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(EXPERIMENTS.order_by(experiments.c.id.desc()))).all()
-            totals: dict[int, int] = dict((await connection.execute(TOTALS)).all())
-            failed = await _by_experiment(connection, FAILED)
-            unjudged = await _by_experiment(connection, UNJUDGED)
-        return [
-            ExperimentSummary(row, by_status(totals.get(row.id, 0), failed.get(row.id, {})), unjudged.get(row.id, {}))
-            for row in map(_experiment, rows)
-        ]
+        return await self.page(None, None)
 
     async def amend(self, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:
         """Replace the spec of a claimed experiment; the search for pending work then restarts at the first row.
@@ -198,19 +188,6 @@ class Experiments(StorePart):
             return (await connection.execute(query)).first() is not None
 
 
-async def _by_experiment(connection: AsyncConnection, query: Select[Any]) -> dict[int, dict[ResultStatus, int]]:
-    counts: dict[int, dict[ResultStatus, int]] = {}
-    for experiment_id, status, count in await connection.execute(query):
-        counts.setdefault(experiment_id, {})[ResultStatus(status)] = count
-    return counts
-
-
-def by_status(total: int, failed: Mapping[ResultStatus, int]) -> dict[ResultStatus, int]:
-    """Return the counts by status, from the total and the results that are not ok; omit zeros."""
-    counts = {ResultStatus.OK: total - sum(failed.values()), **failed}
-    return {status: count for status, count in counts.items() if count > 0}
-
-
 EXPERIMENTS: Select[Any] = (
     select(
         experiments,
@@ -223,24 +200,6 @@ EXPERIMENTS: Select[Any] = (
     )
     .join(execution_configs, execution_configs.c.experiment_id == experiments.c.id)
     .join(datasets, datasets.c.id == experiments.c.dataset_id)
-)
-TOTALS = select(runs.c.experiment_id, func.count()).group_by(runs.c.experiment_id)
-FAILED = (
-    select(runs.c.experiment_id, runs.c.status, func.count())
-    .where(not_ok(runs))
-    .group_by(runs.c.experiment_id, runs.c.status)
-)
-
-
-_NOT_JUDGED = (
-    # A judgement is one item, whatever the number of its outputs.
-    select(*(annotation_rows.c[name] for name in ("experiment_id", "ordinal", "repetition", "evaluator", "status")))
-    .where(not_ok(annotation_rows))
-    .distinct()
-    .subquery()
-)
-UNJUDGED = select(_NOT_JUDGED.c.experiment_id, _NOT_JUDGED.c.status, func.count()).group_by(
-    _NOT_JUDGED.c.experiment_id, _NOT_JUDGED.c.status
 )
 
 

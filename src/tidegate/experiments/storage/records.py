@@ -112,19 +112,6 @@ class ExperimentRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentSummary:
-    """One experiment, its number of runs by status, and its number of judgements that are not ok, by status."""
-
-    experiment: ExperimentRow
-    runs: Mapping[ResultStatus, int]
-    unjudged: Mapping[ResultStatus, int] = field(default_factory=dict)
-
-    def count(self, *statuses: ResultStatus) -> int:
-        """Return the number of runs and judgements with one of these statuses, of which none is ok."""
-        return sum(counts.get(status, 0) for counts in (self.runs, self.unjudged) for status in statuses)
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """Right of one replica to run one experiment, until a later claim has a greater epoch.
 
@@ -410,7 +397,7 @@ def score_title(evaluator: str, output: str) -> str:
 class Score:
     """Scores of one output of one evaluator: its `ok` and `failed` results, and the mean of `scored` scores.
 
-    `labels` counts the results by label; it is empty where there are more than 100 (`reports.MAX_LABELS`). `labelled`
+    `labels` counts the results by label; it is empty where there are more than `tally.MAX_LABELS`. `labelled`
     results have a label, `valued` ones a value, and `chosen` ones the choice of a fallback.
     """
 

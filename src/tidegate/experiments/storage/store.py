@@ -60,8 +60,8 @@ class Store:
         self.datasets = Datasets(database)
         self.experiments = Experiments(database)
         self.pending = Pending(database)
-        self.reports = Reports(database)
         self.tallies = Tallies(database)
+        self.reports = Reports(database, self.tallies)
         self.usages = Usages(database)
         self._closing: Callable[[], None] = lambda: None
 

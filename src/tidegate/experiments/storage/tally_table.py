@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, Table, bindparam, delete, insert, select
 
+from tidegate.errors import StoreError
 from tidegate.experiments.storage.bulk import insert_into, item_values, of_items
 from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.schema import annotation_rows, execution_configs, runs, tallies
@@ -142,6 +143,20 @@ class Tallies(StorePart):
                 found.setdefault(row.experiment_id, {})[row.stage] = StageTally.from_json(json.loads(row.tally))
         return found
 
+    async def of(self, experiment_ids: Sequence[int]) -> dict[int, Mapping[str, StageTally]]:
+        """Return the same for every experiment: one without a tally gets it now."""
+        found = dict(await self.read(experiment_ids))
+        for number in experiment_ids:
+            if number not in found:
+                try:
+                    await self.build(number)
+                    found[number] = (await self.read([number])).get(number, {})
+                except StoreError:
+                    # Of a file that may only be read, nothing is kept.
+                    async with self._database.reading() as connection:
+                        found[number] = await connection.run_sync(_counted, number)
+        return found
+
     async def build(self, experiment_id: int, *, anew: bool = False) -> bool:
         """Build the tallies of an experiment from its results where it has none, or `anew`.
 
@@ -155,7 +170,9 @@ class Tallies(StorePart):
                 return False
             if not anew and _read(connection, {experiment_id}):
                 return False
-            _build(connection, self._database.sqlite, experiment_id)
+            connection.execute(delete(tallies).where(tallies.c.experiment_id == experiment_id))
+            built = _counted(connection, experiment_id)
+            _save(connection, self._database.sqlite, ((experiment_id, stage, each) for stage, each in built.items()))
             return True
 
         return await self._database.transacted(work)
@@ -166,8 +183,8 @@ def tallies_of(connection: Connection, experiment_id: int) -> Mapping[str, Stage
     return _read(connection, {experiment_id}).get(experiment_id, {})
 
 
-def _build(connection: Connection, sqlite: bool, experiment_id: int) -> None:
-    connection.execute(delete(tallies).where(tallies.c.experiment_id == experiment_id))
+def _counted(connection: Connection, experiment_id: int) -> dict[str, StageTally]:
+    """Return the tallies of an experiment from all its results."""
     stages = {TASKS: StageTally()}
     for row in _streamed(connection, _columns(runs).where(runs.c.experiment_id == experiment_id)):
         stages[TASKS].change([], [_facts(row._mapping)])
@@ -184,7 +201,7 @@ def _build(connection: Connection, sqlite: bool, experiment_id: int) -> None:
         results.append(_facts(row._mapping))
     if item is not None:
         stages.setdefault(item[2], StageTally()).change([], results)
-    _save(connection, sqlite, ((experiment_id, stage, tally) for stage, tally in stages.items()))
+    return stages
 
 
 def _streamed(connection: Connection, query: Select[Any]) -> Iterator[Any]:
