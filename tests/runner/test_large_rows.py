@@ -133,7 +133,7 @@ def test_large_items_that_wait_for_a_retry_leave_no_room(monkeypatch: pytest.Mon
     assert (queue.room(0), queue.runs_low(0)) == (100, True)
     queue.delay(items[0], 3.0)
     queue.clear()
-    assert (queues.room(0), queues.runs_low(0)) == (100, True)
+    assert (queue.room(0), queue.runs_low(0)) == (100, True)
 
 
 class Text(str):

@@ -11,8 +11,9 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich import box
@@ -28,7 +29,7 @@ from tidegate.cli.console import unbounded
 from tidegate.core.display import printable
 from tidegate.core.recent_rate import RecentRate
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
-from tidegate.core.token_totals import TokenTotals, token_facts, tokens_text
+from tidegate.core.token_totals import TokenTotals, tokens_text
 from tidegate.core.wait_text import clock, wait_text
 from tidegate.experiments import StageProgress
 from tidegate.experiments.engine.progress import Summary, choice_lines
@@ -181,48 +182,6 @@ def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[Renderable
         yield _failures(failures)
 
 
-def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
-    """Return the same as plain values. A mean is over `n` scored answers; a failure is no score."""
-    row = summary.experiment
-    return {
-        "id": row.id,
-        "name": row.name,
-        "status": row.status.value,
-        "last_error": row.last_error,
-        "dataset": row.source,
-        "rows": row.rows,
-        "rows_complete": row.complete,
-        "repetitions": row.repetitions,
-        "claimed_by": row.claimed_by,
-        "quiet": row.quiet,
-        "runs": {status.value: summary.counts.runs.get(status, 0) for status in ResultStatus},
-        "untried": summary.untried,
-        "evaluations": {
-            name: {status.value: counts.get(status, 0) for status in ResultStatus}
-            for name, counts in summary.counts.annotations.items()
-        },
-        "scores": [_score_facts(each) for each in summary.scores],
-        "stats": summary.stats.to_json(),
-        "attempts": dict(summary.attempts),
-        "answered_by": summary.answered_by,
-        "warnings": list(summary.warnings),
-        "failures": [_failure_facts(each) for each in failures],
-        "spend": {stage: token_facts(tokens) for stage, tokens in summary.spend.items()},
-        "cost": summary.tokens.cost,
-        "batches": [
-            {
-                "batch": each.number,
-                "provider": each.provider,
-                "id": each.provider_id,
-                "state": each.state.value,
-                "rows": each.count,
-                "detail": each.detail,
-            }
-            for each in summary.batches
-        ],
-    }
-
-
 def calls(summary: Summary) -> Iterator[str]:
     """Yield the lines of the calls of an experiment: their statistics, the attempts kept, the choices of fallbacks."""
     if summary.stats.calls:
@@ -272,28 +231,6 @@ def refusals(refused: int, summary: Summary) -> str:
     """Return the number of refusals for lack of capacity; they were all retried if every row was answered."""
     text = f"{refused} {'refusal' if refused == 1 else 'refusals'}"
     return f"{text} retried" if summary.complete else f"{text} for lack of capacity"
-
-
-def _score_facts(score: Score) -> dict[str, Any]:
-    return {
-        "evaluator": score.evaluator,
-        "output": score.output,
-        "n": score.scored,
-        "mean": score.mean,
-        "ok": score.ok,
-        "failed": score.failed,
-        "labels": dict(score.labels),
-    }
-
-
-def _failure_facts(failure: Failure) -> dict[str, Any]:
-    return {
-        "stage": failure.evaluator or "task",
-        "status": failure.status.value,
-        "kind": failure.kind,
-        "count": failure.count,
-        "example": failure.example,
-    }
 
 
 def _scores(scores: Sequence[Score]) -> Table:
@@ -355,17 +292,12 @@ ECHOED = 4
 must start no new row under the picture."""
 
 
-def nothing(_key: str) -> str:
-    """Return no failure for any key."""
-    return ""
-
-
 def waits(
-    stages: Sequence[StageProgress], snapshot: RegistrySnapshot, trouble: Callable[[str], str] = nothing
+    stages: Sequence[StageProgress], snapshot: RegistrySnapshot, trouble: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """Return why work waits: the stages that the runner holds back, then the calls in the queues of keys.
 
-    `trouble(key)` describes the last failed attempt of a key, which is the reason for an open circuit breaker. A gate
+    `trouble` describes the last failed attempt of each key, which is the reason for an open circuit breaker. A gate
     is a limiter of a key that holds calls back.
     """
     lines = []
@@ -385,7 +317,7 @@ def waits(
         seconds = soonest[key, reason]
         if key:
             shown = None if math.isinf(seconds) else seconds if seconds >= MIN_SHOWN_WAIT_SECONDS else 0.0
-            lines.append(f"{', '.join(names)}: {_why(reason, shown, trouble(key), states.get(key))} · {key}")
+            lines.append(f"{', '.join(names)}: {_why(reason, shown, trouble.get(key), states.get(key))} · {key}")
         else:
             until = "" if math.isinf(seconds) or seconds < MIN_SHOWN_WAIT_SECONDS else f", next in {seconds:.1f} s"
             lines.append(f"{', '.join(names)}: {_HELD.get(reason, reason)}{until}")
@@ -395,7 +327,7 @@ def waits(
             shown = None if math.isinf(state.ready_in) else state.ready_in
             closed = state.gate or state.eta_gate
             calls = "1 call" if state.waiting == 1 else f"{state.waiting} calls"
-            lines.append(f"{calls}: {_why(closed, shown, trouble(name), state)}{until} · {name}")
+            lines.append(f"{calls}: {_why(closed, shown, trouble.get(name), state)}{until} · {name}")
     beyond = len(lines) - MAX_SHOWN_WAITS
     return lines[:MAX_SHOWN_WAITS] + ([f"{beyond} more waits"] if beyond > 0 else [])
 
@@ -410,12 +342,12 @@ _HELD = {
 """Texts for limits of the runner itself, by the reason of a `Wait` without a key."""
 
 
-def _why(gate: str, seconds: float | None, trouble: str, state: KeySnapshot | None) -> str:
+def _why(gate: str, seconds: float | None, trouble: str | None, state: KeySnapshot | None) -> str:
     """Return why a key holds calls back and when the next one goes, in `seconds` (None: unknown)."""
     if state is not None and gate == "concurrency" and state.pool and state.limit >= state.pool:
         return f"all {state.pool} connections of the client's pool are taken; a client with more goes faster"
     stated = state.stated_wait if state is not None else 0.0
-    return wait_text(gate, seconds, stated, trouble if gate == "breaker" else "")
+    return wait_text(gate, seconds, stated, (trouble or "") if gate == "breaker" else "")
 
 
 class ProgressBoard(NamedTuple):

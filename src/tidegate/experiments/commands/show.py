@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,6 +38,7 @@ from tidegate.experiments.storage import (
     Failure,
     LoggedLine,
     ResultStatus,
+    Score,
     Status,
     Store,
     Toggle,
@@ -71,7 +72,7 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
         now = time.monotonic()
         waits = [facts_of(key, now) for key in keys]
         whose = {"run_by": by or None, "stopped_by": stopped or None, "replicas": replicas}
-        told = {**display.facts(summary, failures), **whose, "keys": waits, "log": [_logged(each) for each in log]}
+        told = {**summary_facts(summary, failures), **whose, "keys": waits, "log": [_logged(each) for each in log]}
         typer.echo(json_line(told))
         return
     _print(summary, failures, keys, log, url, by, stopped, replicas)
@@ -305,3 +306,67 @@ async def delete_named(name: str, url: str, *, yes: bool, force: bool) -> int:
         await after_cooldown(deleting, say, notice)
     typer.echo(f"{row.name} deleted: {held}")
     return Code.DONE
+
+
+def summary_facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
+    """Return an experiment as plain values. A mean is over `n` scored answers; a failure is no score."""
+    row = summary.experiment
+    return {
+        "id": row.id,
+        "name": row.name,
+        "status": row.status.value,
+        "last_error": row.last_error,
+        "dataset": row.source,
+        "rows": row.rows,
+        "rows_complete": row.complete,
+        "repetitions": row.repetitions,
+        "claimed_by": row.claimed_by,
+        "quiet": row.quiet,
+        "runs": {status.value: summary.counts.runs.get(status, 0) for status in ResultStatus},
+        "untried": summary.untried,
+        "evaluations": {
+            name: {status.value: counts.get(status, 0) for status in ResultStatus}
+            for name, counts in summary.counts.annotations.items()
+        },
+        "scores": [_score_facts(each) for each in summary.scores],
+        "stats": summary.stats.to_json(),
+        "attempts": dict(summary.attempts),
+        "answered_by": summary.answered_by,
+        "warnings": list(summary.warnings),
+        "failures": [_failure_facts(each) for each in failures],
+        "spend": {stage: token_facts(tokens) for stage, tokens in summary.spend.items()},
+        "cost": summary.tokens.cost,
+        "batches": [
+            {
+                "batch": each.number,
+                "provider": each.provider,
+                "id": each.provider_id,
+                "state": each.state.value,
+                "rows": each.count,
+                "detail": each.detail,
+            }
+            for each in summary.batches
+        ],
+    }
+
+
+def _score_facts(score: Score) -> dict[str, Any]:
+    return {
+        "evaluator": score.evaluator,
+        "output": score.output,
+        "n": score.scored,
+        "mean": score.mean,
+        "ok": score.ok,
+        "failed": score.failed,
+        "labels": dict(score.labels),
+    }
+
+
+def _failure_facts(failure: Failure) -> dict[str, Any]:
+    return {
+        "stage": failure.evaluator or "task",
+        "status": failure.status.value,
+        "kind": failure.kind,
+        "count": failure.count,
+        "example": failure.example,
+    }

@@ -24,7 +24,8 @@ from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, StoreError, require
 from tidegate.experiments.engine.background import BackgroundTask, redacted, retry_while_unavailable, stop_within
 from tidegate.experiments.engine.batch import BatchTask
-from tidegate.experiments.engine.batch.feeder import BatchFeeder, api_of
+from tidegate.experiments.engine.batch.apis import api_of
+from tidegate.experiments.engine.batch.feeder import BatchFeeder
 from tidegate.experiments.engine.budget import Budget, BudgetLedger, EarlierSpend, effective
 from tidegate.experiments.engine.events import StateChanged
 from tidegate.experiments.engine.experiment import Experiment, advice, changed_parts

@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, TypeAlias
 
-from tidegate.experiments.engine.batch import called
+from tidegate.errors import ConfigurationError
+from tidegate.experiments.engine.batch import BatchTask, called
 from tidegate.experiments.storage import BatchRecord
 
 
@@ -62,14 +63,6 @@ class ItemAnswer(NamedTuple):
     free: bool = False
 
 
-class Revoked(StrEnum):
-    """Result of making a creation void; `UNKNOWN`: the provider knows nothing that the record names."""
-
-    DONE = "done"
-    IMPOSSIBLE = "impossible"
-    UNKNOWN = "unknown"
-
-
 class Search(NamedTuple):
     """Search for the batch of a record that a process may have submitted before its death.
 
@@ -89,60 +82,6 @@ INLINE = "-"
 
 UNDECIDED = ""
 """Result of a search that must be repeated: a batch that may be the wanted one has not ended."""
-
-
-class ProviderBatchApi(Protocol):
-    """Batch API of a provider. Its methods raise the errors of the SDK.
-
-    `provider` is the provider's name. A batch has at most `max_requests` and `max_bytes`.
-    """
-
-    provider: str
-    max_requests: int
-    max_bytes: int
-
-    def group(self, body: Mapping[str, Any]) -> str:
-        """Return the group of a request; only those of one group may be in one batch."""
-        ...
-
-    def line(self, identity: str, body: Mapping[str, Any]) -> bytes:
-        """Return a request as it is sent."""
-        ...
-
-    async def upload(self, name: str, lines: Sequence[bytes]) -> tuple[str, bool]:
-        """Upload the requests; return the provider's name of the file, and True if the provider has read it.
-
-        The name is `INLINE` where no file is needed.
-        """
-        ...
-
-    async def has_read(self, file_id: str) -> bool:
-        """Return True if the provider has read an uploaded file."""
-        ...
-
-    async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:
-        """Create the batch with one request, which is never repeated here; return the provider's name of it."""
-        ...
-
-    async def find(self, search: Search) -> str | None:
-        """Return the provider's name of a batch that was created for a record, None without one, or `UNDECIDED`."""
-        ...
-
-    async def revoke(self, record: BatchRecord) -> Revoked:
-        """Make the provider refuse a creation of this record that arrives later."""
-        ...
-
-    async def status(self, provider_id: str) -> BatchStatus:
-        """Return the status of a batch."""
-        ...
-
-    async def lines(self, name: str) -> list[bytes]:
-        """Return the lines of one of the result files that a status names. It makes one request."""
-        ...
-
-    def read(self, line: bytes) -> ItemAnswer:
-        """Return the answer in a line of the results."""
-        ...
 
 
 def is_refusal(error: Exception) -> bool:
@@ -282,8 +221,11 @@ class OpenAIBatchApi:
                 return None
             after = {"after": page.data[-1].id}
 
-    async def revoke(self, record: BatchRecord) -> Revoked:
-        """Delete the input file of a batch that was not found: no batch can be created from it any more."""
+    async def revoke(self, record: BatchRecord) -> bool | None:
+        """Delete the input file of a batch that was not found: no batch can be created from it any more.
+
+        Return False where that is impossible, and None where the provider does not know the file.
+        """
         try:
             await called(self._client.files.delete, record.file_id)
         except Exception as error:
@@ -291,19 +233,19 @@ class OpenAIBatchApi:
             if status == 404:
                 return await self._unknown_or_kept(record)
             if status in KEPT or is_refusal(error):
-                return Revoked.IMPOSSIBLE
+                return False
             raise
-        return Revoked.DONE
+        return True
 
-    async def _unknown_or_kept(self, record: BatchRecord) -> Revoked:
+    async def _unknown_or_kept(self, record: BatchRecord) -> bool | None:
         """Return whether the server has the file, but no way to delete it."""
         try:
             await called(self._client.files.retrieve, record.file_id)
         except Exception as error:
             if getattr(error, "status_code", None) != 404:
                 raise
-            return Revoked.UNKNOWN
-        return Revoked.IMPOSSIBLE
+            return None
+        return False
 
     def _listed(self, after: Mapping[str, str]) -> Any:
         """Return a page of batches; that of an asynchronous client is awaited."""
@@ -408,9 +350,9 @@ class AnthropicBatchApi:
                 self._others.add((search.record.tag, each.id))
         return found
 
-    async def revoke(self, record: BatchRecord) -> Revoked:
+    async def revoke(self, record: BatchRecord) -> bool | None:
         """Do nothing: the requests are in the creation itself, and nothing of it can be deleted."""
-        return Revoked.IMPOSSIBLE
+        return False
 
     async def _candidates(self, search: Search) -> list[Any]:
         oldest, found = search.since - ANTHROPIC_CLOCK_SKEW, []
@@ -470,3 +412,18 @@ class AnthropicBatchApi:
 
 def _instant(value: Any) -> datetime:
     return value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+
+
+ProviderBatchApi: TypeAlias = OpenAIBatchApi | AnthropicBatchApi
+"""Batch API of a provider. Its methods raise the errors of the SDK."""
+
+
+def api_of(task: BatchTask) -> ProviderBatchApi:
+    """Return the Batch API behind a task's client. Raise `ConfigurationError` if it has none."""
+    client: Any = task.client
+    if hasattr(getattr(client, "messages", None), "batches"):
+        return AnthropicBatchApi(client, "anthropic")
+    if hasattr(client, "batches") and hasattr(client, "files"):
+        azure = any(each.__name__ == "BaseAzureClient" for each in type(client).__mro__)
+        return OpenAIBatchApi(client, "azure" if azure else "openai", task.endpoint)
+    raise ConfigurationError("client", type(client).__name__, "a client of the openai or anthropic SDK with batches")

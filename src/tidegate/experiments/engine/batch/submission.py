@@ -25,7 +25,6 @@ from tidegate.experiments.engine.batch.apis import (
     INLINE,
     UNDECIDED,
     ProviderBatchApi,
-    Revoked,
     Search,
     is_refusal,
     was_sent,
@@ -41,10 +40,15 @@ T = TypeVar("T")
 
 
 class BatchError(Error):
-    """Error for a batch that cannot go on; its rows stay open."""
+    """Error for a batch that cannot go on; its rows stay open.
 
-    def __init__(self, number: int, reason: str) -> None:
+    One that the provider does not know any more, or not under these credentials, is `gone`. The next run that finds it
+    gone again gives it up, because a user who has read this resumes it.
+    """
+
+    def __init__(self, number: int, reason: str, *, gone: bool = False) -> None:
         self.number = number
+        self.gone = gone
         super().__init__(f"batch {number} failed: {reason}")
 
 
@@ -55,65 +59,52 @@ GONE = "not at the provider (404)"
 """Words of a stored batch that the provider did not know at the last look."""
 
 
-class BatchGone(BatchError):
-    """Error for a batch that the provider does not know any more, or not under these credentials.
-
-    The next run that finds it gone again gives it up, because a user who has read this resumes it.
-    """
-
-    def __init__(self, number: int, name: str) -> None:
-        text = f"{name} is {GONE}: deleted, too old, or of another account; if the account is right, the next resume"
-        super().__init__(number, f"{text} gives the batch up and pays for its rows again")
+def gone(number: int, name: str) -> BatchError:
+    """Return the error for a batch that the provider does not know."""
+    text = f"{name} is {GONE}: deleted, too old, or of another account; if the account is right, the next resume"
+    return BatchError(number, f"{text} gives the batch up and pays for its rows again", gone=True)
 
 
-class RequestFailures:
-    """Failures of one request to the provider, and the seconds that they and the waits after them took."""
+class RequestRetries:
+    """Retries of one request to the provider for a batch; `what` names the run's batches in the log."""
 
-    def __init__(self) -> None:
-        self.failures = 0
-        self.seconds = 0.0
-
-
-class ProviderRequests:
-    """Requests of one run; `what` names its batches in the log."""
-
-    def __init__(self, shared: RunnerContext, what: str) -> None:
+    def __init__(self, shared: RunnerContext, what: str, record: BatchRecord) -> None:
         self._shared = shared
         self._what = what
+        self._record = record
+        self._failures = 0
+        self._seconds = 0.0
 
-    async def asked(self, record: BatchRecord, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a request to the provider, repeated while its failure may pass."""
-        outage, loop = RequestFailures(), self._shared.loop
+    async def asked(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of the request, repeated while its failure may pass."""
         while True:
-            asked = loop.time()
+            asked = self._shared.loop.time()
             try:
                 return await call()
             except Exception as error:
-                await asyncio.sleep(self.wait_after(record, error, outage, loop.time() - asked))
+                await asyncio.sleep(self.wait_after(error, self._shared.loop.time() - asked))
 
-    def wait_after(self, record: BatchRecord, error: Exception, outage: RequestFailures, seconds: float) -> float:
+    def wait_after(self, error: Exception, seconds: float) -> float:
         """Return the seconds before the next try of a request that failed after `seconds`; raise `BatchError` if none.
 
         Only failures and the waits after them count as outage: a batch may wait for others, or be searched for hours.
         """
-        settings, shared = self._shared.settings, self._shared
+        record, max_outage = self._record, self._shared.settings.max_outage
         found = classify(error, None, None, False)
         if getattr(error, "status_code", None) == 404 and record.state is not BatchState.INTENT:
-            raise BatchGone(record.number, record.provider_id or "it") from error
+            raise gone(record.number, record.provider_id or "it") from error
         if isinstance(error, ConfigurationError) or found.next_step is NextStep.PERMANENT:
             raise BatchError(record.number, redacted(error) or type(error).__name__) from error
-        outage.failures += 1
-        outage.seconds += seconds
-        if settings.max_outage is not None and outage.seconds > settings.max_outage:
-            reason = f"no answer for {settings.max_outage:g} s: {redacted(error)}"
-            raise BatchError(record.number, reason) from error
-        if outage.failures == 1:
+        self._failures += 1
+        self._seconds += seconds
+        if max_outage is not None and self._seconds > max_outage:
+            raise BatchError(record.number, f"no answer for {max_outage:g} s: {redacted(error)}") from error
+        if self._failures == 1:
             logger.warning(
                 "%s: request for batch %d failed: %s; it is repeated", self._what, record.number, redacted(error)
             )
-        wait = half_jitter(outage.failures, shared.gates.draw())
-        wait = max(wait, found.retry_after or 0.0)
-        outage.seconds += wait
+        wait = max(half_jitter(self._failures, self._shared.gates.draw()), found.retry_after or 0.0)
+        self._seconds += wait
         return wait
 
 
@@ -149,7 +140,6 @@ class BatchSubmission:
     def __init__(
         self,
         shared: RunnerContext,
-        requests: ProviderRequests,
         api: ProviderBatchApi,
         task: BatchTask,
         *,
@@ -159,7 +149,6 @@ class BatchSubmission:
         pending: Callable[[ItemSet], AsyncIterator[PendingTask]],
     ) -> None:
         self._shared = shared
-        self._requests = requests
         self._api = api
         self._task = task
         self._name = name
@@ -170,7 +159,7 @@ class BatchSubmission:
 
     async def submit(self, record: BatchRecord) -> BatchRecord | None:
         """Return the batch when it is at the provider; None if no row of it is open."""
-        search, outage, loop = record.file_id is not None, RequestFailures(), self._shared.loop
+        search, retries, loop = record.file_id is not None, self._retries(record), self._shared.loop
         lines: list[bytes] = []
         file_id = None
         while True:
@@ -190,21 +179,24 @@ class BatchSubmission:
                 try:
                     made = await self._api.create(record, self._name, lines)
                 except Exception as error:
-                    wait = self._requests.wait_after(record, error, outage, loop.time() - asked)
+                    wait = retries.wait_after(error, loop.time() - asked)
                     status = getattr(error, "status_code", None)
                     search = was_sent(error) and not (is_refusal(error) or status in REFUSED)
                 else:
                     return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=made, detail=None))
             await asyncio.sleep(wait)
 
+    def _retries(self, record: BatchRecord) -> RequestRetries:
+        return RequestRetries(self._shared, self._what, record)
+
     async def _uploaded(self, record: BatchRecord, lines: list[bytes]) -> str:
         """Return the provider's name of a batch's requests, when it has read them."""
-        file_id, read = await self._requests.asked(record, partial(self._api.upload, f"tidegate-{record.tag}", lines))
+        file_id, read = await self._retries(record).asked(partial(self._api.upload, f"tidegate-{record.tag}", lines))
         loop = self._shared.loop
         until = loop.time() + FILE_PATIENCE
         while not read and loop.time() < until:
             await asyncio.sleep(FILE_SECONDS)
-            read = await self._requests.asked(record, partial(self._api.has_read, file_id))
+            read = await self._retries(record).asked(partial(self._api.has_read, file_id))
         return file_id
 
     async def _search(self, record: BatchRecord) -> str | None:
@@ -233,24 +225,25 @@ class BatchSubmission:
     async def _is_void(self, record: BatchRecord) -> bool:
         """Return whether a creation of this record has no effect any more.
 
-        Raise `BatchGone` if the provider does not know its file. It may be the wrong account, so the next run goes on.
+        Raise a `BatchError` that is `gone` if the provider does not know its file. It may be the wrong account, so the
+        next run goes on.
         """
         if record.file_id == INLINE:
             return False
         said = record.detail or ""
         # After this mark, a file that the provider does not know was deleted here.
         await self._save(replace(record, detail=VOID))
-        failures, loop = RequestFailures(), self._shared.loop
+        retries, loop = self._retries(record), self._shared.loop
         for _ in range(self._shared.settings.attempts):
             asked = loop.time()
             try:
                 revoked = await self._api.revoke(record)
             except Exception as error:
-                await asyncio.sleep(self._requests.wait_after(record, error, failures, loop.time() - asked))
+                await asyncio.sleep(retries.wait_after(error, loop.time() - asked))
                 continue
-            if revoked is Revoked.UNKNOWN and not (VOID in said or GONE in said):
-                raise BatchGone(record.number, record.file_id or "its file")
-            if revoked is not Revoked.IMPOSSIBLE:
+            if revoked is None and not (VOID in said or GONE in said):
+                raise gone(record.number, record.file_id or "its file")
+            if revoked is not False:
                 return True
             break
         await self._save(record)
@@ -266,7 +259,7 @@ class BatchSubmission:
                 partial(self._shared.store.batches.provider_ids, record.provider), self._what
             )
             search = Search(record, self._name, since, known, expected.__contains__)
-            found = await self._requests.asked(record, partial(self._api.find, search))
+            found = await self._retries(record).asked(partial(self._api.find, search))
             if found != UNDECIDED:
                 return found
             await asyncio.sleep(POLL_SECONDS)
