@@ -263,7 +263,6 @@ def _side(row: ExperimentRow, columns: _Columns, matched: int, tokens: TokenTota
 
 
 def _failed(columns: _Columns, output: OutputName, known: Collection[OutputName]) -> int:
-    """Return the failed results of an output, those of its evaluator as a whole included."""
     whole = (output[0], output[0])
     return columns.failed.get(output, 0) + (0 if whole in known else columns.failed.get(whole, 0))
 

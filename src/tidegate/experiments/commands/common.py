@@ -119,8 +119,8 @@ async def found(store: Store, name: str) -> ExperimentRow:
 T = TypeVar("T")
 
 AGAIN = 0.5
-"""Seconds between two attempts while a cooldown lasts. Raising it starts the command later after the cooldown. Chosen:
-ten attempts in the cooldown of `experiments.storage.claims.COOL_DOWN`."""
+"""Seconds between two attempts while a cooldown lasts. Chosen: ten attempts in the cooldown of
+`experiments.storage.claims.COOL_DOWN`."""
 
 
 async def after_cooldown(toggle: Callable[[], Awaitable[T]], say: Callable[[str], None], notice: str) -> T:

@@ -126,14 +126,12 @@ class Printer(Console):
             yield each if plain else Segment(printable(each.text, lines=True), each.style)
 
     def on_broken_pipe(self) -> None:
-        """Discard all further output."""
         self.quiet = True
         with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), self.file.fileno())
 
 
 def printer(*, stderr: bool = False) -> Console:
-    """Return a console on standard output, or on standard error."""
     return unbounded(Printer(highlight=False, stderr=stderr))
 
 
@@ -162,16 +160,14 @@ def bad(number: int) -> str:
 NOTHING = "–"
 
 LARGE = 1e9
-"""Mean from which its digits are counted by a power of ten. Raising it widens the column of means. Chosen: no usual
-score is near it."""
+"""Mean from which its digits are counted by a power of ten. Chosen: no usual score is near it."""
 
 LABEL_CHARACTERS = 60
-"""Characters of a label that a table shows. Raising it widens each line of the table. Chosen: five of them are some
-lines of a terminal."""
+"""Characters of a label that a table shows. Chosen: five of them are some lines of a terminal."""
 
 MAX_SHOWN_LABELS = 5
-"""Most labels of one output that a table shows, the most frequent first. Raising it widens the table. Chosen: they fit
-one cell; an output may have up to 100 (`experiments.storage.tally.MAX_LABELS`)."""
+"""Most labels of one output that a table shows, the most frequent first. Chosen: they fit one cell; an output may have
+up to 100 (`experiments.storage.tally.MAX_LABELS`)."""
 
 
 def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[RenderableType]:
@@ -265,31 +261,27 @@ def _labels(score: Score) -> str:
 
 
 LOOK_EVERY = 0.25
-"""Seconds between two updates of the display. Raising it saves work and shows changes later. Chosen: a person sees
-changes as they happen."""
+"""Seconds between two updates of the display. Chosen: a person sees changes as they happen."""
 
 LINE_EVERY = 10.0
-"""Seconds between two lines without a terminal. Raising it shortens the log and reports progress later. Precedent: the
-order of pip and docker, which a log can hold."""
+"""Seconds between two lines without a terminal. Precedent: the order of pip and docker, which a log can hold."""
 
 MIN_SHOWN_WAIT_SECONDS = 0.05
-"""Seconds of the shortest wait that is shown. Raising it hides more short waits. Chosen: a shorter wait is over before
-it is read."""
+"""Seconds of the shortest wait that is shown. Chosen: a shorter wait is over before it is read."""
 
 MAX_SHOWN_WAITS = 6
-"""Most lines about waits that are shown at once; the others are counted. Raising it makes the display taller. Chosen:
-the display stays small below the table of stages."""
+"""Most lines about waits that are shown at once; the others are counted. Chosen: the display stays small below the
+table of stages."""
 
 
 BAR, LEAST_BAR, BESIDE = 30, 8, 44
 """Columns of a progress bar: `BAR` is the longest one, `LEAST_BAR` the shortest one, and `BESIDE` is kept for the text
-beside it. Raising `BAR` widens the table; raising one of the others removes the bar from more terminals. Chosen: `BAR`,
-`BESIDE` and `ECHOED` fit in 80 columns."""
+beside it. Chosen: `BAR`, `BESIDE` and `ECHOED` fit in 80 columns."""
 
 
 ECHOED = 4
-"""Columns that stay free. Raising it narrows the display. Derived from the echo of one or two Ctrl-C (`^C` each), which
-must start no new row under the picture."""
+"""Columns that stay free. Derived from the echo of one or two Ctrl-C (`^C` each), which must start no new row under the
+picture."""
 
 
 def waits(
@@ -389,7 +381,6 @@ class ProgressBoard(NamedTuple):
 
 
 def line(name: str, tally: ShownCounts, waiting: Sequence[str], note: str) -> str:
-    """Return the same as a line of plain text."""
     parts = [f"{_part(tally.tasks)} tasks"]
     if tally.evaluators:
         parts.append(f"{_part(tally.evals)} evaluations")
@@ -414,7 +405,6 @@ class Display:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the display while the block lasts."""
         if not self._console.is_terminal or self._console.is_dumb_terminal:
             yield
             return
@@ -453,7 +443,6 @@ class Display:
             self.say(line(self._name, tally, waiting, self.note))
 
     def say(self, text: str) -> None:
-        """Print a line above the picture."""
         with contextlib.suppress(OSError):
             self._console.print(text, markup=False, soft_wrap=True)
 

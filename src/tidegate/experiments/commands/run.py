@@ -103,8 +103,8 @@ TERMINATING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if h
 """Signals that end the process and keep the claim."""
 
 KILL_COUNT = 3
-"""Number of the Ctrl-C that ends the process, whatever it does. Raising it needs more of them to leave a run that
-hangs. Chosen: the earlier ones stop the run in order, and a repeated one may be an accident."""
+"""Number of the Ctrl-C that ends the process, whatever it does. Chosen: the earlier ones stop the run in order, and a
+repeated one may be an accident."""
 
 SHOW_CURSOR = b"\x1b[?25h\n"
 """Bytes that show the cursor, which the picture of a run hides (ECMA-48, xterm: DECTCEM)."""
@@ -142,8 +142,8 @@ def _kill_at_last(counted: Iterator[int], number: int, frame: FrameType | None) 
 
 
 LATE_WRITES = 500
-"""Unwritten results at which the display reports a slow or missing database. Raising it reports later. Derived from
-`writer.UNWRITTEN_RESULTS`: half of it."""
+"""Unwritten results at which the display reports a slow or missing database. Derived from `writer.UNWRITTEN_RESULTS`:
+half of it."""
 
 
 def run_source(
@@ -296,7 +296,6 @@ async def _join_experiment(experiment: Experiment, url: str, given: Mapping[str,
 def given_settings(
     max_concurrency: int | None, budget_usd: float | None = None, budget_tokens: int | None = None
 ) -> dict[str, Any]:
-    """Return the settings that options of a command name."""
     named = {"max_concurrency": max_concurrency, "budget_usd": budget_usd, "budget_tokens": budget_tokens}
     return {name: value for name, value in named.items() if value is not None}
 

@@ -58,7 +58,6 @@ characters."""
 
 
 async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
-    """Print the state of an experiment."""
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
         summary = await Summary.read(store, row)
@@ -117,7 +116,6 @@ def _print(
 
 
 async def _replicas(store: Store, row: ExperimentRow) -> int:
-    """Return the number of replicas that answer rows of an experiment now."""
     if row.status is not Status.RUNNING:
         return 0
     if not row.spec.get("spread"):
@@ -169,7 +167,6 @@ def _logged(line: LoggedLine) -> dict[str, Any]:
 
 
 async def listed(url: str, as_json: bool) -> None:
-    """Print the experiments, newest first."""
     async with existing(url, to_read=True) as store:
         rows = await store.experiments.every()
         numbers = [row.id for row in rows]
@@ -196,7 +193,6 @@ async def listed(url: str, as_json: bool) -> None:
 
 
 def facts(row: ExperimentRow, stages: Mapping[str, StageTally]) -> dict[str, Any]:
-    """Return one experiment as plain values."""
     return {
         "id": row.id,
         "name": row.name,
@@ -217,7 +213,6 @@ def _of_tasks(stages: Mapping[str, StageTally]) -> StageTally:
 
 
 def _unjudged(stages: Mapping[str, StageTally]) -> Counter[str]:
-    """Return the number of judgements that are not ok, by status."""
     return sum((Counter(each.failed) for name, each in stages.items() if name != TASKS), Counter())
 
 

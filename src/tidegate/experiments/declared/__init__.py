@@ -31,8 +31,8 @@ NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?(?!
 """Pattern of a number; it includes a percent sign, so that `score` can reject percentages."""
 
 MAX_SHOWN_CHARACTERS = 80
-"""Maximum characters of an answer in an error message. Raising it lengthens the message. Chosen: the beginning shows
-the form, and the message stays one line."""
+"""Maximum characters of an answer in an error message. Chosen: the beginning shows the form, and the message stays one
+line."""
 
 
 class Unparsable(UnusableAnswer):

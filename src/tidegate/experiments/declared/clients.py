@@ -56,7 +56,6 @@ class PostingClient:
         return self.text(prompt.model, answer)
 
     def body(self, prompt: Prompt) -> dict[str, Any]:
-        """Return the body of the request."""
         raise NotImplementedError
 
     def text(self, model: str, body: Any) -> str:
@@ -64,7 +63,6 @@ class PostingClient:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Close the connections."""
         await self.sdk.close()
 
 
@@ -79,12 +77,10 @@ class OpenAI(PostingClient):
         super().__init__(openai.AsyncOpenAI(api_key=key or KEYLESS, base_url=base_url, max_retries=0))
 
     def body(self, prompt: Prompt) -> dict[str, Any]:
-        """Return the body of a chat completion."""
         system = [{"role": "system", "content": prompt.system}] if prompt.system is not None else []
         return {"model": prompt.model, "messages": [*system, *prompt.messages], **prompt.parameters}
 
     def text(self, model: str, body: Any) -> str:
-        """Return the text of the first choice."""
         choices = body.get("choices")
         choice = choices[0] if choices else {}
         text = (choice.get("message") or {}).get("content")
@@ -104,12 +100,10 @@ class Anthropic(PostingClient):
         super().__init__(anthropic.AsyncAnthropic(api_key=key, base_url=base_url, max_retries=0))
 
     def body(self, prompt: Prompt) -> dict[str, Any]:
-        """Return the body of a message."""
         body = {"model": prompt.model, "messages": list(prompt.messages), "max_tokens": MAX_TOKENS}
         return body | ({} if prompt.system is None else {"system": prompt.system}) | dict(prompt.parameters)
 
     def text(self, model: str, body: Any) -> str:
-        """Return the joined text blocks."""
         text = "".join(block.get("text", "") for block in body.get("content") or [] if block.get("type") == "text")
         if not text:
             raise NoText(model, body.get("stop_reason"))
@@ -130,7 +124,6 @@ class Google:
         self._client = registry().wrap(genai.Client(api_key=key, vertexai=False, http_options=options))
 
     async def __call__(self, prompt: Prompt) -> str:
-        """Return the text of the first candidate."""
         from google.genai import types
 
         contents: Any = [
@@ -144,7 +137,6 @@ class Google:
         return answer.text
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.aio.aclose()
         self._client.close()
 
@@ -185,7 +177,6 @@ class LazyClient:
         return self._batch_client().text(self._spec.model, body)
 
     def sdk(self) -> Any:
-        """Return the client of the SDK in this event loop."""
         return self._batch_client().sdk
 
     def _batch_client(self) -> PostingClient:
@@ -203,7 +194,6 @@ class LazyClient:
         )
 
     async def close(self) -> None:
-        """Close the client's connections."""
         if self._client is not None and self._loop is asyncio.get_running_loop():
             client, self._client = self._client, None
             await client.close()

@@ -83,17 +83,15 @@ Place = tuple[str | int, ...]
 """Path of a value in the document: keys and indices from the top."""
 
 MAX_DEPTH = 50
-"""Maximum levels of nesting. Raising it uses more of Python's stack on a hostile file. Chosen: an experiment has
-five."""
+"""Maximum levels of nesting. Chosen: an experiment has five."""
 
 
 MAX_VALUES = 10_000
-"""Maximum values of a document, each alias counted as its full content. Raising it reads more of a file that is no
-experiment. Chosen: an experiment has some dozens."""
+"""Maximum values of a document, each alias counted as its full content. Chosen: an experiment has some dozens."""
 
 MAX_CHARACTERS = 4 * 1024 * 1024
-"""Maximum characters of a document, and of its texts with each alias counted as its full content. Raising it stores
-larger experiments. Chosen: they are stored in full with the experiment."""
+"""Maximum characters of a document, and of its texts with each alias counted as its full content. Chosen: they are
+stored in full with the experiment."""
 
 
 class Document:
@@ -177,7 +175,6 @@ class Document:
 
 
 def _parts(node: Node) -> Iterator[tuple[str | int, Node, Node]]:
-    """Return the name of each value of a node, with the nodes of the name and the value."""
     if isinstance(node, MappingNode):
         for key, value in node.value:
             yield str(key.value) if isinstance(key.value, Hashable) else "?", key, value
@@ -229,8 +226,8 @@ HOLDS_PATH = "its path may hold a credential, which would be stored; write ${NAM
 """Error text for a possible credential in the path of an address."""
 
 MAX_SHOWN_CHARACTERS = 60
-"""Maximum characters of a value in an error message. Raising it lengthens the message. Chosen: the value is recognised,
-and the message stays one line."""
+"""Maximum characters of a value in an error message. Chosen: the value is recognised, and the message stays one
+line."""
 
 
 def _named(value: object) -> object:
@@ -252,7 +249,6 @@ def _checked_text(value: object) -> object:
 
 
 def _names(value: JsonValue) -> Iterator[str]:
-    """Return every name in a value, at any depth."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield name
@@ -324,12 +320,10 @@ class QuestionSpec(_Part):
 
     @property
     def conversation(self) -> Sequence[MessageTemplate]:
-        """Return the messages with unfilled templates."""
         return self.messages or [MessageTemplate(role="user", content=self.prompt or "")]
 
     @property
     def fields(self) -> frozenset[str]:
-        """Return the fields of all templates."""
         texts = [self.system or "", *(each.content for each in self.conversation)]
         return frozenset(field for text in texts for field in Template(text).fields)
 
@@ -445,7 +439,6 @@ def declared(document: Document) -> Declaration:
 
 
 def _texts(value: object, place: Place) -> Iterator[tuple[Place, str]]:
-    """Return every text in a document, with its path."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, dict):

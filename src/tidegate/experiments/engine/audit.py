@@ -30,8 +30,7 @@ from tidegate.pool.failure_class import FailureClass
 AuditMode: TypeAlias = Literal["off", "refusals", "all"]
 
 MIN_LATENCY = 1e-6
-"""Seconds of the shortest latency that is told apart. Raising it counts short functions as one. Chosen: no attempt
-takes less."""
+"""Seconds of the shortest latency that is told apart. Chosen: no attempt takes less."""
 
 NEXT = {NextStep.ANSWERED: AttemptStatus.SUCCESS, NextStep.CAPACITY: AttemptStatus.CAPACITY_RETRY}
 """Status of a job without a governed call, by the next step of its item; all others are failures."""
@@ -147,7 +146,6 @@ class RunAudit:
             self._capacity_retries += 1
 
     def _usage(self, before: ItemUsage | None, attempts: Sequence[AttemptEnded], waited: float) -> ItemUsage:
-        """Return the usage of an item with the attempts of one more job, and add it to the run's."""
         tokens, model, reason, request_id, total, _ = before if before is not None else ItemUsage()
         total += waited
         for ended in attempts:
@@ -199,7 +197,6 @@ class BusyTime:
         self._busy_since = 0.0
 
     def begin(self, one: object, now: float) -> None:
-        """Note that one of them begins."""
         if not self.active:
             self._busy_since = now
         self.active.setdefault(one, now)
@@ -214,6 +211,5 @@ class BusyTime:
                 self.some += now - self._busy_since
 
     def end_all(self, now: float) -> None:
-        """Note that all of them end."""
         for one in list(self.active):
             self.end(one, now)

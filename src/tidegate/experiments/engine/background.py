@@ -23,8 +23,7 @@ logger = logging.getLogger("tidegate")
 
 
 REPORT_DELAY_SECONDS = 0.05
-"""Seconds between an unexpected cancellation and its report. Raising it reports later. Chosen: a loop that is being
-closed is gone by then."""
+"""Seconds between an unexpected cancellation and its report. Chosen: a loop that is being closed is gone by then."""
 
 
 class BackgroundTask:
@@ -87,8 +86,8 @@ async def stop_within(patience: float, work: Awaitable[object], what: str) -> No
 T = TypeVar("T")
 
 BASE, CAP = 0.1, 5.0
-"""Seconds between two tries: `BASE` and `CAP` of a doubling backoff. Raising either saves tries and continues later.
-Chosen: 5 s is soon enough after a database restart."""
+"""Seconds between two tries: `BASE` and `CAP` of a doubling backoff. Chosen: 5 s is soon enough after a database
+restart."""
 
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -> T:
@@ -114,8 +113,7 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -
 
 
 MAX_ERROR_CHARACTERS = 500
-"""Maximum characters of a stored error. Raising it stores more of what an error quotes. Chosen: enough for a reason in
-a terminal, too few for a prompt."""
+"""Maximum characters of a stored error. Chosen: enough for a reason in a terminal, too few for a prompt."""
 
 OWN_PATH = str(Path(__file__).parents[2])
 LIBRARIES = (OWN_PATH, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})

@@ -66,7 +66,6 @@ class SpendLimit:
         self.costs = costs
 
     def stage(self, stage: int, under_way: int) -> StageReserve:
-        """Return what the reserve for the items of a stage under way needs to know."""
         costs = self.costs[stage]
         return StageReserve(under_way, costs.count, costs.reserve)
 
@@ -96,7 +95,6 @@ class BudgetLedger:
 
     @property
     def may_start(self) -> bool:
-        """Return whether one more row may start now."""
         return all(
             rows_within(limit.amount, limit.spent, map(limit.stage, range(len(self.under_way)), self.under_way), 1)
             for limit in self._limits.values()
@@ -127,7 +125,6 @@ class BudgetLedger:
 
     @property
     def reason(self) -> str:
-        """Return the reason of the stop, with what was spent."""
         return reached(self.budget, {name: limit.spent for name, limit in self._limits.items()})
 
     def expected(self, stage: int) -> TokenTotals | None:
@@ -195,5 +192,4 @@ def budget_options(reason: str) -> list[str]:
 
 
 def amounts(budget: Budget, tokens: TokenTotals) -> dict[str, float]:
-    """Return what was spent of each amount that the budget names."""
     return {name: budget_amount(name, tokens) for name in budget.stored()}

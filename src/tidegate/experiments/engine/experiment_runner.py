@@ -36,8 +36,7 @@ from tidegate.pool.threads import exit_children
 logger = logging.getLogger("tidegate")
 
 WRITE_GRACE_SECONDS = 10.0
-"""Seconds that a shutdown waits for a database that is away. Raising it delays the end of the process; lowering it
-loses answers that are paid for. Precedent: Phoenix, 5 to 30 s."""
+"""Seconds that a shutdown waits for a database that is away. Precedent: Phoenix, 5 to 30 s."""
 
 
 class ExperimentRunner:

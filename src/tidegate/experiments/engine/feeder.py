@@ -33,8 +33,7 @@ from tidegate.experiments.storage.paging import PageSizer
 logger = logging.getLogger("tidegate")
 
 SIZE = 1000
-"""Rows of a batch. Raising it needs fewer transactions, each of which is longer and holds more. Chosen: one of this
-size takes some tens of milliseconds."""
+"""Rows of a batch. Chosen: one of this size takes some tens of milliseconds."""
 
 
 Pending = TypeVar("Pending", PendingTask, PendingEval)
@@ -88,7 +87,6 @@ class Feeder:
         self._sizers = [PageSizer() for _ in run.stages]
 
     def on_rows_stored(self, complete: bool = False) -> None:
-        """Record that the store has more rows, or all of them."""
         self._complete = self._complete or complete
         self._stage_read = False
         self._since = self._run.shared.loop.time()
@@ -216,8 +214,7 @@ def _reason(task: PendingTask) -> str:
 T = TypeVar("T")
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at the chunks of other replicas. Raising it saves queries and notices the end later.
-Chosen: as `claims.FOLLOW_SECONDS`."""
+"""Seconds between two looks at the chunks of other replicas. Chosen: as `claims.FOLLOW_SECONDS`."""
 
 
 class HeldChunk:
@@ -315,7 +312,6 @@ class ChunkFeeder(Feeder):
         self._take(page)
 
     async def _finish_chunks(self) -> None:
-        """Mark the chunks as done of which no item is open."""
         run = self._run
         for first, held in list(self._held.items()):
             while held.settled < held.chunk.end and not run.tracker.tasks.is_open(held.settled):

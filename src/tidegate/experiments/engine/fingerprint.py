@@ -25,8 +25,7 @@ from typing import Any
 from tidegate.admission.redaction import clean
 
 MAX_PARTS = 500
-"""Functions, classes and variables that one fingerprint covers. Raising it takes longer for large programs. Chosen: a
-task uses some dozens."""
+"""Functions, classes and variables that one fingerprint covers. Chosen: a task uses some dozens."""
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages."""
@@ -192,7 +191,6 @@ def _source(value: Any) -> str:
 
 
 def _only_lambda(text: str) -> str:
-    """Return the lambda in a statement, or the statement where it has several."""
     try:
         found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Lambda)]
     except SyntaxError:

@@ -28,17 +28,16 @@ from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 logger = logging.getLogger("tidegate")
 
 ORPHAN_SCAN_SECONDS = 60.0
-"""Seconds between two looks for orphans, up to a tenth more. Raising it takes them up later. Chosen: as long as a claim
-of a dead replica lasts (Phoenix: 120)."""
+"""Seconds between two looks for orphans, up to a tenth more. Chosen: as long as a claim of a dead replica lasts
+(Phoenix: 120)."""
 
 MAX_ORPHANS_PER_SCAN = 100
-"""Maximum orphans that one scan claims. Raising it takes more at once from replicas that are free. Chosen: the rest are
-left to other replicas and to the next scan."""
+"""Maximum orphans that one scan claims. Chosen: the rest are left to other replicas and to the next scan."""
 
 
 MAX_SCANS_BETWEEN_TRIES = 10
-"""Maximum scans between two attempts to load an orphan whose code is missing. Raising it saves work and finds new code
-later. Chosen: the interval doubles from one scan to this."""
+"""Maximum scans between two attempts to load an orphan whose code is missing. Chosen: the interval doubles from one
+scan to this."""
 
 
 class DeferredOrphan(NamedTuple):
@@ -92,7 +91,6 @@ class Heartbeat:
             await scan_task.stop(CANCEL_GRACE_SECONDS)
 
     async def stop(self) -> None:
-        """Stop the orphan scan and the heartbeat."""
         await self.stop_scans()
         if self._heartbeat_task is not None:
             await self._heartbeat_task.stop(CANCEL_GRACE_SECONDS)
@@ -169,7 +167,6 @@ class Heartbeat:
             run.on_claim_lost()
 
     async def scan_orphans(self) -> None:
-        """Run one orphan scan."""
         if self._recover is None:
             return
         self._scans += 1
@@ -253,7 +250,6 @@ class LostFile:
         return self.error.saved if self.error is not None else None
 
     async def check(self, runs: Iterable[ExperimentRun]) -> None:
-        """End every run if the file is lost."""
         if self.error is not None:
             return
         lost = await self._store.lost()
@@ -278,7 +274,6 @@ class LostFile:
         return True
 
     async def save(self) -> None:
-        """Save the current contents of the file."""
         async with self._saving:
             before, self.error = self.error, await self._store.save_lost()
             if self.error.saved is None and before is not None and before.saved is not None:

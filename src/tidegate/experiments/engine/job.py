@@ -57,8 +57,7 @@ def whole(chunks: list[Any]) -> Any:
 
 
 GUARD_FAILURES = 5
-"""Consecutive failures of one kind that stop a run or an evaluator. Raising it pays for more failures. Precedent:
-Phoenix, 5."""
+"""Consecutive failures of one kind that stop a run or an evaluator. Precedent: Phoenix, 5."""
 
 
 class FailureGuard:
@@ -72,7 +71,6 @@ class FailureGuard:
         self.tripped = False
 
     def succeeded(self) -> None:
-        """Reset the counter."""
         self.kind = ""
         self.count = 0
 
@@ -234,7 +232,6 @@ class KeyDiscovery:
             self._gates.close_stage(self._stage_gate(stage), "its first call")
 
     def on_job_done(self, stage: Stage, handoff: ObservedHandoff) -> None:
-        """Learn from an ended job the key that it asked, or that it asks none."""
         if handoff.first is not None:
             self.set_key(stage, handoff.first, handoff.keys[handoff.first])
         elif stage.key_usage.ended():

@@ -91,7 +91,6 @@ def lacking(credentials: Iterable[object]) -> str:
 
 
 def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experiment:
-    """Return the experiment of a YAML file, or of its stored declaration."""
     try:
         from tidegate.experiments.declared import from_file, from_stored
     except ModuleNotFoundError as error:
@@ -100,7 +99,6 @@ def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experimen
 
 
 def _called(source: str, attribute: str, function: Callable[..., Any]) -> Any:
-    """Return the result of a function that makes the experiment."""
     try:
         needed = [
             each.name

@@ -34,8 +34,8 @@ from tidegate.experiments.storage import (
 )
 
 STEP = 1.05
-"""Ratio of two neighbouring classes of latencies. Raising it makes percentiles coarser and the stored classes fewer.
-Chosen: a percentile is right within 2.5 per cent, from a microsecond to a day in 520 classes."""
+"""Ratio of two neighbouring classes of latencies. Chosen: a percentile is right within 2.5 per cent, from a microsecond
+to a day in 520 classes."""
 
 CLASSES = 1.0 / log(STEP)
 """Classes for each factor of e. Derived from `STEP`."""
@@ -390,7 +390,6 @@ class ResultTally:
 
     @property
     def unjudged(self) -> list[int]:
-        """Return for each evaluator the number of answers that it has not judged."""
         task, *evaluators = self.done
         return [max(0, task.get(ResultStatus.OK, 0) - sum(done.values())) for done in evaluators]
 
@@ -427,7 +426,6 @@ class ResultTally:
         return done
 
     def add(self, stage: int, result: RunResult | AnnotationResult) -> None:
-        """Count one more result."""
         status = result.status if isinstance(result, RunResult) else result.annotations[0].status
         done = self.done[stage]
         done[status] = done.get(status, 0) + 1

@@ -130,9 +130,8 @@ AGED = -1
 
 
 MAX_QUEUE_BYTES = 16 * 1024 * 1024
-"""Characters of the waiting rows and answers of one stage, retries included, at which no more are read. Raising it uses
-more memory; lowering it reads large rows again more often. Chosen: two pages of
-`experiments.storage.paging.PAGE_BYTES`."""
+"""Characters of the waiting rows and answers of one stage, retries included, at which no more are read. Chosen: two
+pages of `experiments.storage.paging.PAGE_BYTES`."""
 
 
 class StageQueue:
@@ -151,40 +150,34 @@ class StageQueue:
         self.size = 0
 
     def append(self, item: Item) -> None:
-        """Add an item at the end."""
         self.items.append(item)
         self.size += item.size
 
     def appendleft(self, item: Item) -> None:
-        """Add an item at the head."""
         self.items.appendleft(item)
         self.size += item.size
 
     def popleft(self) -> Item:
-        """Remove and return the first item."""
         item = self.items.popleft()
         self.size -= item.size
         return item
 
     def remove(self, gone: set[Item]) -> None:
-        """Remove the items of `gone` that are in this queue."""
         if not gone.isdisjoint(self.items):
             self.items = deque(item for item in self.items if item not in gone)
             self.size = sum(item.size for item in self.items)
 
     def clear(self) -> None:
-        """Remove every item."""
         self.items.clear()
         self.size = 0
 
 
 PAGE_ITEMS = 200
-"""New items of a stage held in memory at most; half of it is the low mark. Raising it uses more memory and reads less
-often. Chosen: a page lasts for seconds where hundreds of functions run."""
+"""New items of a stage held in memory at most; half of it is the low mark. Chosen: a page lasts for seconds where
+hundreds of functions run."""
 
 AGEING = 8
-"""How often a queue is passed over for a more urgent one before it goes next. Raising it delays new rows beside
-evaluations. Chosen: one in nine."""
+"""How often a queue is passed over for a more urgent one before it goes next. Chosen: one in nine."""
 
 
 class WorkQueue:
@@ -213,15 +206,12 @@ class WorkQueue:
         self._gates[stage] = gate
 
     def gate(self, stage: int) -> Hashable:
-        """Return the gate of a stage."""
         return self._gates[stage]
 
     def gates(self) -> Iterator[Hashable]:
-        """Return the gates with ready items, once for each of their queues."""
         return (self._gates[queue.stage] for queue in self._queues if queue.items)
 
     def has(self, gate: Hashable) -> bool:
-        """Return whether an item is ready behind a gate."""
         return any(queue.items and self._gates[queue.stage] == gate for queue in self._queues)
 
     def room(self, stage: int) -> int:
@@ -229,16 +219,13 @@ class WorkQueue:
         return 0 if self._size(stage) >= MAX_QUEUE_BYTES else max(0, self.high - len(self._fresh[stage].items))
 
     def runs_low(self, stage: int) -> bool:
-        """Return whether the next page of a stage is needed."""
         return len(self._fresh[stage].items) <= self.low and self._size(stage) <= MAX_QUEUE_BYTES // 2
 
     def add(self, items: Iterable[Item]) -> None:
-        """Add new items in their order."""
         for item in items:
             self._fresh[item.stage].append(item)
 
     def put_back(self, item: Item) -> None:
-        """Return a refused item to the head of its queue."""
         queue = self._ready[item.stage] if item.attempts else self._fresh[item.stage]
         queue.appendleft(item)
 
@@ -249,7 +236,6 @@ class WorkQueue:
         self._later_size[item.stage] += item.size
 
     def queue_ready(self, now: float) -> None:
-        """Move the retries that are ready to their queues."""
         while self._later and self._later[0][0] <= now:
             _, _, item = heappop(self._later)
             self._later_size[item.stage] -= item.size
@@ -266,7 +252,6 @@ class WorkQueue:
         return OVER_SHARE if queue is None else self._urgency(queue)
 
     def peek(self, gate: Hashable) -> Item | None:
-        """Return the next item behind a gate."""
         queue = self._next(gate)
         return queue.items[0] if queue is not None else None
 
@@ -294,12 +279,10 @@ class WorkQueue:
             self.retries_in_flight -= 1
 
     def items(self, stage: int) -> list[Item]:
-        """Return every item of a stage that is not in flight, in dispatch order."""
         waiting = [*self._ready[stage].items, *self._fresh[stage].items]
         return waiting + [item for _, _, item in self._later if item.stage == stage]
 
     def remove(self, items: Iterable[Item]) -> None:
-        """Remove items that are not in flight."""
         gone = set(items)
         for queue in self._queues:
             queue.remove(gone)
@@ -310,14 +293,12 @@ class WorkQueue:
             self._later_size[item.stage] += item.size
 
     def clear(self) -> None:
-        """Remove everything that is not in flight."""
         for queue in self._queues:
             queue.clear()
         self._later.clear()
         self._later_size = [0] * len(self._fresh)
 
     def depth(self, stage: int) -> int:
-        """Return the number of ready items of a stage."""
         return len(self._fresh[stage].items) + len(self._ready[stage].items)
 
     def _size(self, stage: int) -> int:
@@ -389,11 +370,9 @@ class FairQueue:
         self._set_least()
 
     def offer(self, experiment: int, gate: Hashable) -> None:
-        """Record that an experiment has ready work behind a gate."""
         self._member(experiment).offers[gate] = None
 
     def withdraw(self, experiment: int, gate: Hashable) -> None:
-        """Record that an experiment has no more ready work behind a gate."""
         if experiment in self._new or experiment in self._served:
             self._member(experiment).offers.pop(gate, None)
 

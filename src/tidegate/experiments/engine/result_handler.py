@@ -138,7 +138,6 @@ class ResultHandler:
         run.write_failure(item, ResultStatus.PARKED, kind, reason)
 
     def give_up(self, items: list[Item]) -> None:
-        """Park items that are not in flight."""
         if items:
             self._run.work_queue.remove(items)
             for item in items:

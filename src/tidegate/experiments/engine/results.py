@@ -104,7 +104,6 @@ def answered(
 def unanswered(
     claim: Claim, stage: Stage, item: Item, status: ResultStatus, kind: str, text: str | None
 ) -> RunResult | AnnotationResult:
-    """Return the result of an item that failed, was parked, or could not be tried."""
     if item.stage == TASK:
         return RunResult(claim.experiment_id, claim.epoch, *item.place, status, None, kind, text,
                          item.attempts, item.seconds, tuple(item.audit), usage=item.usage)  # fmt: skip
@@ -114,14 +113,12 @@ def unanswered(
 
 
 def failed(result: RunResult | AnnotationResult) -> bool:
-    """Return whether a result has any status other than OK."""
     if isinstance(result, RunResult):
         return result.status is not OK
     return any(annotation.status is not OK for annotation in result.annotations)
 
 
 def line(claim: Claim, level: LogLevel, category: Category, **detail: Any) -> LogLine:
-    """Return a line of the experiment's log."""
     return LogLine(claim.experiment_id, claim.epoch, level, category, detail)
 
 

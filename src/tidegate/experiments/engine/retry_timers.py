@@ -26,16 +26,14 @@ from tidegate.pool.key_gates import CapacityDeadline
 logger = logging.getLogger("tidegate")
 
 MIN_TIMER_SECONDS = 0.001
-"""Minimum seconds until a scheduled check. Raising it parks rows later. Chosen: a smaller remainder of a deadline might
-not advance the clock."""
+"""Minimum seconds until a scheduled check. Chosen: a smaller remainder of a deadline might not advance the clock."""
 
 OUTAGE_CHECK_SECONDS = 1.0
-"""Maximum seconds until new rows of a stage that is out are parked. Raising it parks them later. Chosen: a person waits
-for the end of the run."""
+"""Maximum seconds until new rows of a stage that is out are parked. Chosen: a person waits for the end of the run."""
 
 SHARE = 0.005
-"""Minimum time from a check to the next one that it schedules, as a share of the limit. Raising it parks rows later.
-Derived from 200 such checks per limit at most, even with a million rows."""
+"""Minimum time from a check to the next one that it schedules, as a share of the limit. Derived from 200 such checks
+per limit at most, even with a million rows."""
 
 
 class RetryTimers:
@@ -96,7 +94,6 @@ class RetryTimers:
             self._check_within(self._due(self._run.shared.loop.time()))
 
     def end(self) -> None:
-        """Cancel all timers."""
         for timer in (self._retry, self._deadline):
             if timer is not None:
                 timer.cancel()

@@ -201,13 +201,11 @@ class ExperimentRun(RunState):
         self.drain(None, STOPPED_ELSEWHERE)
 
     def leave(self) -> None:
-        """Stop for the user of this process."""
         if self.live and not self.contributes:
             self.log(LogLevel.INFO, Category.EXPERIMENT, type="stopped_by_user", epoch=self.claim.epoch, **actor())
         self.drain(Status.STOPPED, None)
 
     def fail(self, error: BaseException) -> None:
-        """Stop the run with an error that no single item caused."""
         self.drain(Status.ERROR, redacted(error))
 
     def drain(self, final: Status | None, reason: str | None, grace: float | None = None) -> None:

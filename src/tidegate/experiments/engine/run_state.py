@@ -86,8 +86,7 @@ def limit_reached(limit: int) -> str:
 
 
 RETRY_SLOT_SHARE = 0.5
-"""Share of the slots that retries may have while anything else could go. Raising it delays new rows in an outage.
-Chosen: half of the work is new."""
+"""Share of the slots that retries may have while anything else could go. Chosen: half of the work is new."""
 
 
 class RunPhase(Enum):
@@ -164,20 +163,16 @@ class RunState:
 
     @property
     def id(self) -> int:
-        """Return the experiment's number."""
         return self.claim.experiment_id
 
     @property
     def live(self) -> bool:
-        """Return whether the run accepts new work."""
         return self.phase is RunPhase.LIVE
 
     def publish(self, event: Event) -> None:
-        """Publish an event to the experiment's subscribers."""
         self.shared.hub.publish(event, self.id, self.experiment.name)
 
     def log(self, level: LogLevel, category: Category, **detail: Any) -> None:
-        """Write a line to the experiment's log."""
         self.put(None, results.line(self.claim, level, category, **detail))
 
     def put(self, item: Item | None, result: Result) -> None:
@@ -250,7 +245,6 @@ class RunState:
         return "no chunk is left here" if self.contributes else "its claim is kept or lost"
 
     def write_failure(self, item: Item, status: ResultStatus, kind: str, text: str | None) -> None:
-        """Record that an item has no answer, and the reason."""
         stage = self.stages[item.stage]
         # Made first: to queue a result releases the row, which has the id.
         line = results.failure_line(self.claim, stage, item, kind, text)
@@ -284,7 +278,6 @@ class RunState:
             return
 
     def end(self) -> tuple[Status, str | None]:
-        """Return the final status and reason of a run that has no work left."""
         closed = [stage.closing.reason for stage in self.stages if stage.closing is not None]
         if closed:
             return Status.ERROR, "; ".join(closed)
@@ -295,7 +288,6 @@ class RunState:
         return Status.COMPLETED, None
 
     def progress(self) -> Progress:
-        """Return a snapshot of the run's progress."""
         tally = self.tally
         in_flight = [0] * len(self.stages)
         in_flight[TASK] = self.batched
@@ -379,7 +371,6 @@ class RunSlots:
         self._freed_at = -INFINITY
 
     def take(self, job: Job) -> None:
-        """Count a job that starts."""
         self._tell_of_bound()
         self._run.in_flight.add(job)
         self.jobs_of[job.stage.index] += 1
@@ -387,7 +378,6 @@ class RunSlots:
         self._update()
 
     def free(self, job: Job) -> None:
-        """Count the end of a job."""
         self._run.in_flight.discard(job)
         self.jobs_of[job.stage.index] -= 1
         if job.slot_lent:

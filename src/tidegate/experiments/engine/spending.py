@@ -55,13 +55,11 @@ class RunSpending:
             job.ready = self._stored_expectation(ledger, job)
 
     def on_stored(self, result: Result) -> None:
-        """Start the function that has waited for this result."""
         ready = self._starting.pop(id(result), None)
         if ready is not None and not ready.done():
             ready.set_result(None)
 
     def end(self, job: Job) -> None:
-        """Count what an ended job has spent."""
         run, ledger = self._run, self._run.ledger
         if ledger is not None:
             if job.item.stage == TASK:
@@ -79,7 +77,6 @@ class RunSpending:
             self._drain(Status.STOPPED, ledger.reason)
 
     def fits(self, stage: int) -> bool:
-        """Return whether one more item of a stage fits the budget."""
         run, ledger = self._run, self._run.ledger
         if ledger is None:
             return True

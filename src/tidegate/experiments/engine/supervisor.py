@@ -44,8 +44,7 @@ logger = logging.getLogger("tidegate")
 
 
 MAX_ERRORS = 50
-"""Consecutive internal errors that end the dispatcher. Raising it repeats a programming error more often before the run
-ends. Precedent: Phoenix, 50."""
+"""Consecutive internal errors that end the dispatcher. Precedent: Phoenix, 50."""
 
 
 class Dispatcher:
@@ -92,7 +91,6 @@ class Dispatcher:
         self.wake()
 
     def stop(self) -> None:
-        """Stop dispatching."""
         self.stopped = True
 
     def _check(self) -> None:

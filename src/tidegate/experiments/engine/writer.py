@@ -28,37 +28,31 @@ logger = logging.getLogger("tidegate")
 Result: TypeAlias = RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine
 
 WRITE_SECONDS = 0.1
-"""Seconds that a result waits at most for its batch to fill. Raising it writes fewer batches, and repeats more work
-after a crash. Chosen: ten writes a second load no database."""
+"""Seconds that a result waits at most for its batch to fill. Chosen: ten writes a second load no database."""
 
 UNWRITTEN_RESULTS = 1000
-"""Unwritten results at which no more work is started. Raising it pays for more answers that a crash may lose. Chosen:
-ten batches."""
+"""Unwritten results at which no more work is started. Chosen: ten batches."""
 
 MAX_FAILURES = 5
-"""Consecutive internal errors after which writing ends. Raising it repeats a programming error more often before the
-run ends. Chosen: errors in a row are a programming error, and one may be a database's."""
+"""Consecutive internal errors after which writing ends. Chosen: errors in a row are a programming error, and one may be
+a database's."""
 
 MAX_BATCH_FACTOR = 10
-"""Maximum size of a batch that waited for the previous one, as a multiple of `batch`. Raising it makes long
-transactions longer. Chosen: a backlog shrinks quickly after a database was away."""
+"""Maximum size of a batch that waited for the previous one, as a multiple of `batch`. Chosen: a backlog shrinks quickly
+after a database was away."""
 
 
 BATCH_BYTES = 8 * 1024 * 1024
-"""Maximum characters of a batch. Raising it uses more memory: PostgreSQL's driver copies them four times. Chosen: equal
-to `experiments.storage.bulk.MAX_CHARACTERS`."""
+"""Maximum characters of a batch. Chosen: equal to `experiments.storage.bulk.MAX_CHARACTERS`."""
 
 UNWRITTEN_BYTES = 16 * 1024 * 1024
-"""Characters of unwritten results at which no more work is started. Raising it holds more results in memory while the
-database is unavailable or slow. Chosen: two batches of `BATCH_BYTES`."""
+"""Characters of unwritten results at which no more work is started. Chosen: two batches of `BATCH_BYTES`."""
 
 
 class WriteReceiver(Protocol):
     """Receiver of the outcome of its results."""
 
-    def durable(self, item: Item | None, result: Result) -> None:
-        """Handle a result that is in the database."""
-        ...
+    def durable(self, item: Item | None, result: Result) -> None: ...
 
     def unwritable(self, item: Item | None, result: Result, error: Exception) -> None:
         """Handle a result that the store refused permanently; nothing was written."""
@@ -72,9 +66,7 @@ class WriteReceiver(Protocol):
         """Handle the end of all writing: `count` results will never be written."""
         ...
 
-    def fail(self, error: BaseException) -> None:
-        """Handle an error that one of these methods raised."""
-        ...
+    def fail(self, error: BaseException) -> None: ...
 
 
 class QueuedResult(NamedTuple):
@@ -111,12 +103,10 @@ class ResultWriter:
 
     @property
     def room(self) -> bool:
-        """Return whether more work may be started."""
         return len(self._entries) < self._bound and self._size < UNWRITTEN_BYTES
 
     @property
     def waiting(self) -> int:
-        """Return the number of results that are not durable yet."""
         return len(self._entries)
 
     def put(self, receiver: WriteReceiver, item: Item | None, result: Result) -> None:
@@ -208,7 +198,6 @@ class ResultWriter:
         self._full.clear()
 
     async def _write(self, entries: Sequence[QueuedResult]) -> None:
-        """Write the first entries of the queue, and notify their receivers."""
         results = [entry.result for entry in entries]
         try:
             fenced = await retry_while_unavailable(lambda: self._store.write(results), "write of a batch of results")
@@ -241,7 +230,6 @@ class ResultWriter:
 
 
 def _size(result: Result) -> int:
-    """Return the characters of a result's large texts."""
     if isinstance(result, RunResult):
         return len(result.output or "")
     if isinstance(result, AnnotationResult):

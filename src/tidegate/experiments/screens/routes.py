@@ -225,7 +225,6 @@ class ExperimentView:
 
 
 def _guarded(answer: Answer) -> Answer:
-    """Return the answer with a sentence instead of an error of the database."""
 
     async def guarded(request: Request) -> Response:
         try:

@@ -65,7 +65,6 @@ class StartedRun:
 
     @property
     def said(self) -> str:
-        """Return the last line that it wrote."""
         with contextlib.suppress(OSError):
             lines = self.output.read_bytes()[-8192:].decode(errors="replace").split("\n")
             return next((line.strip()[:SAID] for line in reversed(lines) if line.strip()), "")
@@ -210,7 +209,6 @@ class ExperimentComparisons:
         self._running: RunningComparison | None = None
 
     def forget(self, pair: Pair) -> None:
-        """Make the comparison of a pair again at its next request."""
         self._kept.pop(pair, None)
 
     def of(self, pair: Pair, names: tuple[str, str], progress: Hashable) -> dict[str, Any]:

@@ -24,8 +24,7 @@ from tidegate.experiments.storage.schema import RUNNING, execution_configs, logs
 from tidegate.experiments.storage.stored_forms import ago, cleaned, encoded, now
 
 COOL_DOWN = 5.0
-"""Seconds between a user's stop or resume and the next one. Raising it makes a user wait longer. Precedent: Arize
-Phoenix's runner."""
+"""Seconds between a user's stop or resume and the next one. Precedent: Arize Phoenix's runner."""
 
 config = execution_configs.c
 

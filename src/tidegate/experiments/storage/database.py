@@ -69,7 +69,6 @@ def shown(url: URL) -> str:
 
 
 def has_secret(url: URL) -> bool:
-    """Return whether the URL holds a password, also as a parameter."""
     return url.password is not None or any(name in url.query for name in SECRETS)
 
 
@@ -80,26 +79,24 @@ def _file(path: str) -> URL:
 
 
 CONNECTIONS = 5
-"""Connections kept open at most; as many more may be open for a while. Raising it uses more memory, since each one that
-read a row of megabytes keeps buffers of that size (libpq's never shrink). The last used one is used next. Precedent:
+"""Connections kept open at most; as many more may be open for a while. The last used one is used next. Precedent:
 SQLAlchemy's `pool_size`."""
 
 LOCK_SECONDS = 30.0
-"""Seconds for which SQLite waits for another process's transaction before it reports "database is locked". Raising it
-reports a hung writer later. Chosen: above any batch, as a busy file must not fail a run."""
+"""Seconds for which SQLite waits for another process's transaction before it reports "database is locked". Chosen:
+above any batch, as a busy file must not fail a run."""
 
 IDLE_SECONDS = 30.0
-"""Seconds after which PostgreSQL ends an idle transaction. Raising it blocks a claim for longer where a replica is
-suspended in the middle of a batch. Chosen: half of `engine.replica.STALE_SECONDS`, as for `ALIVE`."""
+"""Seconds after which PostgreSQL ends an idle transaction. Chosen: half of `engine.replica.STALE_SECONDS`, as for
+`ALIVE`."""
 
 CONNECT_SECONDS = 10
-"""Seconds of libpq's `connect_timeout`. Raising it reports an unreachable server later. Chosen: libpq's default waits
-for ever."""
+"""Seconds of libpq's `connect_timeout`. Chosen: libpq's default waits for ever."""
 
 ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
-"""Seconds (`tcp_user_timeout`: milliseconds) after which a silent host is given up. Raising them notices a lost host
-later. Derived from half of `engine.replica.STALE_SECONDS`. Systems probe after two hours by default, and resend for a
-quarter of an hour (libpq, section 34.1.2; tcp(7))."""
+"""Seconds (`tcp_user_timeout`: milliseconds) after which a silent host is given up. Derived from half of
+`engine.replica.STALE_SECONDS`. Systems probe after two hours by default, and resend for a quarter of an hour (libpq,
+section 34.1.2; tcp(7))."""
 
 SQLITE_ARGUMENTS: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_SECONDS}
 SQLITE_PRAGMAS = (
@@ -262,12 +259,11 @@ T = TypeVar("T")
 AnyEngine = TypeVar("AnyEngine", Engine, AsyncEngine)
 
 CLOSE_SECONDS = 5.0
-"""Seconds for which `close` waits for calls under way. Raising it delays the end of a process whose database does not
-answer. Chosen: writes usually end within it; a connection that is returned later is not closed."""
+"""Seconds for which `close` waits for calls under way. Chosen: writes usually end within it; a connection that is
+returned later is not closed."""
 
 RETURN_SECONDS = 0.01
-"""Seconds between two checks for a returned connection. Raising it delays the end of a run on a lost file. Chosen: a
-person notices no delay."""
+"""Seconds between two checks for a returned connection. Chosen: a person notices no delay."""
 
 
 class Database:
@@ -295,7 +291,6 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """Yield a connection on which each statement is its own transaction."""
         with self.translated():
             async with self._borrowed(self._reading) as connection:
                 yield connection
@@ -493,7 +488,6 @@ class WritingThread:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
 
     async def connected(self) -> None:
-        """Make the thread's connection, which it keeps."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connect)
 
     async def close(self) -> None:

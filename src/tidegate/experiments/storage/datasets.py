@@ -22,8 +22,7 @@ from tidegate.experiments.storage.stored_forms import canonical, cleaned, digest
 Values = Mapping[str, Any]
 
 LOOKED_UP = 500
-"""Rows that are compared at once. Raising it needs more memory and fewer queries. Chosen: half a batch of
-`experiments.engine.feeder.SIZE`."""
+"""Rows that are compared at once. Chosen: half a batch of `experiments.engine.feeder.SIZE`."""
 
 COMPARED = ("ordinal", "name", "digest", "invalid")
 """Columns by which two rows are equal; the line in the source is not one of them."""
@@ -156,7 +155,6 @@ def _compare(on_sqlite: bool, connection: Connection, dataset_id: int, values: S
 
 
 def _there(on_sqlite: bool, dataset_id: int, rows: Sequence[Values]) -> Iterator[Select[Any]]:
-    """Return queries for the existing rows with these ordinals, and for those with one of these names."""
     row, ordinals = dataset_rows.c, [row["ordinal"] for row in rows]
     yield select(dataset_rows).where(row.dataset_id == dataset_id, row.ordinal.between(min(ordinals), max(ordinals)))
     names = listed(on_sqlite, [row["name"] for row in rows])

@@ -119,7 +119,6 @@ class Experiments(StorePart):
             return [_experiment(row) for row in (await connection.execute(query)).all()]
 
     async def last_activities(self, experiment_ids: Sequence[int]) -> dict[int, datetime]:
-        """Return the instant of the last log line of each experiment that has one, by its number."""
         newest = (
             select(logs.c.at)
             .where(logs.c.experiment_id == experiments.c.id)
@@ -132,7 +131,6 @@ class Experiments(StorePart):
             return {number: at for number, at in (await connection.execute(query)).all() if at is not None}
 
     async def every(self) -> list[ExperimentRow]:
-        """Return every experiment, the newest first."""
         return await self.page(None, None)
 
     async def amend(self, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:

@@ -31,7 +31,7 @@ SPENT = (
 """Columns of the governed calls of a task: tokens, US dollars, facts of the last answer, seconds waited."""
 
 ROWS = 10_000
-"""Runs in one row group of a Parquet file. Raising it needs more memory. Chosen: few groups in a usual file."""
+"""Runs in one row group of a Parquet file. Chosen: few groups in a usual file."""
 
 
 RISKY = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
@@ -67,7 +67,6 @@ class Layout(NamedTuple):
 
     @property
     def header(self) -> list[str]:
-        """Return the names of all columns."""
         more = [*([CHOSEN] if self.chosen else ()), *(SPENT if self.spent else ())]
         return [*FIXED, *more, *self.fields.values(), *self.parts.values()]
 
@@ -124,7 +123,6 @@ class Jsonl:
         self._file = file
 
     def write(self, runs: Sequence[StoredRun]) -> None:
-        """Write a page of runs."""
         for run in runs:
             line = {**_fixed(run), "row": run.row, "output": run.output, "answered_by": _choices(run.answered_by),
                     "usage": {stage: _spent(usage) for stage, usage in run.usages.items()},
@@ -153,7 +151,6 @@ class Csv:
         self._csv.writerow(map(harmless, layout.header))
 
     def write(self, runs: Sequence[StoredRun]) -> None:
-        """Write a page of runs."""
         self._csv.writerows(map(harmless, _cells(run, self._layout)) for run in runs)
 
     def close(self) -> None:
@@ -322,12 +319,10 @@ def _types(pyarrow: Any, layout: Layout) -> Iterator[tuple[str, Any]]:
 
 
 PAGE = 500
-"""Maximum runs of one read. Raising it needs fewer reads, each with more memory. Chosen: large rows and answers reduce
-it anyway (`experiments.storage.paging`)."""
+"""Maximum runs of one read. Chosen: large rows and answers reduce it anyway (`experiments.storage.paging`)."""
 
 
 async def pages(store: Store, number: int) -> AsyncIterator[list[StoredRun]]:
-    """Yield the runs of an experiment, page by page."""
     after, sizer = None, PageSizer()
     while page := await store.reports.results(number, after=after, limit=sizer.limit(PAGE)):
         yield page

@@ -21,12 +21,10 @@ from tidegate.experiments.storage.schema import contents, runs
 T = TypeVar("T")
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""Size of the texts of one page (`TextSize`). Raising it needs more memory, lowering it more pages of large rows.
-Chosen: equal to `bulk.MAX_CHARACTERS`."""
+"""Size of the texts of one page (`TextSize`). Chosen: equal to `bulk.MAX_CHARACTERS`."""
 
 FIRST_ROWS = 32
-"""Half the rows of a first page, when no size is known yet. Raising it may read more than `PAGE_BYTES`. Chosen: 64 rows
-of 128 kB fill a first page."""
+"""Half the rows of a first page, when no size is known yet. Chosen: 64 rows of 128 kB fill a first page."""
 
 SMALL = bindparam("small", type_=Integer)
 """Maximum size of a text that is read with its page; `small` returns its value."""
@@ -81,7 +79,6 @@ class PageSizer:
         return max(1, min(most, int(2 * PAGE_BYTES / self._mean)))
 
     def saw(self, sizes: Sequence[int]) -> None:
-        """Note the sizes of a page's rows."""
         if sizes:
             self._mean = max(1.0, sum(sizes) / len(sizes))
 
@@ -97,12 +94,10 @@ def size(text: ColumnElement[str]) -> ColumnElement[int]:
 
 
 def inlined(text: ColumnElement[str]) -> ColumnElement[str | None]:
-    """Return the text where it is small, as SQL, else null."""
     return case((TextSize(text) <= SMALL, text), else_=None)
 
 
 def within_bytes(rows: Sequence[Row[Any]], sizes: Sequence[int]) -> Page[Row[Any]]:
-    """Return the first rows, as many as keep the bound."""
     total = 0
     for count, each in enumerate(sizes):
         total += each

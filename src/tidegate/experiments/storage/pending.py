@@ -61,12 +61,11 @@ from tidegate.experiments.storage.schema import (
 from tidegate.experiments.storage.stored_forms import decoded, shortened
 
 FIRST_WINDOW = 256
-"""Minimum items of a first window; one that leaves a page unfilled is followed by one of four times its size. Raising
-it reads more items that are finished. Chosen: a query of this size costs little even if all its items are finished."""
+"""Minimum items of a first window; one that leaves a page unfilled is followed by one of four times its size. Chosen: a
+query of this size costs little even if all its items are finished."""
 
 LAST_WINDOW = 65_536
-"""Maximum items of a window. Raising it makes one query longer. Chosen: a walk through this number takes a fraction of
-a second."""
+"""Maximum items of a window. Chosen: a walk through this number takes a fraction of a second."""
 
 Window = Callable[[int, int, int], tuple[Select[Any], Mapping[str, int]]]
 """Function of (first ordinal, end, maximum rows): the query for the ordinals from the first to below the end, and its
@@ -198,7 +197,6 @@ class Pending(StorePart):
 
 
 async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent | None:
-    """Return the extent of an experiment; None where it does not exist."""
     row = (await connection.execute(_extent(), {"experiment": experiment_id})).one_or_none()
     return None if row is None else Extent(*row)
 
@@ -221,7 +219,6 @@ def _extent() -> Select[Any]:
 
 
 async def walk(connection: AsyncConnection, page: Window, start: int, extent: Extent, limit: int) -> list[Row[Any]]:
-    """Return at most `limit` rows of the windows from `start` on."""
     rows: list[Row[Any]] = []
     items = max(FIRST_WINDOW, limit)
     while start < extent.end and len(rows) < limit:
@@ -295,7 +292,6 @@ def _repetitions(count: ColumnElement[int]) -> FromClause:
 
 
 def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any]:
-    """Add the rows to the items of a page, after the items are selected."""
     item, row = selected_once(items, "item"), dataset_rows.c
     return (
         select(item.c.ordinal, item.c.repetition, row.invalid, row.line, row.digest, *content())

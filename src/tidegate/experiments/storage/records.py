@@ -195,7 +195,6 @@ class PendingTask:
 
     @property
     def cursor(self) -> TaskCursor:
-        """Return the cursor for the next page."""
         return self.ordinal, self.repetition
 
 
@@ -212,7 +211,6 @@ class PendingEval:
 
     @property
     def cursor(self) -> EvalCursor:
-        """Return the cursor for the next page."""
         return self.ordinal, self.repetition, self.evaluator
 
 
@@ -484,5 +482,4 @@ class StoredRun:
 
     @property
     def cursor(self) -> TaskCursor:
-        """Return the cursor for the next page."""
         return self.ordinal, self.repetition

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sqlalchemy import Row, Select, and_, case, func, literal, select, tuple_
@@ -54,7 +54,6 @@ class Reports(StorePart):
         self._tallies = tallies
 
     async def counts(self, experiment_id: int) -> ResultCounts:
-        """Return the progress of an experiment."""
         rows = select(datasets.c.rows).join(experiments, experiments.c.dataset_id == datasets.c.id)
         async with self._database.reading() as connection:
             stored = (await connection.execute(rows.where(experiments.c.id == experiment_id))).scalar() or 0
@@ -66,7 +65,6 @@ class Reports(StorePart):
         return ResultCounts(stored, counts.pop(TASKS, {}), counts)
 
     async def scores(self, experiment_id: int) -> list[Score]:
-        """Return the scores of each output of each evaluator, by evaluator and output."""
         return scores_of(await self._stages(experiment_id))
 
     async def failures(self, experiment_id: int) -> list[Failure]:
@@ -104,7 +102,6 @@ class Reports(StorePart):
         return sorted(found, key=lambda each: (each.evaluator or "", -each.count, each.answered_by))
 
     async def last_logs(self, experiment_id: int, limit: int) -> list[LoggedLine]:
-        """Return the last log lines, the oldest first."""
         query = (
             select(logs.c.at, logs.c.level, logs.c.category, logs.c.detail)
             .where(logs.c.experiment_id == experiment_id)
@@ -152,7 +149,6 @@ class Reports(StorePart):
         return [replace(run, usages=of_items[run.cursor]) if run.cursor in of_items else run for run in stored]
 
     async def result(self, experiment_id: int, ordinal: int, repetition: int) -> StoredRun | None:
-        """Return one run with its row and annotations; None where it has no result."""
         found = await self.results(experiment_id, after=(ordinal, repetition - 1), limit=1)
         return found[0] if found and found[0].cursor == (ordinal, repetition) else None
 
@@ -167,14 +163,12 @@ class Reports(StorePart):
             return [dict(row) for row in (await connection.execute(query)).mappings()]
 
     async def attempt_counts(self, experiment_id: int) -> dict[str, int]:
-        """Return the number of kept attempts by status."""
         one = attempts.c
         query = select(one.status, func.count()).where(one.experiment_id == experiment_id).group_by(one.status)
         async with self._database.reading() as connection:
             return {row[0]: row[1] for row in await connection.execute(query.order_by(one.status))}
 
     async def claim_stats(self, experiment_id: int) -> list[Mapping[str, JSON]]:
-        """Return the statistics of each claim that has ended, the oldest first."""
         one = run_stats.c
         query = select(one.stats).where(one.experiment_id == experiment_id).order_by(one.epoch)
         async with self._database.reading() as connection:
@@ -239,52 +233,23 @@ def _stored(row: Row[Any], body: str | None, output: str | None, judged: Sequenc
 
 
 PAGE_ROWS = 20_000
-"""Ordinals of one page. Raising it needs fewer queries and more memory. Chosen: 20 MB a page."""
+"""Ordinals of one page. Chosen: 20 MB a page."""
 
 
-class RowName(NamedTuple):
-    """One row of a dataset; `digest` identifies its content, and is None for an invalid row."""
+class ScorePage(NamedTuple):
+    """Results of one range of rows, as rows of queries.
 
-    ordinal: int
-    name: str
-    digest: bytes | None
-
-
-class RowRuns(NamedTuple):
-    """Task results of one row: the number with one status, and the seconds that they took together."""
-
-    ordinal: int
-    status: ResultStatus
-    results: int
-    seconds: float
-
-
-class RowScore(NamedTuple):
-    """One output of one evaluator for one row, over its repetitions.
-
-    `mean` is that of the results with a score; None without any. `failed` ones are not ok. `label` is the label of all
-    labelled results, or None where they differ.
+    `rows` have `ordinal`, `name` and `digest` (None for an invalid row). `runs` have for each row and status the number
+    of `results`, and the `seconds` that they took together. `scores` have for each row and output the `mean` of the
+    results with a score, the number of `failed` ones, and the `label` of all labelled ones, None where they differ.
     """
 
-    ordinal: int
-    evaluator: str
-    output: str
-    mean: float | None
-    failed: int
-    label: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ScorePage:
-    """Results of one range of rows."""
-
-    rows: Sequence[RowName]
-    runs: Sequence[RowRuns]
-    scores: Sequence[RowScore]
+    rows: Sequence[Any]
+    runs: Sequence[Any]
+    scores: Sequence[Any]
 
 
 async def score_pages(database: Database, experiment_id: int, page_rows: int = PAGE_ROWS) -> AsyncIterator[ScorePage]:
-    """Yield the rows of an experiment with the results that they have, in the order of the dataset."""
     row, run, one = dataset_rows.c, runs.c, annotation_rows.c
     first = 0
     while True:
@@ -298,31 +263,28 @@ async def score_pages(database: Database, experiment_id: int, page_rows: int = P
                 .where(row.dataset_id == extent.dataset_id, row.ordinal >= first, row.ordinal < end)
                 .order_by(row.ordinal)
             )
-            found = [RowName(*each) for each in await connection.execute(names)]
+            found = (await connection.execute(names)).all()
             if not found:
                 return
             of_runs = (
-                select(run.ordinal, run.status, func.count(), func.sum(run.seconds))
+                select(run.ordinal, run.status, func.count().label("results"), func.sum(run.seconds).label("seconds"))
                 .where(run.experiment_id == experiment_id, run.ordinal >= first, run.ordinal < end)
                 .group_by(run.ordinal, run.status)
             )
-            label = case((func.min(one.label) == func.max(one.label), func.min(one.label)))
             of_scores = (
                 select(
                     one.ordinal,
                     one.evaluator,
                     one.output,
-                    func.avg(one.score),
-                    func.count(case((one.status != OK, 1))),
-                    label,
+                    func.avg(one.score).label("mean"),
+                    func.count(case((one.status != OK, 1))).label("failed"),
+                    case((func.min(one.label) == func.max(one.label), func.min(one.label))).label("label"),
                 )
                 .where(one.experiment_id == experiment_id, one.ordinal >= first, one.ordinal < end)
                 .group_by(one.ordinal, one.evaluator, one.output)
             )
-            answered = [
-                RowRuns(ordinal, ResultStatus(status), count, seconds)
-                for ordinal, status, count, seconds in await connection.execute(of_runs)
-            ]
-            scored = [RowScore(*each) for each in await connection.execute(of_scores)]
-        yield ScorePage(found, answered, scored)
+            page = ScorePage(
+                found, (await connection.execute(of_runs)).all(), (await connection.execute(of_scores)).all()
+            )
+        yield page
         first = found[-1].ordinal + 1

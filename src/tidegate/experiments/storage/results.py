@@ -61,12 +61,11 @@ from tidegate.experiments.storage.stored_forms import cleaned, encoded, now, sho
 EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
 
 KEPT_LINES = 1500
-"""Lines kept of each experiment's log. Raising it makes the database and each read of a log larger. Precedent: Heroku's
-Logplex keeps the last 1,500 of an application."""
+"""Lines kept of each experiment's log. Precedent: Heroku's Logplex keeps the last 1,500 of an application."""
 
 MAX_CHOICES, CHOICE_BYTES = 3, 200
-"""Choices of fallbacks that are kept of a result, and the bytes of each of their three texts. Raising one may exceed an
-index entry. Derived from PostgreSQL, as `stored_forms.MAX_NAME_BYTES`."""
+"""Choices of fallbacks that are kept of a result, and the bytes of each of their three texts. Derived from PostgreSQL,
+as `stored_forms.MAX_NAME_BYTES`."""
 
 Values = dict[str, Any]
 Result = RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine
@@ -230,7 +229,6 @@ def _put(sqlite: bool, table: Table) -> Executable:
 
 @cache
 def _note(sqlite: bool) -> Executable:
-    """Return a statement that adds lines to the log."""
     statement: Executable = put(sqlite, logs, ("experiment_id", "level", "category", "detail"), at=now())
     return statement
 

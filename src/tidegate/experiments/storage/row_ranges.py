@@ -51,12 +51,11 @@ from tidegate.experiments.storage.tally import StageTally
 from tidegate.experiments.storage.tally_table import TASKS
 
 MAX_ROWS = 256
-"""Maximum rows of a chunk. Raising it saves claims, and leaves other replicas without work for longer at the end.
-Chosen: about 5 s of work of 50 functions with answers of 1 s."""
+"""Maximum rows of a chunk. Chosen: about 5 s of work of 50 functions with answers of 1 s."""
 
 SHARES = 64
-"""Minimum chunks of the rows that are stored, where these are fewer than this times `MAX_ROWS`. Raising it balances
-replicas better and needs more claims. Chosen: 16 for each of four replicas."""
+"""Minimum chunks of the rows that are stored, where these are fewer than this times `MAX_ROWS`. Chosen: 16 for each of
+four replicas."""
 
 chunk = chunks.c
 config = execution_configs.c
@@ -137,7 +136,6 @@ class Chunks(StorePart):
         return await self._database.transacted(work)
 
     async def of(self, experiment_id: int) -> list[RowChunk]:
-        """Return the chunks of an experiment, by their first row."""
         query = (
             select(chunk.first, chunk.end, chunk.epoch, chunk.claimed_by, chunk.done)
             .where(chunk.experiment_id == experiment_id)
@@ -180,7 +178,6 @@ class Chunks(StorePart):
         return await self._database.transacted(work)
 
     async def release(self, experiment_id: int, replica: str) -> None:
-        """Give back the chunks of this replica that are not done."""
         freed = update(chunks).where(_of(experiment_id, replica)).values(claimed_by=None, claimed_at=None)
         await self._database.acted(lambda connection: bool(connection.execute(freed).rowcount))
 
@@ -193,7 +190,6 @@ class Chunks(StorePart):
             return list((await connection.execute(query)).scalars())
 
     async def workers(self, experiment_id: int, stale_after: float) -> int:
-        """Return the number of live replicas that hold a chunk of an experiment."""
         live = and_(chunk.experiment_id == experiment_id, ~chunk.done, chunk.claimed_at >= ago(stale_after))
         query = select(func.count(chunk.claimed_by.distinct())).where(live)
         async with self._database.reading() as connection:
@@ -320,7 +316,6 @@ class Batches(StorePart):
         return await self._database.transacted(work)
 
     async def of(self, experiment_id: int) -> list[BatchRecord]:
-        """Return the batches of an experiment, by their number."""
         query = select(*COLUMNS).where(batch.experiment_id == experiment_id).order_by(batch.number)
         async with self._database.reading() as connection:
             return [_record(row) for row in await connection.execute(query)]
@@ -335,7 +330,6 @@ class Batches(StorePart):
         return found
 
     async def provider_ids(self, provider: str) -> frozenset[str]:
-        """Return the provider's names of all batches that are known in this database."""
         query = select(batch.provider_id).where(batch.provider == provider, batch.provider_id.is_not(None))
         async with self._database.reading() as connection:
             return frozenset((await connection.execute(query)).scalars())

@@ -100,7 +100,6 @@ class Store:
         return store
 
     async def close(self) -> None:
-        """Close every connection."""
         await self.database.close()
         await asyncio.to_thread(self._closing)
 

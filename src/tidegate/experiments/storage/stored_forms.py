@@ -24,20 +24,19 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from tidegate.errors import NotStorable
 
 DIGEST_BYTES = 16
-"""Bytes of a content's digest. Raising it makes the table and its index larger. Derived from collisions: among 10**9
-contents two have the same digest with a probability of 10**-21."""
+"""Bytes of a content's digest. Derived from collisions: among 10**9 contents two have the same digest with a
+probability of 10**-21."""
 
 MAX_DEPTH = 500
-"""Levels of lists and objects in a value. Raising it stores values that a deep stack cannot read. Derived from half of
-what Python reads at its default recursion limit (Jackson and SQLite read 1000, serde_json 128)."""
+"""Levels of lists and objects in a value. Derived from half of what Python reads at its default recursion limit
+(Jackson and SQLite read 1000, serde_json 128)."""
 
 MAX_NAME_BYTES = 1000
-"""UTF-8 bytes of a name in a key. Raising it may exceed an index entry. Derived from PostgreSQL: two of them fit an
-entry, which is a third of a page."""
+"""UTF-8 bytes of a name in a key. Derived from PostgreSQL: two of them fit an entry, which is a third of a page."""
 
 SHOWN = 100
-"""Characters that are kept of a longer name. Raising it makes names longer. Chosen: a person recognises the name, and
-with its digest it fits `MAX_NAME_BYTES`."""
+"""Characters that are kept of a longer name. Chosen: a person recognises the name, and with its digest it fits
+`MAX_NAME_BYTES`."""
 
 STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"')
 STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
@@ -63,7 +62,6 @@ def decoded(text: str | None) -> Any:
 
 
 def digest(text: str) -> bytes:
-    """Return the digest that identifies a content."""
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).digest()
 
 
@@ -182,7 +180,6 @@ def _postgresql_since(element: Since, compiler: SQLCompiler, **kw: Any) -> str:
 
 
 def now() -> Now:
-    """Return the current instant."""
     return Now()
 
 
@@ -192,5 +189,4 @@ def ago(seconds: float) -> Ago:
 
 
 def since(instant: ColumnElement[Any]) -> Since:
-    """Return the seconds since an instant."""
     return Since(instant)

@@ -34,7 +34,6 @@ class CompensatedSum:
         return self.high + self.low
 
     def add(self, values: Iterable[float]) -> None:
-        """Add the values of one batch."""
         try:
             value = math.fsum(values)
         except (OverflowError, ValueError):
@@ -46,38 +45,36 @@ class CompensatedSum:
 
 
 BINS = 50
-"""Most bins of a histogram. Raising it makes a tally larger, and each write of it. Chosen: a chart of 300 pixels shows
-them apart."""
+"""Most bins of a histogram. Chosen: a chart of 300 pixels shows them apart."""
 
 PER_UNIT = 40
 """Bins between 0 and 1 at level 0, where scores on this scale end up: 41 with that of 1.0. The width doubles with each
 level. Chosen: the edges are round numbers on the usual scales."""
 
 FIRST_LEVEL = -20
-"""Level of the first bins. Lowering it shows scores apart that differ by less than 2e-8."""
+"""Level of the first bins."""
 
 MAX_LABELS = 100
 """Most labels that are counted of an output. Chosen: an output with more of them is free text."""
 
 MAX_KINDS = 50
-"""Most kinds of failures of a stage with a count of their own; the others are counted together. Raising it makes a
-tally larger. Chosen: more kinds than a page shows."""
+"""Most kinds of failures of a stage with a count of their own; the others are counted together. Chosen: more kinds than
+a page shows."""
 
 MAX_OUTPUTS = 500
 """Most outputs of an evaluator that are tallied. Chosen: far more than a table has columns; an evaluator that names its
 outputs by the row would have no end of them."""
 
 EXAMPLE = 300
-"""Characters that are kept of an error's text. Raising it makes a tally larger. Chosen: the beginning
-tells the kind."""
+"""Characters that are kept of an error's text. Chosen: the beginning tells the kind."""
 
 LABEL = 200
-"""Characters of a label that are kept. Raising it makes a tally larger. Chosen: longer labels are free text."""
+"""Characters of a label that are kept. Chosen: longer labels are free text."""
 
 
 SCALE = 64
-"""Power of 2 by which scores are divided before they are summed. Raising it loses scores near 0. Derived from IEEE 754:
-the sum of 2^64 of the largest doubles is one, and scores above 1e-304 keep all their bits."""
+"""Power of 2 by which scores are divided before they are summed. Derived from IEEE 754: the sum of 2^64 of the largest
+doubles is one, and scores above 1e-304 keep all their bits."""
 
 
 class ResultFacts(NamedTuple):
@@ -104,7 +101,6 @@ class Histogram:
 
     @property
     def width(self) -> float:
-        """Return the width of a bin."""
         return math.ldexp(1 / PER_UNIT, self.level)
 
     def add(self, score: float, count: int) -> None:
@@ -156,7 +152,6 @@ class OutputTally:
 
     @property
     def mean(self) -> float | None:
-        """Return the mean of the scores; None without any."""
         if not self.scored:
             return None
         most = math.ldexp(sys.float_info.max, -SCALE)
@@ -311,7 +306,6 @@ class StageTally:
             del self.outputs[name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the tally as JSON values."""
         return {
             "items": self.items,
             "failed": {status: count for status, count in self.failed.items() if count},
@@ -324,7 +318,6 @@ class StageTally:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StageTally:
-        """Return the tally of these values."""
         return cls(
             values["items"],
             dict(values["failed"]),
@@ -360,7 +353,6 @@ def _output_tally(values: Mapping[str, Any]) -> OutputTally:
 
 
 def _place(score: float) -> int:
-    """Return the bin of a score at the first level."""
     if abs(score) > 1e280:
         # The product may be no double; such a score has no fraction.
         return int(score) * PER_UNIT << -FIRST_LEVEL
@@ -368,7 +360,6 @@ def _place(score: float) -> int:
 
 
 def scores_of(stages: Mapping[str, StageTally]) -> list[Score]:
-    """Return the scores of each output of each evaluator, by evaluator and output."""
     return with_failures(
         Score(
             name,

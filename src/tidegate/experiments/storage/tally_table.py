@@ -25,7 +25,7 @@ TASKS = "task"
 """Stage of the tasks; no evaluator may have this name (`experiments.engine.queues.TASK_STAGE`)."""
 
 BUILD_ROWS = 5_000
-"""Results that are read at once while a tally is built. Raising it needs more memory."""
+"""Results that are read at once while a tally is built."""
 
 Item = tuple[int, int, int]
 """(experiment, ordinal, repetition)."""
@@ -56,7 +56,6 @@ class TallyUpdate:
             self._add_annotations([row for row in annotated if row["experiment_id"] in self._tallies])
 
     def save(self) -> None:
-        """Write the changed tallies."""
         _save(
             self._connection,
             self._sqlite,
@@ -123,7 +122,6 @@ def lock(connection: Connection, experiment_ids: Iterable[int]) -> None:
 
 
 def begin(connection: Connection, experiment_id: int) -> None:
-    """Add the tally of a new experiment, which has no result."""
     first = json.dumps(StageTally().to_json())
     connection.execute(insert(tallies).values(experiment_id=experiment_id, stage=TASKS, tally=first))
 
@@ -184,7 +182,6 @@ def tallies_of(connection: Connection, experiment_id: int) -> Mapping[str, Stage
 
 
 def _counted(connection: Connection, experiment_id: int) -> dict[str, StageTally]:
-    """Return the tallies of an experiment from all its results."""
     stages = {TASKS: StageTally()}
     for row in _streamed(connection, _columns(runs).where(runs.c.experiment_id == experiment_id)):
         stages[TASKS].change([], [_facts(row._mapping)])
@@ -225,7 +222,6 @@ def _save(connection: Connection, sqlite: bool, changed: Iterable[tuple[int, str
 
 
 def _stored(connection: Connection, sqlite: bool, table: Table, rows: Sequence[Values]) -> list[Any]:
-    """Return the stored rows of the items of `rows`."""
     if not rows:
         return []
     return list(connection.execute(_before(sqlite, table), item_values(sqlite, map(_item, rows))))

@@ -36,8 +36,8 @@ KEY = ("experiment_id", "ordinal", "repetition", "stage", "run_epoch")
 COUNTS = TokenTotals._fields
 
 CHUNK_CLAIMS = 1_000_000
-"""Claims of a chunk under one claim of its experiment that have keys of their own, as negative numbers. Raising it
-leaves room for fewer claims of the experiment: 64 bits hold 10^12. Chosen: a claim takes milliseconds at least."""
+"""Claims of a chunk under one claim of its experiment that have keys of their own, as negative numbers. Chosen: a claim
+takes milliseconds at least."""
 
 
 def save(connection: Connection, sqlite: bool, results: Sequence[object]) -> None:
@@ -97,7 +97,6 @@ class Usages(StorePart):
         return found
 
     async def count_items(self, experiment_id: int) -> dict[str, int]:
-        """Return the number of items of each stage that have a usage, once for each claim."""
         one = usages.c
         used = one.input_tokens + one.output_tokens > 0
         query = select(one.stage, func.count()).where(one.experiment_id == experiment_id, used).group_by(one.stage)
@@ -105,13 +104,11 @@ class Usages(StorePart):
             return {row[0]: row[1] for row in await connection.execute(query)}
 
     async def last_spent(self, experiment_id: int, stage: str, limit: int) -> Sequence[TokenTotals]:
-        """Return what the items of the last rows of a stage have spent, the last row at the end."""
         async with self._database.reading() as connection:
             return await connection.run_sync(last_spent, experiment_id, stage, limit)
 
 
 def last_spent(connection: Connection, experiment_id: int, stage: str, limit: int) -> list[TokenTotals]:
-    """Return what the items of the last rows of a stage have spent, the last row at the end."""
     one = usages.c
     query = select(*(one[name] for name in COUNTS)).where(one.experiment_id == experiment_id, one.stage == stage)
     last = query.order_by(one.ordinal.desc(), one.repetition.desc(), one.run_epoch.desc()).limit(limit)

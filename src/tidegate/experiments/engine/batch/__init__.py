@@ -109,16 +109,13 @@ class ItemSet:
 
     @property
     def first(self) -> int:
-        """Return the lowest ordinal."""
         return min(ranges[0][0] for ranges in self._ranges.values())
 
     @property
     def end(self) -> int:
-        """Return the ordinal after the highest one."""
         return max(ranges[-1][1] for ranges in self._ranges.values())
 
     def add(self, place: Place) -> None:
-        """Add an item, whose ordinal is not lower than those before it."""
         ranges = self._ranges.setdefault(place.repetition, [])
         if ranges and ranges[-1][1] == place.ordinal:
             ranges[-1][1] += 1

@@ -157,8 +157,7 @@ TAG = "tidegate_tag"
 """Name of the record's tag in a batch's metadata."""
 
 OPENAI_CLOCK_SKEW = timedelta(hours=1)
-"""Time by which the provider's clock may be behind the database's. Raising it reads older batches in a search. Chosen:
-clocks of servers differ by less."""
+"""Time by which the provider's clock may be behind the database's. Chosen: clocks of servers differ by less."""
 
 KEPT = (409, 501)
 """Statuses of a deletion that say that a file is in use, or that files are never deleted."""
@@ -184,17 +183,14 @@ class OpenAIBatchApi:
         return str(body.get("model", ""))
 
     def line(self, identity: str, body: Mapping[str, Any]) -> bytes:
-        """Return a line of the input file."""
         return compact({"custom_id": identity, "method": "POST", "url": self._endpoint, "body": body}) + b"\n"
 
     async def upload(self, name: str, lines: Sequence[bytes]) -> tuple[str, bool]:
-        """Upload an input file."""
         content = (f"{name}.jsonl", b"".join(lines))
         stored = await called(self._client.files.create, file=content, purpose="batch")
         return str(stored.id), _is_read(stored)
 
     async def has_read(self, file_id: str) -> bool:
-        """Return True if the provider has read an input file, or has refused to."""
         return _is_read(await called(self._client.files.retrieve, file_id))
 
     async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:
@@ -267,11 +263,9 @@ class OpenAIBatchApi:
         return BatchStatus(phase, text, files, seconds_of(raw.headers), ended)
 
     async def lines(self, name: str) -> list[bytes]:
-        """Return the lines of an output or error file."""
         return bytes((await called(self._client.files.content, name)).content).split(b"\n")
 
     def read(self, line: bytes) -> ItemAnswer:
-        """Return the answer in a line of an output or error file."""
         said = json.loads(line)
         response, error = said.get("response") or {}, said.get("error") or {}
         status, body = response.get("status_code"), response.get("body")
@@ -298,8 +292,7 @@ ANTHROPIC_PHASES = {"in_progress": Phase.RUNNING, "canceling": Phase.RUNNING, "e
 """Phase of each processing status."""
 
 ANTHROPIC_CLOCK_SKEW = timedelta(minutes=10)
-"""Time by which the provider's clock may be behind the database's. Raising it looks at more batches in a search.
-Chosen: clocks of servers differ by less."""
+"""Time by which the provider's clock may be behind the database's. Chosen: clocks of servers differ by less."""
 
 RAW = {"headers": {"Accept": "application/binary"}}
 """Options of a request for results, as the SDK makes it."""
@@ -322,7 +315,6 @@ class AnthropicBatchApi:
         return ""
 
     def line(self, identity: str, body: Mapping[str, Any]) -> bytes:
-        """Return one of the requests of the batch's body."""
         return compact({"custom_id": identity, "params": body}) + b"\n"
 
     async def upload(self, name: str, lines: Sequence[bytes]) -> tuple[str, bool]:
@@ -330,7 +322,6 @@ class AnthropicBatchApi:
         return INLINE, True
 
     async def has_read(self, file_id: str) -> bool:
-        """Return True: there is no file."""
         return True
 
     async def create(self, record: BatchRecord, name: str, lines: Sequence[bytes]) -> str:
@@ -374,7 +365,6 @@ class AnthropicBatchApi:
         return self._client.messages.batches.list(limit=100, **after)
 
     async def status(self, provider_id: str) -> BatchStatus:
-        """Return the status of a batch."""
         raw = await called(self._client.messages.batches.with_raw_response.retrieve, provider_id)
         batch = await called(raw.parse)
         phase, text = ANTHROPIC_PHASES.get(batch.processing_status, Phase.UNKNOWN), str(batch.processing_status)
@@ -393,7 +383,6 @@ class AnthropicBatchApi:
         return bytes(await called(self._client.get, name, cast_to=bytes, options=RAW)).split(b"\n")
 
     def read(self, line: bytes) -> ItemAnswer:
-        """Return the answer in a line of the results."""
         result = json.loads(line).get("result") or {}
         kind = str(result.get("type") or "")
         if kind == "succeeded" and isinstance(result.get("message"), dict):

@@ -74,7 +74,6 @@ class BatchFeeder(Feeder):
         self._full_since: float | None = None
 
     def on_rows_stored(self, complete: bool = False) -> None:
-        """Record that the store has more rows, or all of them."""
         super().on_rows_stored(complete)
         self._scanned = False
         self._moved.set()
@@ -217,7 +216,6 @@ class BatchFeeder(Feeder):
         draft.size += size
 
     async def _seal(self, draft: Draft) -> None:
-        """Store the intent of a batch, and follow it."""
         record = BatchRecord(
             0, self._api.provider, BatchState.INTENT, secrets.token_hex(16), draft.items.ranges, draft.count
         )

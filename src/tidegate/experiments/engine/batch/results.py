@@ -31,19 +31,17 @@ BATCH = "batch"
 
 
 AGE_SHARE = 0.1
-"""Time between two looks at a batch, as a share of its age. Raising it notices an end later. Chosen: the end is noticed
-within a tenth of the time that the batch took."""
+"""Time between two looks at a batch, as a share of its age. Chosen: the end is noticed within a tenth of the time that
+the batch took."""
 
 LEAST_POLL = 1.0
-"""Minimum seconds between two looks. Raising it notices the end of a small batch later. Chosen: they take minutes."""
+"""Minimum seconds between two looks. Chosen: batches take minutes."""
 
 TURN = 50
-"""Results that are processed before other work of the loop gets a turn. Raising it saves turns and blocks the loop for
-longer. Chosen: about 10 ms of parsing."""
+"""Results that are processed before other work of the loop gets a turn. Chosen: about 10 ms of parsing."""
 
 MAX_SHOWN = 80
-"""Maximum characters of an unknown id in the log. Raising it lengthens the line. Derived from the longest id that a
-provider allows, 64."""
+"""Maximum characters of an unknown id in the log. Derived from the longest id that a provider allows, 64."""
 
 logger = logging.getLogger("tidegate")
 
@@ -81,7 +79,6 @@ class BatchResults:
         self._asked_as: dict[str, str] = {}
 
     async def watch(self, record: BatchRecord) -> BatchRecord:
-        """Return a batch after its end at the provider."""
         began = self._run.shared.loop.time()
         while True:
             status = await self.status(record)
@@ -93,7 +90,6 @@ class BatchResults:
             await asyncio.sleep(max(min(POLL_SECONDS, max(LEAST_POLL, AGE_SHARE * age)), status.retry_after))
 
     async def status(self, record: BatchRecord) -> BatchStatus:
-        """Return the status of a batch at the provider."""
         provider_id = record.provider_id or ""
         status = await self._asked(record, partial(self._api.status, provider_id))
         if status.phase is Phase.UNKNOWN:
@@ -179,7 +175,6 @@ class BatchResults:
             await asyncio.sleep(WRITE_SECONDS)
 
     async def _durable(self, queued: list[Item]) -> None:
-        """Wait until the results of these items are in the database."""
         tracker = self._run.tracker
         while queued:
             queued = [item for item in queued if tracker.is_live(item)]
@@ -228,7 +223,6 @@ class BatchResults:
             return ""
 
     def _usage(self, item: Item, answer: ItemAnswer) -> ItemUsage:
-        """Return the usage that a body states, at the price of the Batch API."""
         body: Any = answer.body
         stated = usage_of(named(self._provider) or COMPATIBLE, json.dumps({"usage": body.get("usage")}).encode())
         model = (self._provider == "azure" and self._model(item)) or clean_fact(str(body.get("model") or "")) or ""

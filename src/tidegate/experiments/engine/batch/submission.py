@@ -53,14 +53,13 @@ class BatchError(Error):
 
 
 POLL_SECONDS = 60.0
-"""Longest time between two looks at a batch. Raising it notices an end later. Chosen: batches take minutes to a day."""
+"""Longest time between two looks at a batch. Chosen: batches take minutes to a day."""
 
 GONE = "not at the provider (404)"
 """Words of a stored batch that the provider did not know at the last look."""
 
 
 def gone(number: int, name: str) -> BatchError:
-    """Return the error for a batch that the provider does not know."""
     text = f"{name} is {GONE}: deleted, too old, or of another account; if the account is right, the next resume"
     return BatchError(number, f"{text} gives the batch up and pays for its rows again", gone=True)
 
@@ -109,12 +108,11 @@ class RequestRetries:
 
 
 SEARCH_SECONDS = 600.0
-"""Seconds in which Anthropic may still act on a batch whose creation got no answer. Raising it delays a run after a
-crash; lowering it may pay for rows twice. Source: the timeout of Anthropic's SDK, 600 s."""
+"""Seconds in which Anthropic may still act on a batch whose creation got no answer. Lowering it may pay for rows twice.
+Source: the timeout of Anthropic's SDK, 600 s."""
 
 SETTLE_SECONDS = 10.0
-"""Seconds before a batch is searched at the provider. Raising it delays a run after a crash.
-Chosen: a list of batches shows a new one by then."""
+"""Seconds before a batch is searched at the provider. Chosen: a list of batches shows a new one by then."""
 
 VOID = "its file is deleted, so that no late request has an effect"
 """Status of a stored batch from before this deletion until it is submitted."""
@@ -123,12 +121,12 @@ REFUSED = (429, 529)
 """Statuses of a creation that has no effect beside those of `is_refusal`. Source: Anthropic's errors, `overloaded`."""
 
 FILE_SECONDS = 0.5
-"""Seconds between two looks at a file that the provider has not read yet. Raising it submits later. Chosen: Azure takes
-some seconds for a file."""
+"""Seconds between two looks at a file that the provider has not read yet. Chosen: Azure takes some seconds for a
+file."""
 
 FILE_PATIENCE = 600.0
-"""Seconds after which a batch is created though the provider has not said that it has read the file. Raising it lets
-other batches wait for longer where no such word comes. Chosen: far above the time that a file of 200 MB takes."""
+"""Seconds after which a batch is created though the provider has not said that it has read the file. Chosen: far above
+the time that a file of 200 MB takes."""
 
 
 class BatchSubmission:
