@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import CannotRead, StoreError
 from tidegate.experiments.engine.background import retry_while_unavailable
 from tidegate.experiments.engine.budget import amounts, reached
@@ -27,7 +28,7 @@ from tidegate.experiments.engine.queues import TASK, Item, Place
 from tidegate.experiments.engine.replica import STALE_SECONDS
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunPhase
-from tidegate.experiments.storage import BudgetEnd, PendingEval, PendingTask, RowChunk, Status
+from tidegate.experiments.storage import PendingEval, PendingTask, RowChunk, Status
 from tidegate.experiments.storage.paging import PageSizer
 
 logger = logging.getLogger("tidegate")
@@ -255,7 +256,7 @@ class ChunkFeeder(Feeder):
             held = next((each for each in self._held.values() if not each.read), None)
             if held is None:
                 chunk = await self._try(partial(self._store.chunks.claim, run.id, run.claim.replica, STALE_SECONDS))
-                if isinstance(chunk, BudgetEnd):
+                if isinstance(chunk, TokenTotals):
                     self._end_of_budget(chunk)
                 if not isinstance(chunk, RowChunk):
                     break
@@ -264,11 +265,11 @@ class ChunkFeeder(Feeder):
             await self._finish_chunks()
         await self._look_around()
 
-    def _end_of_budget(self, end: BudgetEnd) -> None:
+    def _end_of_budget(self, spent: TokenTotals) -> None:
         """End the run of the owner; other replicas leave it then."""
         budget = self._run.kept_budget
         if budget is not None and not self._run.contributes:
-            self._run.drain(Status.STOPPED, reached(budget, amounts(budget, end.spent)))
+            self._run.drain(Status.STOPPED, reached(budget, amounts(budget, spent)))
 
     def _wants_more(self) -> bool:
         """Return whether few items wait, so that no replica holds rows which another one could run now."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from math import ceil, log
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.answered_by import AnsweredBy
@@ -434,13 +434,8 @@ class ResultTally:
             self._choices[stage, result.answered_by] += 1
 
 
-class StageRest(NamedTuple):
-    """Stage behind `key`: its finished items, and its `rest`, which are not started. A call costs `cost`."""
-
-    key: Key | None
-    cost: Cost | None
-    finished: int
-    rest: int
+StageRest: TypeAlias = tuple[Key | None, Cost | None, int, int]
+"""Key of a stage, cost of a call, number of its finished items, and number of those that are not started."""
 
 
 class RestForecast:
@@ -455,15 +450,15 @@ class RestForecast:
         finished: dict[Key, int] = {}
         rest: dict[Key, int] = {}
         costs: dict[Key, Cost] = {}
-        for stage in stages:
-            if stage.key is None:
-                if stage.rest:
+        for key, cost, done, left in stages:
+            if key is None:
+                if left:
                     return None
                 continue
-            finished[stage.key] = finished.get(stage.key, 0) + stage.finished
-            rest[stage.key] = rest.get(stage.key, 0) + stage.rest
-            if stage.cost is not None:
-                costs[stage.key] = stage.cost
+            finished[key] = finished.get(key, 0) + done
+            rest[key] = rest.get(key, 0) + left
+            if cost is not None:
+                costs[key] = cost
         latest = 0.0
         for key, items in rest.items():
             seconds = self._of_key(key, costs.get(key), finished[key], items)

@@ -12,7 +12,7 @@ from tidegate.errors import NotStorable
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.background import redacted
 from tidegate.experiments.engine.events import Retrying
-from tidegate.experiments.engine.job import Job, Stage, StageClosing
+from tidegate.experiments.engine.job import Job, Stage
 from tidegate.experiments.engine.queues import TASK, Item, own_id
 from tidegate.experiments.engine.results import NoJudgement
 from tidegate.experiments.engine.retry_timers import RetryTimers
@@ -77,7 +77,7 @@ class ResultHandler:
             job.stage.last_error = _text(job) or ""
         if failure_class.next_step is NextStep.ANSWERED:
             job.answered = self.answer(item, job.value, job.handoff.answered_by)
-        elif failure_class.next_step is not NextStep.PERMANENT and (job.recalled or job.stage.closing is not None):
+        elif failure_class.next_step is not NextStep.PERMANENT and (job.recalled or job.stage.closing):
             if run.live:
                 self.park(item)
         elif failure_class.next_step is NextStep.CAPACITY:
@@ -111,7 +111,7 @@ class ResultHandler:
             kind = "no_judgement" if isinstance(error, NoJudgement) else "not_json"
             self._failed(item, kind, redacted(error))
             return False
-        stage.guard.succeeded()
+        stage.succeeded()
         gate = run.work_queue.gate(item.stage)
         if isinstance(gate, StageGate):
             run.shared.gates.answered(gate)
@@ -127,8 +127,8 @@ class ResultHandler:
         The reason is the stage's closing, the outage of its key, or an exceeded capacity deadline.
         """
         run, stage = self._run, self._run.stages[item.stage]
-        if stage.closing is not None:
-            kind, reason = stage.closing
+        if stage.closing:
+            kind, reason = "guard", stage.closing
         elif item.stage in run.outages:
             kind, reason = "outage", run.outages[item.stage]
         else:
@@ -146,9 +146,9 @@ class ResultHandler:
     def _add(self, items: list[Item]) -> None:
         """Queue new items; park those of a closed stage."""
         stages = self._run.stages
-        self._run.work_queue.add(item for item in items if stages[item.stage].closing is None)
+        self._run.work_queue.add(item for item in items if not stages[item.stage].closing)
         for item in items:
-            if stages[item.stage].closing is not None:
+            if stages[item.stage].closing:
                 self.park(item)
 
     def _interrupt(self, job: Job) -> None:
@@ -162,7 +162,7 @@ class ResultHandler:
     def _close(self, stage: Stage, reason: str) -> None:
         """Stop trying an evaluator in this run, and park its present and future items."""
         run = self._run
-        stage.closing = StageClosing("guard", reason)
+        stage.closing = reason
         run.log(LogLevel.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
         logger.warning(
             "experiment %s: evaluator %s closed: %s; its rows are parked until the experiment is resumed",
@@ -231,8 +231,8 @@ class ResultHandler:
         run = self._run
         stage = run.stages[item.stage]
         self._run.write_failure(item, ResultStatus.ERROR, kind, text)
-        if stage.guard.failed(kind):
-            reason = f"{stage.guard.count} consecutive failures of {stage.name} ({kind}): {text}"
+        if stage.failed(kind) and not stage.closing:
+            reason = f"{stage.failures} consecutive failures of {stage.name} ({kind}): {text}"
             if others := sum(job.item.stage == item.stage and job.item is not item for job in run.in_flight):
                 reason += f"; {others} more {'row was' if others == 1 else 'rows were'} in flight"
             if item.stage == TASK:

@@ -28,7 +28,6 @@ from tidegate.experiments.engine.progress import (
     RestForecast,
     ResultTally,
     StageProgress,
-    StageRest,
     Wait,
     by_choice,
     choice_lines,
@@ -254,7 +253,7 @@ class RunState:
 
     def closed(self, stage: Stage) -> str:
         """Return the reason why the items of a stage are parked; empty if they are tried."""
-        return stage.closing.reason if stage.closing is not None else self.outages.get(stage.index, "")
+        return stage.closing or self.outages.get(stage.index, "")
 
     def has_other_work(self) -> bool:
         """Return whether a stage that is not in `outages` has work left."""
@@ -278,7 +277,7 @@ class RunState:
             return
 
     def end(self) -> tuple[Status, str | None]:
-        closed = [stage.closing.reason for stage in self.stages if stage.closing is not None]
+        closed = [stage.closing for stage in self.stages if stage.closing]
         if closed:
             return Status.ERROR, "; ".join(closed)
         if self.outages:
@@ -331,7 +330,7 @@ class RunState:
                 continue
             total = seen.total if stage.index == TASK else to_judge
             rest = 0 if seen.closed else max(0, total - seen.finished - seen.under_way)
-            rests.append(StageRest(usage.key, usage.cost, seen.finished, rest))
+            rests.append((usage.key, usage.cost, seen.finished, rest))
         return self._forecast.seconds(rests)
 
     def _held_back(self) -> Wait | None:

@@ -173,12 +173,6 @@ class RowChunk:
     done: bool
 
 
-class BudgetEnd(NamedTuple):
-    """Answer to a claim: nothing is under way, and no further row fits the budget; `spent` is what was spent."""
-
-    spent: TokenTotals
-
-
 @dataclass(frozen=True, slots=True)
 class PendingTask:
     """Task item to run. `row` is its content; `invalid` is the reason where it has none.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     Connection,
@@ -71,13 +71,6 @@ Values = dict[str, Any]
 Result = RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine
 
 
-class WriteState(NamedTuple):
-    """Newest epochs of the experiments of a batch, and the database's time."""
-
-    epochs: dict[int, int]
-    at: datetime
-
-
 async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
     """Write the results of the newest epochs; return the experiments whose results were rejected.
 
@@ -91,12 +84,10 @@ async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
 def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> frozenset[int]:
     # Before the claims, so that no batch holds up a heartbeat while it waits for another one.
     tally_table.lock(connection, {one.experiment_id for one in batch if isinstance(one, RunResult | AnnotationResult)})
-    state = write_state(connection, {result.experiment_id for result in batch})
+    epochs, at = write_state(connection, {result.experiment_id for result in batch})
     lost = frozenset(
-        one.experiment_id
-        for one in batch
-        if _contributor(one) is None and state.epochs.get(one.experiment_id) != one.epoch
-    ) | _not_held(connection, state.epochs, [one for one in batch if _contributor(one) is not None])
+        one.experiment_id for one in batch if _contributor(one) is None and epochs.get(one.experiment_id) != one.epoch
+    ) | _not_held(connection, epochs, [one for one in batch if _contributor(one) is not None])
     kept = [one for one in batch if one.experiment_id not in lost]
     ended = _one_each(runs, [_run(result) for result in kept if isinstance(result, RunResult)])
     judged = [result for result in kept if isinstance(result, AnnotationResult)]
@@ -104,7 +95,7 @@ def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> fro
         annotation_rows, [_annotation(result, one) for result in judged for one in result.annotations]
     )
     tallied = tally_table.TallyUpdate(connection, sqlite, ended, annotated)
-    for statement, values in _statements(sqlite, kept, ended, judged, annotated, state.at):
+    for statement, values in _statements(sqlite, kept, ended, judged, annotated, at):
         if values:
             execute(connection, sqlite, statement, values)
     tallied.save()
@@ -157,13 +148,16 @@ def _chunks_held() -> Select[Any]:
     )
 
 
-def write_state(connection: Connection, experiment_ids: Iterable[int]) -> WriteState:
-    """Return the newest epochs, which cannot change until the transaction ends; raise `SchemaMismatch`."""
+def write_state(connection: Connection, experiment_ids: Iterable[int]) -> tuple[dict[int, int], datetime]:
+    """Return the newest epochs, which cannot change until the transaction ends, and the database's time.
+
+    Raise `SchemaMismatch`.
+    """
     rows = connection.execute(_newest(), {"experiments": sorted(experiment_ids)}).all()
     for row in rows:
         if row.found != HEAD:
             raise SchemaMismatch(found=row.found, expected=HEAD)
-    return WriteState({row.experiment_id: row.epoch for row in rows}, rows[0].at if rows else datetime.now(UTC))
+    return {row.experiment_id: row.epoch for row in rows}, rows[0].at if rows else datetime.now(UTC)
 
 
 @cache

@@ -54,7 +54,8 @@ class RowFilter:
 class RowPage:
     """Items in the order of the rows: rows of a query, each with its judgements. `row` and `output` are cut JSON texts.
 
-    `more` tells that others follow in the direction of the page. `searched` is the cursor up to which a search came that ended early; None for any other page.
+    `more` tells that others follow in the direction of the page. `searched` is the cursor up to which a search came
+    that ended early; None for any other page.
     """
 
     rows: Sequence[tuple[Any, Sequence[Any]]] = ()

@@ -43,7 +43,7 @@ from tidegate.errors import ClaimLost
 from tidegate.experiments.storage import tally_table, usages
 from tidegate.experiments.storage.bulk import insert_into
 from tidegate.experiments.storage.database import StorePart
-from tidegate.experiments.storage.records import BatchRecord, BatchState, BudgetEnd, Claim, RowChunk
+from tidegate.experiments.storage.records import BatchRecord, BatchState, Claim, RowChunk
 from tidegate.experiments.storage.results import write_state
 from tidegate.experiments.storage.schema import batches, chunks, execution_configs, experiments, spend
 from tidegate.experiments.storage.stored_forms import ago, cleaned, decoded, now
@@ -96,7 +96,7 @@ class Chunks(StorePart):
 
         await self._database.transacted(work)
 
-    async def claim(self, experiment_id: int, replica: str, stale_after: float) -> RowChunk | BudgetEnd | None:
+    async def claim(self, experiment_id: int, replica: str, stale_after: float) -> RowChunk | TokenTotals | None:
         """Return the first chunk that is not done and that no live replica holds, now claimed; None without one.
 
         An experiment that does not run gives no chunk.
@@ -116,7 +116,7 @@ class Chunks(StorePart):
             .returning(chunk.first, chunk.end, chunk.epoch, chunk.claimed_by, chunk.done)
         )
 
-        def work(connection: Connection) -> RowChunk | BudgetEnd | None:
+        def work(connection: Connection) -> RowChunk | TokenTotals | None:
             take = taken
             budget = stored(connection, experiment_id)
             if budget is not None:
@@ -213,11 +213,11 @@ def stored(connection: Connection, experiment_id: int) -> Mapping[str, float] | 
 
 def fit(
     connection: Connection, experiment_id: int, budget: Mapping[str, float], free: ColumnElement[bool]
-) -> int | BudgetEnd | None:
+) -> int | TokenTotals | None:
     """Make the first free chunk as small as the budget asks for, and return its first row; None where none fits now.
 
-    Return `BudgetEnd` where none will ever fit: nothing is under way and no answer waits for its judgement. The lock on
-    the experiment lasts until the transaction ends.
+    Return what was spent where none will ever fit: nothing is under way and no answer waits for its judgement. The lock
+    on the experiment lasts until the transaction ends.
     """
     row = connection.execute(
         select(experiments.c.spec, experiments.c.repetitions)
@@ -248,7 +248,7 @@ def fit(
         wanted = rows_within(amount, sum(budget_amount(name, tokens) for tokens in spent.values()), known, wanted)
         if not wanted:
             idle = not any(stage.under_way for stage in known)
-            return BudgetEnd(added(spent.values())) if idle else None
+            return added(spent.values()) if idle else None
     rows = max(1, wanted // repetitions)
     if rows < size:
         middle = first.first + rows
@@ -302,7 +302,7 @@ class Batches(StorePart):
         }
 
         def work(connection: Connection) -> BatchRecord:
-            if write_state(connection, [held.experiment_id]).epochs.get(held.experiment_id) != held.epoch:
+            if write_state(connection, [held.experiment_id])[0].get(held.experiment_id) != held.epoch:
                 raise ClaimLost(held.experiment_id)
             number = record.number
             if not number:
