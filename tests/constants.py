@@ -33,9 +33,9 @@ HOMES = {
     "STALE_SECONDS": "experiments.engine.replica",
     "START_CONCURRENCY": "core.concurrency_limit",
     "TRANSIENT_ATTEMPTS": "core.backoff",
-    "UNWRITTEN_RESULTS": "experiments.engine.writer",
+    "UNWRITTEN_RESULTS": "experiments.engine.results",
     "WRITE_GRACE_SECONDS": "experiments.engine.experiment_runner",
-    "WRITE_SECONDS": "experiments.engine.writer",
+    "WRITE_SECONDS": "experiments.engine.results",
 }
 """Module of each constant, below `tidegate`."""
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.runner.scene import HeldTask, in_loop, runner_at
 from tidegate.experiments import Experiment
-from tidegate.experiments.engine import dataset, queues, writer
+from tidegate.experiments.engine import dataset, queues, results
 from tidegate.experiments.engine.queues import Item, Place, WorkQueue
-from tidegate.experiments.engine.writer import ResultWriter
-from tidegate.experiments.storage import ResultStatus, RunResult, paging
+from tidegate.experiments.engine.results import ResultWriter
+from tidegate.experiments.storage import ResultStatus, RunResult, pending
 
 TEXT = "x" * 400
 
@@ -27,10 +27,10 @@ def large(count: int) -> list[dict[str, Any]]:
 def small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Budgets of a thousand characters, so that rows of four hundred are large."""
     monkeypatch.setattr(dataset, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(paging, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(pending, "PAGE_BYTES", 1000)
     monkeypatch.setattr(queues, "MAX_QUEUE_BYTES", 1000)
-    monkeypatch.setattr(writer, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(writer, "UNWRITTEN_BYTES", 2000)
+    monkeypatch.setattr(results, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(results, "UNWRITTEN_BYTES", 2000)
 
 
 @pytest.mark.usefixtures("small_budgets")

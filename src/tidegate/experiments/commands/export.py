@@ -22,7 +22,7 @@ from tidegate.experiments.commands.common import existing, found
 from tidegate.experiments.storage import Store, StoredRun
 from tidegate.experiments.storage.export_formats import FORMATS, ROWS, ExportWriter, Layout, harmless, pages
 from tidegate.experiments.storage.records import AttemptCursor
-from tidegate.experiments.storage.tally_table import TASKS
+from tidegate.experiments.storage.stage_sums import TASKS
 
 
 def exported(name: str, url: str, form: str | None, output: Path | None, attempts: bool = False) -> None:

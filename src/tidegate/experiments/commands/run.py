@@ -142,7 +142,7 @@ def _kill_at_last(counted: Iterator[int], number: int, frame: FrameType | None) 
 
 
 LATE_WRITES = 500
-"""Unwritten results at which the display reports a slow or missing database. Derived from `writer.UNWRITTEN_RESULTS`:
+"""Unwritten results at which the display reports a slow or missing database. Derived from `results.UNWRITTEN_RESULTS`:
 half of it."""
 
 

@@ -44,8 +44,8 @@ from tidegate.experiments.storage import (
     Toggle,
 )
 from tidegate.experiments.storage.results import KEPT_LINES
+from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.tally import StageTally
-from tidegate.experiments.storage.tally_table import TASKS
 from tidegate.launch.totals import KeyTotal, facts_of
 
 NOT_SHOWN = frozenset({"type", "id", "stats", "answered_by", "warnings"})

@@ -34,7 +34,7 @@ SEPARATORS = ",;\t|"
 """Column separators of files that are named CSV."""
 
 BATCH_BYTES = 8 * 1024 * 1024
-"""Characters of rows at which a batch ends. Chosen: equal to the batch of `experiments.engine.writer`."""
+"""Characters of rows at which a batch ends. Chosen: equal to the batch of `experiments.engine.results`."""
 
 SLOW_BATCH_SECONDS = 0.2
 """Seconds after which the rows of a slow source form a batch. Chosen: a person notices no delay, and five transactions

@@ -22,11 +22,11 @@ from tidegate.experiments.engine.loader import restored
 from tidegate.experiments.engine.progress import Progress, Summary
 from tidegate.experiments.engine.queues import FairQueue
 from tidegate.experiments.engine.replica import STALE_SECONDS, actor, replica_name
+from tidegate.experiments.engine.results import UNWRITTEN_RESULTS, WRITE_SECONDS, ResultWriter
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunnerContext
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.supervisor import Dispatcher, RunSupervisor
-from tidegate.experiments.engine.writer import UNWRITTEN_RESULTS, WRITE_SECONDS, ResultWriter
 from tidegate.experiments.storage import ExperimentRow, Status, Store, Toggle
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 from tidegate.pool.function_limit import FunctionLimit

@@ -29,7 +29,7 @@ from tidegate.experiments.engine.replica import STALE_SECONDS
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunPhase
 from tidegate.experiments.storage import PendingEval, PendingTask, RowChunk, Status
-from tidegate.experiments.storage.paging import PageSizer
+from tidegate.experiments.storage.pending import PageSizer
 
 logger = logging.getLogger("tidegate")
 

@@ -131,7 +131,7 @@ AGED = -1
 
 MAX_QUEUE_BYTES = 16 * 1024 * 1024
 """Characters of the waiting rows and answers of one stage, retries included, at which no more are read. Chosen: two
-pages of `experiments.storage.paging.PAGE_BYTES`."""
+pages of `experiments.storage.pending.PAGE_BYTES`."""
 
 
 class StageQueue:

@@ -26,12 +26,11 @@ from tidegate.experiments.engine.job import Job, KeyDiscovery, Stage, emits_to
 from tidegate.experiments.engine.queues import TASK, Item
 from tidegate.experiments.engine.replica import actor, process
 from tidegate.experiments.engine.result_handler import ResultHandler
-from tidegate.experiments.engine.results import failed
+from tidegate.experiments.engine.results import Result, failed
 from tidegate.experiments.engine.retry_timers import RetryTimers
 from tidegate.experiments.engine.run_state import STOPPED_ELSEWHERE, RunnerContext, RunPhase, RunSlots, RunState
 from tidegate.experiments.engine.spending import RunSpending
 from tidegate.experiments.engine.watermark import WatermarkWriter
-from tidegate.experiments.engine.writer import Result
 from tidegate.experiments.storage import (
     AnnotationResult,
     Category,

@@ -34,9 +34,9 @@ from tidegate.experiments.engine.progress import (
     model_warnings,
 )
 from tidegate.experiments.engine.queues import AGEING, PAGE_ITEMS, TASK, FairQueue, Item, WorkQueue
+from tidegate.experiments.engine.results import Result, ResultWriter, WriteReceiver
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.watermark import CompletionTracker
-from tidegate.experiments.engine.writer import Result, ResultWriter, WriteReceiver
 from tidegate.experiments.storage import (
     Category,
     Claim,

@@ -14,8 +14,8 @@ from tidegate.errors import ConfigurationError
 from tidegate.experiments.engine.budget import Budget, BudgetLedger
 from tidegate.experiments.engine.job import Job
 from tidegate.experiments.engine.queues import TASK
+from tidegate.experiments.engine.results import Result
 from tidegate.experiments.engine.run_state import RunSlots, RunState
-from tidegate.experiments.engine.writer import Result
 from tidegate.experiments.storage import Category, ItemAttempts, ItemUsage, LogLevel, Status
 
 logger = logging.getLogger("tidegate")

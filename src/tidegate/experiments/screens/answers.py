@@ -29,8 +29,8 @@ from tidegate.experiments.storage import (
 )
 from tidegate.experiments.storage.database import has_secret, parsed
 from tidegate.experiments.storage.row_pages import CELL, RowPage
+from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.tally import OutputTally, StageTally, scores_of
-from tidegate.experiments.storage.tally_table import TASKS
 from tidegate.launch.runs import keys_of
 from tidegate.server.key_facts import shown_facts
 

@@ -155,7 +155,7 @@ class ExperimentView:
         store, row = await self._found(request)
         from tidegate.errors import ConfigurationError
         from tidegate.experiments.storage.export_formats import FORMATS, Layout, pages
-        from tidegate.experiments.storage.tally_table import TASKS
+        from tidegate.experiments.storage.stage_sums import TASKS
 
         scores = await store.reports.scores(row.id)
         chosen = any(each.evaluator is None for each in await store.reports.choices(row.id))

@@ -34,7 +34,7 @@ from sqlalchemy import (
 )
 
 from tidegate.errors import ClaimLost
-from tidegate.experiments.storage import claims, tally_table
+from tidegate.experiments.storage import claims, stage_sums
 from tidegate.experiments.storage.bulk import insert_into
 from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.records import JSON, Claim, ExperimentRow, Status
@@ -226,7 +226,7 @@ def _make(sqlite: bool, connection: Connection, values: Mapping[str, Any], sourc
             attempt.rollback()
             return False
         connection.execute(insert(execution_configs).values(experiment_id=experiment_id))
-        tally_table.begin(connection, experiment_id)
+        stage_sums.begin(connection, experiment_id)
     return True
 
 
@@ -273,7 +273,7 @@ def next_number(table: Any, freed: ColumnElement[int]) -> ColumnElement[int]:
 def _remove(sqlite: bool, experiment_id: int, connection: Connection) -> bool:
     if not sqlite:
         connection.execute(text(f"SELECT pg_advisory_xact_lock({DELETION_LOCK})"))
-    tally_table.lock(connection, [experiment_id])
+    stage_sums.lock(connection, [experiment_id])
     config = execution_configs.c
     state = select(config.status).where(config.experiment_id == experiment_id).with_for_update()
     status = connection.execute(state).scalar_one_or_none()

@@ -14,11 +14,11 @@ from typing import IO, Any, NamedTuple, Protocol
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import ConfigurationError
-from tidegate.experiments.storage.paging import PageSizer
+from tidegate.experiments.storage.pending import PageSizer
 from tidegate.experiments.storage.records import Annotation, ItemUsage, ResultStatus, Score, StoredRun
+from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.store import Store
 from tidegate.experiments.storage.stored_forms import decoded
-from tidegate.experiments.storage.tally_table import TASKS
 
 FIXED = ("id", "repetition", "row", "status", "output", "error_kind", "error", "attempts", "seconds", "finished_at")
 CHOSEN = "answered_by"
@@ -319,7 +319,7 @@ def _types(pyarrow: Any, layout: Layout) -> Iterator[tuple[str, Any]]:
 
 
 PAGE = 500
-"""Maximum runs of one read. Chosen: large rows and answers reduce it anyway (`experiments.storage.paging`)."""
+"""Maximum runs of one read. Chosen: large rows and answers reduce it anyway (`experiments.storage.pending`)."""
 
 
 async def pages(store: Store, number: int) -> AsyncIterator[list[StoredRun]]:

@@ -10,8 +10,18 @@ from sqlalchemy import Row, Select, and_, case, func, literal, select, tuple_
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.experiments.storage.database import Database, StorePart
-from tidegate.experiments.storage.paging import body_of, inlined, output_of, selected_once, size, small, within_bytes
-from tidegate.experiments.storage.pending import content, extent_of, past
+from tidegate.experiments.storage.pending import (
+    body_of,
+    content,
+    extent_of,
+    inlined,
+    output_of,
+    past,
+    selected_once,
+    size,
+    small,
+    within_bytes,
+)
 from tidegate.experiments.storage.records import (
     JSON,
     Annotation,
@@ -40,10 +50,9 @@ from tidegate.experiments.storage.schema import (
     run_stats,
     runs,
 )
+from tidegate.experiments.storage.stage_sums import TASKS, Tallies, read_usages
 from tidegate.experiments.storage.stored_forms import decoded
 from tidegate.experiments.storage.tally import StageTally, scores_of
-from tidegate.experiments.storage.tally_table import TASKS, Tallies
-from tidegate.experiments.storage.usages import read_usages
 
 
 class Reports(StorePart):

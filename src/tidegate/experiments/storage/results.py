@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import NotStorable, SchemaMismatch
-from tidegate.experiments.storage import tally_table, usages
+from tidegate.experiments.storage import stage_sums
 from tidegate.experiments.storage.bulk import execute, put, unnested
 from tidegate.experiments.storage.database import Database
 from tidegate.experiments.storage.records import (
@@ -83,7 +83,7 @@ async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
 
 def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> frozenset[int]:
     # Before the claims, so that no batch holds up a heartbeat while it waits for another one.
-    tally_table.lock(connection, {one.experiment_id for one in batch if isinstance(one, RunResult | AnnotationResult)})
+    stage_sums.lock(connection, {one.experiment_id for one in batch if isinstance(one, RunResult | AnnotationResult)})
     epochs, at = write_state(connection, {result.experiment_id for result in batch})
     lost = frozenset(
         one.experiment_id for one in batch if _contributor(one) is None and epochs.get(one.experiment_id) != one.epoch
@@ -94,12 +94,12 @@ def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> fro
     annotated = _one_each(
         annotation_rows, [_annotation(result, one) for result in judged for one in result.annotations]
     )
-    tallied = tally_table.TallyUpdate(connection, sqlite, ended, annotated)
+    tallied = stage_sums.TallyUpdate(connection, sqlite, ended, annotated)
     for statement, values in _statements(sqlite, kept, ended, judged, annotated, at):
         if values:
             execute(connection, sqlite, statement, values)
     tallied.save()
-    usages.save(connection, sqlite, kept)
+    stage_sums.save_usages(connection, sqlite, kept)
     for experiment_id in sorted({one.experiment_id for one in kept if isinstance(one, LogLine)}):
         connection.execute(_prune(), {"experiment": experiment_id, "kept": KEPT_LINES})
     return lost

@@ -40,15 +40,15 @@ from sqlalchemy import (
 from tidegate.core.spend_reserve import RECENT, RecentCosts, StageReserve, budget_amount, rows_within
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ClaimLost
-from tidegate.experiments.storage import tally_table, usages
+from tidegate.experiments.storage import stage_sums
 from tidegate.experiments.storage.bulk import insert_into
 from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.records import BatchRecord, BatchState, Claim, RowChunk
 from tidegate.experiments.storage.results import write_state
 from tidegate.experiments.storage.schema import batches, chunks, execution_configs, experiments, spend
+from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.stored_forms import ago, cleaned, decoded, now
 from tidegate.experiments.storage.tally import StageTally
-from tidegate.experiments.storage.tally_table import TASKS
 
 MAX_ROWS = 256
 """Maximum rows of a chunk. Chosen: about 5 s of work of 50 functions with answers of 1 s."""
@@ -130,7 +130,7 @@ class Chunks(StorePart):
                 return None
             taken_over = RowChunk(*row)
             if taken_over.epoch > 1:
-                usages.keep_those_of_earlier_claim(connection, experiment_id, taken_over)
+                stage_sums.keep_those_of_earlier_claim(connection, experiment_id, taken_over)
             return taken_over
 
         return await self._database.transacted(work)
@@ -237,7 +237,7 @@ def fit(
     under_way = select(func.coalesce(func.sum(chunk.end - chunk.first), 0)).where(claimed)
     ahead = int(connection.execute(under_way).scalar_one()) * row.repetitions
     names = [TASKS, *(decoded(row.spec).get("evaluators") or {})]
-    tallies = tally_table.tallies_of(connection, experiment_id)
+    tallies = stage_sums.tallies_of(connection, experiment_id)
     spent = {each.stage: TokenTotals(*each[1:]) for each in connection.execute(_spend(experiment_id))}
     size = int(first.end - first.first)
     repetitions = int(row.repetitions)
@@ -266,7 +266,7 @@ def _reserve(
     answered = tallies[TASKS].counts.get("ok", 0) if TASKS in tallies else 0
     measured = tallies[stage].items if stage in tallies else 0
     unjudged = max(0, answered - measured) if stage != TASKS else 0
-    last = usages.last_spent(connection, experiment_id, stage, RECENT)
+    last = stage_sums.last_spent(connection, experiment_id, stage, RECENT)
     costs = RecentCosts(budget_amount(name, tokens) for tokens in last)
     return StageReserve(ahead + unjudged, measured, costs.reserve)
 

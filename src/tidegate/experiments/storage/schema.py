@@ -6,7 +6,7 @@ partial index. `attempts` has what audits keep, `run_stats` the sums of each cla
 tokens and costs of items, `spend` their sums by stage. `answered_by` has the choices of
 fallbacks, and is empty for most. `chunks` has the ranges of rows of an experiment that several replicas run at once.
 `batches` has the rows that a provider's Batch API answers.
-`tallies` has the counts of each stage, which every batch of results changes (`tally_table`).
+`tallies` has the counts of each stage, which every batch of results changes (`stage_sums`).
 `deleted` keeps numbers from a second use. The two watermarks of an
 experiment state from which row on results may be missing. The owner and the epoch of an experiment are one row of
 `execution_configs`. Every claim is one UPDATE of it, and every batch of results holds a lock on it while it is written.

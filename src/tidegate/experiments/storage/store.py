@@ -38,9 +38,8 @@ from tidegate.experiments.storage.reports import Reports
 from tidegate.experiments.storage.results import write
 from tidegate.experiments.storage.row_ranges import Batches, Chunks
 from tidegate.experiments.storage.schema import HEAD, RUNNING, VERSION_TABLE, execution_configs, experiments, version
+from tidegate.experiments.storage.stage_sums import Tallies, Usages
 from tidegate.experiments.storage.stored_forms import ago, since
-from tidegate.experiments.storage.tally_table import Tallies
-from tidegate.experiments.storage.usages import Usages
 
 ADVISORY_LOCK = 0x7469_6465_6761_7465
 """The letters "tidegate" as a number."""

@@ -21,8 +21,8 @@ from tidegate.experiments.engine.batch import BatchTask, ItemSet, custom_id
 from tidegate.experiments.engine.batch.apis import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
 from tidegate.experiments.engine.batch.submission import POLL_SECONDS, BatchError, RequestRetries
 from tidegate.experiments.engine.queues import TASK, Item, Place, copied
+from tidegate.experiments.engine.results import WRITE_SECONDS
 from tidegate.experiments.engine.run import ExperimentRun
-from tidegate.experiments.engine.writer import WRITE_SECONDS
 from tidegate.experiments.storage import BatchRecord, BatchState, ItemUsage, PendingTask, ResultStatus
 from tidegate.providers import COMPATIBLE, adopt, credential_of, named, price_of, usage_of
 
