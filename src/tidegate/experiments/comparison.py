@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -162,15 +162,6 @@ class _Columns:
         return self.scores[output]
 
 
-@dataclass(slots=True)
-class _Read:
-    """Rows of both experiments. `places` has the element of each row of A, by its name."""
-
-    names: list[str] = field(default_factory=list)
-    digests: list[bytes | None] = field(default_factory=list)
-    places: dict[str, int] = field(default_factory=dict)
-
-
 async def compare(
     store_a: Store, a: ExperimentRow, store_b: Store, b: ExperimentRow, confidence: float = 0.95
 ) -> Comparison:
@@ -184,27 +175,27 @@ async def compare(
         raise ExperimentError(text, experiment=a.name)
     if not 0.0 < confidence < 1.0:
         raise ConfigurationError("confidence", confidence, "a number between 0 and 1")
-    rows = _Read()
+    names: list[str] = []
+    digests: list[bytes | None] = []
     async for page in score_pages(store_a.database, a.id):
-        for row in page.rows:
-            rows.places[row.name] = len(rows.names)
-            rows.names.append(row.name)
-            rows.digests.append(row.digest)
-    matched = bytearray(len(rows.names))
+        names += [row.name for row in page.rows]
+        digests += [row.digest for row in page.rows]
+    places = {name: place for place, name in enumerate(names)}
+    matched = bytearray(len(names))
     changed = 0
     async for page in score_pages(store_b.database, b.id):
         for row in page.rows:
-            place = rows.places.get(row.name)
+            place = places.get(row.name)
             if place is not None:
                 matched[place] = 1
-                changed += row.digest != rows.digests[place]
+                changed += row.digest != digests[place]
     if not any(matched):
         raise ExperimentError(
             f"comparison of {a.name} with {b.name} not made: no row id is in both; both need rows with the same ids",
             experiment=b.name,
         )
-    side_a = await _columns(store_a, a.id, rows, matched)
-    side_b = await _columns(store_b, b.id, rows, matched)
+    side_a = await _columns(store_a, a.id, places, matched)
+    side_b = await _columns(store_b, b.id, places, matched)
     labels_a = {(each.evaluator, each.output): each for each in await store_a.reports.scores(a.id)}
     labels_b = {(each.evaluator, each.output): each for each in await store_b.reports.scores(b.id)}
     both = [each for each in labels_a if each in labels_b]
@@ -215,16 +206,16 @@ async def compare(
         matched=total,
         changed=changed,
         confidence=confidence,
-        outputs=tuple(_output(each, rows.names, side_a, side_b, labels_a, labels_b, confidence) for each in both),
+        outputs=tuple(_output(each, names, side_a, side_b, labels_a, labels_b, confidence) for each in both),
         only_a=tuple(score_title(*each) for each in labels_a if each not in labels_b),
         only_b=tuple(score_title(*each) for each in labels_b if each not in labels_a),
     )
 
 
-async def _columns(store: Store, experiment_id: int, rows: _Read, matched: bytearray) -> _Columns:
-    found = _Columns(len(rows.names))
+async def _columns(store: Store, experiment_id: int, known: Mapping[str, int], matched: bytearray) -> _Columns:
+    found = _Columns(len(known))
     async for page in score_pages(store.database, experiment_id):
-        places = {row.ordinal: place for row in page.rows if (place := rows.places.get(row.name)) is not None}
+        places = {row.ordinal: place for row in page.rows if (place := known.get(row.name)) is not None}
         places = {ordinal: place for ordinal, place in places.items() if matched[place]}
         for ordinal, place in places.items():
             found.ordinals[place] = ordinal

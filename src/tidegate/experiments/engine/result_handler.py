@@ -17,7 +17,7 @@ from tidegate.experiments.engine.queues import TASK, Item, own_id
 from tidegate.experiments.engine.results import NoJudgement
 from tidegate.experiments.engine.retry_timers import RetryTimers
 from tidegate.experiments.engine.run_state import RunState
-from tidegate.experiments.storage import Category, LogLevel, ResultStatus, RunResult, Status
+from tidegate.experiments.storage import LogLevel, ResultStatus, RunResult, Status
 from tidegate.pool.execution import CancelReason
 from tidegate.pool.failure_class import UNHEARD, FailureClass, classify
 from tidegate.pool.key_gates import StageGate
@@ -163,7 +163,7 @@ class ResultHandler:
         """Stop trying an evaluator in this run, and park its present and future items."""
         run = self._run
         stage.closing = reason
-        run.log(LogLevel.ERROR, Category.EXPERIMENT, type="evaluator_closed", evaluator=stage.name, error=reason)
+        run.log(LogLevel.ERROR, type="evaluator_closed", evaluator=stage.name, error=reason)
         logger.warning(
             "experiment %s: evaluator %s closed: %s; its rows are parked until the experiment is resumed",
             run.experiment.name,

@@ -19,7 +19,7 @@ from tidegate.core.values import INFINITY, Key, Outcome
 from tidegate.experiments.engine.job import Job, Stage
 from tidegate.experiments.engine.queues import Item
 from tidegate.experiments.engine.run_state import RunState
-from tidegate.experiments.storage import Category, LogLevel
+from tidegate.experiments.storage import LogLevel
 from tidegate.pool.failure_class import FailureClass
 from tidegate.pool.key_gates import CapacityDeadline
 
@@ -207,7 +207,7 @@ class RetryTimers:
         name = gate if isinstance(gate, Key) else f"the provider of {stage.name}"
         reason = f"{name} was down for {limit:g} s (max_outage)" + (f": {failure}" if failure else "")
         self._run.outages[stage.index] = reason
-        self._run.log(LogLevel.ERROR, Category.EXPERIMENT, type="outage", stage=stage.name, error=reason)
+        self._run.log(LogLevel.ERROR, type="outage", stage=stage.name, error=reason)
         logger.warning(
             "experiment %s: %s; the rows of %s are parked until the experiment is resumed",
             self._run.experiment.name,
@@ -217,7 +217,7 @@ class RetryTimers:
 
     def _end_outage(self, stage: Stage) -> None:
         reason = self._run.outages.pop(stage.index)
-        self._run.log(LogLevel.INFO, Category.EXPERIMENT, type="outage_over", stage=stage.name, was=reason)
+        self._run.log(LogLevel.INFO, type="outage_over", stage=stage.name, was=reason)
 
 
 def _describe(outcome: Outcome) -> str:

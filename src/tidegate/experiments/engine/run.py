@@ -33,7 +33,6 @@ from tidegate.experiments.engine.spending import RunSpending
 from tidegate.experiments.engine.watermark import WatermarkWriter
 from tidegate.experiments.storage import (
     AnnotationResult,
-    Category,
     Claim,
     LogLevel,
     ResultStatus,
@@ -78,7 +77,7 @@ class ExperimentRun(RunState):
         self.shared.fair_queue.join(self.id, self.experiment.weight)
         self.page_wanted.set()
         begun = "joined" if self.contributes else "started"
-        self.log(LogLevel.INFO, Category.EXPERIMENT, type=begun, epoch=self.claim.epoch, **process())
+        self.log(LogLevel.INFO, type=begun, epoch=self.claim.epoch, **process())
         self.publish(StateChanged(Status.RUNNING))
 
     def offer(self) -> None:
@@ -201,7 +200,7 @@ class ExperimentRun(RunState):
 
     def leave(self) -> None:
         if self.live and not self.contributes:
-            self.log(LogLevel.INFO, Category.EXPERIMENT, type="stopped_by_user", epoch=self.claim.epoch, **actor())
+            self.log(LogLevel.INFO, type="stopped_by_user", epoch=self.claim.epoch, **actor())
         self.drain(Status.STOPPED, None)
 
     def fail(self, error: BaseException) -> None:
@@ -232,7 +231,7 @@ class ExperimentRun(RunState):
         elif self.in_flight:
             self._grace_timer = self.shared.loop.call_later(grace, self.cancel)
         if final is Status.ERROR and not self.contributes:
-            self.log(LogLevel.ERROR, Category.EXPERIMENT, type="stopped", error=reason)
+            self.log(LogLevel.ERROR, type="stopped", error=reason)
         self.page_wanted.set()
         self._finish_if_drained()
 

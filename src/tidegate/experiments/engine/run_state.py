@@ -171,8 +171,8 @@ class RunState:
     def publish(self, event: Event) -> None:
         self.shared.hub.publish(event, self.id, self.experiment.name)
 
-    def log(self, level: LogLevel, category: Category, **detail: Any) -> None:
-        self.put(None, results.line(self.claim, level, category, **detail))
+    def log(self, level: LogLevel, **detail: Any) -> None:
+        self.put(None, results.line(self.claim, level, Category.EXPERIMENT, **detail))
 
     def put(self, item: Item | None, result: Result) -> None:
         """Queue a result for writing; the receiver's `durable` is called later."""
@@ -213,7 +213,6 @@ class RunState:
             self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored()))
         self.log(
             LogLevel.INFO,
-            Category.EXPERIMENT,
             type="left" if self.contributes else "ended",
             status=status.value,
             answered=counts["ok"],
@@ -424,7 +423,7 @@ class RunSlots:
         if self._told_of_bound or run.cap is None or run.shared.loop.time() - freed > AT_ONCE_SECONDS:
             return
         self._told_of_bound = True
-        run.log(LogLevel.INFO, Category.EXPERIMENT, type="held_back", by="max_concurrency", functions=run.cap)
+        run.log(LogLevel.INFO, type="held_back", by="max_concurrency", functions=run.cap)
         logger.info(
             "experiment %s held back: max_concurrency=%d functions are in flight, and more could start; leave"
             " max_concurrency out to follow the keys",

@@ -16,7 +16,7 @@ from tidegate.experiments.engine.job import Job
 from tidegate.experiments.engine.queues import TASK
 from tidegate.experiments.engine.results import Result
 from tidegate.experiments.engine.run_state import RunSlots, RunState
-from tidegate.experiments.storage import Category, ItemAttempts, ItemUsage, LogLevel, Status
+from tidegate.experiments.storage import ItemAttempts, ItemUsage, LogLevel, Status
 
 logger = logging.getLogger("tidegate")
 
@@ -132,7 +132,7 @@ class RunSpending:
             self._told_of_usage = True
             text = "experiment %s: an answer of %s has no usage: the budget does not count it, nor others like it"
             logger.warning(text, run.experiment.name, unknown.key.provider)
-            run.log(LogLevel.WARN, Category.EXPERIMENT, type="usage_unknown", provider=unknown.key.provider)
+            run.log(LogLevel.WARN, type="usage_unknown", provider=unknown.key.provider)
 
     def _check_tiers(self, limit: float, job: Job) -> None:
         """End the run at an answer of a service tier whose price is unknown: only the answer states its tier."""

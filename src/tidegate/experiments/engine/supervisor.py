@@ -34,7 +34,7 @@ from tidegate.experiments.engine.heartbeat import LostFile
 from tidegate.experiments.engine.queues import TASK
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunnerContext, RunPhase
-from tidegate.experiments.storage import BatchState, Category, Claim, ExperimentRow, LogLevel, ResultStatus, Status
+from tidegate.experiments.storage import BatchState, Claim, ExperimentRow, LogLevel, ResultStatus, Status
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ class RunSupervisor:
         parts = changed_parts(row, run.experiment)
         if not parts or not run.tally.done[TASK].get(ResultStatus.OK):
             return
-        run.log(LogLevel.WARN, Category.EXPERIMENT, type="changed", parts=parts)
+        run.log(LogLevel.WARN, type="changed", parts=parts)
         if self._reports_changes:
             logger.warning("experiment %s changed: %s", row.name, advice(parts))
 

@@ -31,10 +31,6 @@ MEDIA_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8"
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-class Unusable(Exception):
-    """Parameter of a request that cannot be used."""
-
-
 def experiment_routes(url: str, source: ExperimentSource | None = None) -> RouteTable:
     """Return the routes of the experiments in the database at `url`; nothing is opened before the first request."""
     view = ExperimentView(source or ExperimentSource(url))
@@ -102,7 +98,7 @@ class ExperimentView:
         """Return the comparison of two experiments, or for how long it has been computed."""
         a, b = _number(request, "a"), _number(request, "b")
         if a is None or b is None or a == b:
-            raise Unusable("a and b not usable: they must be the numbers of two experiments")
+            raise SourceProblem("a and b not usable: they must be the numbers of two experiments", status=400)
         store = await self.source.store()
         sides = [await self._numbered(store, number) for number in (a, b)]
         from tidegate.experiments.screens import answers
@@ -151,7 +147,7 @@ class ExperimentView:
     async def export(self, request: Request) -> Response:
         form = request.query_params.get("format", "jsonl")
         if form not in MEDIA_TYPES:
-            raise Unusable(f"format not usable: it must be {', '.join(MEDIA_TYPES)}")
+            raise SourceProblem(f"format not usable: it must be {', '.join(MEDIA_TYPES)}", status=400)
         store, row = await self._found(request)
         from tidegate.errors import ConfigurationError
         from tidegate.experiments.storage.export_formats import FORMATS, Layout, pages
@@ -230,9 +226,7 @@ def _guarded(answer: Answer) -> Answer:
         try:
             return await answer(request)
         except SourceProblem as problem:
-            return _json({"problem": str(problem), "missing": problem.missing})
-        except Unusable as problem:
-            return _json({"problem": str(problem)}, 400)
+            return _json({"problem": str(problem), "missing": problem.missing}, problem.status)
         except StoreError as error:
             return _json({"problem": str(error), "missing": False})
 
@@ -266,7 +260,7 @@ def _number(request: Request, name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18:
-        raise Unusable(f"{name} not usable: it must be a number")
+        raise SourceProblem(f"{name} not usable: it must be a number", status=400)
     return int(text)
 
 
@@ -276,7 +270,7 @@ def _cursor(request: Request, name: str) -> tuple[int, int] | None:
         return None
     parts = text.split(".")
     if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
-        raise Unusable(f"{name} not usable: it must be ORDINAL.REPETITION")
+        raise SourceProblem(f"{name} not usable: it must be ORDINAL.REPETITION", status=400)
     return int(parts[0]), int(parts[1])
 
 
@@ -292,10 +286,10 @@ def _filter(request: Request) -> RowFilter:
     statuses = {"failed": ResultStatus.ERROR, "parked": ResultStatus.PARKED, "invalid": ResultStatus.INVALID}
     status = given.get("status")
     if status is not None and status not in statuses:
-        raise Unusable(f"status not usable: it must be {', '.join(statuses)}")
+        raise SourceProblem(f"status not usable: it must be {', '.join(statuses)}", status=400)
     evaluator = given.get("evaluator")
     if evaluator is None and any(name in given for name in ("label", "low", "high")):
-        raise Unusable("filter not usable: a label or a score needs its evaluator")
+        raise SourceProblem("filter not usable: a label or a score needs its evaluator", status=400)
     return RowFilter(
         statuses[status] if status is not None else None,
         evaluator,
@@ -313,5 +307,5 @@ def _score(request: Request, name: str) -> float | None:
     except ValueError:
         score = math.nan
     if score is not None and not math.isfinite(score):
-        raise Unusable(f"{name} not usable: it must be a number")
+        raise SourceProblem(f"{name} not usable: it must be a number", status=400)
     return score

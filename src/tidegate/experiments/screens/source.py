@@ -45,11 +45,15 @@ RUN = ("from tidegate.cli.main import main; main()", "experiment", "run")
 
 
 class SourceProblem(Exception):
-    """Reason, for people, why there are no experiments to show; `missing` where there is no database yet."""
+    """Reason, for people, why there is nothing to show; `missing` where there is no database yet.
 
-    def __init__(self, reason: str, *, missing: bool = False) -> None:
+    The `status` is 400 where the request itself cannot be used.
+    """
+
+    def __init__(self, reason: str, *, missing: bool = False, status: int = 200) -> None:
         super().__init__(reason)
         self.missing = missing
+        self.status = status
 
 
 @dataclass(slots=True)
@@ -190,15 +194,6 @@ class ComparisonResult(NamedTuple):
     progress: Hashable
 
 
-@dataclass(slots=True)
-class RunningComparison:
-    """Comparison that is being made since `began`, by the clock."""
-
-    pair: Pair
-    began: float
-    work: asyncio.Task[None]
-
-
 class ExperimentComparisons:
     """Comparisons of experiments in the database at `url`. It belongs to one event loop."""
 
@@ -206,7 +201,7 @@ class ExperimentComparisons:
         self._url = url
         self._clock = clock
         self._kept: dict[Pair, ComparisonResult] = {}
-        self._running: RunningComparison | None = None
+        self._running: tuple[Pair, float, asyncio.Task[None]] | None = None
 
     def forget(self, pair: Pair) -> None:
         self._kept.pop(pair, None)
@@ -221,15 +216,16 @@ class ExperimentComparisons:
             return {**told, "computing": None, "queued": False, "changed": kept.progress != progress}
         if self._running is None:
             work = asyncio.create_task(self._make(pair, names, progress))
-            self._running = RunningComparison(pair, self._clock(), work)
-        own = self._running.pair == pair
-        computing = self._clock() - self._running.began if own else None
+            self._running = pair, self._clock(), work
+        running, began, _ = self._running
+        own = running == pair
+        computing = self._clock() - began if own else None
         told = {"comparison": None, "failure": "", "made": None, "changed": False}
         return {**told, "computing": computing, "queued": not own}
 
     async def close(self) -> None:
         if self._running is not None:
-            work = self._running.work
+            work = self._running[2]
             work.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await work

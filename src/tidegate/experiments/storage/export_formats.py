@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, TypeAlias
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import ConfigurationError
@@ -45,11 +45,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 """Text that is a number. It gets no `'`, as it executes nothing."""
 
 
-class Output(NamedTuple):
-    """One output of one evaluator."""
-
-    evaluator: str
-    output: str
+Output: TypeAlias = tuple[str, str]
+"""Evaluator and output."""
 
 
 class Layout(NamedTuple):
@@ -81,7 +78,7 @@ class Layout(NamedTuple):
         for each in scores:
             title = next(name for name in _names(each.title) if name not in titles)
             titles.add(title)
-            parts |= {(Output(each.evaluator, each.output), part): f"{title}.{part}" for part in _parts(each)}
+            parts |= {((each.evaluator, each.output), part): f"{title}.{part}" for part in _parts(each)}
         taken, fields = {*FIXED, CHOSEN, *SPENT, *parts.values()}, dict[str, str]()
         for field in first if isinstance(first, dict) else ():
             fields[field] = next(name for name in _names(f"row.{field}") if name not in taken)
@@ -99,21 +96,6 @@ def _parts(score: Score) -> Iterator[str]:
 def _names(title: str) -> Iterator[str]:
     yield title
     yield from (f"{title}#{number}" for number in itertools.count(2))
-
-
-class ExportWriter(Protocol):
-    """Writer of runs in one format into a binary file, which the caller closes."""
-
-    def __init__(self, file: IO[bytes], layout: Layout) -> None: ...
-
-    def write(self, runs: Sequence[StoredRun]) -> None:
-        """Write a page of runs."""
-
-    def close(self) -> None:
-        """Write the remaining data."""
-
-    def abandon(self) -> None:
-        """Write nothing more: an interrupted export must not look complete."""
 
 
 class Jsonl:
@@ -205,7 +187,7 @@ class Parquet:
         self._cells = []
 
 
-FORMATS: dict[str, type[ExportWriter]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
+FORMATS: dict[str, type[Jsonl | Csv | Parquet]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
 
 
 def _fixed(run: StoredRun) -> dict[str, Any]:
@@ -261,7 +243,7 @@ def _cells(run: StoredRun, layout: Layout) -> list[Any]:
     rest = {name: value for name, value in fields.items() if name not in layout.fields}
     cells["row"] = _cell((rest or None) if isinstance(run.row, dict) else run.row)
     cells["output"] = _cell(run.output)
-    judged = {Output(evaluator, each.output): each for evaluator, each in run.annotations}
+    judged = {(evaluator, each.output): each for evaluator, each in run.annotations}
     return [
         *cells.values(),
         *([_names_of(run.answered_by)] if layout.chosen else ()),
@@ -273,7 +255,7 @@ def _cells(run: StoredRun, layout: Layout) -> list[Any]:
 
 def _whole(judged: Mapping[Output, Annotation], output: Output) -> Annotation | None:
     """Return the failure of the evaluator as a whole, which stands for each of its outputs; None without one."""
-    failed = judged.get(Output(output.evaluator, output.evaluator))
+    failed = judged.get((output[0], output[0]))
     return failed if failed is not None and failed.status is not ResultStatus.OK else None
 
 

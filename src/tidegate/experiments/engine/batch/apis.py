@@ -63,20 +63,6 @@ class ItemAnswer(NamedTuple):
     free: bool = False
 
 
-class Search(NamedTuple):
-    """Search for the batch of a record that a process may have submitted before its death.
-
-    `expects` says whether an id is one of its requests. `known` has the provider's names of other records' batches.
-    `since` is the time of the record by the database's clock.
-    """
-
-    record: BatchRecord
-    name: str
-    since: datetime
-    known: frozenset[str]
-    expects: Callable[[str], bool]
-
-
 INLINE = "-"
 """Name in place of a file's where the requests are sent with the batch itself."""
 
@@ -204,14 +190,16 @@ class OpenAIBatchApi:
         )
         return str(made.id)
 
-    async def find(self, search: Search) -> str | None:
+    async def find(
+        self, record: BatchRecord, since: datetime, known: frozenset[str], expects: Callable[[str], bool]
+    ) -> str | None:
         """Find a batch by the tag in its metadata. Pages are sorted by time, the newest first."""
-        oldest = (search.since - OPENAI_CLOCK_SKEW).timestamp()
+        oldest = (since - OPENAI_CLOCK_SKEW).timestamp()
         after: dict[str, str] = {}
         while True:
             page = await called(self._listed, after)
             for each in page.data:
-                if (each.metadata or {}).get(TAG) == search.record.tag:
+                if (each.metadata or {}).get(TAG) == record.tag:
                     return str(each.id)
             if not page.data or not page.has_more or all(each.created_at < oldest for each in page.data):
                 return None
@@ -329,32 +317,37 @@ class AnthropicBatchApi:
         batches = self._client.with_options(max_retries=0).messages.batches
         return str((await called(batches.create, requests=[json.loads(line) for line in lines])).id)
 
-    async def find(self, search: Search) -> str | None:
-        """Find a batch of the same size since the record, by the ids in its results once it has ended."""
+    async def find(
+        self, record: BatchRecord, since: datetime, known: frozenset[str], expects: Callable[[str], bool]
+    ) -> str | None:
+        """Find a batch of the same size since the record, by the ids in its results once it has ended.
+
+        `expects` says whether an id is one of its requests. `known` has the provider's names of other records' batches.
+        """
         found: str | None = None
-        for each in await self._candidates(search):
+        for each in await self._candidates(record.count, since, known):
             if each.processing_status != "ended":
                 found = UNDECIDED
-            elif each.results_url and (search.record.tag, each.id) not in self._others:
-                if any(map(search.expects, by_id(await self.lines(each.results_url))[0])):
+            elif each.results_url and (record.tag, each.id) not in self._others:
+                if any(map(expects, by_id(await self.lines(each.results_url))[0])):
                     return str(each.id)
-                self._others.add((search.record.tag, each.id))
+                self._others.add((record.tag, each.id))
         return found
 
     async def revoke(self, record: BatchRecord) -> bool | None:
         """Do nothing: the requests are in the creation itself, and nothing of it can be deleted."""
         return False
 
-    async def _candidates(self, search: Search) -> list[Any]:
-        oldest, found = search.since - ANTHROPIC_CLOCK_SKEW, []
+    async def _candidates(self, count: int, since: datetime, known: frozenset[str]) -> list[Any]:
+        oldest, found = since - ANTHROPIC_CLOCK_SKEW, []
         after: dict[str, str] = {}
         while True:
             page = await called(self._listed, after)
             for each in page.data:
                 counts = each.request_counts
                 total = counts.processing + counts.succeeded + counts.errored + counts.canceled + counts.expired
-                fits = total == search.record.count and _instant(each.created_at) >= oldest
-                if fits and each.id not in search.known:
+                fits = total == count and _instant(each.created_at) >= oldest
+                if fits and each.id not in known:
                     found.append(each)
             if not page.data or not page.has_more or all(_instant(each.created_at) < oldest for each in page.data):
                 return found

@@ -30,7 +30,7 @@ from tidegate.experiments.engine.batch.submission import GONE, POLL_SECONDS, Bat
 from tidegate.experiments.engine.feeder import Feeder
 from tidegate.experiments.engine.queues import PAGE_ITEMS, TASK, Item, Place, copied
 from tidegate.experiments.engine.run import ExperimentRun
-from tidegate.experiments.storage import BatchRecord, BatchState, Category, LogLevel, PendingTask, Status
+from tidegate.experiments.storage import BatchRecord, BatchState, LogLevel, PendingTask, Status
 
 logger = logging.getLogger("tidegate")
 
@@ -282,7 +282,7 @@ class BatchFeeder(Feeder):
                 if not error.gone or GONE not in (self._open[number][0].detail or ""):
                     raise
                 # Each of its rows is paid for again.
-                run.log(LogLevel.WARN, Category.EXPERIMENT, type="batch_gone", batch=number, error=str(error))
+                run.log(LogLevel.WARN, type="batch_gone", batch=number, error=str(error))
                 record = await self._finish(self._open[number][0], list(ItemSet(record.items)), GONE)
             logger.info("%s: batch %d %s", self._what, number, record.state)
         except BatchError as error:
@@ -296,7 +296,7 @@ class BatchFeeder(Feeder):
         """Keep the error of a batch, which stays open; the run ends with it when the other batches have."""
         run, text = self._run, redacted(error)
         logger.error("%s: %s; its rows stay open, and a resume goes on with it", self._what, text)
-        run.log(LogLevel.ERROR, Category.EXPERIMENT, type="batch_failed", batch=number, error=text)
+        run.log(LogLevel.ERROR, type="batch_failed", batch=number, error=text)
         self._errors.append(text)
         if number in self._open:
             try:

@@ -25,7 +25,6 @@ from tidegate.experiments.engine.batch.apis import (
     INLINE,
     UNDECIDED,
     ProviderBatchApi,
-    Search,
     is_refusal,
     was_sent,
 )
@@ -256,8 +255,8 @@ class BatchSubmission:
             known = await retry_while_unavailable(
                 partial(self._shared.store.batches.provider_ids, record.provider), self._what
             )
-            search = Search(record, self._name, since, known, expected.__contains__)
-            found = await self._retries(record).asked(partial(self._api.find, search))
+            find = partial(self._api.find, record, since, known, expected.__contains__)
+            found = await self._retries(record).asked(find)
             if found != UNDECIDED:
                 return found
             await asyncio.sleep(POLL_SECONDS)
