@@ -114,7 +114,7 @@ class Document:
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             if isinstance(error, ConfigurationError):
                 raise
-            raise ConfigurationError(name, "the file", f"it is not YAML: {_first_line(error)}") from None
+            raise ConfigurationError(name, "the file", f"it is not YAML: {_short(str(error), 200)}") from None
 
     @classmethod
     def of(cls, path: Path) -> Document:
@@ -122,7 +122,7 @@ class Document:
         try:
             return cls(str(path), path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError("experiment", str(path), f"a readable file: {_first_line(error)}") from None
+            raise ConfigurationError("experiment", str(path), f"a readable file: {_short(str(error), 200)}") from None
 
     def field(self, place: Place) -> str:
         """Return the file, line and field of a value for an error message.
@@ -183,13 +183,9 @@ def _parts(node: Node) -> Iterator[tuple[str | int, Node, Node]]:
             yield index, value, value
 
 
-def _short(text: str) -> str:
+def _short(text: str, most: int = 40) -> str:
     first = text.strip().partition("\n")[0]
-    return first if len(first) <= 40 else first[:39] + "…"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    return first if len(first) <= most else first[: most - 1] + "…"
 
 
 KEY_VARIABLES = {
