@@ -202,6 +202,7 @@ def test_free_text_and_kinds_without_end_stay_bounded() -> None:
     tally = StageTally()
     for n in range(MAX_LABELS + 20):
         tally.change([], [ResultFacts("ok", "label", label=f"label {n}")])
+    for n in range(MAX_OUTPUTS + 20):
         tally.change([], [ResultFacts("ok", f"output {n}")])
     for n in range(MAX_KINDS + 20):
         tally.change([], [ResultFacts("error", kind=f"kind {n}", error="e" * 5000)])

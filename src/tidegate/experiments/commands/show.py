@@ -187,7 +187,7 @@ async def listed(url: str, as_json: bool) -> None:
         console.print(_table(rows, tallies, spent, reasons if wide else None))
         for row, reason in zip(rows, reasons, strict=True):
             if reason and not wide:
-                console.print(cut(f"{row.name}: {reason}"))
+                console.print(cut(f"{row.name}: {reason}"), no_wrap=True, overflow="ellipsis")
     else:
         typer.echo("no experiments in this database; `tidegate experiment run` adds one")
 

@@ -317,13 +317,6 @@ class Database:
         self._require_open()
         return await asyncio.to_thread(self._unchecked, work)
 
-    async def acted(self, work: Callable[[Connection], T]) -> T:
-        """Return the result of `work`, which is one statement; on PostgreSQL it needs no explicit transaction."""
-        if self._thread is not None:
-            return await self.transacted(work)
-        async with self.reading() as connection:
-            return await connection.run_sync(work)
-
     async def hold(self) -> None:
         """Keep an SQLite file open from now on, and note its identity."""
         self._require_open()

@@ -54,7 +54,7 @@ class Datasets(StorePart):
         whole = one.id == dataset_id if rows is None else and_(one.id == dataset_id, one.rows == rows)
         completed = update(datasets).where(whole).values(complete=True)
         if (
-            not await self._database.acted(lambda connection: connection.execute(completed).rowcount)
+            not await self._database.transacted(lambda connection: connection.execute(completed).rowcount)
             and rows is not None
         ):
             raise DatasetChanged(ordinal=rows, gone=True)

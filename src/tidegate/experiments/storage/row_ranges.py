@@ -149,7 +149,7 @@ class Chunks(StorePart):
         done = (
             update(chunks).where(_of(experiment_id, replica), chunk.first == first).values(done=True, claimed_at=None)
         )
-        return await self._database.acted(lambda connection: bool(connection.execute(done).rowcount))
+        return await self._database.transacted(lambda connection: bool(connection.execute(done).rowcount))
 
     async def renew(self, replica: str, experiment_ids: Sequence[int]) -> dict[int, frozenset[int]]:
         """Renew this replica's claims on chunks of experiments; return the first rows of these by experiment.
@@ -179,7 +179,7 @@ class Chunks(StorePart):
 
     async def release(self, experiment_id: int, replica: str) -> None:
         freed = update(chunks).where(_of(experiment_id, replica)).values(claimed_by=None, claimed_at=None)
-        await self._database.acted(lambda connection: bool(connection.execute(freed).rowcount))
+        await self._database.transacted(lambda connection: bool(connection.execute(freed).rowcount))
 
     async def to_join(self, stale_after: float) -> list[int]:
         """Return the running experiments with a chunk that is not done and that no live replica holds."""
