@@ -154,13 +154,6 @@ class BudgetLedger:
             costs[stage].add(amount)
 
 
-def effective(own: Budget | None, usd: float | None, tokens: int | None) -> Budget | None:
-    """Return the budget of an experiment, with the amounts that the runner's settings name."""
-    usd = usd if usd is not None else own.usd if own is not None else None
-    tokens = tokens if tokens is not None else own.tokens if own is not None else None
-    return None if usd is None and tokens is None else Budget(usd, tokens)
-
-
 def reached(budget: Budget, spent: Mapping[str, float]) -> str:
     """Return the reason of a stop; `spent` has the amounts that the budget names.
 

@@ -26,7 +26,7 @@ from tidegate.experiments.engine.background import BackgroundTask, redacted, ret
 from tidegate.experiments.engine.batch import BatchTask
 from tidegate.experiments.engine.batch.apis import api_of
 from tidegate.experiments.engine.batch.feeder import BatchFeeder
-from tidegate.experiments.engine.budget import Budget, BudgetLedger, EarlierSpend, effective
+from tidegate.experiments.engine.budget import Budget, BudgetLedger, EarlierSpend
 from tidegate.experiments.engine.events import StateChanged
 from tidegate.experiments.engine.experiment import Experiment, advice, changed_parts
 from tidegate.experiments.engine.feeder import ChunkFeeder, Feeder, ingest
@@ -279,10 +279,16 @@ class RunSupervisor:
             what = f"experiment {name}: import of its dataset"
             background.append(BackgroundTask(loop, reading, what, run.fail, ENDS))
 
+    def _budget_of(self, experiment: Experiment) -> Budget | None:
+        """Return the budget of an experiment, with the amounts that the runner's settings name."""
+        own, settings = experiment.budget, self._shared.settings
+        usd = settings.budget_usd if settings.budget_usd is not None else own.usd if own is not None else None
+        tokens = settings.budget_tokens if settings.budget_tokens is not None else own.tokens if own else None
+        return None if usd is None and tokens is None else Budget(usd, tokens)
+
     async def _set_budget(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Begin to count what the run spends. Other replicas, and displays, read its budget in the database."""
-        settings = self._shared.settings
-        budget = effective(run.experiment.budget, settings.budget_usd, settings.budget_tokens)
+        budget = self._budget_of(run.experiment)
         given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
         if not run.contributes and row.spec.get("budget") != given:
             spec = {**row.spec, "budget": given} if given else {k: v for k, v in row.spec.items() if k != "budget"}
