@@ -42,9 +42,6 @@ from sqlalchemy import (
     union_all,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.compiler import SQLCompiler
-from sqlalchemy.sql.functions import FunctionElement
 
 from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.records import EvalCursor, PendingEval, PendingTask, TaskCursor
@@ -58,35 +55,18 @@ from tidegate.experiments.storage.schema import (
     runs,
     wanted_again,
 )
-from tidegate.experiments.storage.stored_forms import decoded, shortened
+from tidegate.experiments.storage.stored_forms import decoded, shortened, text_size
 
 T = TypeVar("T")
 
 PAGE_BYTES = 8 * 1024 * 1024
-"""Size of the texts of one page (`TextSize`). Chosen: equal to `bulk.MAX_CHARACTERS`."""
+"""Size of the texts of one page (`stored_forms.text_size`). Chosen: equal to `bulk.MAX_CHARACTERS`."""
 
 FIRST_ROWS = 32
 """Half the rows of a first page, when no size is known yet. Chosen: 64 rows of 128 kB fill a first page."""
 
 SMALL = bindparam("small", type_=Integer)
 """Maximum size of a text that is read with its page; `small` returns its value."""
-
-
-class TextSize(FunctionElement[int]):
-    """Size of a text: in characters on SQLite, in bytes on PostgreSQL, which knows these without reading the text."""
-
-    type = Integer()
-    inherit_cache = True
-
-
-@compiles(TextSize, "sqlite")
-def _sqlite_size(element: TextSize, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"length({compiler.process(element.clauses, **kw)})"
-
-
-@compiles(TextSize, "postgresql")
-def _postgresql_size(element: TextSize, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"octet_length({compiler.process(element.clauses, **kw)})"
 
 
 def selected_once(query: Select[Any], name: str) -> CTE:
@@ -132,11 +112,11 @@ def small(limit: int) -> int:
 
 def size(text: ColumnElement[str]) -> ColumnElement[int]:
     """Return the size of a text, as SQL; zero where it is null."""
-    return func.coalesce(TextSize(text), 0)
+    return func.coalesce(text_size(text), 0)
 
 
 def inlined(text: ColumnElement[str]) -> ColumnElement[str | None]:
-    return case((TextSize(text) <= SMALL, text), else_=None)
+    return case((text_size(text) <= SMALL, text), else_=None)
 
 
 def within_bytes(rows: Sequence[Row[Any]], sizes: Sequence[int]) -> Page[Row[Any]]:

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from typing import Any
 
-from sqlalchemy import ColumnElement, Dialect, Float, String, Text, literal
+from sqlalchemy import ColumnElement, Dialect, Float, Integer, String, Text, literal, literal_column
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -101,9 +101,6 @@ def _levels(text: str) -> int:
     return max(accumulate(STEPS.get(sign, 0) for sign in STRINGS.sub("", text)), default=0)
 
 
-SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now'"
-
-
 class Instant(TypeDecorator[datetime]):
     """Instant; in Python an aware `datetime` in UTC."""
 
@@ -126,67 +123,48 @@ class Instant(TypeDecorator[datetime]):
         return value.astimezone(UTC)  # type: ignore[no-any-return]
 
 
-class Now(FunctionElement[datetime]):
-    """SQL of `now`."""
+SQL = {
+    ("now", "sqlite"): "strftime('%Y-%m-%d %H:%M:%f', 'now')",
+    ("now", "postgresql"): "clock_timestamp()",
+    ("ago", "sqlite"): "strftime('%Y-%m-%d %H:%M:%f', 'now', (-1.0 * {0}) || ' seconds')",
+    ("ago", "postgresql"): "(clock_timestamp() - make_interval(secs => CAST({0} AS double precision)))",
+    ("since", "sqlite"): "((julianday('now') - julianday({0})) * 86400.0)",
+    ("since", "postgresql"): "CAST(extract(epoch FROM clock_timestamp() - {0}) AS double precision)",
+    ("size", "sqlite"): "length({0})",
+    ("size", "postgresql"): "octet_length({0})",
+}
+"""Forms of each function on the two databases."""
 
-    type = Instant()
+
+class DatabaseFunction(FunctionElement[Any]):
+    """Function of `SQL` with its arguments; its name is its first clause, so that SQLAlchemy's cache knows it."""
+
     inherit_cache = True
 
-
-class Ago(FunctionElement[datetime]):
-    """SQL of `ago`."""
-
-    type = Instant()
-    inherit_cache = True
+    def __init__(self, name: str, type_: TypeEngine[Any], *arguments: ColumnElement[Any]) -> None:
+        super().__init__(literal_column(name), *arguments)
+        self.type = type_
 
 
-class Since(FunctionElement[float]):
-    """SQL of `since`."""
-
-    type = Float()
-    inherit_cache = True
-
-
-@compiles(Now, "sqlite")
-def _sqlite_now(element: Now, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"{SQLITE_NOW})"
+@compiles(DatabaseFunction)
+def _sql(element: DatabaseFunction, compiler: SQLCompiler, **kw: Any) -> str:
+    name, *arguments = element.clauses
+    return SQL[str(name), compiler.dialect.name].format(*(compiler.process(each, **kw) for each in arguments))
 
 
-@compiles(Now, "postgresql")
-def _postgresql_now(element: Now, compiler: SQLCompiler, **kw: Any) -> str:
-    return "clock_timestamp()"
+def now() -> ColumnElement[datetime]:
+    return DatabaseFunction("now", Instant())
 
 
-@compiles(Ago, "sqlite")
-def _sqlite_ago(element: Ago, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"{SQLITE_NOW}, (-1.0 * {compiler.process(element.clauses, **kw)}) || ' seconds')"
-
-
-@compiles(Ago, "postgresql")
-def _postgresql_ago(element: Ago, compiler: SQLCompiler, **kw: Any) -> str:
-    seconds = compiler.process(element.clauses, **kw)
-    return f"(clock_timestamp() - make_interval(secs => CAST({seconds} AS double precision)))"
-
-
-@compiles(Since, "sqlite")
-def _sqlite_since(element: Since, compiler: SQLCompiler, **kw: Any) -> str:
-    return f"((julianday('now') - julianday({compiler.process(element.clauses, **kw)})) * 86400.0)"
-
-
-@compiles(Since, "postgresql")
-def _postgresql_since(element: Since, compiler: SQLCompiler, **kw: Any) -> str:
-    instant = compiler.process(element.clauses, **kw)
-    return f"CAST(extract(epoch FROM clock_timestamp() - {instant}) AS double precision)"
-
-
-def now() -> Now:
-    return Now()
-
-
-def ago(seconds: float) -> Ago:
+def ago(seconds: float) -> ColumnElement[datetime]:
     """Return the instant `seconds` ago; a negative number gives a future one."""
-    return Ago(literal(seconds, Float()))
+    return DatabaseFunction("ago", Instant(), literal(seconds, Float()))
 
 
-def since(instant: ColumnElement[Any]) -> Since:
-    return Since(instant)
+def since(instant: ColumnElement[Any]) -> ColumnElement[float]:
+    return DatabaseFunction("since", Float(), instant)
+
+
+def text_size(text: ColumnElement[str]) -> ColumnElement[int]:
+    """Return the size of a text: characters on SQLite, bytes on PostgreSQL, which knows these without reading it."""
+    return DatabaseFunction("size", Integer(), text)
