@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
+import sqlite3
 import statistics
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +18,7 @@ from tests.storage.places import Place
 from tests.storage.values import ERROR, INVALID, OK, PARKED, STALE, claimed, experiment, failure, judged, run
 from tidegate.errors import StoreError
 from tidegate.experiments.storage import Annotation, Claim, Store
+from tidegate.experiments.storage.database import Database, parsed
 from tidegate.experiments.storage.tally import (
     BINS,
     MAX_KINDS,
@@ -125,6 +129,23 @@ async def test_results_without_a_tally_are_counted_by_a_build(store: Store, clai
     await store.write([judged(claim, 0)])
     await assert_agrees(store, claim.experiment_id)
     assert not await store.tallies.build(999)
+
+
+async def test_a_file_that_may_only_be_read_is_counted_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    store = await Store.open(str(path))
+    claim = await claimed(store, (await experiment(store, 2)).id)
+    results = [run(claim, n) for n in range(2)]
+    await store.write([*results, *(judged(claim, n, annotations=[Annotation("a", score=n + 0.5)]) for n in range(2))])
+    known = await store.reports.counts(claim.experiment_id), await store.reports.scores(claim.experiment_id)
+    await store.close()
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("DELETE FROM tidegate_tallies")
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    store = Store(Database(parsed(str(path)), uri=f"{path.as_uri()}?mode=ro&immutable=1"))
+    assert (await store.reports.counts(claim.experiment_id), await store.reports.scores(claim.experiment_id)) == known
+    assert [each.mean for each in known[1]] == [1.0]
+    await store.close()
 
 
 async def test_tally_is_deleted_with_its_experiment(store: Store, claim: Claim, place: Place) -> None:

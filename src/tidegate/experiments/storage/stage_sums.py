@@ -226,6 +226,9 @@ def _counted(connection: Connection, experiment_id: int) -> dict[str, StageTally
         results.append(_facts(row._mapping))
     if item is not None:
         stages.setdefault(item[2], StageTally()).change([], results)
+    for stage in stages.values():
+        for output in stage.outputs.values():
+            output.settle()
     return stages
 
 
