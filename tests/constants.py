@@ -18,7 +18,7 @@ HOMES = {
     "GUARD_FAILURES": "experiments.engine.job",
     "HEARTBEAT_SECONDS": "experiments.engine.replica",
     "KEY_IDLE_SECONDS": "admission.key_table",
-    "LOOK_SECONDS": "experiments.engine.chunk_feeder",
+    "LOOK_SECONDS": "experiments.engine.feeder",
     "MAX_BACKOFF_SECONDS": "core.backoff",
     "MAX_COOLDOWN_SECONDS": "core.circuit_breaker",
     "MAX_EVENTS": "experiments.engine.events",
@@ -26,16 +26,16 @@ HOMES = {
     "MAX_REGISTRY_KEYS": "admission.key_table",
     "ORPHAN_SCAN_SECONDS": "experiments.engine.heartbeat",
     "OUTAGE_FAILURES": "core.circuit_breaker",
-    "PAGE_ITEMS": "experiments.engine.work_queue",
+    "PAGE_ITEMS": "experiments.engine.queues",
     "POLL_SECONDS": "experiments.engine.batch.submission",
     "SEARCH_SECONDS": "experiments.engine.batch.submission",
     "SETTLE_SECONDS": "experiments.engine.batch.submission",
     "STALE_SECONDS": "experiments.engine.replica",
     "START_CONCURRENCY": "core.concurrency_limit",
     "TRANSIENT_ATTEMPTS": "core.backoff",
-    "UNWRITTEN_RESULTS": "experiments.engine.writer",
+    "UNWRITTEN_RESULTS": "experiments.engine.results",
     "WRITE_GRACE_SECONDS": "experiments.engine.experiment_runner",
-    "WRITE_SECONDS": "experiments.engine.writer",
+    "WRITE_SECONDS": "experiments.engine.results",
 }
 """Module of each constant, below `tidegate`."""
 

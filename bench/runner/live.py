@@ -12,7 +12,7 @@ from bench.runner.places import Fresh
 from bench.runner.speed import row
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Experiment, ExperimentRunner
-from tidegate.experiments.engine.dispatcher import Dispatcher
+from tidegate.experiments.engine.supervisor import Dispatcher
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from tests.runner.test_deleting import until
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, RunnerSettings
-from tidegate.experiments.engine.stats import CLASSES, STEP, BusyTime, RunStats, added_up
+from tidegate.experiments.engine.audit import BusyTime
+from tidegate.experiments.engine.progress import CLASSES, STEP, RunStats, added_up
 from tidegate.experiments.storage import Status, Store
 
 pytestmark = pytest.mark.constants(FIRST_PAUSE_SECONDS=0.001)

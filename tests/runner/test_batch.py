@@ -49,10 +49,10 @@ from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import BatchTask, Budget, Experiment, Summary
 from tidegate.experiments.commands.display import Display
-from tidegate.experiments.declared.build import from_file
+from tidegate.experiments.declared import from_file
+from tidegate.experiments.engine.batch import ItemSet
 from tidegate.experiments.engine.batch.results import AccountKeys
-from tidegate.experiments.engine.batch.task import ItemSet
-from tidegate.experiments.engine.item import Place
+from tidegate.experiments.engine.queues import Place
 from tidegate.experiments.storage import ResultStatus, Status, StoredRun, claims
 from tidegate.providers import ModelPrice, register_price
 from tidegate.testing import Scenario, Simulator

@@ -35,9 +35,7 @@ from tests.runner.batch_scene import (
 from tests.runner.scene import runner_at
 from tidegate.core.values import Usage
 from tidegate.experiments import BatchTask, Experiment, RunnerSettings
-from tidegate.experiments.engine.batch.anthropic_api import AnthropicBatchApi
-from tidegate.experiments.engine.batch.api import is_refusal, seconds_of, was_sent
-from tidegate.experiments.engine.batch.openai_api import OpenAIBatchApi
+from tidegate.experiments.engine.batch.apis import AnthropicBatchApi, OpenAIBatchApi, is_refusal, seconds_of, was_sent
 from tidegate.experiments.engine.batch.submission import POLL_SECONDS
 from tidegate.experiments.storage import ResultStatus, Status, claims
 from tidegate.providers import ModelPrice, price_of

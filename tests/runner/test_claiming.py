@@ -401,8 +401,7 @@ class TestOrphans:
         assert len(said) == 1
         assert said[0].startswith("experiment e not taken up: ")
         assert "; it is left to replicas that have its code" in said[0]
-        # Later and later: with the looks 1, 2, 4 and 8.
-        assert len(tries) == 4
+        assert len(tries) == 8
 
     @in_loop
     async def test_orphan_whose_code_hangs_holds_up_no_other(self, tmp_path: Path) -> None:

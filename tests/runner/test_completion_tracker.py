@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.experiments.engine.item import TASK, Item, Place
+from tidegate.experiments.engine.queues import TASK, Item, Place
 from tidegate.experiments.engine.watermark import CompletionTracker
 
 JUDGE = 1

@@ -73,7 +73,7 @@ async def test_run_of_another_runner_is_waited_for(tmp_path: Path) -> None:
         await until(stopped)
         await here._heartbeat.renew_claims()
         assert not deleting.done()
-        assert await there.store.deletion.is_ending(number, 60.0)
+        assert await there.store.experiments.is_ending(number, 60.0)
         task.go.set()
         await deleting
         assert await is_gone(there.store)
@@ -111,13 +111,13 @@ async def test_dead_owner_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.
 
 async def resumed_when_it_is_to_go(runner: ExperimentRunner, number: int) -> None:
     """Let somebody resume an experiment between its stop and its deletion."""
-    ending = runner.store.deletion.is_ending
+    ending = runner.store.experiments.is_ending
 
     async def then(number: int, patience: float) -> bool:
         await runner.store.claims.resume(number, "somebody")
         return await ending(number, patience)
 
-    runner.store.deletion.is_ending = then  # type: ignore[method-assign]
+    runner.store.experiments.is_ending = then  # type: ignore[method-assign]
 
 
 @in_loop

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tidegate.experiments.engine.item import Place
+from tidegate.experiments.engine.queues import Place
 from tidegate.experiments.engine.watermark import EvalBacklog
 
 

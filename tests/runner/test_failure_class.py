@@ -11,7 +11,7 @@ from tidegate.admission.redaction import clean
 from tidegate.core.next_step import NextStep
 from tidegate.core.values import Cause, Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
-from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.background import redacted
 from tidegate.pool.failure_class import ANSWERED, FailureClass, classify
 from tidegate.providers.classification import UNREACHED, UNREADABLE
 

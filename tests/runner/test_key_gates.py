@@ -11,7 +11,7 @@ from tests.chaos.runners import registry as registry_in_virtual_time
 from tests.chaos.virtual_time import in_virtual_time
 from tests.runner.scene import refusal, rows, runner_at
 from tidegate.experiments import Experiment, ExperimentRunner
-from tidegate.experiments.engine.fair_queue import FairQueue
+from tidegate.experiments.engine.queues import FairQueue
 from tidegate.pool.key_gates import KeyGates
 
 KEY = tidegate.Key("p", "https://p.test")
@@ -20,7 +20,7 @@ DAY = b'{"error": {"code": "rate_limit_exceeded", "message": "on requests per da
 
 def remembered(runner: ExperimentRunner) -> tuple[int, int]:
     shared = runner._supervisor._shared
-    return len(shared.gates._gates), len(shared.fair_queue._gates)
+    return len(shared.gates._gates), len(shared.fair_queue._closed)
 
 
 @in_virtual_time

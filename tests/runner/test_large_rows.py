@@ -11,11 +11,10 @@ import pytest
 
 from tests.runner.scene import HeldTask, in_loop, runner_at
 from tidegate.experiments import Experiment
-from tidegate.experiments.engine import dataset, work_queue, writer
-from tidegate.experiments.engine.item import Item, Place
-from tidegate.experiments.engine.work_queue import WorkQueue
-from tidegate.experiments.engine.writer import ResultWriter
-from tidegate.experiments.storage import ResultStatus, RunResult, paging
+from tidegate.experiments.engine import dataset, queues, results
+from tidegate.experiments.engine.queues import Item, Place, WorkQueue
+from tidegate.experiments.engine.results import ResultWriter
+from tidegate.experiments.storage import ResultStatus, RunResult, pending
 
 TEXT = "x" * 400
 
@@ -28,10 +27,10 @@ def large(count: int) -> list[dict[str, Any]]:
 def small_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Budgets of a thousand characters, so that rows of four hundred are large."""
     monkeypatch.setattr(dataset, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(paging, "PAGE_BYTES", 1000)
-    monkeypatch.setattr(work_queue, "MAX_QUEUE_BYTES", 1000)
-    monkeypatch.setattr(writer, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(writer, "UNWRITTEN_BYTES", 2000)
+    monkeypatch.setattr(pending, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(queues, "MAX_QUEUE_BYTES", 1000)
+    monkeypatch.setattr(results, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(results, "UNWRITTEN_BYTES", 2000)
 
 
 @pytest.mark.usefixtures("small_budgets")
@@ -99,42 +98,42 @@ def test_weight_of_a_cycle_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_queue_with_large_items_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work_queue, "MAX_QUEUE_BYTES", 1000)
-    queues = WorkQueue(1, high=100, ageing=8, retry_slots=1)
+    monkeypatch.setattr(queues, "MAX_QUEUE_BYTES", 1000)
+    queue = WorkQueue(1, high=100, ageing=8, retry_slots=1)
     items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
-    queues.add(items[:1])
-    assert (queues.room(0), queues.runs_low(0)) == (99, False)
-    queues.add(items[1:])
-    assert queues.room(0) == 0
-    assert queues.take(None) is items[0]
-    queues.remove([items[1]])
-    assert (queues.room(0), queues.runs_low(0)) == (100, True)
-    queues.add(items)
-    queues.clear()
-    assert (queues.room(0), queues.runs_low(0)) == (100, True)
+    queue.add(items[:1])
+    assert (queue.room(0), queue.runs_low(0)) == (99, False)
+    queue.add(items[1:])
+    assert queue.room(0) == 0
+    assert queue.take(None) is items[0]
+    queue.remove([items[1]])
+    assert (queue.room(0), queue.runs_low(0)) == (100, True)
+    queue.add(items)
+    queue.clear()
+    assert (queue.room(0), queue.runs_low(0)) == (100, True)
 
 
 def test_large_items_that_wait_for_a_retry_leave_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold their rows for as long as their back-off lasts."""
-    monkeypatch.setattr(work_queue, "MAX_QUEUE_BYTES", 1000)
-    queues = WorkQueue(1, high=100, ageing=8, retry_slots=1)
+    monkeypatch.setattr(queues, "MAX_QUEUE_BYTES", 1000)
+    queue = WorkQueue(1, high=100, ageing=8, retry_slots=1)
     items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
     for item in items:
         item.attempts = 1
-        queues.delay(item, 1.0)
-    assert (queues.room(0), queues.runs_low(0)) == (0, False)
-    queues.queue_ready(1.0)
-    assert (queues.room(0), queues.runs_low(0)) == (0, False)
-    assert queues.take(None) is items[0]
-    assert (queues.room(0), queues.runs_low(0)) == (100, False)
-    queues.delay(items[0], 2.0)
-    queues.remove([items[1]])
-    assert (queues.room(0), queues.runs_low(0)) == (100, False)
-    queues.remove([items[0]])
-    assert (queues.room(0), queues.runs_low(0)) == (100, True)
-    queues.delay(items[0], 3.0)
-    queues.clear()
-    assert (queues.room(0), queues.runs_low(0)) == (100, True)
+        queue.delay(item, 1.0)
+    assert (queue.room(0), queue.runs_low(0)) == (0, False)
+    queue.queue_ready(1.0)
+    assert (queue.room(0), queue.runs_low(0)) == (0, False)
+    assert queue.take(None) is items[0]
+    assert (queue.room(0), queue.runs_low(0)) == (100, False)
+    queue.delay(items[0], 2.0)
+    queue.remove([items[1]])
+    assert (queue.room(0), queue.runs_low(0)) == (100, False)
+    queue.remove([items[0]])
+    assert (queue.room(0), queue.runs_low(0)) == (100, True)
+    queue.delay(items[0], 3.0)
+    queue.clear()
+    assert (queue.room(0), queue.runs_low(0)) == (100, True)
 
 
 class Text(str):

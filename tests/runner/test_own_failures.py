@@ -13,13 +13,13 @@ import tidegate
 from tests.runner.scene import HeldTask, in_loop, make, rows, runner_at, stored
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, Summary
-from tidegate.experiments.engine import background, writer
+from tidegate.experiments.engine import background, results
 from tidegate.experiments.engine.background import BackgroundTask
 from tidegate.experiments.engine.events import SubscriberHub
 from tidegate.experiments.engine.result_handler import ResultHandler
+from tidegate.experiments.engine.results import ResultWriter
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.supervisor import RunSupervisor
-from tidegate.experiments.engine.writer import ResultWriter
 from tidegate.experiments.storage import Status
 from tidegate.experiments.storage.claims import Claims
 
@@ -27,7 +27,7 @@ from tidegate.experiments.storage.claims import Claims
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tried again is tried at once."""
-    for module in (background, writer):
+    for module in (background, results):
         monkeypatch.setattr(module, "BASE", 0.0001)
         monkeypatch.setattr(module, "CAP", 0.001)
 
@@ -112,7 +112,7 @@ class TestWriter:
             assert (await sound.run(experiment)).complete
             assert len(await stored(sound.store, 1)) == 40
 
-    @pytest.mark.parametrize("where", ["durable", "check_progress", "_settle"])
+    @pytest.mark.parametrize("where", ["durable", "check_progress"])
     @in_loop
     async def test_a_run_that_cannot_take_in_a_durable_result_ends_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str

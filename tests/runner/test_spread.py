@@ -18,8 +18,8 @@ from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import Experiment, ExperimentRunner
-from tidegate.experiments.engine.chunk_feeder import ChunkFeeder
-from tidegate.experiments.storage import ItemAttempts, NewRow, ResultStatus, RunResult, Status, Store, chunks
+from tidegate.experiments.engine.feeder import ChunkFeeder
+from tidegate.experiments.storage import ItemAttempts, NewRow, ResultStatus, RunResult, Status, Store, row_ranges
 from tidegate.experiments.storage.records import ItemUsage, RowChunk
 
 
@@ -310,14 +310,14 @@ async def test_a_chunk_that_becomes_free_meanwhile_is_not_claimed_beyond_the_bud
         await store.chunks.add(row.id, 4000)
         place.sql("UPDATE tidegate_chunks SET claimed_by = 'one', done = true WHERE first = 0")
         whole = (await store.chunks.of(row.id))[0]
-        fit = chunks.fit
+        fit = row_ranges.fit
 
         def freed(*given: Any) -> Any:
             found = fit(*given)
             place.sql("UPDATE tidegate_chunks SET claimed_by = NULL, done = false WHERE first = 0")
             return found
 
-        monkeypatch.setattr(chunks, "fit", freed)
+        monkeypatch.setattr(row_ranges, "fit", freed)
         taken = await store.chunks.claim(row.id, "two", 30.0)
         assert whole.end - whole.first > 1
         assert taken is None or (isinstance(taken, RowChunk) and taken.first != 0)

@@ -149,7 +149,7 @@ class TestStop:
 async def warmed_up(runner: Any, number: int) -> None:
     """Ends the cool-down of a stop: it is what the database says."""
     cooled = execution_configs.update().values(cooldown_until=None)
-    await runner.store.database.acted(lambda connection: connection.execute(cooled))
+    await runner.store.database.transacted(lambda connection: connection.execute(cooled))
 
 
 class TestDispatcher:

@@ -15,8 +15,8 @@ from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Kind, Outcome
 from tidegate.experiments import Experiment
-from tidegate.experiments.engine.fair_queue import FairQueue
 from tidegate.experiments.engine.job import Job
+from tidegate.experiments.engine.queues import FairQueue
 from tidegate.experiments.storage import ResultStatus
 from tidegate.pool.key_gates import KeyGates
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.experiments.engine.item import TASK, Item, Place
-from tidegate.experiments.engine.work_queue import WorkQueue
+from tidegate.experiments.engine.queues import TASK, Item, Place, WorkQueue
 
 JUDGE = 1
 

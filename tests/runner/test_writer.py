@@ -13,7 +13,7 @@ from tests.runner.scene import HeldTask, in_loop, rows, runner_at, stored
 from tidegate.errors import StoreError
 from tidegate.experiments import Evaluator, Experiment
 from tidegate.experiments.engine import background
-from tidegate.experiments.engine.writer import Result, ResultWriter
+from tidegate.experiments.engine.results import Result, ResultWriter
 from tidegate.experiments.storage import ResultStatus, RunResult, Status, Store
 
 

@@ -13,7 +13,7 @@ from tests.storage.places import Place
 from tests.storage.values import STALE, claimed, experiment, run
 from tidegate.errors import SchemaMismatch
 from tidegate.experiments.storage import AttemptRecord, Claim, ClaimStats, ItemAttempts, Store
-from tidegate.experiments.storage.migrate import HEAD, VERSION_TABLE
+from tidegate.experiments.storage.schema import HEAD, VERSION_TABLE
 
 pytestmark = pytest.mark.anyio
 

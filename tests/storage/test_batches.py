@@ -9,7 +9,7 @@ import pytest
 from tests.storage.places import Place
 from tidegate.errors import ClaimLost, SchemaMismatch
 from tidegate.experiments.storage import BatchRecord, BatchState, Claim, Status, Store
-from tidegate.experiments.storage.migrate import HEAD, VERSION_TABLE
+from tidegate.experiments.storage.schema import HEAD, VERSION_TABLE
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +68,6 @@ async def test_batches_are_deleted_with_their_experiment(store: Store) -> None:
     for claim in (one, other):
         await store.batches.save(claim, INTENT)
     await store.claims.release(one, Status.STOPPED)
-    assert await store.deletion.remove(one.experiment_id)
+    assert await store.experiments.remove(one.experiment_id)
     assert await store.batches.of(one.experiment_id) == []
     assert len(await store.batches.of(other.experiment_id)) == 1

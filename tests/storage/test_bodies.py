@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import NotStorable
-from tidegate.experiments.storage.json_codec import canonical, cleaned, decoded, digest, encoded, shortened
+from tidegate.experiments.storage.stored_forms import canonical, cleaned, decoded, digest, encoded, shortened
 
 texts = st.text(st.characters(), max_size=8)
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts

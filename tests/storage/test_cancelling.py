@@ -52,7 +52,7 @@ async def test_a_call_that_is_cancelled_at_any_turn_gives_its_connection_back(
     gc.collect()
     store = await Store.open(place.url)
     await store.experiments.create("e", {}, 1, "rows")
-    assert [each.experiment.name for each in await store.experiments.every()] == ["e"]
+    assert [each.name for each in await store.experiments.every()] == ["e"]
     await store.close()
 
 

@@ -64,19 +64,19 @@ async def filled(store: Store, name: str = "capitals", count: int = 3) -> int:
 async def test_nothing_of_it_is_left(store: Store, place: Place) -> None:
     number = await filled(store)
     assert len(left(place)) == len(metadata.tables) - 1
-    assert await store.deletion.remove(number) is True
+    assert await store.experiments.remove(number) is True
     assert left(place) == {}
     assert await store.experiments.find("capitals") is None
-    assert await store.deletion.remove(number) is False
+    assert await store.experiments.remove(number) is False
 
 
 async def test_what_others_have_stays(store: Store, place: Place) -> None:
     mine, others = await filled(store, "mine", 5), await filled(store, "others", 3)
     before = await store.reports.results(others, after=None, limit=10)
-    assert await store.deletion.remove(mine)
+    assert await store.experiments.remove(mine)
     assert await store.reports.results(others, after=None, limit=10) == before
     assert left(place)["tidegate_contents"] == 3
-    assert await store.deletion.remove(others)
+    assert await store.experiments.remove(others)
     assert left(place) == {}
 
 
@@ -84,10 +84,10 @@ async def test_one_that_runs_is_not_deleted(store: Store, place: Place) -> None:
     made = await experiment(store)
     claim = await claimed(store, made.id)
     before = left(place)
-    assert await store.deletion.remove(made.id) is False
+    assert await store.experiments.remove(made.id) is False
     assert left(place) == before
     assert await store.claims.stop(made.id) is Toggle.DONE
-    assert await store.deletion.remove(made.id) is True
+    assert await store.experiments.remove(made.id) is True
     # Its owner has not heard of it yet.
     assert await store.claims.renew("a", {made.id: claim.epoch}) == frozenset()
 
@@ -99,7 +99,7 @@ async def test_late_results_are_refused_also_where_its_name_is_used_again(store:
     await store.claims.stop(number)
     place.cool(number)
     await store.claims.stop(number)
-    assert await store.deletion.remove(number) is True
+    assert await store.experiments.remove(number) is True
     again = await experiment(store)
     assert again.id > number
     fresh = await claimed(store, again.id)
@@ -112,7 +112,7 @@ async def test_late_results_are_refused_also_where_its_name_is_used_again(store:
 async def test_late_rows_of_its_dataset_reach_no_other_one(store: Store, place: Place) -> None:
     made = await store.experiments.create("a", {}, 1, "rows.jsonl")
     await store.datasets.add_rows(made.dataset_id, rows(2))
-    assert await store.deletion.remove(made.id)
+    assert await store.experiments.remove(made.id)
     again = await store.experiments.create("b", {}, 1, "rows.jsonl")
     assert again.dataset_id > made.dataset_id
     with pytest.raises(StoreError) as refused:
@@ -128,7 +128,7 @@ async def test_numbers_are_used_once_whichever_is_deleted(store: Store) -> None:
         made = [await store.experiments.create(f"{turn} {n}", {}, 1, "") for n in range(2)]
         assert not used & {each.id for each in made}
         used |= {each.id for each in made}
-        await store.deletion.remove(made[turn % 2].id)
+        await store.experiments.remove(made[turn % 2].id)
 
 
 async def test_content_that_an_import_begins_to_use_stays(store: Store, place: Place) -> None:
@@ -136,12 +136,12 @@ async def test_content_that_an_import_begins_to_use_stays(store: Store, place: P
     other = await store.experiments.create("other", {}, 1, "")
     if place.on_sqlite:
         await store.datasets.add_rows(other.dataset_id, rows(2))
-        assert await store.deletion.remove(mine.id)
+        assert await store.experiments.remove(mine.id)
     else:
         digest = "(SELECT digest FROM tidegate_dataset_rows WHERE ordinal = 0)"
         added = f"INSERT INTO tidegate_dataset_rows VALUES ({other.dataset_id}, 0, 'x', {digest}, NULL, NULL)"
         with place.begun(added) as importing:
-            assert await asyncio.wait_for(store.deletion.remove(mine.id), 60)
+            assert await asyncio.wait_for(store.experiments.remove(mine.id), 60)
             importing.commit()
         assert left(place)["tidegate_contents"] == 1
         await store.datasets.add_rows(other.dataset_id, [NewRow(1, "1", {"question": "what is 0?"})])
@@ -154,7 +154,7 @@ async def test_import_of_its_rows_that_goes_on_leaves_nothing(postgresql: Postgr
     content = "INSERT INTO tidegate_contents VALUES ('new', '{}')"
     row = f"INSERT INTO tidegate_dataset_rows VALUES ({mine.dataset_id}, 3, 'x', 'new', NULL, NULL)"
     with postgresql.begun(content, row) as importing:
-        deleting = asyncio.create_task(store.deletion.remove(mine.id))
+        deleting = asyncio.create_task(store.experiments.remove(mine.id))
         await postgresql.waiting(1)
         importing.commit()
         assert await deleting is True
@@ -172,7 +172,7 @@ async def test_content_that_an_import_finds_stays(postgresql: PostgreSQL, monkey
         done = execute(*given)
         if next(turns) == 0:
             # The contents exist, and no row of the import has them yet.
-            assert await_only(asyncio.wait_for(deleter.deletion.remove(mine.id), 60))
+            assert await_only(asyncio.wait_for(deleter.experiments.remove(mine.id), 60))
         return done
 
     monkeypatch.setattr(datasets, "execute", then_deleted)
@@ -185,13 +185,13 @@ async def test_content_that_an_import_finds_stays(postgresql: PostgreSQL, monkey
 
 async def test_only_a_run_that_was_just_stopped_and_has_not_ended_is_ending(store: Store, place: Place) -> None:
     made = await experiment(store)
-    assert await store.deletion.is_ending(made.id, STALE) is False
+    assert await store.experiments.is_ending(made.id, STALE) is False
     claim = await claimed(store, made.id)
-    assert await store.deletion.is_ending(made.id, STALE) is False
+    assert await store.experiments.is_ending(made.id, STALE) is False
     await store.claims.stop(made.id)
-    assert await store.deletion.is_ending(made.id, STALE) is True
-    assert await store.deletion.is_ending(made.id, 0.0) is False
+    assert await store.experiments.is_ending(made.id, STALE) is True
+    assert await store.experiments.is_ending(made.id, 0.0) is False
     await store.write([ClaimStats(made.id, claim.epoch, {}, ended=False)])
-    assert await store.deletion.is_ending(made.id, STALE) is True
+    assert await store.experiments.is_ending(made.id, STALE) is True
     await store.write([ClaimStats(made.id, claim.epoch, {})])
-    assert await store.deletion.is_ending(made.id, STALE) is False
+    assert await store.experiments.is_ending(made.id, STALE) is False

@@ -19,9 +19,8 @@ from tests.postgres import Server, served
 from tests.storage.places import PostgreSQL, SQLite
 from tests.storage.values import claimed, experiment, run
 from tidegate.errors import ConfigurationError, StoreError
-from tidegate.experiments.storage import RunResult, Store, database, engines
-from tidegate.experiments.storage.database import passes
-from tidegate.experiments.storage.engines import parsed, shown
+from tidegate.experiments.storage import RunResult, Store, database
+from tidegate.experiments.storage.database import parsed, passes, shown
 
 pytestmark = pytest.mark.anyio
 
@@ -183,7 +182,7 @@ async def test_what_a_statement_was_given_is_not_in_its_error(sqlite: SQLite) ->
 
 
 async def test_an_sqlite_file_that_stays_locked_can_be_retried(sqlite: SQLite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(engines.SQLITE_ARGUMENTS, "timeout", 0.05)
+    monkeypatch.setitem(database.SQLITE_ARGUMENTS, "timeout", 0.05)
     store = await Store.open(sqlite.url)
     claim = await claimed(store, (await experiment(store)).id)
     with sqlite.locked() as held:
@@ -311,7 +310,7 @@ def test_a_connection_that_is_not_made_passes_unless_the_server_has_refused_us(s
 
 
 async def test_a_full_disk_is_waited_for_and_loses_nothing(sqlite: SQLite, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "SQLITE_PRAGMAS", (*engines.SQLITE_PRAGMAS, "PRAGMA max_page_count = 200"))
+    monkeypatch.setattr(database, "SQLITE_PRAGMAS", (*database.SQLITE_PRAGMAS, "PRAGMA max_page_count = 200"))
     store = await Store.open(sqlite.url)
     claim = await claimed(store, (await experiment(store)).id)
     large = run(claim, 1, output="x" * 1_000_000)

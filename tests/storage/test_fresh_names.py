@@ -28,7 +28,7 @@ async def test_first_free_name_is_taken(store: Store) -> None:
         "rows.jsonl",
         0,
     )
-    await store.deletion.remove(second.id)
+    await store.experiments.remove(second.id)
     assert (await store.experiments.create_fresh("capitals", spec_of, 1, "")).name == "capitals-2"
 
 

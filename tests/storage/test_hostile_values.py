@@ -30,7 +30,7 @@ from tidegate.experiments.storage import (
     bulk,
     encoded,
 )
-from tidegate.experiments.storage.json_codec import MAX_DEPTH, MAX_NAME_BYTES, canonical, shortened
+from tidegate.experiments.storage.stored_forms import MAX_DEPTH, MAX_NAME_BYTES, canonical, shortened
 
 pytestmark = pytest.mark.anyio
 

@@ -12,20 +12,17 @@ from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
-import tidegate.experiments.storage
 from tests.postgres import Server
 from tests.storage.places import Place, PostgreSQL, SQLite
 from tests.warm import WarmProcess
 from tidegate.errors import SchemaMismatch, StoreError
 from tidegate.experiments.storage import Store
-from tidegate.experiments.storage.database import Database
-from tidegate.experiments.storage.engines import parsed
-from tidegate.experiments.storage.migrate import ADVISORY_LOCK, HEAD, VERSION_TABLE
-from tidegate.experiments.storage.schema import PREFIX, metadata
+from tidegate.experiments.storage.database import Database, parsed
+from tidegate.experiments.storage.migrations import MIGRATIONS
+from tidegate.experiments.storage.schema import HEAD, PREFIX, VERSION_TABLE, metadata
+from tidegate.experiments.storage.store import ADVISORY_LOCK
 
 pytestmark = pytest.mark.anyio
 
@@ -71,12 +68,6 @@ async def opened(url: str) -> None:
     await (await Store.open(url)).close()
 
 
-def scripts() -> ScriptDirectory:
-    config = Config()
-    config.set_main_option("script_location", str(Path(tidegate.experiments.storage.__file__).parent / "migrations"))
-    return ScriptDirectory.from_config(config)
-
-
 async def test_the_first_use_makes_the_schema_and_the_next_finds_it(bare_place: Place) -> None:
     await opened(bare_place.url)
     assert bare_place.sql(f"SELECT version_num FROM {VERSION_TABLE}") == [(HEAD,)]
@@ -112,7 +103,8 @@ async def test_the_migrations_make_what_the_code_believes_in(place: Place) -> No
 
 
 def test_the_head_is_the_newest_migration() -> None:
-    assert scripts().get_heads() == [HEAD]
+    assert list(MIGRATIONS)[-1] == HEAD
+    assert list(MIGRATIONS) == sorted(MIGRATIONS)
 
 
 def test_every_table_has_our_name_before_its_own() -> None:

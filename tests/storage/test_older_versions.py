@@ -23,7 +23,8 @@ from tidegate.admission.saved_state import LearnedState
 from tidegate.errors import StoreError
 from tidegate.experiments import Experiment, ExperimentRunner
 from tidegate.experiments.storage import Status, Store, claims
-from tidegate.experiments.storage.migrate import HEAD, LIVE_SECONDS, VERSION_TABLE
+from tidegate.experiments.storage.schema import HEAD, VERSION_TABLE
+from tidegate.experiments.storage.store import LIVE_SECONDS
 from tidegate.settings import Settings
 
 pytestmark = pytest.mark.anyio

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.values import claimed, judged, run
-from tidegate.experiments.storage import NewRow, Store, paging
-from tidegate.experiments.storage.paging import Page, PageSizer
+from tidegate.experiments.storage import NewRow, Store, pending
+from tidegate.experiments.storage.pending import Page, PageSizer
 
 pytestmark = pytest.mark.anyio
 
@@ -16,7 +16,7 @@ LARGE = "x" * 400
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paging, "PAGE_BYTES", 1000)
+    monkeypatch.setattr(pending, "PAGE_BYTES", 1000)
 
 
 async def large(store: Store, count: int) -> int:

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from tests.storage.places import CONFIGS, Place, PostgreSQL
 from tests.storage.values import OK, STALE, claimed, experiment, run
 from tidegate.errors import ClaimLost, StoreError
-from tidegate.experiments.storage import Claim, Status, Store, Toggle, engines
+from tidegate.experiments.storage import Claim, Status, Store, Toggle, database
 
 pytestmark = pytest.mark.anyio
 
@@ -142,7 +142,7 @@ async def test_a_renewal_waits_while_results_are_written_and_succeeds_then(
 async def test_who_sleeps_in_the_middle_of_a_batch_does_not_keep_the_claim_from_others(
     postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engines, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(database, "IDLE_SECONDS", 0.2)
     sleeping, awake = await Store.open(postgresql.url), await Store.open(postgresql.url)
     claim = await claimed(sleeping, (await experiment(sleeping)).id)
     stale(postgresql, claim)

@@ -105,6 +105,6 @@ async def test_a_deleted_experiment_leaves_no_usage(store: Store, place: Place) 
     claim = await claimed(store)
     await store.write([run(claim, 0, usage(5))])
     await store.claims.release(claim, Status.COMPLETED)
-    await store.deletion.remove(claim.experiment_id)
+    await store.experiments.remove(claim.experiment_id)
     for table in ("usages", "spend"):
         assert place.sql(f"SELECT count(*) FROM tidegate_{table}") == [(0,)]

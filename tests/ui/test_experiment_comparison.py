@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.ui import experiments
 from tests.ui.experiments import AGAIN, FAILED, INVALID, PARKED
 from tests.ui.test_experiments import CAPITALS, HOSTILES, got, opened
 from tests.ui.test_serve import PATIENCE
-from tidegate.experiments.screens import comparison as experiment_comparison
+from tidegate.experiments.screens import source
 from tidegate.experiments.storage import Annotation, AnnotationResult, Claim, Status, Store
 
 AFTER = 3
@@ -60,7 +61,7 @@ def client(database: Path) -> Iterator[TestClient]:
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each comparison wait for the file `go` in the working directory."""
-    monkeypatch.setattr(experiment_comparison, "COMPARE", (WAITS, *experiment_comparison.COMPARE[1:]))
+    monkeypatch.setattr(source, "COMPARE", (WAITS, *source.COMPARE[1:]))
 
 
 def compared(client: TestClient, a: int, b: int) -> Any:
@@ -139,7 +140,7 @@ def test_experiments_without_a_common_row_are_a_sentence(client: TestClient) -> 
 def test_without_scipy_the_command_that_installs_it_is_named(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(experiment_comparison, "find_spec", lambda name: None)
+    monkeypatch.setattr(source, "find_spec", lambda name: None if name == "scipy" else find_spec(name))
     assert "pip install 'tidegate[compare]'" in got(client, "/compare", a=CAPITALS, b=AFTER)["problem"]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tidegate.errors import UnusableAnswer as UnusableAnswer
-    from tidegate.experiments.engine.batch.task import BatchTask as BatchTask
+    from tidegate.experiments.engine.batch import BatchTask as BatchTask
     from tidegate.experiments.engine.budget import Budget as Budget
     from tidegate.experiments.engine.events import Chunk as Chunk
     from tidegate.experiments.engine.events import Event as Event
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AnnotationResult": "tidegate.experiments.storage",
-    "BatchTask": "tidegate.experiments.engine.batch.task",
+    "BatchTask": "tidegate.experiments.engine.batch",
     "Budget": "tidegate.experiments.engine.budget",
     "Chunk": "tidegate.experiments.engine.events",
     "Evaluator": "tidegate.experiments.engine.experiment",

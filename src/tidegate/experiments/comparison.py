@@ -11,10 +11,9 @@ Student's, which differ from the bootstrap's by less than the bootstrap's own ch
 from __future__ import annotations
 
 import math
-import sys
 from array import array
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -22,7 +21,7 @@ from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, ExperimentError
 from tidegate.experiments.storage import ExperimentRow, ResultStatus, Score, Store
 from tidegate.experiments.storage.records import score_title
-from tidegate.experiments.storage.row_scores import score_pages
+from tidegate.experiments.storage.reports import score_pages
 
 if TYPE_CHECKING:
     import numpy
@@ -49,10 +48,6 @@ MAX_DIFFERENT = 100
 ROUNDING = 1e-12
 """Part of a score below which a difference is rounding: means of equal scores of a row differ by 1e-16 of them. Chosen:
 far above any rounding, far below any score that a person reads."""
-
-SMALL, LARGE = 1e-75, 1e75
-"""Bounds of the greatest score that is computed with as it is. Beyond them the fourth powers that BCa sums are no
-doubles for many rows. Derived from IEEE 754."""
 
 OutputName: TypeAlias = tuple[str, str]
 """Evaluator and output."""
@@ -167,15 +162,6 @@ class _Columns:
         return self.scores[output]
 
 
-@dataclass(slots=True)
-class _Read:
-    """Rows of both experiments. `places` has the element of each row of A, by its name."""
-
-    names: list[str] = field(default_factory=list)
-    digests: list[bytes | None] = field(default_factory=list)
-    places: dict[str, int] = field(default_factory=dict)
-
-
 async def compare(
     store_a: Store, a: ExperimentRow, store_b: Store, b: ExperimentRow, confidence: float = 0.95
 ) -> Comparison:
@@ -189,27 +175,27 @@ async def compare(
         raise ExperimentError(text, experiment=a.name)
     if not 0.0 < confidence < 1.0:
         raise ConfigurationError("confidence", confidence, "a number between 0 and 1")
-    rows = _Read()
+    names: list[str] = []
+    digests: list[bytes | None] = []
     async for page in score_pages(store_a.database, a.id):
-        for row in page.rows:
-            rows.places[row.name] = len(rows.names)
-            rows.names.append(row.name)
-            rows.digests.append(row.digest)
-    matched = bytearray(len(rows.names))
+        names += [row.name for row in page.rows]
+        digests += [row.digest for row in page.rows]
+    places = {name: place for place, name in enumerate(names)}
+    matched = bytearray(len(names))
     changed = 0
     async for page in score_pages(store_b.database, b.id):
         for row in page.rows:
-            place = rows.places.get(row.name)
+            place = places.get(row.name)
             if place is not None:
                 matched[place] = 1
-                changed += row.digest != rows.digests[place]
+                changed += row.digest != digests[place]
     if not any(matched):
         raise ExperimentError(
             f"comparison of {a.name} with {b.name} not made: no row id is in both; both need rows with the same ids",
             experiment=b.name,
         )
-    side_a = await _columns(store_a, a.id, rows, matched)
-    side_b = await _columns(store_b, b.id, rows, matched)
+    side_a = await _columns(store_a, a.id, places, matched)
+    side_b = await _columns(store_b, b.id, places, matched)
     labels_a = {(each.evaluator, each.output): each for each in await store_a.reports.scores(a.id)}
     labels_b = {(each.evaluator, each.output): each for each in await store_b.reports.scores(b.id)}
     both = [each for each in labels_a if each in labels_b]
@@ -220,16 +206,16 @@ async def compare(
         matched=total,
         changed=changed,
         confidence=confidence,
-        outputs=tuple(_output(each, rows.names, side_a, side_b, labels_a, labels_b, confidence) for each in both),
+        outputs=tuple(_output(each, names, side_a, side_b, labels_a, labels_b, confidence) for each in both),
         only_a=tuple(score_title(*each) for each in labels_a if each not in labels_b),
         only_b=tuple(score_title(*each) for each in labels_b if each not in labels_a),
     )
 
 
-async def _columns(store: Store, experiment_id: int, rows: _Read, matched: bytearray) -> _Columns:
-    found = _Columns(len(rows.names))
+async def _columns(store: Store, experiment_id: int, known: Mapping[str, int], matched: bytearray) -> _Columns:
+    found = _Columns(len(known))
     async for page in score_pages(store.database, experiment_id):
-        places = {row.ordinal: place for row in page.rows if (place := rows.places.get(row.name)) is not None}
+        places = {row.ordinal: place for row in page.rows if (place := known.get(row.name)) is not None}
         places = {ordinal: place for ordinal, place in places.items() if matched[place]}
         for ordinal, place in places.items():
             found.ordinals[place] = ordinal
@@ -268,7 +254,6 @@ def _side(row: ExperimentRow, columns: _Columns, matched: int, tokens: TokenTota
 
 
 def _failed(columns: _Columns, output: OutputName, known: Collection[OutputName]) -> int:
-    """Return the failed results of an output, those of its evaluator as a whole included."""
     whole = (output[0], output[0])
     return columns.failed.get(output, 0) + (0 if whole in known else columns.failed.get(whole, 0))
 
@@ -285,7 +270,7 @@ def _output(
     import numpy
 
     both = numpy.flatnonzero(~(numpy.isnan(a.column(output)) | numpy.isnan(b.column(output))))
-    in_a, in_b, scale = _scaled(a.column(output)[both], b.column(output)[both])
+    in_a, in_b = a.column(output)[both], b.column(output)[both]
     difference = in_b - in_a
     difference[numpy.abs(difference) <= ROUNDING * numpy.maximum(numpy.abs(in_a), numpy.abs(in_b))] = 0.0
     rows = len(both)
@@ -300,12 +285,12 @@ def _output(
     return OutputComparison(
         *output,
         rows=rows,
-        a_mean=_unscaled(in_a.mean(), scale) if rows else None,
-        b_mean=_unscaled(in_b.mean(), scale) if rows else None,
-        difference=_unscaled(difference.mean(), scale) if rows else None,
-        a_interval=_interval(intervals[0], scale),
-        b_interval=_interval(intervals[1], scale),
-        difference_interval=_interval(intervals[2], scale),
+        a_mean=float(in_a.mean()) if rows else None,
+        b_mean=float(in_b.mean()) if rows else None,
+        difference=float(difference.mean()) if rows else None,
+        a_interval=intervals[0],
+        b_interval=intervals[1],
+        difference_interval=intervals[2],
         wins=int((difference > 0.0).sum()),
         losses=int((difference < 0.0).sum()),
         ties=int((difference == 0.0).sum()),
@@ -318,35 +303,14 @@ def _output(
         different=tuple(
             RowDifference(
                 names[both[place]],
-                _unscaled(in_a[place], scale),
-                _unscaled(in_b[place], scale),
+                float(in_a[place]),
+                float(in_b[place]),
                 a.ordinals[both[place]],
                 b.ordinals[both[place]],
             )
             for place in listed
         ),
     )
-
-
-def _scaled(in_a: Floats, in_b: Floats) -> tuple[Floats, Floats, int]:
-    """Return scores in units of a power of two, and its exponent: squares of huge or tiny scores are no doubles."""
-    import numpy
-
-    greatest = max((float(numpy.abs(each).max()) for each in (in_a, in_b) if len(each)), default=0.0)
-    scale = 0 if greatest == 0.0 or SMALL <= greatest <= LARGE else math.frexp(greatest)[1]
-    return numpy.ldexp(in_a, -scale), numpy.ldexp(in_b, -scale), scale
-
-
-def _unscaled(value: float, scale: int) -> float:
-    """Return a value in units of a power of two as a double, at most the largest one."""
-    try:
-        return math.ldexp(float(value), scale)
-    except OverflowError:
-        return math.copysign(sys.float_info.max, value)
-
-
-def _interval(interval: Interval | None, scale: int) -> Interval | None:
-    return None if interval is None else Interval(_unscaled(interval.low, scale), _unscaled(interval.high, scale))
 
 
 def intervals_of_means(samples: Floats, confidence: float) -> Iterator[Interval]:

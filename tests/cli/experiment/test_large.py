@@ -82,7 +82,7 @@ def test_an_export_holds_some_pages_and_no_more(many: Place, form: str, monkeypa
 def test_a_thousand_experiments_are_listed_by_a_few_statements(one: Place) -> None:
     with sqlite3.connect(one.path / "tidegate.db") as database:
         multiplied(database, "tidegate_experiments", "id", "id = 1", 2, EXPERIMENTS)
-        for table in ("execution_configs", "runs"):
+        for table in ("execution_configs", "runs", "tallies"):
             multiplied(database, f"tidegate_{table}", "experiment_id", "experiment_id = 1", 2, EXPERIMENTS)
     database.close()
     asked: list[str] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import io
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -18,7 +20,7 @@ from tidegate.core.values import Cause, Key, Kind
 from tidegate.experiments import StageProgress, Wait
 from tidegate.experiments.commands.common import MEANINGS, Code, code_of
 from tidegate.experiments.commands.display import Display, ProgressBoard, ShownCounts, line, refusals, spent_text, waits
-from tidegate.experiments.commands.run import LastFailures
+from tidegate.experiments.commands.run import last_failures
 from tidegate.experiments.engine.progress import Summary
 from tidegate.experiments.storage import Failure, ResultCounts, ResultStatus, Status
 from tidegate.experiments.storage.records import ExperimentRow
@@ -167,11 +169,17 @@ def test_pause_is_told_by_the_providers_word_for_rows_and_for_calls(registry: Ra
 )
 def test_a_breaker_is_told_with_the_last_failure_of_its_key(status: int | None, cause: Cause, said: str) -> None:
     key, other = (Key("openai", "https://api.openai.com", name, "", "") for name in ("m", "n"))
-    trouble = LastFailures()
-    trouble.listen(SlotReleased(key, 1.0, 0.1, 0, Kind.TRANSIENT, cause, status))
-    trouble.listen(SlotReleased(other, 2.0, 0.1, 0, Kind.OK))
+    listeners: list[Any] = []
+    registry = SimpleNamespace(subscribe=lambda listen: listeners.append(listen) or listeners.clear)
+    with last_failures(cast("RateLimitRegistry", registry)) as trouble:
+        for event in (
+            SlotReleased(key, 1.0, 0.1, 0, Kind.TRANSIENT, cause, status),
+            SlotReleased(other, 2.0, 0.1, 0, Kind.OK),
+        ):
+            listeners[0](event)
+    assert not listeners
     stages = [task(9, Wait("breaker", str(key), 1.0)), judge("judge", Wait("breaker", str(other), 1.0))]
-    told = waits(stages, RegistrySnapshot({}), trouble.of)
+    told = waits(stages, RegistrySnapshot({}), trouble)
     assert told == [
         f"task: {said}: next probe in 1.0 s · {key}",
         f"judge: provider down: next probe in 1.0 s · {other}",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.experiments.declared import build
-from tidegate.experiments.declared.build import Unparsable
+from tidegate.experiments import declared
+from tidegate.experiments.declared import Unparsable
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from tidegate.experiments.declared.build import Unparsable
     ],
 )
 def test_the_one_number_is_the_score(answer: str, score: float) -> None:
-    assert build.score(answer, None) == score
+    assert declared.score(answer, None) == score
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ def test_the_one_number_is_the_score(answer: str, score: float) -> None:
 )
 def test_an_answer_without_one_clear_number_is_no_score(answer: str) -> None:
     with pytest.raises(Unparsable, match="is not one number"):
-        build.score(answer, None)
+        declared.score(answer, None)
 
 
 def test_a_score_out_of_its_range_is_no_score() -> None:
-    assert build.score("1", (0.0, 1.0)) == 1.0
+    assert declared.score("1", (0.0, 1.0)) == 1.0
     with pytest.raises(Unparsable, match="one number from 0 to 1: '7'"):
-        build.score("7", (0.0, 1.0))
+        declared.score("7", (0.0, 1.0))
 
 
 @pytest.mark.parametrize(
@@ -52,22 +52,22 @@ def test_a_score_out_of_its_range_is_no_score() -> None:
     ],
 )
 def test_the_one_label_that_is_named_is_the_label(answer: str, label: str) -> None:
-    assert build.label(answer, ["Right", "wrong", "not right"]) == label
+    assert declared.label(answer, ["Right", "wrong", "not right"]) == label
 
 
 @pytest.mark.parametrize("answer", ["", "bright", "right or wrong", '{"label": "fine"}'])
 def test_an_answer_that_names_none_or_several_is_no_label(answer: str) -> None:
     with pytest.raises(Unparsable, match="one of right, wrong"):
-        build.label(answer, ["right", "wrong"])
+        declared.label(answer, ["right", "wrong"])
 
 
 def test_named_outputs_are_taken_from_the_object_in_the_answer() -> None:
     answer = 'Well {hm}, here: {"polite": 1, "tone": "warm", "more": 2} and so on'
-    assert build.outputs(answer, ["tone", "polite"]) == {"tone": "warm", "polite": 1}
+    assert declared.outputs(answer, ["tone", "polite"]) == {"tone": "warm", "polite": 1}
 
 
 @pytest.mark.parametrize("answer", ["no object", '{"polite": 1}', "[1, 2]", '{"polite": NaN, "tone": "x"}', "{" * 5000])
 def test_an_answer_without_all_outputs_is_refused_and_shown_in_short(answer: str) -> None:
     with pytest.raises(Unparsable, match="a JSON object with tone, polite") as raised:
-        build.outputs(answer, ["tone", "polite"])
+        declared.outputs(answer, ["tone", "polite"])
     assert len(str(raised.value)) < 200

@@ -12,15 +12,18 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
 
+import typer
+
 from tidegate.admission import key_hook
-from tidegate.cli.common import DATABASE, VARIABLE
-from tidegate.errors import CoolingDown, StoreError, UnknownExperiment
+from tidegate.cli.common import DATABASE, VARIABLE, stop
+from tidegate.errors import CannotLoad, CoolingDown, StoreError, UnknownExperiment
+from tidegate.experiments import Experiment
 from tidegate.experiments.engine.progress import Summary
-from tidegate.experiments.engine.replica import replica_tag
+from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, replica_name, replica_tag
 from tidegate.experiments.engine.run_state import limit_reached
 from tidegate.experiments.storage import ExperimentRow, Failure, ResultStatus, Status, Store
 from tidegate.experiments.storage.claims import COOL_DOWN
-from tidegate.experiments.storage.engines import has_secret, parsed
+from tidegate.experiments.storage.database import has_secret, parsed
 
 
 class Code(IntEnum):
@@ -115,8 +118,8 @@ async def found(store: Store, name: str) -> ExperimentRow:
 T = TypeVar("T")
 
 AGAIN = 0.5
-"""Seconds between two attempts while a cooldown lasts. Raising it starts the command later after the cooldown. Chosen:
-ten attempts in the cooldown of `experiments.storage.claims.COOL_DOWN`."""
+"""Seconds between two attempts while a cooldown lasts. Chosen: ten attempts in the cooldown of
+`experiments.storage.claims.COOL_DOWN`."""
 
 
 async def after_cooldown(toggle: Callable[[], Awaitable[T]], say: Callable[[str], None], notice: str) -> T:
@@ -176,3 +179,30 @@ def published(name: str, replica: str) -> Iterator[None]:
 
 def _command(name: str, replica: str) -> str:
     return f"tidegate experiment {name} {replica_tag(replica)}"
+
+
+async def block(url: str, row: ExperimentRow, error: CannotLoad) -> typer.Exit:
+    """Report why an experiment cannot run here, and return the exception to raise.
+
+    An experiment that is READY, or whose replica has died, becomes BLOCKED, so that no other replica claims it in vain.
+    A stopped or ended one keeps its state.
+    """
+    if row.status in (Status.READY, Status.RUNNING):
+        stale_after = 0.0 if is_dead(row.claimed_by) else STALE_SECONDS
+        async with existing(url) as store:
+            claim = await store.claims.claim(row.id, replica_name(), stale_after)
+            if claim is not None:
+                await store.claims.release(claim, Status.BLOCKED, error.reason)
+    return stop(str(error), Code.BLOCKED)
+
+
+async def block_new(url: str, experiment: Experiment, error: CannotLoad) -> typer.Exit:
+    """Block as `block` does, for an experiment that the database may not have yet."""
+    store = await Store.open(url)
+    try:
+        row = await store.experiments.create(
+            experiment.name, experiment.spec(), experiment.repetitions, experiment.described
+        )
+    finally:
+        await store.close()
+    return await block(url, row, error)

@@ -11,8 +11,9 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rich import box
@@ -28,7 +29,7 @@ from tidegate.cli.common import unbounded
 from tidegate.core.display import printable
 from tidegate.core.recent_rate import RecentRate
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
-from tidegate.core.token_totals import TokenTotals, token_facts, tokens_text
+from tidegate.core.token_totals import TokenTotals, tokens_text
 from tidegate.core.wait_text import clock, wait_text
 from tidegate.experiments import StageProgress
 from tidegate.experiments.engine.progress import Summary, choice_lines
@@ -125,14 +126,12 @@ class Printer(Console):
             yield each if plain else Segment(printable(each.text, lines=True), each.style)
 
     def on_broken_pipe(self) -> None:
-        """Discard all further output."""
         self.quiet = True
         with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), self.file.fileno())
 
 
 def printer(*, stderr: bool = False) -> Console:
-    """Return a console on standard output, or on standard error."""
     return unbounded(Printer(highlight=False, stderr=stderr))
 
 
@@ -161,16 +160,14 @@ def bad(number: int) -> str:
 NOTHING = "–"
 
 LARGE = 1e9
-"""Mean from which its digits are counted by a power of ten. Raising it widens the column of means. Chosen: no usual
-score is near it."""
+"""Mean from which its digits are counted by a power of ten. Chosen: no usual score is near it."""
 
 LABEL_CHARACTERS = 60
-"""Characters of a label that a table shows. Raising it widens each line of the table. Chosen: five of them are some
-lines of a terminal."""
+"""Characters of a label that a table shows. Chosen: five of them are some lines of a terminal."""
 
 MAX_SHOWN_LABELS = 5
-"""Most labels of one output that a table shows, the most frequent first. Raising it widens the table. Chosen: they fit
-one cell; an output may have up to 100 (`experiments.storage.reports.MAX_SHOWN_LABELS`)."""
+"""Most labels of one output that a table shows, the most frequent first. Chosen: they fit one cell; an output may have
+up to 100 (`experiments.storage.tally.MAX_LABELS`)."""
 
 
 def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[RenderableType]:
@@ -179,48 +176,6 @@ def tables(summary: Summary, failures: Sequence[Failure]) -> Iterator[Renderable
         yield _scores(summary.scores)
     if failures:
         yield _failures(failures)
-
-
-def facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
-    """Return the same as plain values. A mean is over `n` scored answers; a failure is no score."""
-    row = summary.experiment
-    return {
-        "id": row.id,
-        "name": row.name,
-        "status": row.status.value,
-        "last_error": row.last_error,
-        "dataset": row.source,
-        "rows": row.rows,
-        "rows_complete": row.complete,
-        "repetitions": row.repetitions,
-        "claimed_by": row.claimed_by,
-        "quiet": row.quiet,
-        "runs": {status.value: summary.counts.runs.get(status, 0) for status in ResultStatus},
-        "untried": summary.untried,
-        "evaluations": {
-            name: {status.value: counts.get(status, 0) for status in ResultStatus}
-            for name, counts in summary.counts.annotations.items()
-        },
-        "scores": [_score_facts(each) for each in summary.scores],
-        "stats": summary.stats.to_json(),
-        "attempts": dict(summary.attempts),
-        "answered_by": summary.answered_by,
-        "warnings": list(summary.warnings),
-        "failures": [_failure_facts(each) for each in failures],
-        "spend": {stage: token_facts(tokens) for stage, tokens in summary.spend.items()},
-        "cost": summary.tokens.cost,
-        "batches": [
-            {
-                "batch": each.number,
-                "provider": each.provider,
-                "id": each.provider_id,
-                "state": each.state.value,
-                "rows": each.count,
-                "detail": each.detail,
-            }
-            for each in summary.batches
-        ],
-    }
 
 
 def calls(summary: Summary) -> Iterator[str]:
@@ -274,28 +229,6 @@ def refusals(refused: int, summary: Summary) -> str:
     return f"{text} retried" if summary.complete else f"{text} for lack of capacity"
 
 
-def _score_facts(score: Score) -> dict[str, Any]:
-    return {
-        "evaluator": score.evaluator,
-        "output": score.output,
-        "n": score.scored,
-        "mean": score.mean,
-        "ok": score.ok,
-        "failed": score.failed,
-        "labels": dict(score.labels),
-    }
-
-
-def _failure_facts(failure: Failure) -> dict[str, Any]:
-    return {
-        "stage": failure.evaluator or "task",
-        "status": failure.status.value,
-        "kind": failure.kind,
-        "count": failure.count,
-        "example": failure.example,
-    }
-
-
 def _scores(scores: Sequence[Score]) -> Table:
     made = table("evaluator", "mean", "n", "failed", "labels", right=("mean", "n", "failed"))
     for each in scores:
@@ -328,44 +261,35 @@ def _labels(score: Score) -> str:
 
 
 LOOK_EVERY = 0.25
-"""Seconds between two updates of the display. Raising it saves work and shows changes later. Chosen: a person sees
-changes as they happen."""
+"""Seconds between two updates of the display. Chosen: a person sees changes as they happen."""
 
 LINE_EVERY = 10.0
-"""Seconds between two lines without a terminal. Raising it shortens the log and reports progress later. Precedent: the
-order of pip and docker, which a log can hold."""
+"""Seconds between two lines without a terminal. Precedent: the order of pip and docker, which a log can hold."""
 
 MIN_SHOWN_WAIT_SECONDS = 0.05
-"""Seconds of the shortest wait that is shown. Raising it hides more short waits. Chosen: a shorter wait is over before
-it is read."""
+"""Seconds of the shortest wait that is shown. Chosen: a shorter wait is over before it is read."""
 
 MAX_SHOWN_WAITS = 6
-"""Most lines about waits that are shown at once; the others are counted. Raising it makes the display taller. Chosen:
-the display stays small below the table of stages."""
+"""Most lines about waits that are shown at once; the others are counted. Chosen: the display stays small below the
+table of stages."""
 
 
 BAR, LEAST_BAR, BESIDE = 30, 8, 44
 """Columns of a progress bar: `BAR` is the longest one, `LEAST_BAR` the shortest one, and `BESIDE` is kept for the text
-beside it. Raising `BAR` widens the table; raising one of the others removes the bar from more terminals. Chosen: `BAR`,
-`BESIDE` and `ECHOED` fit in 80 columns."""
+beside it. Chosen: `BAR`, `BESIDE` and `ECHOED` fit in 80 columns."""
 
 
 ECHOED = 4
-"""Columns that stay free. Raising it narrows the display. Derived from the echo of one or two Ctrl-C (`^C` each), which
-must start no new row under the picture."""
-
-
-def nothing(_key: str) -> str:
-    """Return no failure for any key."""
-    return ""
+"""Columns that stay free. Derived from the echo of one or two Ctrl-C (`^C` each), which must start no new row under the
+picture."""
 
 
 def waits(
-    stages: Sequence[StageProgress], snapshot: RegistrySnapshot, trouble: Callable[[str], str] = nothing
+    stages: Sequence[StageProgress], snapshot: RegistrySnapshot, trouble: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """Return why work waits: the stages that the runner holds back, then the calls in the queues of keys.
 
-    `trouble(key)` describes the last failed attempt of a key, which is the reason for an open circuit breaker. A gate
+    `trouble` describes the last failed attempt of each key, which is the reason for an open circuit breaker. A gate
     is a limiter of a key that holds calls back.
     """
     lines = []
@@ -385,7 +309,7 @@ def waits(
         seconds = soonest[key, reason]
         if key:
             shown = None if math.isinf(seconds) else seconds if seconds >= MIN_SHOWN_WAIT_SECONDS else 0.0
-            lines.append(f"{', '.join(names)}: {_why(reason, shown, trouble(key), states.get(key))} · {key}")
+            lines.append(f"{', '.join(names)}: {_why(reason, shown, trouble.get(key), states.get(key))} · {key}")
         else:
             until = "" if math.isinf(seconds) or seconds < MIN_SHOWN_WAIT_SECONDS else f", next in {seconds:.1f} s"
             lines.append(f"{', '.join(names)}: {_HELD.get(reason, reason)}{until}")
@@ -395,7 +319,7 @@ def waits(
             shown = None if math.isinf(state.ready_in) else state.ready_in
             closed = state.gate or state.eta_gate
             calls = "1 call" if state.waiting == 1 else f"{state.waiting} calls"
-            lines.append(f"{calls}: {_why(closed, shown, trouble(name), state)}{until} · {name}")
+            lines.append(f"{calls}: {_why(closed, shown, trouble.get(name), state)}{until} · {name}")
     beyond = len(lines) - MAX_SHOWN_WAITS
     return lines[:MAX_SHOWN_WAITS] + ([f"{beyond} more waits"] if beyond > 0 else [])
 
@@ -410,12 +334,12 @@ _HELD = {
 """Texts for limits of the runner itself, by the reason of a `Wait` without a key."""
 
 
-def _why(gate: str, seconds: float | None, trouble: str, state: KeySnapshot | None) -> str:
+def _why(gate: str, seconds: float | None, trouble: str | None, state: KeySnapshot | None) -> str:
     """Return why a key holds calls back and when the next one goes, in `seconds` (None: unknown)."""
     if state is not None and gate == "concurrency" and state.pool and state.limit >= state.pool:
         return f"all {state.pool} connections of the client's pool are taken; a client with more goes faster"
     stated = state.stated_wait if state is not None else 0.0
-    return wait_text(gate, seconds, stated, trouble if gate == "breaker" else "")
+    return wait_text(gate, seconds, stated, (trouble or "") if gate == "breaker" else "")
 
 
 class ProgressBoard(NamedTuple):
@@ -457,7 +381,6 @@ class ProgressBoard(NamedTuple):
 
 
 def line(name: str, tally: ShownCounts, waiting: Sequence[str], note: str) -> str:
-    """Return the same as a line of plain text."""
     parts = [f"{_part(tally.tasks)} tasks"]
     if tally.evaluators:
         parts.append(f"{_part(tally.evals)} evaluations")
@@ -482,7 +405,6 @@ class Display:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the display while the block lasts."""
         if not self._console.is_terminal or self._console.is_dumb_terminal:
             yield
             return
@@ -521,7 +443,6 @@ class Display:
             self.say(line(self._name, tally, waiting, self.note))
 
     def say(self, text: str) -> None:
-        """Print a line above the picture."""
         with contextlib.suppress(OSError):
             self._console.print(text, markup=False, soft_wrap=True)
 

@@ -20,9 +20,9 @@ from typing import IO, Any
 from tidegate.errors import ConfigurationError, StoreError
 from tidegate.experiments.commands.common import existing, found
 from tidegate.experiments.storage import Store, StoredRun
-from tidegate.experiments.storage.export_formats import FORMATS, ROWS, ExportWriter, Layout, harmless, pages
+from tidegate.experiments.storage.export_formats import FORMATS, ROWS, Csv, Jsonl, Layout, Parquet, harmless, pages
 from tidegate.experiments.storage.records import AttemptCursor
-from tidegate.experiments.storage.tally_table import TASKS
+from tidegate.experiments.storage.stage_sums import TASKS
 
 
 def exported(name: str, url: str, form: str | None, output: Path | None, attempts: bool = False) -> None:
@@ -42,7 +42,7 @@ def exported(name: str, url: str, form: str | None, output: Path | None, attempt
     asyncio.run(_write(name, url, make, output))
 
 
-async def _write(name: str, url: str, make: type[ExportWriter], output: Path | None) -> None:
+async def _write(name: str, url: str, make: type[Jsonl | Csv | Parquet], output: Path | None) -> None:
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
         scores, read = await store.reports.scores(row.id), pages(store, row.id)

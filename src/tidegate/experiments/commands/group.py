@@ -19,7 +19,7 @@ from tidegate.cli.common import DATABASE, UNUSABLE, Db, stop
 from tidegate.errors import ConfigurationError, ExperimentError, StoreError, UnknownExperiment
 
 MAX_DIFFERENT = 100
-"""Most rows of one output that `compare` lists. Raising it lengthens the report."""
+"""Most rows of one output that `compare` lists."""
 
 Slots = Annotated[
     int | None,

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
+from itertools import count
 from types import FrameType
 from typing import Any
 
@@ -33,6 +34,8 @@ from tidegate.experiments.commands import display
 from tidegate.experiments.commands.common import (
     Code,
     after_cooldown,
+    block,
+    block_new,
     code_of,
     command,
     existing,
@@ -42,64 +45,28 @@ from tidegate.experiments.commands.common import (
 from tidegate.experiments.commands.display import LOOK_EVERY, Display, ShownCounts, printer, spent_text, waits
 from tidegate.experiments.engine.budget import budget_options
 from tidegate.experiments.engine.experiment import advice, changed_parts
-from tidegate.experiments.engine.item import TASK
 from tidegate.experiments.engine.loader import FORMS, is_source, lacking, reread, restored
 from tidegate.experiments.engine.progress import WORDS, Summary
-from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, owner, replica_name
-from tidegate.experiments.storage import ExperimentRow, Failure, ResultStatus, RunResult, Status, Store
+from tidegate.experiments.engine.queues import TASK
+from tidegate.experiments.engine.replica import STALE_SECONDS, is_dead, owner
+from tidegate.experiments.storage import ExperimentRow, Failure, ResultStatus, RunResult, Status
 from tidegate.experiments.storage.results import KEPT_LINES
 
 
-async def block(url: str, row: ExperimentRow, error: CannotLoad) -> typer.Exit:
-    """Report why an experiment cannot run here, and return the exception to raise.
+@contextlib.contextmanager
+def last_failures(registry: RateLimitRegistry) -> Iterator[dict[str, str]]:
+    """Keep the last transient failure of each key in a few words, by the key's printed form, while the block lasts."""
+    last: dict[str, str] = {}
 
-    An experiment that is READY, or whose replica has died, becomes BLOCKED, so that no other replica claims it in vain.
-    A stopped or ended one keeps its state.
-    """
-    if row.status in (Status.READY, Status.RUNNING):
-        stale_after = 0.0 if is_dead(row.claimed_by) else STALE_SECONDS
-        async with existing(url) as store:
-            claim = await store.claims.claim(row.id, replica_name(), stale_after)
-            if claim is not None:
-                await store.claims.release(claim, Status.BLOCKED, error.reason)
-    return stop(str(error), Code.BLOCKED)
-
-
-async def block_new(url: str, experiment: Experiment, error: CannotLoad) -> typer.Exit:
-    """Block as `block` does, for an experiment that the database may not have yet."""
-    store = await Store.open(url)
-    try:
-        row = await store.experiments.create(
-            experiment.name, experiment.spec(), experiment.repetitions, experiment.described
-        )
-    finally:
-        await store.close()
-    return await block(url, row, error)
-
-
-class LastFailures:
-    """Listener of a registry that keeps the last transient failure of each key, by the key's printed form."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, str] = {}
-
-    @contextlib.contextmanager
-    def listening(self, registry: RateLimitRegistry) -> Iterator[None]:
-        """Listen while the block lasts."""
-        unsubscribe = registry.subscribe(self.listen)
-        try:
-            yield
-        finally:
-            unsubscribe()
-
-    def listen(self, event: Event) -> None:
-        """Record an event, from any thread."""
+    def listen(event: Event) -> None:
         if isinstance(event, SlotReleased) and event.kind is Kind.TRANSIENT:
-            self._last[str(event.key)] = failure_text(Outcome(event.kind, event.cause, status=event.status))
+            last[str(event.key)] = failure_text(Outcome(event.kind, event.cause, status=event.status))
 
-    def of(self, key: str) -> str:
-        """Return the last failure of a key in a few words; empty if there was none."""
-        return self._last.get(key, "")
+    unsubscribe = registry.subscribe(listen)
+    try:
+        yield last
+    finally:
+        unsubscribe()
 
 
 async def notices(runner: ExperimentRunner, experiment: Experiment, *, resumed: bool) -> list[str]:
@@ -136,8 +103,8 @@ TERMINATING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if h
 """Signals that end the process and keep the claim."""
 
 KILL_COUNT = 3
-"""Number of the Ctrl-C that ends the process, whatever it does. Raising it needs more of them to leave a run that
-hangs. Chosen: the earlier ones stop the run in order, and a repeated one may be an accident."""
+"""Number of the Ctrl-C that ends the process, whatever it does. Chosen: the earlier ones stop the run in order, and a
+repeated one may be an accident."""
 
 SHOW_CURSOR = b"\x1b[?25h\n"
 """Bytes that show the cursor, which the picture of a run hides (ECMA-48, xterm: DECTCEM)."""
@@ -154,7 +121,7 @@ def signal_handlers(on_interrupt: Callable[[], None], on_termination: Callable[[
             put.append(number)
     if signal.SIGINT in put:
         # Replaces the loop's handler, which does nothing: its wakeup descriptor notifies the loop of a signal.
-        signal.signal(signal.SIGINT, _Counted())
+        signal.signal(signal.SIGINT, partial(_kill_at_last, count(1)))
         signal.siginterrupt(signal.SIGINT, False)
     try:
         yield
@@ -163,26 +130,20 @@ def signal_handlers(on_interrupt: Callable[[], None], on_termination: Callable[[
             loop.remove_signal_handler(number)
 
 
-class _Counted:
-    """Signal handler that counts its calls, and ends the process at the last one."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        if self._count < KILL_COUNT:
-            return
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            if sys.stderr.isatty():
-                os.write(sys.stderr.fileno(), SHOW_CURSOR)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
+def _kill_at_last(counted: Iterator[int], number: int, frame: FrameType | None) -> None:
+    """Count the calls of a signal handler, and end the process at the last one."""
+    if next(counted) < KILL_COUNT:
+        return
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        if sys.stderr.isatty():
+            os.write(sys.stderr.fileno(), SHOW_CURSOR)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 LATE_WRITES = 500
-"""Unwritten results at which the display reports a slow or missing database. Raising it reports later. Derived from
-`writer.UNWRITTEN_RESULTS`: half of it."""
+"""Unwritten results at which the display reports a slow or missing database. Derived from `results.UNWRITTEN_RESULTS`:
+half of it."""
 
 
 def run_source(
@@ -335,7 +296,6 @@ async def _join_experiment(experiment: Experiment, url: str, given: Mapping[str,
 def given_settings(
     max_concurrency: int | None, budget_usd: float | None = None, budget_tokens: int | None = None
 ) -> dict[str, Any]:
-    """Return the settings that options of a command name."""
     named = {"max_concurrency": max_concurrency, "budget_usd": budget_usd, "budget_tokens": budget_tokens}
     return {name: value for name, value in named.items() if value is not None}
 
@@ -354,7 +314,7 @@ class ExperimentCommand:
         self._began = began
         self._display = Display(experiment.name, printer(stderr=True))
         self._tally = ShownCounts()
-        self._failures = LastFailures()
+        self._failures: dict[str, str] = {}
         self._interrupts = 0
         self._shutdown: asyncio.Task[None] | None = None
 
@@ -381,7 +341,7 @@ class ExperimentCommand:
         """Show the run until its end; return None where a signal ended it."""
         runner = self._runner
         with (
-            self._failures.listening(tidegate.registry()),
+            last_failures(tidegate.registry()) as self._failures,
             signal_handlers(self._interrupted, self._terminated),
             self._display.shown(),
         ):
@@ -417,7 +377,7 @@ class ExperimentCommand:
         elif not self._interrupts and self._shutdown is None:
             batched = seen.stages[TASK].under_way if self._experiment.batch else 0
             self._display.note = f"{batched} rows are in batches of the provider" if batched else ""
-        self._display.update(self._tally, waits(seen.stages, tidegate.registry().snapshot(), self._failures.of), now)
+        self._display.update(self._tally, waits(seen.stages, tidegate.registry().snapshot(), self._failures), now)
 
     def _interrupted(self) -> None:
         self._interrupts += 1

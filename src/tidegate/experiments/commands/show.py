@@ -5,18 +5,15 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.padding import Padding
-from rich.segment import Segment
 from rich.table import Table
 
-from tidegate.cli.common import UNBOUNDED, stop
+from tidegate.cli.common import stop
 from tidegate.core.display import json_line
 from tidegate.core.token_totals import TokenTotals, added, cost_text, token_facts
 from tidegate.core.wait_text import wait_text
@@ -38,33 +35,29 @@ from tidegate.experiments.engine.replica import (
 from tidegate.experiments.storage import (
     BatchState,
     ExperimentRow,
-    ExperimentSummary,
     Failure,
     LoggedLine,
     ResultStatus,
+    Score,
     Status,
     Store,
     Toggle,
 )
 from tidegate.experiments.storage.results import KEPT_LINES
+from tidegate.experiments.storage.stage_sums import TASKS
+from tidegate.experiments.storage.tally import StageTally
 from tidegate.launch.totals import KeyTotal, facts_of
 
 NOT_SHOWN = frozenset({"type", "id", "stats", "answered_by", "warnings"})
 """Details of a log line that are shown in another form."""
 
-MIN_WIDTH_WITH_REASON = 100
-"""Columns of a terminal from which the list has a column for the reason. Raising it puts reasons on lines of their own
-in wider terminals. Derived: the other columns take about 65 with a name of 15 characters."""
 
-NUMBERS = frozenset({"answered", "failed", "parked", "cost"})
-"""Columns of the list that hold numbers."""
-
-DISPENSABLE = ("created", "cost", "parked", "failed")
-"""Columns that a narrow list leaves out, the first one first, until the names fit."""
+WIDE = 100
+"""Columns of a terminal from which the list has one for the reason. Derived: the others take about 65 with a name of 15
+characters."""
 
 
 async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
-    """Print the state of an experiment."""
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
         summary = await Summary.read(store, row)
@@ -78,7 +71,7 @@ async def shown(name: str, url: str, as_json: bool, lines: int) -> None:
         now = time.monotonic()
         waits = [facts_of(key, now) for key in keys]
         whose = {"run_by": by or None, "stopped_by": stopped or None, "replicas": replicas}
-        told = {**display.facts(summary, failures), **whose, "keys": waits, "log": [_logged(each) for each in log]}
+        told = {**summary_facts(summary, failures), **whose, "keys": waits, "log": [_logged(each) for each in log]}
         typer.echo(json_line(told))
         return
     _print(summary, failures, keys, log, url, by, stopped, replicas)
@@ -123,7 +116,6 @@ def _print(
 
 
 async def _replicas(store: Store, row: ExperimentRow) -> int:
-    """Return the number of replicas that answer rows of an experiment now."""
     if row.status is not Status.RUNNING:
         return 0
     if not row.spec.get("spread"):
@@ -175,29 +167,32 @@ def _logged(line: LoggedLine) -> dict[str, Any]:
 
 
 async def listed(url: str, as_json: bool) -> None:
-    """Print the experiments, newest first."""
     async with existing(url, to_read=True) as store:
-        summaries = await store.experiments.every()
-        replicas = {each.experiment.id: await _replicas(store, each.experiment) for each in summaries}
-        spends = await store.usages.spends([each.experiment.id for each in summaries])
+        rows = await store.experiments.every()
+        numbers = [row.id for row in rows]
+        tallies, spends = await store.tallies.of(numbers), await store.usages.spends(numbers)
+        replicas = {row.id: await _replicas(store, row) for row in rows}
         batches = await store.batches.counts()
     spent = {number: added(stages.values()) for number, stages in spends.items()}
     if as_json:
-        for each in summaries:
-            number = each.experiment.id
-            more: dict[str, Any] = {"spend": token_facts(spent[number]), "cost": spent[number].cost}
-            if number in batches:
-                more["batches"] = batches[number]
-            typer.echo(json_line({**facts(each), "replicas": replicas[number], **more}))
-    elif summaries:
-        printer().print(_table(summaries, replicas, spent, batches))
+        for row in rows:
+            more: dict[str, Any] = {"spend": token_facts(spent[row.id]), "cost": spent[row.id].cost}
+            if row.id in batches:
+                more["batches"] = batches[row.id]
+            typer.echo(json_line({**facts(row, tallies[row.id]), "replicas": replicas[row.id], **more}))
+    elif rows:
+        reasons = [_why(row, replicas[row.id], batches.get(row.id, {})) for row in rows]
+        console = printer()
+        wide = console.width >= WIDE
+        console.print(_table(rows, tallies, spent, reasons if wide else None))
+        for row, reason in zip(rows, reasons, strict=True):
+            if reason and not wide:
+                console.print(cut(f"{row.name}: {reason}"), no_wrap=True, overflow="ellipsis")
     else:
         typer.echo("no experiments in this database; `tidegate experiment run` adds one")
 
 
-def facts(each: ExperimentSummary) -> dict[str, Any]:
-    """Return one experiment as plain values."""
-    row = each.experiment
+def facts(row: ExperimentRow, stages: Mapping[str, StageTally]) -> dict[str, Any]:
     return {
         "id": row.id,
         "name": row.name,
@@ -205,69 +200,47 @@ def facts(each: ExperimentSummary) -> dict[str, Any]:
         "rows": row.rows,
         "rows_complete": row.complete,
         "repetitions": row.repetitions,
-        "runs": {status.value: count for status, count in each.runs.items()},
-        "unjudged": {status.value: count for status, count in each.unjudged.items()},
+        "runs": _of_tasks(stages).counts,
+        "unjudged": dict(_unjudged(stages)),
         "claimed_by": row.claimed_by,
         "last_error": row.last_error,
         "created_at": row.created_on.isoformat(),
     }
 
 
-class ExperimentTable(NamedTuple):
-    """Table of experiments by column; the name and the state fit any terminal.
+def _of_tasks(stages: Mapping[str, StageTally]) -> StageTally:
+    return stages.get(TASKS, StageTally())
 
-    A wide terminal has the reason as the last column. A narrow one has it below its experiment, and no column that has
-    no room beside the names.
-    """
 
-    columns: Mapping[str, list[str]]
-    reasons: list[str]
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = dict(self.columns)
-        if options.max_width >= MIN_WIDTH_WITH_REASON:
-            yield self._table({**columns, "reason": self.reasons})
-            return
-        unlimited = options.update_width(UNBOUNDED)
-        for name in DISPENSABLE:
-            if Measurement.get(console, unlimited, self._table(columns)).maximum > options.max_width:
-                columns.pop(name, None)
-        lines = console.render_lines(self._table(columns), options, pad=False)
-        head = len(lines) - len(self.reasons)
-        for reason, line in zip([""] * head + self.reasons, lines, strict=True):
-            yield from (*line, Segment.line())
-            if reason:
-                yield Padding(cut(reason), (0, 0, 0, 2))
-
-    def _table(self, columns: Mapping[str, list[str]]) -> Table:
-        numbers = tuple(name for name in columns if name in NUMBERS)
-        made = table(*columns, right=numbers, whole=("state", "created"))
-        for cells in zip(*columns.values(), strict=True):
-            made.add_row(*map(cut, cells))
-        return made
+def _unjudged(stages: Mapping[str, StageTally]) -> Counter[str]:
+    return sum((Counter(each.failed) for name, each in stages.items() if name != TASKS), Counter())
 
 
 def _table(
-    summaries: list[ExperimentSummary],
-    replicas: dict[int, int],
+    rows: list[ExperimentRow],
+    tallies: Mapping[int, Mapping[str, StageTally]],
     spent: Mapping[int, TokenTotals],
-    batches: dict[int, dict[str, int]],
-) -> ExperimentTable:
-    rows = [each.experiment for each in summaries]
-    costs = [cost_text(spent[row.id], least="≥ ") or display.NOTHING for row in rows]
-    columns = {
-        "experiment": [row.name for row in rows],
-        "state": [state_text(row) for row in rows],
-        "answered": [
-            f"{each.runs.get(ResultStatus.OK, 0)}/{row.rows * row.repetitions}"
-            for each, row in zip(summaries, rows, strict=True)
-        ],
-        "failed": [str(each.count(ResultStatus.ERROR, ResultStatus.INVALID)) for each in summaries],
-        "parked": [str(each.count(ResultStatus.PARKED)) for each in summaries],
-        **({"cost": costs} if any(tokens.priced for tokens in spent.values()) else {}),
-        "created": [f"{row.created_on.astimezone():%Y-%m-%d %H:%M}" for row in rows],
-    }
-    return ExperimentTable(columns, [_why(row, replicas[row.id], batches.get(row.id, {})) for row in rows])
+    reasons: list[str] | None,
+) -> Table:
+    """Return the table of experiments; without `reasons` it is narrow."""
+    cost = ["cost"] if any(tokens.priced for tokens in spent.values()) else []
+    numbers = ("answered", "failed", "parked", *cost)
+    more = () if reasons is None else ("created", "reason")
+    made = table("experiment", "state", *numbers, *more, right=numbers, whole=("state", "created"))
+    for place, row in enumerate(rows):
+        tasks = _of_tasks(tallies[row.id])
+        failed = Counter(tasks.failed) + _unjudged(tallies[row.id])
+        cells = [
+            row.name,
+            state_text(row),
+            f"{tasks.counts.get('ok', 0)}/{row.rows * row.repetitions}",
+            str(failed[ResultStatus.ERROR] + failed[ResultStatus.INVALID]),
+            str(failed[ResultStatus.PARKED]),
+            *([cost_text(spent[row.id], least="≥ ") or display.NOTHING] if cost else []),
+            *([] if reasons is None else [f"{row.created_on.astimezone():%Y-%m-%d %H:%M}", reasons[place]]),
+        ]
+        made.add_row(*map(cut, cells))
+    return made
 
 
 def _why(row: ExperimentRow, replicas: int, batches: dict[str, int]) -> str:
@@ -328,3 +301,67 @@ async def delete_named(name: str, url: str, *, yes: bool, force: bool) -> int:
         await after_cooldown(deleting, say, notice)
     typer.echo(f"{row.name} deleted: {held}")
     return Code.DONE
+
+
+def summary_facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, Any]:
+    """Return an experiment as plain values. A mean is over `n` scored answers; a failure is no score."""
+    row = summary.experiment
+    return {
+        "id": row.id,
+        "name": row.name,
+        "status": row.status.value,
+        "last_error": row.last_error,
+        "dataset": row.source,
+        "rows": row.rows,
+        "rows_complete": row.complete,
+        "repetitions": row.repetitions,
+        "claimed_by": row.claimed_by,
+        "quiet": row.quiet,
+        "runs": {status.value: summary.counts.runs.get(status, 0) for status in ResultStatus},
+        "untried": summary.untried,
+        "evaluations": {
+            name: {status.value: counts.get(status, 0) for status in ResultStatus}
+            for name, counts in summary.counts.annotations.items()
+        },
+        "scores": [_score_facts(each) for each in summary.scores],
+        "stats": summary.stats.to_json(),
+        "attempts": dict(summary.attempts),
+        "answered_by": summary.answered_by,
+        "warnings": list(summary.warnings),
+        "failures": [_failure_facts(each) for each in failures],
+        "spend": {stage: token_facts(tokens) for stage, tokens in summary.spend.items()},
+        "cost": summary.tokens.cost,
+        "batches": [
+            {
+                "batch": each.number,
+                "provider": each.provider,
+                "id": each.provider_id,
+                "state": each.state.value,
+                "rows": each.count,
+                "detail": each.detail,
+            }
+            for each in summary.batches
+        ],
+    }
+
+
+def _score_facts(score: Score) -> dict[str, Any]:
+    return {
+        "evaluator": score.evaluator,
+        "output": score.output,
+        "n": score.scored,
+        "mean": score.mean,
+        "ok": score.ok,
+        "failed": score.failed,
+        "labels": dict(score.labels),
+    }
+
+
+def _failure_facts(failure: Failure) -> dict[str, Any]:
+    return {
+        "stage": failure.evaluator or "task",
+        "status": failure.status.value,
+        "kind": failure.kind,
+        "count": failure.count,
+        "example": failure.example,
+    }

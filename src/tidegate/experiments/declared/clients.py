@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 from tidegate.admission.registry import registry
 from tidegate.errors import CannotLoad, UnusableAnswer
@@ -30,67 +30,57 @@ class Prompt(NamedTuple):
     parameters: Mapping[str, Any]
 
 
-class ModelClient(Protocol):
-    """Client of one SDK: it answers prompts with texts. It raises the SDK's errors, and `NoText`."""
-
-    async def __call__(self, prompt: Prompt) -> str:
-        """Return the text of the answer."""
-
-    async def close(self) -> None:
-        """Close the connections."""
-
-
-@runtime_checkable
-class BatchModelClient(ModelClient, Protocol):
-    """Client of a provider with a Batch API."""
-
-    def body(self, prompt: Prompt) -> dict[str, Any]:
-        """Return the body of the request, as a Batch API takes it."""
-        ...
-
-    def text(self, model: str, body: Any) -> str:
-        """Return the text of an answer's body. Raise `NoText`."""
-        ...
-
-    @property
-    def sdk(self) -> Any:
-        """Return the client of the SDK."""
-        ...
-
-
 KEYLESS = "none"
 """Placeholder key for a server that needs none: the SDK requires one."""
 
+MAX_TOKENS = 1024
+"""Maximum output tokens, which Anthropic requires, where the experiment states none. Source: Anthropic's own examples
+(anthropic 2.11, README)."""
 
-class OpenAI:
-    """Governed client without SDK retries: the runner retries, and retries inside a slot would be invisible."""
+
+class PostingClient:
+    """Governed client without SDK retries: the runner retries, and retries inside a slot would be invisible.
+
+    Bodies are posted as the file states them, even if this SDK has no name for a parameter. So a Batch API takes the
+    same ones.
+    """
+
+    path: str
+
+    def __init__(self, sdk: Any) -> None:
+        self.sdk = registry().wrap(sdk)
+
+    async def __call__(self, prompt: Prompt) -> str:
+        """Return the text of the answer. Raise the SDK's errors, and `NoText`."""
+        answer = await self.sdk.post(self.path, body=self.body(prompt), cast_to=object)
+        return self.text(prompt.model, answer)
+
+    def body(self, prompt: Prompt) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def text(self, model: str, body: Any) -> str:
+        """Return the text of an answer's body. Raise `NoText`."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        await self.sdk.close()
+
+
+class OpenAI(PostingClient):
+    """Client of the SDK of openai, also for compatible servers."""
+
+    path = "/chat/completions"
 
     def __init__(self, key: str | None, base_url: str | None) -> None:
         import openai
 
-        made = openai.AsyncOpenAI(api_key=key or KEYLESS, base_url=base_url, max_retries=0)
-        self._client = registry().wrap(made)
-
-    async def __call__(self, prompt: Prompt) -> str:
-        """Return the text of the first choice."""
-        system: list[Any] = [{"role": "system", "content": prompt.system}] if prompt.system is not None else []
-        messages: list[Any] = [*system, *prompt.messages]
-        # Parameters go into the body as the file states them, even if this SDK has no name for them.
-        answer: Any = await self._client.chat.completions.create(
-            model=prompt.model, messages=messages, extra_body=dict(prompt.parameters)
-        )
-        choice = answer.choices[0] if answer.choices else None
-        if choice is None or not choice.message.content:
-            raise NoText(prompt.model, choice.finish_reason if choice is not None else None)
-        return str(choice.message.content)
+        super().__init__(openai.AsyncOpenAI(api_key=key or KEYLESS, base_url=base_url, max_retries=0))
 
     def body(self, prompt: Prompt) -> dict[str, Any]:
-        """Return the body of the request, as a Batch API takes it."""
         system = [{"role": "system", "content": prompt.system}] if prompt.system is not None else []
         return {"model": prompt.model, "messages": [*system, *prompt.messages], **prompt.parameters}
 
     def text(self, model: str, body: Any) -> str:
-        """Return the text of the first choice of an answer's body."""
         choices = body.get("choices")
         choice = choices[0] if choices else {}
         text = (choice.get("message") or {}).get("content")
@@ -98,64 +88,26 @@ class OpenAI:
             raise NoText(model, choice.get("finish_reason"))
         return str(text)
 
-    @property
-    def sdk(self) -> Any:
-        """Return the client of the SDK."""
-        return self._client
 
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
+class Anthropic(PostingClient):
+    """Client of the SDK of anthropic."""
 
-
-MAX_TOKENS = 1024
-"""Maximum output tokens, which Anthropic requires, where the experiment states none. Raising it reserves more of an
-output quota. Source: Anthropic's own examples (anthropic 2.11, README)."""
-
-
-class Anthropic:
-    """Governed client without SDK retries: the runner retries, and retries inside a slot would be invisible."""
+    path = "/v1/messages"
 
     def __init__(self, key: str | None, base_url: str | None) -> None:
         import anthropic
 
-        made = anthropic.AsyncAnthropic(api_key=key, base_url=base_url, max_retries=0)
-        self._client = registry().wrap(made)
-
-    async def __call__(self, prompt: Prompt) -> str:
-        """Return the joined text blocks of the answer."""
-        given: dict[str, Any] = {} if prompt.system is None else {"system": prompt.system}
-        messages: list[Any] = list(prompt.messages)
-        # Parameters go into the body as the file states them, even if this SDK has no name for them.
-        answer: Any = await self._client.messages.create(
-            model=prompt.model, messages=messages, max_tokens=MAX_TOKENS, extra_body=dict(prompt.parameters), **given
-        )
-        text = "".join(block.text for block in answer.content if block.type == "text")
-        if not text:
-            raise NoText(prompt.model, answer.stop_reason)
-        return text
+        super().__init__(anthropic.AsyncAnthropic(api_key=key, base_url=base_url, max_retries=0))
 
     def body(self, prompt: Prompt) -> dict[str, Any]:
-        """Return the body of the request, as a Batch API takes it."""
-        system = {} if prompt.system is None else {"system": prompt.system}
-        return {"model": prompt.model, "messages": list(prompt.messages), "max_tokens": MAX_TOKENS, **system,
-                **prompt.parameters}  # fmt: skip
+        body = {"model": prompt.model, "messages": list(prompt.messages), "max_tokens": MAX_TOKENS}
+        return body | ({} if prompt.system is None else {"system": prompt.system}) | dict(prompt.parameters)
 
     def text(self, model: str, body: Any) -> str:
-        """Return the joined text blocks of an answer's body."""
         text = "".join(block.get("text", "") for block in body.get("content") or [] if block.get("type") == "text")
         if not text:
             raise NoText(model, body.get("stop_reason"))
         return text
-
-    @property
-    def sdk(self) -> Any:
-        """Return the client of the SDK."""
-        return self._client
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
 
 
 ROLES = {"user": "user", "assistant": "model"}
@@ -172,7 +124,6 @@ class Google:
         self._client = registry().wrap(genai.Client(api_key=key, vertexai=False, http_options=options))
 
     async def __call__(self, prompt: Prompt) -> str:
-        """Return the text of the first candidate."""
         from google.genai import types
 
         contents: Any = [
@@ -186,12 +137,11 @@ class Google:
         return answer.text
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._client.aio.aclose()
         self._client.close()
 
 
-SDKS: dict[str, tuple[str, str, Callable[[str | None, str | None], ModelClient]]] = {
+SDKS: dict[str, tuple[str, str, type[OpenAI | Anthropic | Google]]] = {
     "openai": ("openai", "openai", OpenAI),
     "azure": ("openai", "openai", OpenAI),
     "compatible": ("openai", "openai", OpenAI),
@@ -211,7 +161,7 @@ class LazyClient:
         self._spec = question
         self._system = Template(question.system) if question.system is not None else None
         self._messages = [(each.role, Template(each.content)) for each in question.conversation]
-        self._client: ModelClient | None = None
+        self._client: OpenAI | Anthropic | Google | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __call__(self, values: Mapping[str, Any]) -> str:
@@ -227,12 +177,11 @@ class LazyClient:
         return self._batch_client().text(self._spec.model, body)
 
     def sdk(self) -> Any:
-        """Return the client of the SDK in this event loop."""
         return self._batch_client().sdk
 
-    def _batch_client(self) -> BatchModelClient:
+    def _batch_client(self) -> PostingClient:
         client = self._get_client()
-        assert isinstance(client, BatchModelClient), "a declaration of batches names no other provider"
+        assert isinstance(client, PostingClient), "a declaration of batches names no other provider"
         return client
 
     def _prompt(self, values: Mapping[str, Any]) -> Prompt:
@@ -245,12 +194,11 @@ class LazyClient:
         )
 
     async def close(self) -> None:
-        """Close the client's connections."""
         if self._client is not None and self._loop is asyncio.get_running_loop():
             client, self._client = self._client, None
             await client.close()
 
-    def _get_client(self) -> ModelClient:
+    def _get_client(self) -> OpenAI | Anthropic | Google:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             question = self._spec

@@ -23,7 +23,7 @@ from tidegate.admission import redaction
 from tidegate.core.credentials import is_secret_segment
 from tidegate.errors import ConfigurationError, Error
 from tidegate.experiments.engine.experiment import WEIGHTS
-from tidegate.experiments.engine.item import TASK_STAGE
+from tidegate.experiments.engine.queues import TASK_STAGE
 
 FIELD = re.compile(r"\{\{([A-Za-z_][\w.\-]*)\}\}|\{([A-Za-z_][\w.\-]*)\}")
 """Pattern of an escaped name (group 1) or a field (group 2) of a template."""
@@ -83,17 +83,15 @@ Place = tuple[str | int, ...]
 """Path of a value in the document: keys and indices from the top."""
 
 MAX_DEPTH = 50
-"""Maximum levels of nesting. Raising it uses more of Python's stack on a hostile file. Chosen: an experiment has
-five."""
+"""Maximum levels of nesting. Chosen: an experiment has five."""
 
 
 MAX_VALUES = 10_000
-"""Maximum values of a document, each alias counted as its full content. Raising it reads more of a file that is no
-experiment. Chosen: an experiment has some dozens."""
+"""Maximum values of a document, each alias counted as its full content. Chosen: an experiment has some dozens."""
 
 MAX_CHARACTERS = 4 * 1024 * 1024
-"""Maximum characters of a document, and of its texts with each alias counted as its full content. Raising it stores
-larger experiments. Chosen: they are stored in full with the experiment."""
+"""Maximum characters of a document, and of its texts with each alias counted as its full content. Chosen: they are
+stored in full with the experiment."""
 
 
 class Document:
@@ -116,7 +114,7 @@ class Document:
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             if isinstance(error, ConfigurationError):
                 raise
-            raise ConfigurationError(name, "the file", f"it is not YAML: {_first_line(error)}") from None
+            raise ConfigurationError(name, "the file", f"it is not YAML: {_short(str(error), 200)}") from None
 
     @classmethod
     def of(cls, path: Path) -> Document:
@@ -124,7 +122,7 @@ class Document:
         try:
             return cls(str(path), path.read_text("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError("experiment", str(path), f"a readable file: {_first_line(error)}") from None
+            raise ConfigurationError("experiment", str(path), f"a readable file: {_short(str(error), 200)}") from None
 
     def field(self, place: Place) -> str:
         """Return the file, line and field of a value for an error message.
@@ -177,7 +175,6 @@ class Document:
 
 
 def _parts(node: Node) -> Iterator[tuple[str | int, Node, Node]]:
-    """Return the name of each value of a node, with the nodes of the name and the value."""
     if isinstance(node, MappingNode):
         for key, value in node.value:
             yield str(key.value) if isinstance(key.value, Hashable) else "?", key, value
@@ -186,13 +183,9 @@ def _parts(node: Node) -> Iterator[tuple[str | int, Node, Node]]:
             yield index, value, value
 
 
-def _short(text: str) -> str:
+def _short(text: str, most: int = 40) -> str:
     first = text.strip().partition("\n")[0]
-    return first if len(first) <= 40 else first[:39] + "…"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    return first if len(first) <= most else first[: most - 1] + "…"
 
 
 KEY_VARIABLES = {
@@ -229,8 +222,8 @@ HOLDS_PATH = "its path may hold a credential, which would be stored; write ${NAM
 """Error text for a possible credential in the path of an address."""
 
 MAX_SHOWN_CHARACTERS = 60
-"""Maximum characters of a value in an error message. Raising it lengthens the message. Chosen: the value is recognised,
-and the message stays one line."""
+"""Maximum characters of a value in an error message. Chosen: the value is recognised, and the message stays one
+line."""
 
 
 def _named(value: object) -> object:
@@ -252,7 +245,6 @@ def _checked_text(value: object) -> object:
 
 
 def _names(value: JsonValue) -> Iterator[str]:
-    """Return every name in a value, at any depth."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield name
@@ -324,12 +316,10 @@ class QuestionSpec(_Part):
 
     @property
     def conversation(self) -> Sequence[MessageTemplate]:
-        """Return the messages with unfilled templates."""
         return self.messages or [MessageTemplate(role="user", content=self.prompt or "")]
 
     @property
     def fields(self) -> frozenset[str]:
-        """Return the fields of all templates."""
         texts = [self.system or "", *(each.content for each in self.conversation)]
         return frozenset(field for text in texts for field in Template(text).fields)
 
@@ -445,7 +435,6 @@ def declared(document: Document) -> Declaration:
 
 
 def _texts(value: object, place: Place) -> Iterator[tuple[Place, str]]:
-    """Return every text in a document, with its path."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, dict):

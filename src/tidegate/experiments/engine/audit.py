@@ -23,15 +23,14 @@ from tidegate.core.next_step import NextStep
 from tidegate.core.token_totals import TokenCounter, TokenTotals, totals_of
 from tidegate.core.values import OK, Key, Kind
 from tidegate.experiments.engine.job import Job
-from tidegate.experiments.engine.stats import CLASSES, BusyTime, RunStats
+from tidegate.experiments.engine.progress import CLASSES, RunStats
 from tidegate.experiments.storage import AttemptRecord, ItemUsage, ResultStatus
 from tidegate.pool.failure_class import FailureClass
 
 AuditMode: TypeAlias = Literal["off", "refusals", "all"]
 
 MIN_LATENCY = 1e-6
-"""Seconds of the shortest latency that is told apart. Raising it counts short functions as one. Chosen: no attempt
-takes less."""
+"""Seconds of the shortest latency that is told apart. Chosen: no attempt takes less."""
 
 NEXT = {NextStep.ANSWERED: AttemptStatus.SUCCESS, NextStep.CAPACITY: AttemptStatus.CAPACITY_RETRY}
 """Status of a job without a governed call, by the next step of its item; all others are failures."""
@@ -147,7 +146,6 @@ class RunAudit:
             self._capacity_retries += 1
 
     def _usage(self, before: ItemUsage | None, attempts: Sequence[AttemptEnded], waited: float) -> ItemUsage:
-        """Return the usage of an item with the attempts of one more job, and add it to the run's."""
         tokens, model, reason, request_id, total, _ = before if before is not None else ItemUsage()
         total += waited
         for ended in attempts:
@@ -185,3 +183,33 @@ class RunAudit:
 @lru_cache(maxsize=256)
 def _shown(key: Key) -> str:
     return str(key)
+
+
+class BusyTime:
+    """Time in which at least one of several things goes on, their sum, and the longest of them; in seconds.
+
+    `active` are those that go on, with their begins.
+    """
+
+    def __init__(self) -> None:
+        self.some = self.total = self.longest = 0.0
+        self.active: dict[object, float] = {}
+        self._busy_since = 0.0
+
+    def begin(self, one: object, now: float) -> None:
+        if not self.active:
+            self._busy_since = now
+        self.active.setdefault(one, now)
+
+    def end(self, one: object, now: float) -> None:
+        """Note that one of them ends; repeating it does nothing."""
+        since = self.active.pop(one, None)
+        if since is not None:
+            self.total += now - since
+            self.longest = max(self.longest, now - since)
+            if not self.active:
+                self.some += now - self._busy_since
+
+    def end_all(self, now: float) -> None:
+        for one in list(self.active):
+            self.end(one, now)

@@ -8,19 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import sysconfig
+import traceback
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
+from tidegate.admission.redaction import clean
 from tidegate.core.backoff import half_jitter_of
-from tidegate.errors import StoreError
-from tidegate.experiments.engine.redaction import redacted
+from tidegate.core.display import printable
+from tidegate.errors import Error, StoreError
 
 logger = logging.getLogger("tidegate")
 
 
 REPORT_DELAY_SECONDS = 0.05
-"""Seconds between an unexpected cancellation and its report. Raising it reports later. Chosen: a loop that is being
-closed is gone by then."""
+"""Seconds between an unexpected cancellation and its report. Chosen: a loop that is being closed is gone by then."""
 
 
 class BackgroundTask:
@@ -83,8 +86,8 @@ async def stop_within(patience: float, work: Awaitable[object], what: str) -> No
 T = TypeVar("T")
 
 BASE, CAP = 0.1, 5.0
-"""Seconds between two tries: `BASE` and `CAP` of a doubling backoff. Raising either saves tries and continues later.
-Chosen: 5 s is soon enough after a database restart."""
+"""Seconds between two tries: `BASE` and `CAP` of a doubling backoff. Chosen: 5 s is soon enough after a database
+restart."""
 
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -> T:
@@ -107,3 +110,36 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], what: str) -
             if failures:
                 logger.info("%s done: the database answers again (failed tries: %d)", what, failures)
             return result
+
+
+MAX_ERROR_CHARACTERS = 500
+"""Maximum characters of a stored error. Chosen: enough for a reason in a terminal, too few for a prompt."""
+
+OWN_PATH = str(Path(__file__).parents[2])
+LIBRARIES = (OWN_PATH, *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+"""Path prefixes of code that is not the user's."""
+
+
+def redacted(error: BaseException) -> str:
+    """Return the exception's type and text as one line, without credentials, at most `MAX_ERROR_CHARACTERS` characters.
+
+    It ends with the last line of user code in the traceback, `(my_eval.py:12)`. An error of tidegate is a full
+    sentence, so its type is omitted.
+    """
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    name = type(error).__name__
+    told = text if text and isinstance(error, Error) else f"{name}: {text}" if text else name
+    where = _where(error)
+    return clean(told, MAX_ERROR_CHARACTERS - len(where)) + where
+
+
+def _where(error: BaseException) -> str:
+    found = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        path = frame.f_code.co_filename
+        if not path.startswith(("<", *LIBRARIES)):
+            found = f" ({printable(Path(path).name)}:{line})"
+    return found

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tidegate.core.spend_reserve import RecentCosts, StageReserve, budget_amount, rows_within
 from tidegate.core.token_totals import TokenTotals, dollars
 from tidegate.errors import require
-from tidegate.experiments.engine.item import TASK
+from tidegate.experiments.engine.queues import TASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,6 @@ class EarlierSpend(NamedTuple):
     last: Sequence[TokenTotals] = ()
 
 
-class SpendLimit:
-    """One amount of a budget, what is spent of it, and the costs of the jobs of each stage."""
-
-    def __init__(self, amount: float, spent: float, costs: Sequence[RecentCosts]) -> None:
-        self.amount = amount
-        self.spent = spent
-        self.costs = costs
-
-    def stage(self, stage: int, under_way: int) -> StageReserve:
-        """Return what the reserve for the items of a stage under way needs to know."""
-        costs = self.costs[stage]
-        return StageReserve(under_way, costs.count, costs.reserve)
-
-
 class BudgetLedger:
     """Decision whether one more row of a run may start.
 
@@ -88,19 +74,15 @@ class BudgetLedger:
         self.under_way = [0, *unjudged]
         self._left_over = any(unjudged)
         self._ended = [(each.tokens, each.items) for each in earlier]
-        self._limits: dict[str, SpendLimit] = {}
-        for name, amount in budget.stored().items():
-            spent = budget_amount(name, other) + sum(budget_amount(name, each.tokens) for each in earlier)
-            costs = [RecentCosts(budget_amount(name, tokens) for tokens in each.last) for each in earlier]
-            self._limits[name] = SpendLimit(float(amount), spent, costs)
+        self._spent: dict[str, float] = {}
+        self._costs: dict[str, list[RecentCosts]] = {}
+        for name in budget.stored():
+            self._spent[name] = budget_amount(name, other) + sum(budget_amount(name, each.tokens) for each in earlier)
+            self._costs[name] = [RecentCosts(budget_amount(name, tokens) for tokens in each.last) for each in earlier]
 
     @property
     def may_start(self) -> bool:
-        """Return whether one more row may start now."""
-        return all(
-            rows_within(limit.amount, limit.spent, map(limit.stage, range(len(self.under_way)), self.under_way), 1)
-            for limit in self._limits.values()
-        )
+        return self._fits(dict(enumerate(self.under_way)))
 
     def may_judge(self, stage: int, in_flight: int) -> bool:
         """Return whether an evaluator may judge one more answer, while `in_flight` of its jobs run.
@@ -109,9 +91,19 @@ class BudgetLedger:
         """
         if not self._left_over:
             return True
+        return self._fits({stage: in_flight})
+
+    def _fits(self, under_way: Mapping[int, int]) -> bool:
+        """Return whether one more row fits that needs these stages, of which so many items are under way."""
         return all(
-            rows_within(limit.amount, limit.spent, [limit.stage(stage, in_flight)], 1)
-            for limit in self._limits.values()
+            rows_within(
+                amount,
+                self._spent[name],
+                [StageReserve(count, costs[stage].count, costs[stage].reserve) for stage, count in under_way.items()],
+                1,
+            )
+            for name, amount in self.budget.stored().items()
+            for costs in (self._costs[name],)
         )
 
     @property
@@ -127,8 +119,7 @@ class BudgetLedger:
 
     @property
     def reason(self) -> str:
-        """Return the reason of the stop, with what was spent."""
-        return reached(self.budget, {name: limit.spent for name, limit in self._limits.items()})
+        return reached(self.budget, self._spent)
 
     def expected(self, stage: int) -> TokenTotals | None:
         """Return the mean usage of a job of the stage; None while none has ended."""
@@ -157,10 +148,10 @@ class BudgetLedger:
     def _spend(self, stage: int, tokens: TokenTotals) -> None:
         total, count = self._ended[stage]
         self._ended[stage] = total.plus(tokens), count + 1
-        for name, limit in self._limits.items():
+        for name, costs in self._costs.items():
             amount = budget_amount(name, tokens)
-            limit.spent += amount
-            limit.costs[stage].add(amount)
+            self._spent[name] += amount
+            costs[stage].add(amount)
 
 
 def reached(budget: Budget, spent: Mapping[str, float]) -> str:
@@ -188,5 +179,4 @@ def budget_options(reason: str) -> list[str]:
 
 
 def amounts(budget: Budget, tokens: TokenTotals) -> dict[str, float]:
-    """Return what was spent of each amount that the budget names."""
     return {name: budget_amount(name, tokens) for name in budget.stored()}

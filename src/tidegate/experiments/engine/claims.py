@@ -25,9 +25,8 @@ from tidegate.errors import (
     UnknownExperiment,
     require,
 )
-from tidegate.experiments.engine.background import retry_while_unavailable, stop_within
+from tidegate.experiments.engine.background import redacted, retry_while_unavailable, stop_within
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.redaction import redacted
 from tidegate.experiments.engine.replica import STALE_SECONDS, actor, is_dead, owner, stopper
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.supervisor import RunSupervisor
@@ -40,16 +39,14 @@ logger = logging.getLogger("tidegate")
 T = TypeVar("T")
 
 MAX_KNOWN_EXPERIMENTS = 1000
-"""Experiments kept in memory, the latest ones; others are restored from their source. Raising it uses more memory and
-restores less often. Chosen: more than one process runs at a time."""
+"""Experiments kept in memory, the latest ones; others are restored from their source. Chosen: more than one process
+runs at a time."""
 
 RESTORE_SECONDS = 60.0
-"""Seconds that loading an orphan's code may take. Raising it makes later orphans wait longer for code that hangs.
-Chosen: twice the 30 s that gunicorn gives a worker."""
+"""Seconds that loading an orphan's code may take. Chosen: twice the 30 s that gunicorn gives a worker."""
 
 UNDO_SECONDS = 5.0
-"""Seconds that a cancelled caller waits for the release of its claim. Raising it delays the caller if the database is
-away. Chosen: the release continues after that."""
+"""Seconds that a cancelled caller waits for the release of its claim. Chosen: the release continues after that."""
 
 SHUT_DOWN = "runner closed: it was shut down; make another runner"
 
@@ -59,8 +56,7 @@ Restore: TypeAlias = Callable[[Mapping[str, Any]], Experiment]
 
 
 FOLLOW_SECONDS = 1.0
-"""Seconds between two checks of an experiment that another replica runs. Raising it saves queries and notices the end
-later. Chosen: a person waits for the end."""
+"""Seconds between two checks of an experiment that another replica runs. Chosen: a person waits for the end."""
 
 
 def require_no_budget(experiment: Experiment, settings: RunnerSettings) -> None:
@@ -177,7 +173,6 @@ class ClaimService:
             raise CannotLoad(str(row.spec.get("source")), redacted(error), experiment=row.name) from error
 
     def forget(self, name: str) -> None:
-        """Drop the code of a deleted experiment."""
         self._known.pop(name, None)
 
     def _one_at_a_time(self, number: int) -> asyncio.Lock:
@@ -334,8 +329,7 @@ async def _run_to_end(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -
 
 
 STOP_CHECK_SECONDS = 0.5
-"""Seconds between two checks for the end of a stopped run. Raising it saves queries and notices the end later. Chosen:
-a person waits for the end."""
+"""Seconds between two checks for the end of a stopped run. Chosen: a person waits for the end."""
 
 
 async def stop_and_delete(store: Store, row: ExperimentRow, *, force: bool, patience: float) -> None:
@@ -350,10 +344,10 @@ async def stop_and_delete(store: Store, row: ExperimentRow, *, force: bool, pati
         raise CoolingDown(row.name)
     if not force and not is_dead(row.claimed_by):
         while True:
-            if not await store.deletion.is_ending(row.id, patience):
+            if not await store.experiments.is_ending(row.id, patience):
                 break
             await asyncio.sleep(STOP_CHECK_SECONDS)
-    if not await store.deletion.remove(row.id):
+    if not await store.experiments.remove(row.id):
         now = await store.experiments.find(row.id)
         if now is not None:
             raise ClaimedElsewhere(now.name, now.claimed_by, now.quiet)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tidegate.errors import CannotRead
+from tidegate.experiments.engine.background import redacted
 from tidegate.experiments.engine.experiment import Dataset
-from tidegate.experiments.engine.item import own_id
-from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.queues import own_id
 from tidegate.experiments.storage import NewRow
 from tidegate.pool.threads import in_thread
 
@@ -34,16 +34,15 @@ SEPARATORS = ",;\t|"
 """Column separators of files that are named CSV."""
 
 BATCH_BYTES = 8 * 1024 * 1024
-"""Characters of rows at which a batch ends. Raising it uses more memory; lowering it needs more transactions. Chosen:
-equal to the batch of `experiments.engine.writer`."""
+"""Characters of rows at which a batch ends. Chosen: equal to the batch of `experiments.engine.results`."""
 
 SLOW_BATCH_SECONDS = 0.2
-"""Seconds after which the rows of a slow source form a batch. Raising it answers the first rows of such a source later.
-Chosen: a person notices no delay, and five transactions a second cost little."""
+"""Seconds after which the rows of a slow source form a batch. Chosen: a person notices no delay, and five transactions
+a second cost little."""
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Maximum bytes of a JSONL line, and minimum limit of CSV fields. Raising it needs more memory for a file without line
-breaks. Chosen: a longer line means that the file is not JSONL."""
+"""Maximum bytes of a JSONL line, and minimum limit of CSV fields. Chosen: a longer line means that the file is not
+JSONL."""
 
 
 async def batches(dataset: Dataset, size: int) -> AsyncIterator[list[NewRow]]:
@@ -213,7 +212,6 @@ class _Batch:
         self._held = 0
 
     def add(self, row: NewRow) -> bool:
-        """Add a row, and return whether the batch is full."""
         held = weight(row.body)
         with self._lock:
             self._rows.append(row)
@@ -221,7 +219,6 @@ class _Batch:
             return len(self._rows) >= self._size or self._held >= BATCH_BYTES
 
     def take(self) -> list[NewRow]:
-        """Remove and return the rows."""
         with self._lock:
             rows, self._rows, self._held = self._rows, [], 0
         return rows
@@ -280,7 +277,6 @@ class _TaskReader:
         return False
 
     async def close(self) -> None:
-        """Cancel the source, and wait for its end."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -110,8 +110,7 @@ class Subscription:
 
 
 MAX_EVENTS = 1000
-"""Events held for one subscriber at most. Raising it uses more memory for a subscriber that does not read. Precedent:
-Phoenix, 1000."""
+"""Events held for one subscriber at most. Precedent: Phoenix, 1000."""
 
 
 class SubscriberHub:
@@ -121,13 +120,11 @@ class SubscriberHub:
         self._topics: dict[int | str, list[Subscription]] = {}
 
     def subscribe(self, topic: int | str) -> Subscription:
-        """Add and return a subscriber."""
         made = Subscription(self, topic, MAX_EVENTS)
         self._topics.setdefault(topic, []).append(made)
         return made
 
     def leave(self, topic: int | str, subscription: Subscription) -> None:
-        """Remove a subscriber."""
         subscriptions = self._topics.get(topic, [])
         if subscription in subscriptions:
             subscriptions.remove(subscription)
@@ -135,21 +132,17 @@ class SubscriberHub:
             self._topics.pop(topic, None)
 
     def has_subscribers(self, *topics: int | str) -> bool:
-        """Return whether any of the topics has a subscriber."""
         return bool(self._topics) and any(topic in self._topics for topic in topics)
 
     def publish(self, event: Event, *topics: int | str) -> None:
-        """Send an event to the subscribers of an experiment, by its number and its name."""
         for topic in topics:
             for subscription in self._topics.get(topic, ()):
                 subscription.put(event)
 
     def end(self, *topics: int | str) -> None:
-        """End the streams of a run that has ended."""
         for topic in topics:
             for subscription in self._topics.pop(topic, []):
                 subscription.end()
 
     def end_all(self) -> None:
-        """End all streams."""
         self.end(*list(self._topics))

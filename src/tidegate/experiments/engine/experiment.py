@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from tidegate.errors import ConfigurationError, require
-from tidegate.experiments.engine.batch.task import BatchTask
+from tidegate.experiments.engine.batch import BatchTask
 from tidegate.experiments.engine.budget import Budget
 from tidegate.experiments.engine.fingerprint import fingerprint
-from tidegate.experiments.engine.item import TASK_STAGE
+from tidegate.experiments.engine.queues import TASK_STAGE
 
 if TYPE_CHECKING:
     from tidegate.experiments.engine.progress import Summary
@@ -30,12 +30,10 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 """Pattern of the names of environment variables."""
 
 MAX_NAME_CHARACTERS = 200
-"""Maximum characters of a name. Raising it may exceed an index entry. Chosen: in any script, this fits an index of both
-databases."""
+"""Maximum characters of a name. Chosen: in any script, this fits an index of both databases."""
 
 WEIGHTS = (0.01, 100.0)
-"""Least and greatest weight of an experiment. Widening them makes the turn of the heaviest one longer: it has as many
-dispatches in a row as its weight is times the least one. Chosen: 10,000 dispatches at most."""
+"""Least and greatest weight of an experiment. Chosen: the turn of the heaviest one has 10,000 dispatches at most."""
 
 
 class Evaluator:
@@ -281,7 +279,6 @@ UNCOMPARED_FIELDS = frozenset({"timeout", "api_key_env"})
 
 
 def changed_parts(row: ExperimentRow, experiment: Experiment) -> list[str]:
-    """Return the parts of an experiment that differ from those of its last run."""
     return list(dict.fromkeys(_changed(row, experiment)))
 
 

@@ -15,19 +15,18 @@ from tidegate.errors import CoolingDown, StoppedElsewhere, UnknownExperiment, re
 from tidegate.experiments.engine.background import BackgroundTask, stop_within
 from tidegate.experiments.engine.claims import SHUT_DOWN, ClaimService, Restore, require_no_budget, stop_and_delete
 from tidegate.experiments.engine.dataset import missing
-from tidegate.experiments.engine.dispatcher import Dispatcher
 from tidegate.experiments.engine.events import SubscriberHub, Subscription
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.fair_queue import FairQueue
 from tidegate.experiments.engine.heartbeat import Heartbeat, LostFile
 from tidegate.experiments.engine.loader import restored
 from tidegate.experiments.engine.progress import Progress, Summary
+from tidegate.experiments.engine.queues import FairQueue
 from tidegate.experiments.engine.replica import STALE_SECONDS, actor, replica_name
+from tidegate.experiments.engine.results import UNWRITTEN_RESULTS, WRITE_SECONDS, ResultWriter
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunnerContext
 from tidegate.experiments.engine.settings import RunnerSettings
-from tidegate.experiments.engine.supervisor import RunSupervisor
-from tidegate.experiments.engine.writer import UNWRITTEN_RESULTS, WRITE_SECONDS, ResultWriter
+from tidegate.experiments.engine.supervisor import Dispatcher, RunSupervisor
 from tidegate.experiments.storage import ExperimentRow, Status, Store, Toggle
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 from tidegate.pool.function_limit import FunctionLimit
@@ -37,8 +36,7 @@ from tidegate.pool.threads import exit_children
 logger = logging.getLogger("tidegate")
 
 WRITE_GRACE_SECONDS = 10.0
-"""Seconds that a shutdown waits for a database that is away. Raising it delays the end of the process; lowering it
-loses answers that are paid for. Precedent: Phoenix, 5 to 30 s."""
+"""Seconds that a shutdown waits for a database that is away. Precedent: Phoenix, 5 to 30 s."""
 
 
 class ExperimentRunner:

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-import io
 import json
 import sys
 import textwrap
-import tokenize
 from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import blake2b
@@ -25,8 +23,7 @@ from typing import Any
 from tidegate.admission.redaction import clean
 
 MAX_PARTS = 500
-"""Functions, classes and variables that one fingerprint covers. Raising it takes longer for large programs. Chosen: a
-task uses some dozens."""
+"""Functions, classes and variables that one fingerprint covers. Chosen: a task uses some dozens."""
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages."""
@@ -185,32 +182,17 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 def _source(value: Any) -> str:
+    """Return a source without comments; of a lambda that is alone in its statement, only the lambda."""
     text = textwrap.dedent(inspect.getsource(value))
-    if getattr(value, "__name__", "") == "<lambda>":
-        text = _only_lambda(text)
-    return _without_comments(text)
-
-
-def _only_lambda(text: str) -> str:
-    """Return the lambda in a statement, or the statement where it has several."""
     try:
-        found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Lambda)]
+        tree: ast.AST = ast.parse(text)
     except SyntaxError:
+        # A lambda in the middle of a statement of several lines.
         return text
-    return (ast.get_source_segment(text, found[0]) or text) if len(found) == 1 else text
-
-
-def _without_comments(text: str) -> str:
-    """Return a source without comments, blank lines and trailing blanks."""
-    lines = text.splitlines()
-    try:
-        for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type == tokenize.COMMENT:
-                row, column = token.start
-                lines[row - 1] = lines[row - 1][:column]
-    except (tokenize.TokenError, SyntaxError):
-        pass
-    return "\n".join(line.rstrip() for line in lines if line.strip())
+    if getattr(value, "__name__", "") == "<lambda>":
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
+        tree = found[0] if len(found) == 1 else tree
+    return ast.unparse(tree)
 
 
 def _module_source(function: FunctionType) -> str:
@@ -236,6 +218,6 @@ def _assignments(source: str) -> Iterator[tuple[str, str]]:
         for target in targets:
             for each in ast.walk(target):
                 if isinstance(each, ast.Name):
-                    found.setdefault(each.id, []).append(_without_comments(ast.get_source_segment(source, node) or ""))
+                    found.setdefault(each.id, []).append(ast.unparse(node))
     for name, texts in found.items():
         yield name, "\n".join(texts)

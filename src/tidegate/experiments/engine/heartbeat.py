@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from tidegate.errors import CannotLoad, DatabaseFileLost, StoreError
 from tidegate.experiments.engine.background import BackgroundTask
@@ -28,25 +27,11 @@ from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 logger = logging.getLogger("tidegate")
 
 ORPHAN_SCAN_SECONDS = 60.0
-"""Seconds between two looks for orphans, up to a tenth more. Raising it takes them up later. Chosen: as long as a claim
-of a dead replica lasts (Phoenix: 120)."""
+"""Seconds between two looks for orphans, up to a tenth more. Chosen: as long as a claim of a dead replica lasts
+(Phoenix: 120)."""
 
 MAX_ORPHANS_PER_SCAN = 100
-"""Maximum orphans that one scan claims. Raising it takes more at once from replicas that are free. Chosen: the rest are
-left to other replicas and to the next scan."""
-
-
-MAX_SCANS_BETWEEN_TRIES = 10
-"""Maximum scans between two attempts to load an orphan whose code is missing. Raising it saves work and finds new code
-later. Chosen: the interval doubles from one scan to this."""
-
-
-class DeferredOrphan(NamedTuple):
-    """Orphan whose code is missing here; scan number `retry_at_scan` retries it."""
-
-    retry_at_scan: int
-    tries: int
-    reason: str
+"""Maximum orphans that one scan claims. Chosen: the rest are left to other replicas and to the next scan."""
 
 
 class Heartbeat:
@@ -74,8 +59,7 @@ class Heartbeat:
         self._joined: dict[int, int] = {}
         self._draw = draw
         self._lost_file = lost_file
-        self._scans = 0
-        self._deferred: dict[int, DeferredOrphan] = {}
+        self._deferred: dict[int, str] = {}
         self._heartbeat_task: BackgroundTask | None = None
         self._scan_task: BackgroundTask | None = None
 
@@ -92,7 +76,6 @@ class Heartbeat:
             await scan_task.stop(CANCEL_GRACE_SECONDS)
 
     async def stop(self) -> None:
-        """Stop the orphan scan and the heartbeat."""
         await self.stop_scans()
         if self._heartbeat_task is not None:
             await self._heartbeat_task.stop(CANCEL_GRACE_SECONDS)
@@ -169,27 +152,29 @@ class Heartbeat:
             run.on_claim_lost()
 
     async def scan_orphans(self) -> None:
-        """Run one orphan scan."""
         if self._recover is None:
             return
-        self._scans += 1
         orphans = await self._store.claims.orphans(STALE_SECONDS, MAX_ORPHANS_PER_SCAN)
-        self._deferred = {number: deferred for number, deferred in self._deferred.items() if number in orphans}
+        self._deferred = {number: reason for number, reason in self._deferred.items() if number in orphans}
         # Orphans that could not be loaded before go last, because they may delay the others.
         for number in sorted(orphans, key=self._deferred.__contains__):
-            deferred = self._deferred.get(number)
             contribution = self._runs.get(number)
             if contribution is not None and contribution.contributes:
                 # Its rows in flight are finished first; then this replica owns the experiment.
                 logger.warning("experiment %s: its owner is dead; this replica takes it over", number)
                 contribution.stopped_elsewhere()
-            elif contribution is not None or (deferred is not None and self._scans < deferred.retry_at_scan):
+            elif contribution is not None:
                 continue
             try:
                 await self._recover(number)
                 self._deferred.pop(number, None)
             except CannotLoad as error:
-                self._defer(number, error, deferred)
+                if self._deferred.get(number) != str(error):
+                    text = (
+                        "experiment %s not taken up: %s: %s; it is left to replicas that have its code, and tried here"
+                    )
+                    logger.warning(f"{text} again", error.experiment, error.source, error.reason)
+                self._deferred[number] = str(error)
             except StoreError as error:
                 logger.warning("experiment %s not taken up: %s; the next scan tries again", number, error)
             except Exception as error:
@@ -197,15 +182,6 @@ class Heartbeat:
                 reason = type(error).__name__
                 logger.exception("experiment %s not taken up: %s was raised; the next scan tries again", number, reason)
         await self.join_spread()
-
-    def _defer(self, number: int, error: CannotLoad, before: DeferredOrphan | None) -> None:
-        """Defer an orphan to replicas that have its code; this replica retries at growing intervals."""
-        if before is None or before.reason != str(error):
-            text = "experiment %s not taken up: %s: %s; it is left to replicas that have its code, and tried again here"
-            logger.warning(text, error.experiment, error.source, error.reason)
-        tries = 0 if before is None else before.tries
-        retry_at_scan = self._scans + min(2**tries, MAX_SCANS_BETWEEN_TRIES)
-        self._deferred[number] = DeferredOrphan(retry_at_scan, tries + 1, str(error))
 
     async def _renew_forever(self) -> None:
         loop = asyncio.get_running_loop()
@@ -253,7 +229,6 @@ class LostFile:
         return self.error.saved if self.error is not None else None
 
     async def check(self, runs: Iterable[ExperimentRun]) -> None:
-        """End every run if the file is lost."""
         if self.error is not None:
             return
         lost = await self._store.lost()
@@ -278,7 +253,6 @@ class LostFile:
         return True
 
     async def save(self) -> None:
-        """Save the current contents of the file."""
         async with self._saving:
             before, self.error = self.error, await self._store.save_lost()
             if self.error.saved is None and before is not None and before.saved is not None:

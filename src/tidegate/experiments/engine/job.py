@@ -1,10 +1,10 @@
 """Stages of an experiment: its task and its evaluators, and the execution of one item.
 
 Theory of operation. A stage is the task or one evaluator of an experiment. Its `KeyUsage` learns the key that its
-function asks first, so that the next call's permit can be requested in advance. Its `FailureGuard` stops a run that
-cannot succeed, after a number of consecutive permanent failures of one kind. A dead provider never reaches the guard:
-the circuit breaker pauses its key, and no row is lost. The guard counts failures that another attempt cannot repair: a
-wrong credential, an empty account, a template that fits no row.
+function asks first, so that the next call's permit can be requested in advance. It stops a run that cannot succeed,
+after a number of consecutive permanent failures of one kind. A dead provider never counts: the circuit breaker pauses
+its key, and no row is lost. It counts failures that another attempt cannot repair: a wrong credential, an empty
+account, a template that fits no row.
 
 A stage waits behind one gate (`tidegate.pool.key_gates`): the key that its function asks first, or its own gate while
 that key is unknown or absent. A stage with an unknown key sends one item ahead, which waits inside its call, and closes
@@ -17,7 +17,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.events import AttemptEnded
@@ -25,10 +25,8 @@ from tidegate.core.limiter_state import Permit
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cost, Key
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.fair_queue import FairQueue
-from tidegate.experiments.engine.item import TASK, TASK_STAGE, Item, copied
+from tidegate.experiments.engine.queues import TASK, TASK_STAGE, FairQueue, Item, WorkQueue, copied
 from tidegate.experiments.engine.settings import RunnerSettings
-from tidegate.experiments.engine.work_queue import WorkQueue
 from tidegate.pool.execution import Execution, ExecutionOwner, KeyUsage, ObservedHandoff, implementation
 from tidegate.pool.key_gates import KeyGates, StageGate
 from tidegate.pool.threads import in_thread
@@ -59,43 +57,10 @@ def whole(chunks: list[Any]) -> Any:
 
 
 GUARD_FAILURES = 5
-"""Consecutive failures of one kind that stop a run or an evaluator. Raising it pays for more failures. Precedent:
-Phoenix, 5."""
-
-
-class FailureGuard:
-    """Counter of a stage's consecutive permanent failures; a success or another kind of failure restarts it."""
-
-    __slots__ = ("count", "kind", "tripped")
-
-    def __init__(self) -> None:
-        self.kind = ""
-        self.count = 0
-        self.tripped = False
-
-    def succeeded(self) -> None:
-        """Reset the counter."""
-        self.kind = ""
-        self.count = 0
-
-    def failed(self, kind: str) -> bool:
-        """Return whether this failure trips the guard; it trips once."""
-        self.count = self.count + 1 if kind == self.kind else 1
-        self.kind = kind
-        if self.tripped or self.count < GUARD_FAILURES:
-            return False
-        self.tripped = True
-        return True
+"""Consecutive failures of one kind that stop a run or an evaluator. Precedent: Phoenix, 5."""
 
 
 Invocation = Callable[[Item], Awaitable[Any]]
-
-
-class StageClosing(NamedTuple):
-    """Reason why a stage is no longer tried in this run, and the kind of its parked items."""
-
-    kind: str
-    reason: str
 
 
 class Stage:
@@ -103,10 +68,22 @@ class Stage:
 
     `invoke(item)` calls the function: a coroutine function in the event loop, a synchronous one in a thread with a copy
     of the context. A thread cannot be cancelled: after its timeout it is abandoned, and its result dropped. Items of a
-    stage with a `closing` are parked. `last_error` is the latest failure of a call that got no answer.
+    stage that is closed are parked; `closing` is the reason. `last_error` is the latest failure of a call that got no
+    answer.
     """
 
-    __slots__ = ("closing", "guard", "index", "invoke", "key_usage", "last_error", "name", "outputs", "timeout")
+    __slots__ = (
+        "closing",
+        "failure_kind",
+        "failures",
+        "index",
+        "invoke",
+        "key_usage",
+        "last_error",
+        "name",
+        "outputs",
+        "timeout",
+    )
 
     def __init__(
         self, index: int, name: str, function: Callable[..., Any], outputs: tuple[str, ...], timeout: float
@@ -115,11 +92,22 @@ class Stage:
         self.name = name
         self.outputs = outputs
         self.timeout = timeout
-        self.guard = FailureGuard()
-        self.closing: StageClosing | None = None
+        self.failures = 0
+        self.failure_kind = ""
+        self.closing = ""
         self.last_error = ""
         self.key_usage = KeyUsage()
         self.invoke = invocation(function, _row if index == TASK else _row_and_output)
+
+    def succeeded(self) -> None:
+        """End a sequence of failures."""
+        self.failures = 0
+
+    def failed(self, kind: str) -> bool:
+        """Count a permanent failure; return whether it is the `GUARD_FAILURES`th of its kind in a row."""
+        self.failures = self.failures + 1 if kind == self.failure_kind else 1
+        self.failure_kind = kind
+        return self.failures == GUARD_FAILURES
 
 
 def stages_of(experiment: Experiment, settings: RunnerSettings) -> list[Stage]:
@@ -236,7 +224,6 @@ class KeyDiscovery:
             self._gates.close_stage(self._stage_gate(stage), "its first call")
 
     def on_job_done(self, stage: Stage, handoff: ObservedHandoff) -> None:
-        """Learn from an ended job the key that it asked, or that it asks none."""
         if handoff.first is not None:
             self.set_key(stage, handoff.first, handoff.keys[handoff.first])
         elif stage.key_usage.ended():

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from tidegate.errors import CannotLoad
+from tidegate.experiments.engine.background import redacted
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.redaction import redacted
 
 DECLARED = frozenset({".yaml", ".yml"})
 FORMS = "my_eval.py:experiment, package.module:experiment, experiment.yaml or the name of a stored experiment"
@@ -91,7 +91,6 @@ def lacking(credentials: Iterable[object]) -> str:
 
 
 def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experiment:
-    """Return the experiment of a YAML file, or of its stored declaration."""
     try:
         from tidegate.experiments.declared import from_file, from_stored
     except ModuleNotFoundError as error:
@@ -100,7 +99,6 @@ def _declared(source: str, values: Mapping[str, Any] | None = None) -> Experimen
 
 
 def _called(source: str, attribute: str, function: Callable[..., Any]) -> Any:
-    """Return the result of a function that makes the experiment."""
     try:
         needed = [
             each.name

@@ -19,12 +19,10 @@ NAMESPACE = Path("/proc/self/ns/pid")
 """Link that distinguishes two containers of one host, in which process numbers differ in meaning (Linux)."""
 
 HEARTBEAT_SECONDS = 15.0
-"""Seconds between two renewals of a claim. Raising it saves a write each time, and notices a lost claim or a user's
-stop later. Chosen: a claim outlives three renewals that fail."""
+"""Seconds between two renewals of a claim. Chosen: a claim outlives three renewals that fail."""
 
 STALE_SECONDS = 60.0
-"""Seconds without a renewal after which a claim is anybody's. Raising it leaves the rows of a dead replica for longer.
-Chosen: four heartbeats."""
+"""Seconds without a renewal after which a claim is anybody's. Chosen: four heartbeats."""
 
 
 def replica_name() -> str:
@@ -65,7 +63,6 @@ def actor() -> dict[str, JSON]:
 
 
 def process() -> dict[str, JSON]:
-    """Return the process and the host for an experiment's log."""
     return {"pid": os.getpid(), "host": socket.gethostname()}
 
 
@@ -93,7 +90,6 @@ def stopper(row: ExperimentRow, log: Iterable[LoggedLine]) -> str:
 
 
 def _last(log: Iterable[LoggedLine], kind: str, epoch: int) -> LoggedLine | None:
-    """Return the last log line of a kind under one claim; None if there is none."""
     found = [each for each in log if each.detail.get("type") == kind and each.detail.get("epoch") == epoch]
     return found[-1] if found else None
 

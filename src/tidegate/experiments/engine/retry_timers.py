@@ -16,26 +16,24 @@ import logging
 from collections.abc import Callable
 
 from tidegate.core.values import INFINITY, Key, Outcome
-from tidegate.experiments.engine.item import Item
 from tidegate.experiments.engine.job import Job, Stage
+from tidegate.experiments.engine.queues import Item
 from tidegate.experiments.engine.run_state import RunState
-from tidegate.experiments.storage import Category, LogLevel
+from tidegate.experiments.storage import LogLevel
 from tidegate.pool.failure_class import FailureClass
 from tidegate.pool.key_gates import CapacityDeadline
 
 logger = logging.getLogger("tidegate")
 
 MIN_TIMER_SECONDS = 0.001
-"""Minimum seconds until a scheduled check. Raising it parks rows later. Chosen: a smaller remainder of a deadline might
-not advance the clock."""
+"""Minimum seconds until a scheduled check. Chosen: a smaller remainder of a deadline might not advance the clock."""
 
 OUTAGE_CHECK_SECONDS = 1.0
-"""Maximum seconds until new rows of a stage that is out are parked. Raising it parks them later. Chosen: a person waits
-for the end of the run."""
+"""Maximum seconds until new rows of a stage that is out are parked. Chosen: a person waits for the end of the run."""
 
 SHARE = 0.005
-"""Minimum time from a check to the next one that it schedules, as a share of the limit. Raising it parks rows later.
-Derived from 200 such checks per limit at most, even with a million rows."""
+"""Minimum time from a check to the next one that it schedules, as a share of the limit. Derived from 200 such checks
+per limit at most, even with a million rows."""
 
 
 class RetryTimers:
@@ -96,7 +94,6 @@ class RetryTimers:
             self._check_within(self._due(self._run.shared.loop.time()))
 
     def end(self) -> None:
-        """Cancel all timers."""
         for timer in (self._retry, self._deadline):
             if timer is not None:
                 timer.cancel()
@@ -210,7 +207,7 @@ class RetryTimers:
         name = gate if isinstance(gate, Key) else f"the provider of {stage.name}"
         reason = f"{name} was down for {limit:g} s (max_outage)" + (f": {failure}" if failure else "")
         self._run.outages[stage.index] = reason
-        self._run.log(LogLevel.ERROR, Category.EXPERIMENT, type="outage", stage=stage.name, error=reason)
+        self._run.log(LogLevel.ERROR, type="outage", stage=stage.name, error=reason)
         logger.warning(
             "experiment %s: %s; the rows of %s are parked until the experiment is resumed",
             self._run.experiment.name,
@@ -220,7 +217,7 @@ class RetryTimers:
 
     def _end_outage(self, stage: Stage) -> None:
         reason = self._run.outages.pop(stage.index)
-        self._run.log(LogLevel.INFO, Category.EXPERIMENT, type="outage_over", stage=stage.name, was=reason)
+        self._run.log(LogLevel.INFO, type="outage_over", stage=stage.name, was=reason)
 
 
 def _describe(outcome: Outcome) -> str:

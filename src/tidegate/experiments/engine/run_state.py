@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -15,29 +16,27 @@ from typing import Any
 
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import TokenTotals
+from tidegate.core.values import INFINITY
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.audit import RunAudit
 from tidegate.experiments.engine.budget import Budget, BudgetLedger
 from tidegate.experiments.engine.events import Event, SubscriberHub
 from tidegate.experiments.engine.experiment import Experiment
-from tidegate.experiments.engine.fair_queue import FairQueue
-from tidegate.experiments.engine.item import TASK, Item
 from tidegate.experiments.engine.job import Job, Stage, stages_of
 from tidegate.experiments.engine.progress import (
     Progress,
     RestForecast,
     ResultTally,
     StageProgress,
-    StageRest,
     Wait,
     by_choice,
     choice_lines,
     model_warnings,
 )
+from tidegate.experiments.engine.queues import AGEING, PAGE_ITEMS, TASK, FairQueue, Item, WorkQueue
+from tidegate.experiments.engine.results import Result, ResultWriter, WriteReceiver
 from tidegate.experiments.engine.settings import RunnerSettings
 from tidegate.experiments.engine.watermark import CompletionTracker
-from tidegate.experiments.engine.work_queue import AGEING, PAGE_ITEMS, WorkQueue
-from tidegate.experiments.engine.writer import Result, ResultWriter, WriteReceiver
 from tidegate.experiments.storage import (
     Category,
     Claim,
@@ -86,8 +85,7 @@ def limit_reached(limit: int) -> str:
 
 
 RETRY_SLOT_SHARE = 0.5
-"""Share of the slots that retries may have while anything else could go. Raising it delays new rows in an outage.
-Chosen: half of the work is new."""
+"""Share of the slots that retries may have while anything else could go. Chosen: half of the work is new."""
 
 
 class RunPhase(Enum):
@@ -150,21 +148,12 @@ class RunState:
         self.began_at = shared.loop.time()
         self.audit = RunAudit(settings.audit, shared.registry.clock, self.began_at)
         self.rejected_at = [self.began_at] * len(self.stages)
+        self.thread = threading.get_ident()
         self._receiver = receiver
         self._forecast = RestForecast(shared.registry)
         self.ledger: BudgetLedger | None = None
         self.kept_budget: Budget | None = None
         self.earlier_tokens = TokenTotals()
-
-    @property
-    def budget(self) -> Budget | None:
-        """Return the budget: the experiment's, with the amounts that the runner's settings name."""
-        own, settings = self.experiment.budget, self.shared.settings
-        usd = settings.budget_usd if settings.budget_usd is not None else own.usd if own is not None else None
-        tokens = (
-            settings.budget_tokens if settings.budget_tokens is not None else own.tokens if own is not None else None
-        )
-        return None if usd is None and tokens is None else Budget(usd, tokens)
 
     def retry_slots(self) -> int:
         """Return the number of slots that retries may have: a share of the `cap`, or of the jobs in flight."""
@@ -173,21 +162,17 @@ class RunState:
 
     @property
     def id(self) -> int:
-        """Return the experiment's number."""
         return self.claim.experiment_id
 
     @property
     def live(self) -> bool:
-        """Return whether the run accepts new work."""
         return self.phase is RunPhase.LIVE
 
     def publish(self, event: Event) -> None:
-        """Publish an event to the experiment's subscribers."""
         self.shared.hub.publish(event, self.id, self.experiment.name)
 
-    def log(self, level: LogLevel, category: Category, **detail: Any) -> None:
-        """Write a line to the experiment's log."""
-        self.put(None, results.line(self.claim, level, category, **detail))
+    def log(self, level: LogLevel, **detail: Any) -> None:
+        self.put(None, results.line(self.claim, level, Category.EXPERIMENT, **detail))
 
     def put(self, item: Item | None, result: Result) -> None:
         """Queue a result for writing; the receiver's `durable` is called later."""
@@ -228,7 +213,6 @@ class RunState:
             self.put(None, ClaimStats(self.id, self.claim.epoch, stats.stored()))
         self.log(
             LogLevel.INFO,
-            Category.EXPERIMENT,
             type="left" if self.contributes else "ended",
             status=status.value,
             answered=counts["ok"],
@@ -259,7 +243,6 @@ class RunState:
         return "no chunk is left here" if self.contributes else "its claim is kept or lost"
 
     def write_failure(self, item: Item, status: ResultStatus, kind: str, text: str | None) -> None:
-        """Record that an item has no answer, and the reason."""
         stage = self.stages[item.stage]
         # Made first: to queue a result releases the row, which has the id.
         line = results.failure_line(self.claim, stage, item, kind, text)
@@ -269,14 +252,40 @@ class RunState:
 
     def closed(self, stage: Stage) -> str:
         """Return the reason why the items of a stage are parked; empty if they are tried."""
-        return stage.closing.reason if stage.closing is not None else self.outages.get(stage.index, "")
+        return stage.closing or self.outages.get(stage.index, "")
 
     def has_other_work(self) -> bool:
         """Return whether a stage that is not in `outages` has work left."""
         return any(self.tracker.has_work(stage.index) for stage in self.stages if stage.index not in self.outages)
 
+    def request_page(self) -> None:
+        """Request a page from the store if it may hold items that memory lacks."""
+        if self.live and (
+            self.tracker.may_have_more or (self.work_queue.runs_low(TASK) and not self.tracker.tasks_exhausted)
+        ):
+            self.page_wanted.set()
+
+    def in_loop(self, function: Callable[..., object], *args: Any) -> None:
+        """Schedule a call in the event loop from any thread; ignore it if the loop is closed."""
+        if threading.get_ident() == self.thread and not self.shared.loop.is_closed():
+            self.shared.loop.call_soon(function, *args)
+            return
+        try:
+            self.shared.loop.call_soon_threadsafe(function, *args)
+        except RuntimeError:
+            return
+
+    def end(self) -> tuple[Status, str | None]:
+        closed = [stage.closing for stage in self.stages if stage.closing]
+        if closed:
+            return Status.ERROR, "; ".join(closed)
+        if self.outages:
+            return Status.STOPPED, "; ".join(dict.fromkeys(self.outages.values()))
+        if self.limited and self.limit is not None:
+            return Status.STOPPED, limit_reached(self.limit)
+        return Status.COMPLETED, None
+
     def progress(self) -> Progress:
-        """Return a snapshot of the run's progress."""
         tally = self.tally
         in_flight = [0] * len(self.stages)
         in_flight[TASK] = self.batched
@@ -320,7 +329,7 @@ class RunState:
                 continue
             total = seen.total if stage.index == TASK else to_judge
             rest = 0 if seen.closed else max(0, total - seen.finished - seen.under_way)
-            rests.append(StageRest(usage.key, usage.cost, seen.finished, rest))
+            rests.append((usage.key, usage.cost, seen.finished, rest))
         return self._forecast.seconds(rests)
 
     def _held_back(self) -> Wait | None:
@@ -339,3 +348,85 @@ class RunState:
         key = self.stages[stage].key_usage.key
         seconds = closed.until - self.shared.loop.time()
         return Wait(closed.reason, str(key) if key is not None else "", max(0.0, seconds) if seconds < 1e9 else None)
+
+
+AT_ONCE_SECONDS = 0.01
+"""Seconds after a slot became free within which the next item starts, if nothing else held it back."""
+
+
+class RunSlots:
+    """Jobs of one run in flight by stage, those among them whose slot is lent, and the bounds on both.
+
+    A job that waits for capacity inside a call lends its slot, so it starves no other stage. It still counts towards
+    its own stage.
+    """
+
+    def __init__(self, run: RunState) -> None:
+        self.jobs_of = [0] * len(run.stages)
+        self._lending_of = [0] * len(run.stages)
+        self._run = run
+        self._held = self._told_of_bound = False
+        self._freed_at = -INFINITY
+
+    def take(self, job: Job) -> None:
+        self._tell_of_bound()
+        self._run.in_flight.add(job)
+        self.jobs_of[job.stage.index] += 1
+        self._run.shared.functions.started(job)
+        self._update()
+
+    def free(self, job: Job) -> None:
+        self._run.in_flight.discard(job)
+        self.jobs_of[job.stage.index] -= 1
+        if job.slot_lent:
+            self._lend(job, -1)
+        self._run.shared.functions.ended(job)
+        self._update()
+
+    def lend(self, job: Job) -> None:
+        """Lend the slot of a job that begins to wait inside a call, or take it back."""
+        self._lend(job, 1 if job.slot_lent else -1)
+        self._update()
+
+    def full(self, stage: int) -> bool:
+        """Return whether a stage has its maximum of jobs, including those that wait inside a call.
+
+        Without a `max_concurrency`, as many jobs of a stage may wait inside calls as the others are, at least `FLOOR`.
+        More would only have paid for their earlier calls without being nearer to their end.
+        """
+        if self._run.cap is not None:
+            return self.jobs_of[stage] >= self._run.cap
+        lending = self._lending_of[stage]
+        return lending >= FLOOR and lending >= self.jobs_of[stage] - lending
+
+    def _lend(self, job: Job, change: int) -> None:
+        self._lending_of[job.stage.index] += change
+        self._run.shared.functions.lend(change)
+
+    def _update(self) -> None:
+        run = self._run
+        run.work_queue.retry_slots = run.retry_slots()
+        if run.cap is None:
+            return
+        held = len(run.in_flight) - sum(self._lending_of) >= run.cap
+        if held and not run.live:
+            return
+        if self._held and not held:
+            self._freed_at = run.shared.loop.time()
+        self._held = held
+        run.shared.fair_queue.hold(run.id, held)
+
+    def _tell_of_bound(self) -> None:
+        """Log once that `max_concurrency` holds back calls: an item starts as soon as a slot is free."""
+        run, functions = self._run, self._run.shared.functions
+        freed = max(self._freed_at, functions.freed_at)
+        if self._told_of_bound or run.cap is None or run.shared.loop.time() - freed > AT_ONCE_SECONDS:
+            return
+        self._told_of_bound = True
+        run.log(LogLevel.INFO, type="held_back", by="max_concurrency", functions=run.cap)
+        logger.info(
+            "experiment %s held back: max_concurrency=%d functions are in flight, and more could start; leave"
+            " max_concurrency out to follow the keys",
+            run.experiment.name,
+            run.cap,
+        )

@@ -1,38 +1,166 @@
-"""Supervision of the claimed runs of one runner.
+"""Supervision of the claimed runs of one runner, and the dispatcher that gives them free slots.
 
-Theory of operation. Each run is one task, from its claim until its end is recorded. The supervisor starts the tasks
-that feed the run, waits until it is drained, writes its last watermark and releases its claim. Whatever fails on the
-way, the run's tasks are stopped and its experiment is closed before the next run of that experiment begins.
+Each run is one task, from its claim until its end is recorded. The supervisor starts the tasks that feed the run, waits
+until it is drained, writes its last watermark and releases its claim. Whatever fails on the way, the run's tasks are
+stopped and its experiment is closed before the next run of that experiment begins.
+
+The dispatcher gives free slots to experiments in fair order, if the key of their work admits it. Nothing is polled. New
+work, an ended job, a reopened key, a ready retry or a database that accepts results again calls `wake`. The dispatcher
+then checks once, in the event loop's next iteration.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 from tidegate.admission.audit import opened
+from tidegate.core.limiter_state import Permit
 from tidegate.core.spend_reserve import RECENT
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, StoreError, require
-from tidegate.experiments.engine.background import BackgroundTask, retry_while_unavailable, stop_within
-from tidegate.experiments.engine.batch.feeder import BatchFeeder, api_of
-from tidegate.experiments.engine.batch.task import BatchTask
+from tidegate.experiments.engine.background import BackgroundTask, redacted, retry_while_unavailable, stop_within
+from tidegate.experiments.engine.batch import BatchTask
+from tidegate.experiments.engine.batch.apis import api_of
+from tidegate.experiments.engine.batch.feeder import BatchFeeder
 from tidegate.experiments.engine.budget import Budget, BudgetLedger, EarlierSpend
-from tidegate.experiments.engine.chunk_feeder import ChunkFeeder
-from tidegate.experiments.engine.dispatcher import Dispatcher
 from tidegate.experiments.engine.events import StateChanged
 from tidegate.experiments.engine.experiment import Experiment, advice, changed_parts
-from tidegate.experiments.engine.feeder import Feeder, ingest
+from tidegate.experiments.engine.feeder import ChunkFeeder, Feeder, ingest
 from tidegate.experiments.engine.heartbeat import LostFile
-from tidegate.experiments.engine.item import TASK
-from tidegate.experiments.engine.redaction import redacted
-from tidegate.experiments.engine.result_handler import ResultHandler
+from tidegate.experiments.engine.queues import TASK
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunnerContext, RunPhase
-from tidegate.experiments.storage import BatchState, Category, Claim, ExperimentRow, LogLevel, ResultStatus, Status
+from tidegate.experiments.storage import BatchState, Claim, ExperimentRow, LogLevel, ResultStatus, Status
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 
+if TYPE_CHECKING:
+    from tidegate.experiments.engine.run_state import RunnerContext
+
 logger = logging.getLogger("tidegate")
+
+
+MAX_ERRORS = 50
+"""Consecutive internal errors that end the dispatcher. Precedent: Phoenix, 50."""
+
+
+class Dispatcher:
+    """Dispatcher of a runner's slots.
+
+    An error while it serves an experiment ends that experiment. It survives other errors, except `MAX_ERRORS` in a
+    row. Then it is `broken`, and every experiment ends.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.runs: dict[int, ExperimentRun] = {}
+        self.errors = 0
+        self.stopped = False
+        self.broken: BaseException | None = None
+        self._loop = loop
+        self._check_scheduled = False
+        self._thread = threading.get_ident()
+        self._shared: RunnerContext
+
+    def serve(self, shared: RunnerContext) -> None:
+        """Set the shared context whose slots it gives."""
+        self._shared = shared
+
+    def wake(self) -> None:
+        """Schedule one check; further calls until then have no effect."""
+        if not self._check_scheduled and not self.stopped:
+            self._check_scheduled = True
+            self._loop.call_soon(self._check)
+
+    def wake_from_thread(self) -> None:
+        """Do the same from any thread, even after the loop has closed."""
+        if threading.get_ident() == self._thread:
+            self.wake()
+            return
+        try:
+            self._loop.call_soon_threadsafe(self.wake)
+        except RuntimeError:
+            return
+
+    def on_room(self) -> None:
+        """Check again, because the writer accepts results again; runs that need more work request it."""
+        for run in self.runs.values():
+            run.request_page()
+        self.wake()
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def _check(self) -> None:
+        self._check_scheduled = False
+        if self.stopped:
+            return
+        try:
+            while self._shared.functions.has_room() and self._shared.writer.room and self._step():
+                pass
+        except Exception as error:
+            self._failed(error)
+        else:
+            self.errors = 0
+
+    def _step(self) -> bool:
+        """Start one item or find its gate (the key that it waits for) closed; return False if nothing can be served."""
+        turn = self._shared.fair_queue.next(self._urgency)
+        if turn is None:
+            return False
+        experiment, gate = turn
+        run = self.runs[experiment]
+        try:
+            self._serve(run, gate)
+        except Exception as error:
+            logger.exception(
+                "experiment %s: dispatch failed: %s was raised; the run ends with ERROR",
+                run.experiment.name,
+                type(error).__name__,
+            )
+            run.fail(error)
+        return True
+
+    def _serve(self, run: ExperimentRun, gate: Hashable) -> None:
+        item = run.work_queue.peek(gate)
+        if item is None or run.full(item):
+            # The item is offered again when a job of its run ends.
+            self._shared.fair_queue.withdraw(run.id, gate)
+            return
+        permit = self._shared.gates.request_permit(gate, run.stages[item.stage].key_usage.cost)
+        if permit is False:
+            return
+        try:
+            run.work_queue.take(gate)
+            self._shared.fair_queue.dispatched(run.id)
+            run.dispatch(item, None if permit is True else permit)
+        except BaseException:
+            if isinstance(permit, Permit) and not permit.settled:
+                self._shared.registry.withdraw(permit)
+            raise
+        if not run.work_queue.has(gate):
+            self._shared.fair_queue.withdraw(run.id, gate)
+
+    def _urgency(self, experiment: int, gate: Hashable) -> int:
+        return self.runs[experiment].work_queue.rank(gate)
+
+    def _failed(self, error: Exception) -> None:
+        self.errors += 1
+        wait = min(0.1 * 2.0 ** min(self.errors, 9), 30.0)
+        broken = self.errors >= MAX_ERRORS
+        then = "it stops, and every run ends with ERROR" if broken else f"retrying in {wait:g} s"
+        reason = type(error).__name__
+        logger.exception("dispatcher failed: %s was raised (%d in a row); %s", reason, self.errors, then)
+        if broken:
+            self.stopped, self.broken = True, error
+            for run in list(self.runs.values()):
+                run.fail(error)
+            return
+        self._check_scheduled = True
+        self._loop.call_later(wait, self._check)
+
 
 ENDS = "the run ends with ERROR"
 """What a log line says of a call of `ExperimentRun.fail`."""
@@ -75,7 +203,6 @@ class RunSupervisor:
         """
         run = ExperimentRun(self._shared, experiment, claim, retry_failed=retry_failed, contributes=contributes)
         run.limit = limit
-        run.conclude = ResultHandler(run).conclude
         self.runs[row.id] = run
         self.tasks[row.id] = self._shared.loop.create_task(self._supervise(run, row))
 
@@ -137,7 +264,7 @@ class RunSupervisor:
             run.earlier_tokens = added((await self._shared.store.usages.spend(row.id)).values())
         await self._set_budget(run, row)
         run.start()
-        run.end_if_spent()
+        run.spending.end_if_spent()
         self._report_changes(run, row)
         feeder: Feeder
         if run.experiment.batch:
@@ -152,9 +279,16 @@ class RunSupervisor:
             what = f"experiment {name}: import of its dataset"
             background.append(BackgroundTask(loop, reading, what, run.fail, ENDS))
 
+    def _budget_of(self, experiment: Experiment) -> Budget | None:
+        """Return the budget of an experiment, with the amounts that the runner's settings name."""
+        own, settings = experiment.budget, self._shared.settings
+        usd = settings.budget_usd if settings.budget_usd is not None else own.usd if own is not None else None
+        tokens = settings.budget_tokens if settings.budget_tokens is not None else own.tokens if own else None
+        return None if usd is None and tokens is None else Budget(usd, tokens)
+
     async def _set_budget(self, run: ExperimentRun, row: ExperimentRow) -> None:
         """Begin to count what the run spends. Other replicas, and displays, read its budget in the database."""
-        budget = run.budget
+        budget = self._budget_of(run.experiment)
         given = row.spec.get("budget") if run.contributes else budget.stored() if budget is not None else None
         if not run.contributes and row.spec.get("budget") != given:
             spec = {**row.spec, "budget": given} if given else {k: v for k, v in row.spec.items() if k != "budget"}
@@ -179,7 +313,7 @@ class RunSupervisor:
     def _batch_feeder(self, run: ExperimentRun, row: ExperimentRow, background: list[BackgroundTask]) -> BatchFeeder:
         task = run.experiment.task
         assert isinstance(task, BatchTask), "the experiment has checked it"
-        feeder = BatchFeeder(run, ResultHandler(run), api_of(task), task, complete=row.complete)
+        feeder = BatchFeeder(run, api_of(task), task, complete=row.complete)
         what = f"experiment {row.name}: its batches"
         background.append(BackgroundTask(self._shared.loop, feeder.run_batches(), what, run.fail, ENDS))
         return feeder
@@ -197,7 +331,7 @@ class RunSupervisor:
         parts = changed_parts(row, run.experiment)
         if not parts or not run.tally.done[TASK].get(ResultStatus.OK):
             return
-        run.log(LogLevel.WARN, Category.EXPERIMENT, type="changed", parts=parts)
+        run.log(LogLevel.WARN, type="changed", parts=parts)
         if self._reports_changes:
             logger.warning("experiment %s changed: %s", row.name, advice(parts))
 

@@ -14,7 +14,7 @@ from contextvars import Context
 from heapq import heappop, heappush
 
 from tidegate.experiments.engine.background import retry_while_unavailable
-from tidegate.experiments.engine.item import TASK, Item, Place
+from tidegate.experiments.engine.queues import TASK, Item, Place
 from tidegate.experiments.storage import Claim, Store
 
 
@@ -32,7 +32,6 @@ class OpenRows:
         self._heap: list[int] = []
 
     def opened(self, ordinal: int) -> None:
-        """Count one more open item of a row."""
         count = self._open.get(ordinal)
         if count is None:
             self._open[ordinal] = 1
@@ -41,7 +40,6 @@ class OpenRows:
             self._open[ordinal] = count + 1
 
     def closed(self, ordinal: int) -> None:
-        """Count one item of a row as durable."""
         count = self._open[ordinal] - 1
         if count:
             self._open[ordinal] = count
@@ -49,7 +47,6 @@ class OpenRows:
             del self._open[ordinal]
 
     def is_open(self, ordinal: int) -> bool:
-        """Return whether a row has an open item."""
         return ordinal in self._open
 
     def low_water(self) -> int:
@@ -204,13 +201,11 @@ class CompletionTracker:
         return any(backlog.may_have_more for backlog in self.backlogs)
 
     def has_work(self, stage: int) -> bool:
-        """Return whether a stage has work left, in memory or in the database."""
         more = not self.tasks_exhausted if stage == TASK else self.backlogs[stage - 1].may_have_more
         return more or self._open[stage] > 0
 
     @property
     def settled(self) -> bool:
-        """Return whether no work is left, in memory or in the database."""
         return self.tasks_exhausted and not self._live and not self.unwritten and not self.may_have_more
 
     def watermark(self) -> tuple[int, int]:
@@ -227,8 +222,7 @@ class CompletionTracker:
 logger = logging.getLogger("tidegate")
 
 WRITE_EVERY = 1000
-"""Durable results between two writes of the watermark. Raising it saves writes, and a resumed run walks over more
-finished items. Chosen: as many as the rows of a batch (`feeder.SIZE`)."""
+"""Durable results between two writes of the watermark. Chosen: as many as the rows of a batch (`feeder.SIZE`)."""
 
 
 class WatermarkWriter:
@@ -263,13 +257,11 @@ class WatermarkWriter:
             self._task = self._loop.create_task(self.write(), context=self._context.copy())
 
     async def end(self) -> None:
-        """Write the final watermarks."""
         if self._task is not None:
             await asyncio.wait({self._task})
         await self.write()
 
     async def write(self) -> None:
-        """Write the watermarks if they have risen."""
         low, tasks = self._tracker.watermark()
         if (low, tasks) <= self._written:
             return

@@ -13,8 +13,8 @@ from typing import Any
 from tidegate.core.display import printable
 from tidegate.core.token_totals import TokenTotals, added, token_facts
 from tidegate.core.wait_text import wait_text
+from tidegate.experiments.engine.progress import added_up
 from tidegate.experiments.engine.replica import is_dead, owner, replica_tag, state_text, stopper
-from tidegate.experiments.engine.stats import added_up
 from tidegate.experiments.screens.source import ExperimentSource
 from tidegate.experiments.storage import (
     BatchRecord,
@@ -27,11 +27,10 @@ from tidegate.experiments.storage import (
     Store,
     StoredRun,
 )
-from tidegate.experiments.storage.engines import has_secret, parsed
-from tidegate.experiments.storage.records import with_failures
-from tidegate.experiments.storage.row_pages import CELL, RowPage, ShownResult
-from tidegate.experiments.storage.tally import OutputTally, StageTally
-from tidegate.experiments.storage.tally_table import TASKS
+from tidegate.experiments.storage.database import has_secret, parsed
+from tidegate.experiments.storage.row_pages import CELL, RowPage
+from tidegate.experiments.storage.stage_sums import TASKS
+from tidegate.experiments.storage.tally import OutputTally, StageTally, scores_of
 from tidegate.launch.runs import keys_of
 from tidegate.server.limit_history import shown_facts
 
@@ -79,7 +78,6 @@ def summary(row: ExperimentRow, stages: Stages | None, spend: Spend, source: Exp
 
 
 async def details(store: Store, row: ExperimentRow, stages: Stages | None, source: ExperimentSource) -> dict[str, Any]:
-    """Return all that the screen of one experiment shows."""
     spend = await store.usages.spend(row.id)
     log = await store.reports.last_logs(row.id, READ_LINES)
     stats = added_up(await store.reports.claim_stats(row.id))
@@ -126,7 +124,11 @@ def _batches(records: Sequence[BatchRecord]) -> dict[str, Any] | None:
 
 
 def page(found: RowPage) -> dict[str, Any]:
-    return {"rows": [_result(each) for each in found.rows], "more": found.more, "searched": found.searched}
+    return {
+        "rows": [_result(row, judged) for row, judged in found.rows],
+        "more": found.more,
+        "searched": found.searched,
+    }
 
 
 async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
@@ -189,25 +191,6 @@ async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
             for each in kept
         ],
     }
-
-
-def scores_of(stages: Stages) -> list[Score]:
-    return with_failures(
-        Score(
-            name,
-            output,
-            one.ok,
-            one.failed,
-            one.scored,
-            one.mean,
-            one.labels or {},
-            one.labelled,
-            one.valued,
-            one.chosen,
-        )
-        for name, stage in sorted(stages.items())
-        for output, one in sorted(stage.outputs.items())
-    )
 
 
 def command(verb: str, name: str, url: str) -> str:
@@ -368,13 +351,13 @@ def _line(line: LoggedLine) -> dict[str, Any]:
     }
 
 
-def _result(one: ShownResult) -> dict[str, Any]:
+def _result(one: Any, judged: Sequence[Any]) -> dict[str, Any]:
     return {
         "ordinal": one.ordinal,
         "repetition": one.repetition,
         "name": one.name[:CELL],
         "row": _fields(one.row),
-        "status": one.status.value,
+        "status": one.status,
         "output": readable(one.output),
         "error_kind": one.error_kind,
         "error": one.error and one.error[:CELL],
@@ -383,13 +366,13 @@ def _result(one: ShownResult) -> dict[str, Any]:
         "judgements": [
             {
                 "title": _title(each.evaluator, each.output),
-                "status": each.status.value,
+                "status": each.status,
                 "score": each.score,
                 "label": readable(each.label),
                 "value": readable(each.value),
                 "error": each.error and each.error[:CELL],
             }
-            for each in one.judgements
+            for each in judged
         ],
     }
 

@@ -15,8 +15,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from tidegate.errors import StoreError
-from tidegate.experiments.screens.comparison import ExperimentComparisons
-from tidegate.experiments.screens.source import ExperimentSource, SourceProblem
+from tidegate.experiments.screens.source import ExperimentComparisons, ExperimentSource, SourceProblem
 from tidegate.server.app import RouteTable
 
 if TYPE_CHECKING:
@@ -30,10 +29,6 @@ PAGE = 100
 MEDIA_TYPES = {"jsonl": "application/x-ndjson", "csv": "text/csv; charset=utf-8", "parquet": "application/octet-stream"}
 
 Answer = Callable[[Request], Awaitable[Response]]
-
-
-class Unusable(Exception):
-    """Parameter of a request that cannot be used."""
 
 
 def experiment_routes(url: str, source: ExperimentSource | None = None) -> RouteTable:
@@ -103,7 +98,7 @@ class ExperimentView:
         """Return the comparison of two experiments, or for how long it has been computed."""
         a, b = _number(request, "a"), _number(request, "b")
         if a is None or b is None or a == b:
-            raise Unusable("a and b not usable: they must be the numbers of two experiments")
+            raise SourceProblem("a and b not usable: they must be the numbers of two experiments", status=400)
         store = await self.source.store()
         sides = [await self._numbered(store, number) for number in (a, b)]
         from tidegate.experiments.screens import answers
@@ -152,15 +147,13 @@ class ExperimentView:
     async def export(self, request: Request) -> Response:
         form = request.query_params.get("format", "jsonl")
         if form not in MEDIA_TYPES:
-            raise Unusable(f"format not usable: it must be {', '.join(MEDIA_TYPES)}")
+            raise SourceProblem(f"format not usable: it must be {', '.join(MEDIA_TYPES)}", status=400)
         store, row = await self._found(request)
         from tidegate.errors import ConfigurationError
-        from tidegate.experiments.screens import answers
         from tidegate.experiments.storage.export_formats import FORMATS, Layout, pages
-        from tidegate.experiments.storage.tally_table import TASKS
+        from tidegate.experiments.storage.stage_sums import TASKS
 
-        stages = await self._stages(store, row)
-        scores = answers.scores_of(stages) if stages is not None else await store.reports.scores(row.id)
+        scores = await store.reports.scores(row.id)
         chosen = any(each.evaluator is None for each in await store.reports.choices(row.id))
         spent = TASKS in await store.usages.spend(row.id)
         read = pages(store, row.id)
@@ -228,15 +221,12 @@ class ExperimentView:
 
 
 def _guarded(answer: Answer) -> Answer:
-    """Return the answer with a sentence instead of an error of the database."""
 
     async def guarded(request: Request) -> Response:
         try:
             return await answer(request)
         except SourceProblem as problem:
-            return _json({"problem": str(problem), "missing": problem.missing})
-        except Unusable as problem:
-            return _json({"problem": str(problem)}, 400)
+            return _json({"problem": str(problem), "missing": problem.missing}, problem.status)
         except StoreError as error:
             return _json({"problem": str(error), "missing": False})
 
@@ -270,7 +260,7 @@ def _number(request: Request, name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18:
-        raise Unusable(f"{name} not usable: it must be a number")
+        raise SourceProblem(f"{name} not usable: it must be a number", status=400)
     return int(text)
 
 
@@ -280,7 +270,7 @@ def _cursor(request: Request, name: str) -> tuple[int, int] | None:
         return None
     parts = text.split(".")
     if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
-        raise Unusable(f"{name} not usable: it must be ORDINAL.REPETITION")
+        raise SourceProblem(f"{name} not usable: it must be ORDINAL.REPETITION", status=400)
     return int(parts[0]), int(parts[1])
 
 
@@ -296,10 +286,10 @@ def _filter(request: Request) -> RowFilter:
     statuses = {"failed": ResultStatus.ERROR, "parked": ResultStatus.PARKED, "invalid": ResultStatus.INVALID}
     status = given.get("status")
     if status is not None and status not in statuses:
-        raise Unusable(f"status not usable: it must be {', '.join(statuses)}")
+        raise SourceProblem(f"status not usable: it must be {', '.join(statuses)}", status=400)
     evaluator = given.get("evaluator")
     if evaluator is None and any(name in given for name in ("label", "low", "high")):
-        raise Unusable("filter not usable: a label or a score needs its evaluator")
+        raise SourceProblem("filter not usable: a label or a score needs its evaluator", status=400)
     return RowFilter(
         statuses[status] if status is not None else None,
         evaluator,
@@ -317,5 +307,5 @@ def _score(request: Request, name: str) -> float | None:
     except ValueError:
         score = math.nan
     if score is not None and not math.isfinite(score):
-        raise Unusable(f"{name} not usable: it must be a number")
+        raise SourceProblem(f"{name} not usable: it must be a number", status=400)
     return score

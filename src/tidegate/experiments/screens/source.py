@@ -1,8 +1,13 @@
-"""Source of the experiments view: the database, opened by the first request, and the speed of what runs in it.
+"""What the experiments view reads: the database, the speed of what runs in it, and comparisons.
 
-Theory of operation. This module imports no database library; `open` does, so that the page is up before. Every answer
-is made from tallies, whose size does not depend on the number of results. An experiment without a tally, which an older
+This module imports no database library; `ExperimentSource.store` does, so that the page is up before. Every answer is
+made from tallies, whose size does not depend on the number of results. An experiment without a tally, which an older
 version has made, gets one in the background, once. A process that a user starts by the page outlives the server.
+
+Comparisons are made by a process of their own, one at a time: that of large experiments computes for seconds, and needs
+scipy. In another process it delays no other answer, and its memory is free when it ends. The page asks each second, and
+the answers say how long it has been computing. The last comparisons are kept, with the progress of both experiments at
+their start, so that the page can say that results have been added since.
 """
 
 from __future__ import annotations
@@ -10,16 +15,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tidegate.core.recent_rate import RecentRate
 from tidegate.errors import ConfigurationError, DatabaseFileLost, StoreError
@@ -39,11 +45,15 @@ RUN = ("from tidegate.cli.main import main; main()", "experiment", "run")
 
 
 class SourceProblem(Exception):
-    """Reason, for people, why there are no experiments to show; `missing` where there is no database yet."""
+    """Reason, for people, why there is nothing to show; `missing` where there is no database yet.
 
-    def __init__(self, reason: str, *, missing: bool = False) -> None:
+    The `status` is 400 where the request itself cannot be used.
+    """
+
+    def __init__(self, reason: str, *, missing: bool = False, status: int = 200) -> None:
         super().__init__(reason)
         self.missing = missing
+        self.status = status
 
 
 @dataclass(slots=True)
@@ -59,7 +69,6 @@ class StartedRun:
 
     @property
     def said(self) -> str:
-        """Return the last line that it wrote."""
         with contextlib.suppress(OSError):
             lines = self.output.read_bytes()[-8192:].decode(errors="replace").split("\n")
             return next((line.strip()[:SAID] for line in reversed(lines) if line.strip()), "")
@@ -111,7 +120,7 @@ class ExperimentSource:
         # In a thread: the import takes half a second, in which other answers go on.
         await asyncio.to_thread(importlib.import_module, "tidegate.experiments.storage")
         from tidegate.experiments.storage import Store
-        from tidegate.experiments.storage.engines import parsed
+        from tidegate.experiments.storage.database import parsed
 
         try:
             place = parsed(self.url)
@@ -160,3 +169,107 @@ class ExperimentSource:
             )
         self.started[number] = StartedRun(process, Path(output))
         return self.started[number]
+
+
+COMPARE = ("from tidegate.cli.main import main; main()", "experiment", "compare", "--json")
+
+ROWS = 20
+"""Most different rows that are shown of each output. Chosen: one screen."""
+
+KEPT = 16
+"""Comparisons that are kept."""
+
+Pair: TypeAlias = tuple[int, int]
+
+
+class ComparisonResult(NamedTuple):
+    """Facts of a comparison, or the `problem` that prevented it; `made` is its time in seconds since 1970.
+
+    `progress` is that of both experiments when it began.
+    """
+
+    facts: dict[str, Any] | None
+    problem: str
+    made: float
+    progress: Hashable
+
+
+class ExperimentComparisons:
+    """Comparisons of experiments in the database at `url`. It belongs to one event loop."""
+
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._url = url
+        self._clock = clock
+        self._kept: dict[Pair, ComparisonResult] = {}
+        self._running: tuple[Pair, float, asyncio.Task[None]] | None = None
+
+    def forget(self, pair: Pair) -> None:
+        self._kept.pop(pair, None)
+
+    def of(self, pair: Pair, names: tuple[str, str], progress: Hashable) -> dict[str, Any]:
+        """Return what is known of a comparison, which begins if it is not kept and no other one is being made."""
+        if find_spec("scipy") is None:
+            raise SourceProblem("comparison not made: scipy not installed; run: pip install 'tidegate[compare]'")
+        kept = self._kept.get(pair)
+        if kept is not None:
+            told = {"comparison": kept.facts, "failure": kept.problem, "made": kept.made}
+            return {**told, "computing": None, "queued": False, "changed": kept.progress != progress}
+        if self._running is None:
+            work = asyncio.create_task(self._make(pair, names, progress))
+            self._running = pair, self._clock(), work
+        running, began, _ = self._running
+        own = running == pair
+        computing = self._clock() - began if own else None
+        told = {"comparison": None, "failure": "", "made": None, "changed": False}
+        return {**told, "computing": computing, "queued": not own}
+
+    async def close(self) -> None:
+        if self._running is not None:
+            work = self._running[2]
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
+
+    async def _make(self, pair: Pair, names: tuple[str, str], progress: Hashable) -> None:
+        try:
+            facts, problem = await self._compared(names)
+        except (OSError, ValueError) as error:
+            facts, problem = None, f"comparison not made: {error}"
+        finally:
+            self._running = None
+        self._kept.pop(pair, None)
+        self._kept[pair] = ComparisonResult(facts, problem[:SAID], time.time(), progress)
+        while len(self._kept) > KEPT:
+            del self._kept[next(iter(self._kept))]
+
+    async def _compared(self, names: tuple[str, str]) -> tuple[dict[str, Any] | None, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            # Without it, a file of the current folder could take the place of a module.
+            "-P",
+            "-c",
+            *COMPARE,
+            "--rows",
+            str(ROWS),
+            "--",
+            *names,
+            # Not an option: a URL may have a password, and commands are visible to all users.
+            env=os.environ | {"TIDEGATE_DB": self._url},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            out, err = await process.communicate()
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            raise
+        if process.returncode == 0:
+            facts: dict[str, Any] = json.loads(out)
+            return facts, ""
+        lines = [line.strip() for line in err.decode(errors="replace").splitlines() if line.strip()]
+        said = lines[-1].removeprefix("tidegate: ") if lines else f"its process ended with code {process.returncode}"
+        return None, said

@@ -41,8 +41,8 @@ ITEM = ("experiment_id", "ordinal", "repetition")
 """Columns that identify an item."""
 
 MAX_CHARACTERS = 8 * 1024 * 1024
-"""Characters of one statement's texts together; a statement has at least one row. Raising it needs more memory: the
-texts are held four times on their way to PostgreSQL. Chosen: only batches with large texts need more statements."""
+"""Characters of one statement's texts together; a statement has at least one row. Chosen: only batches with large texts
+need more statements."""
 
 
 def insert_into(on_sqlite: bool, table: Table) -> Any:
@@ -125,7 +125,6 @@ class CompiledStatement:
         self._conversions = [(place, convert) for place, convert in found if convert is not None]
 
     def parameters(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the parameters of one row."""
         given = [row[name] if name in row else self._fixed[name] for name in self._names]
         for place, convert in self._conversions:
             given[place] = convert(given[place])
@@ -141,7 +140,6 @@ def _compiled(statement: Executable) -> CompiledStatement:
 
 
 def _parts(rows: Rows) -> Iterator[Rows]:
-    """Return the rows in their order, in parts that fit one statement."""
     start = size = 0
     for end, row in enumerate(rows):
         length = sum(len(value) for value in row.values() if isinstance(value, str | bytes))

@@ -19,14 +19,12 @@ from sqlalchemy import ColumnElement, Connection, Update, and_, func, insert, or
 
 from tidegate.errors import ConfigurationError
 from tidegate.experiments.storage.database import Database, StorePart
-from tidegate.experiments.storage.json_codec import cleaned, encoded
 from tidegate.experiments.storage.records import JSON, Category, Claim, LogLevel, Status, Toggle
 from tidegate.experiments.storage.schema import RUNNING, execution_configs, logs
-from tidegate.experiments.storage.sql_clock import ago, now
+from tidegate.experiments.storage.stored_forms import ago, cleaned, encoded, now
 
 COOL_DOWN = 5.0
-"""Seconds between a user's stop or resume and the next one. Raising it makes a user wait longer. Precedent: Arize
-Phoenix's runner."""
+"""Seconds between a user's stop or resume and the next one. Precedent: Arize Phoenix's runner."""
 
 config = execution_configs.c
 
@@ -60,7 +58,7 @@ class Claims(StorePart):
             ordered = select(config.experiment_id).where(mine).order_by(config.experiment_id)
             mine = and_(config.experiment_id.in_(ordered.with_for_update(key_share=True)), mine)
         renewed = update(execution_configs).where(mine).values(claimed_at=now()).returning(config.experiment_id)
-        return await self._database.acted(lambda connection: frozenset(connection.execute(renewed).scalars()))
+        return await self._database.transacted(lambda connection: frozenset(connection.execute(renewed).scalars()))
 
     async def release(self, held: Claim, status: Status, last_error: str | None = None) -> bool:
         """End a claim with a status that is not RUNNING.
@@ -167,7 +165,7 @@ def _freed(status: Status) -> Update:
 
 
 async def _changed(database: Database, act: Update) -> bool:
-    return await database.acted(lambda connection: bool(connection.execute(act).rowcount))
+    return await database.transacted(lambda connection: bool(connection.execute(act).rowcount))
 
 
 async def _taken(database: Database, replica: str, *conditions: Any, **more: Any) -> Claim | None:
@@ -184,7 +182,7 @@ async def _taken(database: Database, replica: str, *conditions: Any, **more: Any
         )
         .returning(config.experiment_id, config.epoch, config.low_water, config.task_water)
     )
-    row = await database.acted(lambda connection: connection.execute(taken).one_or_none())
+    row = await database.transacted(lambda connection: connection.execute(taken).one_or_none())
     return None if row is None else Claim(row[0], replica, row[1], row[2], row[3])
 
 

@@ -1,4 +1,8 @@
-"""Connections to one database: reads, writes, and the classification of its failures.
+"""One database: its engines, reads and writes through them, and the classification of its failures.
+
+A text names the database: a path, `sqlite:///…` or `postgresql://…`. The representation of an engine shows its URL and
+masks only the password before the host. Other secrets of a URL therefore move to the connection arguments, which are
+never shown.
 
 On SQLite one thread runs each writing transaction as a single job. If a transaction returned to the event loop after
 each statement, each would wait behind the loop's other work. The file would stay locked for other processes all that
@@ -16,15 +20,194 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, event
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import QueuePool
+from sqlalchemy.util.concurrency import in_greenlet
 
-from tidegate.errors import DatabaseFileLost, StoreError
-from tidegate.experiments.storage.engines import plain_engine, shared_engine, shown
+from tidegate.errors import ConfigurationError, DatabaseFileLost, StoreError
 from tidegate.experiments.storage.sqlite_file import SQLiteFile
+
+DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "sqlite+aiosqlite": "sqlite+aiosqlite",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "postgresql+psycopg": "postgresql+psycopg",
+}
+SECRETS = ("password", "sslpassword")
+"""Secrets that libpq also accepts as parameters of the URL (libpq, section 34.1.2)."""
+
+BOUND = "a path, sqlite:///path or postgresql://user@host/name"
+
+
+def parsed(url: str) -> URL:
+    """Return the named database, with our driver; raise `ConfigurationError`, which shows no secret."""
+    if "://" not in url:
+        return _file(url)
+    scheme = url.partition("://")[0]
+    if scheme not in DRIVERS:
+        raise ConfigurationError("db", f"{scheme}://…", BOUND)
+    try:
+        found = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigurationError("db", f"{scheme}://…", BOUND) from None
+    if found.get_backend_name() == "sqlite":
+        return _file(found.database or "").update_query_dict(dict(found.query))
+    return found.set(drivername=DRIVERS[scheme])
+
+
+def shown(url: URL) -> str:
+    """Return the URL for people: without its driver, and with `***` for every secret."""
+    if url.get_backend_name() == "sqlite":
+        return f"sqlite:///{url.database}"
+    hidden = {name: "***" for name in SECRETS if name in url.query}
+    plain = url.set(drivername=url.get_backend_name()).update_query_dict(hidden)
+    return plain.render_as_string(hide_password=True).replace("%2A%2A%2A", "***")
+
+
+def has_secret(url: URL) -> bool:
+    return url.password is not None or any(name in url.query for name in SECRETS)
+
+
+def _file(path: str) -> URL:
+    if not path or path == ":memory:":
+        raise ConfigurationError("db", path, "the path of a file: a database in memory is not kept")
+    return URL.create(DRIVERS["sqlite"], database=str(Path(path).expanduser()))
+
+
+CONNECTIONS = 5
+"""Connections kept open at most; as many more may be open for a while. The last used one is used next. Precedent:
+SQLAlchemy's `pool_size`."""
+
+LOCK_SECONDS = 30.0
+"""Seconds for which SQLite waits for another process's transaction before it reports "database is locked". Chosen:
+above any batch, as a busy file must not fail a run."""
+
+IDLE_SECONDS = 30.0
+"""Seconds after which PostgreSQL ends an idle transaction. Chosen: half of `engine.replica.STALE_SECONDS`, as for
+`ALIVE`."""
+
+CONNECT_SECONDS = 10
+"""Seconds of libpq's `connect_timeout`. Chosen: libpq's default waits for ever."""
+
+ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
+"""Seconds (`tcp_user_timeout`: milliseconds) after which a silent host is given up. Derived from half of
+`engine.replica.STALE_SECONDS`. Systems probe after two hours by default, and resend for a quarter of an hour (libpq,
+section 34.1.2; tcp(7))."""
+
+SQLITE_ARGUMENTS: dict[str, Any] = {"isolation_level": None, "timeout": LOCK_SECONDS}
+SQLITE_PRAGMAS = (
+    "PRAGMA foreign_keys = ON",
+    # A commit is on the disk when it returns: in WAL mode NORMAL loses the last ones in a power failure.
+    "PRAGMA synchronous = FULL",
+    # Four megabytes for each connection: more made a long run no faster.
+    "PRAGMA cache_size = -4000",
+    "PRAGMA temp_store = MEMORY",
+)
+POSTGRESQL_SETTINGS = (
+    # Every query here walks along one index and looks rows up in others. While a table grows, the statistics show it as
+    # empty for a minute. A plan for an empty table scans the whole of it for every page.
+    *(f"SET enable_{way} = off" for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "material")),
+    # A disabled plan counts as expensive, and PostgreSQL compiles code for expensive queries. The compilation takes
+    # longer than most of them.
+    "SET jit = off",
+)
+CURES = {True: "pip install 'tidegate[runner]'", False: "pip install 'tidegate[postgres]'"}
+
+
+def shared_engine(url: URL) -> AsyncEngine:
+    """Return the engine of an event loop; raise `StoreError` where the driver is not installed."""
+    engine: AsyncEngine = _made(
+        url, create_async_engine, pool_size=CONNECTIONS, max_overflow=CONNECTIONS, pool_use_lifo=True
+    )
+    dialect = engine.sync_engine.dialect
+    if url.get_backend_name() == "sqlite" and dialect.has_terminate:
+        dialect.do_terminate = _close_in_turn  # type: ignore[method-assign, assignment]
+    event.listen(engine.sync_engine, "connect", _settler(url))
+    return engine
+
+
+def _close_in_turn(connection: Any) -> None:
+    """Close a connection of aiosqlite whose task was cancelled, after the statement that it runs.
+
+    SQLAlchemy 2.1.9 stops the connection's thread again when the task is cancelled again, as `asyncio.run` does at its
+    end. The second stop never gets an answer, and the event loop waits for it for ever.
+    """
+    if in_greenlet():
+        connection.close()
+    else:
+        connection.terminate()  # a call of the garbage collector: nothing can be awaited
+
+
+def plain_engine(url: URL) -> Engine:
+    """Return an engine for one thread whose transactions write: on SQLite each takes the write lock at its start."""
+    sqlite = url.get_backend_name() == "sqlite"
+    engine: Engine = (
+        # The thread keeps its one connection; other users only borrow it.
+        _made(url.set(drivername="sqlite+pysqlite"), create_engine, pool_size=1)
+        if sqlite
+        else _made(url, create_engine, poolclass=NullPool)
+    )
+    event.listen(engine, "connect", _settler(url))
+    if sqlite:
+        event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _made(url: URL, create: Any, **more: Any) -> Any:
+    sqlite = url.get_backend_name() == "sqlite"
+    secrets = {name: url.query[name] for name in SECRETS if name in url.query}
+    try:
+        given = SQLITE_ARGUMENTS if sqlite else _postgresql_arguments()
+        return create(
+            url.difference_update_query(SECRETS),
+            connect_args={name: value for name, value in given.items() if name not in url.query} | secrets,
+            hide_parameters=True,
+            **more,
+        )
+    except ModuleNotFoundError as error:
+        raise StoreError(f"database {shown(url)} not opened: {error.name} is missing; {CURES[sqlite]}") from error
+
+
+def _postgresql_arguments() -> dict[str, Any]:
+    from psycopg import adapters
+    from psycopg.adapt import AdaptersMap
+    from psycopg.types.array import ListBinaryDumper
+
+    # In text form every quote in an array is escaped by a regular expression: a second for an answer of megabytes.
+    adapting = AdaptersMap(adapters)
+    adapting.register_dumper(list, ListBinaryDumper)
+    return {
+        "connect_timeout": CONNECT_SECONDS,
+        "application_name": "tidegate",
+        "client_encoding": "UTF8",
+        # A prepared statement would keep the plan that was made for a smaller table.
+        "prepare_threshold": None,
+        "context": adapting,
+        **ALIVE,
+    }
+
+
+def _settler(url: URL) -> Any:
+    idle = f"SET idle_in_transaction_session_timeout = {IDLE_SECONDS * 1000:.0f}"
+    statements = SQLITE_PRAGMAS if url.get_backend_name() == "sqlite" else (*POSTGRESQL_SETTINGS, idle)
+
+    def settle(connection: Any, record: object) -> None:
+        cursor = connection.cursor()
+        for statement in statements:
+            cursor.execute(statement)
+        cursor.close()
+        connection.commit()
+
+    return settle
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
 
 PASSING = frozenset({"25P03", "40001", "40P01", "53100", "53300", "55P03", "57014", "57P01", "57P02", "57P03", "57P05"})
 """SQLSTATEs of temporary failures (PostgreSQL, appendix A): the same call may succeed later.
@@ -76,12 +259,11 @@ T = TypeVar("T")
 AnyEngine = TypeVar("AnyEngine", Engine, AsyncEngine)
 
 CLOSE_SECONDS = 5.0
-"""Seconds for which `close` waits for calls under way. Raising it delays the end of a process whose database does not
-answer. Chosen: writes usually end within it; a connection that is returned later is not closed."""
+"""Seconds for which `close` waits for calls under way. Chosen: writes usually end within it; a connection that is
+returned later is not closed."""
 
 RETURN_SECONDS = 0.01
-"""Seconds between two checks for a returned connection. Raising it delays the end of a run on a lost file. Chosen: a
-person notices no delay."""
+"""Seconds between two checks for a returned connection. Chosen: a person notices no delay."""
 
 
 class Database:
@@ -109,7 +291,6 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[AsyncConnection]:
-        """Yield a connection on which each statement is its own transaction."""
         with self.translated():
             async with self._borrowed(self._reading) as connection:
                 yield connection
@@ -135,13 +316,6 @@ class Database:
             return await self.transacted(work)
         self._require_open()
         return await asyncio.to_thread(self._unchecked, work)
-
-    async def acted(self, work: Callable[[Connection], T]) -> T:
-        """Return the result of `work`, which is one statement; on PostgreSQL it needs no explicit transaction."""
-        if self._thread is not None:
-            return await self.transacted(work)
-        async with self.reading() as connection:
-            return await connection.run_sync(work)
 
     async def hold(self) -> None:
         """Keep an SQLite file open from now on, and note its identity."""
@@ -307,7 +481,6 @@ class WritingThread:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._run, work)
 
     async def connected(self) -> None:
-        """Make the thread's connection, which it keeps."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connect)
 
     async def close(self) -> None:

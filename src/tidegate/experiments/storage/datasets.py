@@ -15,15 +15,14 @@ from sqlalchemy import Connection, Select, Table, and_, false, select, update
 from tidegate.errors import DatasetChanged, DuplicateRow, NotStorable
 from tidegate.experiments.storage.bulk import execute, listed, put
 from tidegate.experiments.storage.database import Database, StorePart
-from tidegate.experiments.storage.json_codec import canonical, cleaned, digest, shortened
 from tidegate.experiments.storage.records import NewRow
 from tidegate.experiments.storage.schema import contents, dataset_rows, datasets
+from tidegate.experiments.storage.stored_forms import canonical, cleaned, digest, shortened
 
 Values = Mapping[str, Any]
 
 LOOKED_UP = 500
-"""Rows that are compared at once. Raising it needs more memory and fewer queries. Chosen: half a batch of
-`experiments.engine.feeder.SIZE`."""
+"""Rows that are compared at once. Chosen: half a batch of `experiments.engine.feeder.SIZE`."""
 
 COMPARED = ("ordinal", "name", "digest", "invalid")
 """Columns by which two rows are equal; the line in the source is not one of them."""
@@ -55,7 +54,7 @@ class Datasets(StorePart):
         whole = one.id == dataset_id if rows is None else and_(one.id == dataset_id, one.rows == rows)
         completed = update(datasets).where(whole).values(complete=True)
         if (
-            not await self._database.acted(lambda connection: connection.execute(completed).rowcount)
+            not await self._database.transacted(lambda connection: connection.execute(completed).rowcount)
             and rows is not None
         ):
             raise DatasetChanged(ordinal=rows, gone=True)
@@ -156,7 +155,6 @@ def _compare(on_sqlite: bool, connection: Connection, dataset_id: int, values: S
 
 
 def _there(on_sqlite: bool, dataset_id: int, rows: Sequence[Values]) -> Iterator[Select[Any]]:
-    """Return queries for the existing rows with these ordinals, and for those with one of these names."""
     row, ordinals = dataset_rows.c, [row["ordinal"] for row in rows]
     yield select(dataset_rows).where(row.dataset_id == dataset_id, row.ordinal.between(min(ordinals), max(ordinals)))
     names = listed(on_sqlite, [row["name"] for row in rows])

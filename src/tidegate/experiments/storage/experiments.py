@@ -1,33 +1,64 @@
-"""Experiments: creation by name, lookup, list, and replacement of the spec."""
+"""Experiments: creation by name, lookup, list, replacement of the spec, and deletion.
+
+A deletion is one transaction. It locks the experiment's tally and its row of `execution_configs` first, as every batch
+of results does, so no batch is written half. After it the row is missing: a late result has an epoch that is not the
+newest, and is refused. SQLite would give the number to the next experiment, so `deleted` keeps it.
+
+A content is deleted with the last row that has it. PostgreSQL finds such rows by an index; contents that an import has
+locked are in use. SQLite has no such index, and would scan all rows to check each content. So its checks are off, and
+the transaction deletes what depends on the experiment itself.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, case, func, insert, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    case,
+    delete,
+    exists,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 
 from tidegate.errors import ClaimLost
-from tidegate.experiments.storage import tally_table
+from tidegate.experiments.storage import claims, stage_sums
 from tidegate.experiments.storage.bulk import insert_into
 from tidegate.experiments.storage.database import StorePart
-from tidegate.experiments.storage.deletion import next_number
-from tidegate.experiments.storage.json_codec import cleaned, decoded, encoded, shortened
-from tidegate.experiments.storage.records import JSON, Claim, ExperimentRow, ExperimentSummary, ResultStatus, Status
+from tidegate.experiments.storage.records import JSON, Claim, ExperimentRow, Status
 from tidegate.experiments.storage.schema import (
+    NOT_ENDED,
+    PREFIX,
     annotation_rows,
+    attempts,
+    batches,
+    chunks,
+    contents,
+    dataset_rows,
     datasets,
     deleted,
     execution_configs,
     experiments,
     logs,
-    not_ok,
+    run_stats,
     runs,
+    spend,
+    tallies,
+    usages,
 )
-from tidegate.experiments.storage.sql_clock import since
+from tidegate.experiments.storage.stored_forms import ago, cleaned, decoded, encoded, now, shortened, since
 
 
 class Experiments(StorePart):
@@ -79,7 +110,7 @@ class Experiments(StorePart):
                 return None
             return await connection.run_sync(_one, EXPERIMENTS.where(experiments.c.id == int(name_or_id)))
 
-    async def page(self, before: int | None, limit: int) -> list[ExperimentRow]:
+    async def page(self, before: int | None, limit: int | None) -> list[ExperimentRow]:
         """Return the next experiments with a number below `before`, the newest first, without a look at results."""
         query = EXPERIMENTS.order_by(experiments.c.id.desc()).limit(limit)
         if before is not None:
@@ -88,7 +119,6 @@ class Experiments(StorePart):
             return [_experiment(row) for row in (await connection.execute(query)).all()]
 
     async def last_activities(self, experiment_ids: Sequence[int]) -> dict[int, datetime]:
-        """Return the instant of the last log line of each experiment that has one, by its number."""
         newest = (
             select(logs.c.at)
             .where(logs.c.experiment_id == experiments.c.id)
@@ -100,17 +130,8 @@ class Experiments(StorePart):
         async with self._database.reading() as connection:
             return {number: at for number, at in (await connection.execute(query)).all() if at is not None}
 
-    async def every(self) -> list[ExperimentSummary]:
-        """Return every experiment, the newest first."""
-        async with self._database.reading() as connection:
-            rows = (await connection.execute(EXPERIMENTS.order_by(experiments.c.id.desc()))).all()
-            totals: dict[int, int] = dict((await connection.execute(TOTALS)).all())
-            failed = await _by_experiment(connection, FAILED)
-            unjudged = await _by_experiment(connection, UNJUDGED)
-        return [
-            ExperimentSummary(row, by_status(totals.get(row.id, 0), failed.get(row.id, {})), unjudged.get(row.id, {}))
-            for row in map(_experiment, rows)
-        ]
+    async def every(self) -> list[ExperimentRow]:
+        return await self.page(None, None)
 
     async def amend(self, claim: Claim, spec: Mapping[str, JSON], repetitions: int) -> None:
         """Replace the spec of a claimed experiment; the search for pending work then restarts at the first row.
@@ -140,18 +161,29 @@ class Experiments(StorePart):
 
         await self._database.transacted(work)
 
+    async def remove(self, experiment_id: int) -> bool:
+        """Delete an experiment with its rows, results, attempts and log; contents that others have stay.
 
-async def _by_experiment(connection: AsyncConnection, query: Select[Any]) -> dict[int, dict[ResultStatus, int]]:
-    counts: dict[int, dict[ResultStatus, int]] = {}
-    for experiment_id, status, count in await connection.execute(query):
-        counts.setdefault(experiment_id, {})[ResultStatus(status)] = count
-    return counts
+        Return False and change nothing where it is RUNNING or does not exist. Its number is not used again.
+        """
+        return await self._database.transacted_unchecked(partial(_remove, self._database.sqlite, experiment_id))
 
-
-def by_status(total: int, failed: Mapping[ResultStatus, int]) -> dict[ResultStatus, int]:
-    """Return the counts by status, from the total and the results that are not ok; omit zeros."""
-    counts = {ResultStatus.OK: total - sum(failed.values()), **failed}
-    return {status: count for status, count in counts.items() if count > 0}
+    async def is_ending(self, experiment_id: int, patience: float) -> bool:
+        """Return whether the run that a user has stopped in the last `patience` seconds has not written its end yet."""
+        config = execution_configs.c
+        stats = run_stats.c
+        ended = exists().where(
+            stats.experiment_id == config.experiment_id, stats.epoch == config.epoch, stats.ended_at > NOT_ENDED
+        )
+        query = select(config.experiment_id).where(
+            config.experiment_id == experiment_id,
+            config.status == Status.STOPPED,
+            config.epoch > 0,
+            config.cooldown_until > ago(patience - claims.COOL_DOWN),
+            ~ended,
+        )
+        async with self._database.reading() as connection:
+            return (await connection.execute(query)).first() is not None
 
 
 EXPERIMENTS: Select[Any] = (
@@ -166,24 +198,6 @@ EXPERIMENTS: Select[Any] = (
     )
     .join(execution_configs, execution_configs.c.experiment_id == experiments.c.id)
     .join(datasets, datasets.c.id == experiments.c.dataset_id)
-)
-TOTALS = select(runs.c.experiment_id, func.count()).group_by(runs.c.experiment_id)
-FAILED = (
-    select(runs.c.experiment_id, runs.c.status, func.count())
-    .where(not_ok(runs))
-    .group_by(runs.c.experiment_id, runs.c.status)
-)
-
-
-_NOT_JUDGED = (
-    # A judgement is one item, whatever the number of its outputs.
-    select(*(annotation_rows.c[name] for name in ("experiment_id", "ordinal", "repetition", "evaluator", "status")))
-    .where(not_ok(annotation_rows))
-    .distinct()
-    .subquery()
-)
-UNJUDGED = select(_NOT_JUDGED.c.experiment_id, _NOT_JUDGED.c.status, func.count()).group_by(
-    _NOT_JUDGED.c.experiment_id, _NOT_JUDGED.c.status
 )
 
 
@@ -212,7 +226,7 @@ def _make(sqlite: bool, connection: Connection, values: Mapping[str, Any], sourc
             attempt.rollback()
             return False
         connection.execute(insert(execution_configs).values(experiment_id=experiment_id))
-        tally_table.begin(connection, experiment_id)
+        stage_sums.begin(connection, experiment_id)
     return True
 
 
@@ -235,3 +249,78 @@ def _experiment(row: Row[Any]) -> ExperimentRow:
         last_error=column[execution_configs.c.last_error],
         cooling=max(0.0, -column["cooled"]),
     )
+
+
+DELETION_LOCK = 0x7469_6465_6465_6C65
+"""The letters "tidedele" as a number: PostgreSQL's advisory lock, under which one deletion runs at a time."""
+
+OF_EXPERIMENT = (
+    usages, spend, tallies, chunks, batches, attempts, run_stats, logs, annotation_rows, runs, execution_configs
+)  # fmt: skip
+"""Tables with the number of the experiment, in an order in which their rows can be deleted."""
+
+UNUSED, LOCKED, SHARED = (f"{PREFIX}{name}" for name in ("unused", "locked", "shared"))
+"""Temporary tables of digests: those of the deleted rows, those of them that no import uses, and those still in use."""
+
+
+def next_number(table: Any, freed: ColumnElement[int]) -> ColumnElement[int]:
+    """Return an unused number for a row of `table` on SQLite, above those in use and the `freed` ones."""
+    used = select(func.coalesce(func.max(table.c.id), 0)).scalar_subquery()
+    before = select(func.coalesce(func.max(freed), 0)).scalar_subquery()
+    return func.max(used, before) + 1
+
+
+def _remove(sqlite: bool, experiment_id: int, connection: Connection) -> bool:
+    if not sqlite:
+        connection.execute(text(f"SELECT pg_advisory_xact_lock({DELETION_LOCK})"))
+    stage_sums.lock(connection, [experiment_id])
+    config = execution_configs.c
+    state = select(config.status).where(config.experiment_id == experiment_id).with_for_update()
+    status = connection.execute(state).scalar_one_or_none()
+    if status is None or status == Status.RUNNING:
+        return False
+    of_experiment = experiments.c.id == experiment_id
+    dataset_id = connection.execute(select(experiments.c.dataset_id).where(of_experiment)).scalar_one()
+    # An import that goes on would add rows after their contents are noted.
+    connection.execute(select(datasets.c.id).where(datasets.c.id == dataset_id).with_for_update())
+    rows = dataset_rows.c.dataset_id == dataset_id
+    _note_unused(sqlite, connection, rows)
+    for table in OF_EXPERIMENT:
+        connection.execute(delete(table).where(table.c.experiment_id == experiment_id))
+    connection.execute(delete(experiments).where(of_experiment))
+    connection.execute(delete(dataset_rows).where(rows))
+    connection.execute(delete(datasets).where(datasets.c.id == dataset_id))
+    for statement in _without_unused(sqlite):
+        connection.execute(text(statement))
+    if sqlite:
+        # PostgreSQL's sequences give no number twice.
+        connection.execute(insert(deleted).values(experiment_id=experiment_id, dataset_id=dataset_id, deleted_at=now()))
+    return True
+
+
+def _note_unused(sqlite: bool, connection: Connection, rows: ColumnElement[bool]) -> None:
+    of_rows = select(dataset_rows.c.digest).where(and_(rows, dataset_rows.c.digest.isnot(None))).distinct()
+    digests = of_rows.compile(connection, compile_kwargs={"literal_binds": True})
+    kind = "BLOB" if sqlite else "bytea"
+    at_end = "" if sqlite else " ON COMMIT DROP"
+    connection.execute(text(f"CREATE TEMPORARY TABLE {UNUSED} (digest {kind} PRIMARY KEY){at_end}"))
+    connection.execute(text(f"INSERT INTO {UNUSED} {digests}"))
+
+
+def _without_unused(sqlite: bool) -> Iterator[str]:
+    """Yield the statements that delete the noted contents which no other row has."""
+    of_rows, of_contents = dataset_rows.name, contents.name
+    if sqlite:
+        # A cross join has a fixed order: one scan of the rows, with a look at each noted digest.
+        shared = f"SELECT DISTINCT u.digest FROM {of_rows} r CROSS JOIN {UNUSED} u ON u.digest = r.digest"
+        yield f"CREATE TEMPORARY TABLE {SHARED} AS {shared}"
+        yield f"DELETE FROM {UNUSED} WHERE digest IN (SELECT digest FROM {SHARED})"
+        yield f"DELETE FROM {of_contents} WHERE digest IN (SELECT digest FROM {UNUSED})"
+        yield f"DROP TABLE {SHARED}"
+        yield f"DROP TABLE {UNUSED}"
+        return
+    # Once a content is locked, no import can begin to use it. One that was locked before is in use.
+    free = f"SELECT c.digest FROM {UNUSED} u JOIN {of_contents} c ON c.digest = u.digest FOR UPDATE OF c SKIP LOCKED"
+    yield f"CREATE TEMPORARY TABLE {LOCKED} ON COMMIT DROP AS {free}"
+    used = f"SELECT 1 FROM {of_rows} r WHERE r.digest = c.digest"
+    yield f"DELETE FROM {of_contents} c USING {LOCKED} l WHERE c.digest = l.digest AND NOT EXISTS ({used})"

@@ -10,15 +10,15 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, TypeAlias
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import ConfigurationError
-from tidegate.experiments.storage.json_codec import decoded
-from tidegate.experiments.storage.paging import PageSizer
+from tidegate.experiments.storage.pending import PageSizer
 from tidegate.experiments.storage.records import Annotation, ItemUsage, ResultStatus, Score, StoredRun
+from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.store import Store
-from tidegate.experiments.storage.tally_table import TASKS
+from tidegate.experiments.storage.stored_forms import decoded
 
 FIXED = ("id", "repetition", "row", "status", "output", "error_kind", "error", "attempts", "seconds", "finished_at")
 CHOSEN = "answered_by"
@@ -31,7 +31,7 @@ SPENT = (
 """Columns of the governed calls of a task: tokens, US dollars, facts of the last answer, seconds waited."""
 
 ROWS = 10_000
-"""Runs in one row group of a Parquet file. Raising it needs more memory. Chosen: few groups in a usual file."""
+"""Runs in one row group of a Parquet file. Chosen: few groups in a usual file."""
 
 
 RISKY = re.compile(r"'*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
@@ -45,11 +45,8 @@ NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 """Text that is a number. It gets no `'`, as it executes nothing."""
 
 
-class Output(NamedTuple):
-    """One output of one evaluator."""
-
-    evaluator: str
-    output: str
+Output: TypeAlias = tuple[str, str]
+"""Evaluator and output."""
 
 
 class Layout(NamedTuple):
@@ -67,7 +64,6 @@ class Layout(NamedTuple):
 
     @property
     def header(self) -> list[str]:
-        """Return the names of all columns."""
         more = [*([CHOSEN] if self.chosen else ()), *(SPENT if self.spent else ())]
         return [*FIXED, *more, *self.fields.values(), *self.parts.values()]
 
@@ -82,7 +78,7 @@ class Layout(NamedTuple):
         for each in scores:
             title = next(name for name in _names(each.title) if name not in titles)
             titles.add(title)
-            parts |= {(Output(each.evaluator, each.output), part): f"{title}.{part}" for part in _parts(each)}
+            parts |= {((each.evaluator, each.output), part): f"{title}.{part}" for part in _parts(each)}
         taken, fields = {*FIXED, CHOSEN, *SPENT, *parts.values()}, dict[str, str]()
         for field in first if isinstance(first, dict) else ():
             fields[field] = next(name for name in _names(f"row.{field}") if name not in taken)
@@ -102,21 +98,6 @@ def _names(title: str) -> Iterator[str]:
     yield from (f"{title}#{number}" for number in itertools.count(2))
 
 
-class ExportWriter(Protocol):
-    """Writer of runs in one format into a binary file, which the caller closes."""
-
-    def __init__(self, file: IO[bytes], layout: Layout) -> None: ...
-
-    def write(self, runs: Sequence[StoredRun]) -> None:
-        """Write a page of runs."""
-
-    def close(self) -> None:
-        """Write the remaining data."""
-
-    def abandon(self) -> None:
-        """Write nothing more: an interrupted export must not look complete."""
-
-
 class Jsonl:
     """Writer of one JSON object per line, with the row and every judgement unchanged."""
 
@@ -124,7 +105,6 @@ class Jsonl:
         self._file = file
 
     def write(self, runs: Sequence[StoredRun]) -> None:
-        """Write a page of runs."""
         for run in runs:
             line = {**_fixed(run), "row": run.row, "output": run.output, "answered_by": _choices(run.answered_by),
                     "usage": {stage: _spent(usage) for stage, usage in run.usages.items()},
@@ -153,7 +133,6 @@ class Csv:
         self._csv.writerow(map(harmless, layout.header))
 
     def write(self, runs: Sequence[StoredRun]) -> None:
-        """Write a page of runs."""
         self._csv.writerows(map(harmless, _cells(run, self._layout)) for run in runs)
 
     def close(self) -> None:
@@ -208,7 +187,7 @@ class Parquet:
         self._cells = []
 
 
-FORMATS: dict[str, type[ExportWriter]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
+FORMATS: dict[str, type[Jsonl | Csv | Parquet]] = {"jsonl": Jsonl, "csv": Csv, "parquet": Parquet}
 
 
 def _fixed(run: StoredRun) -> dict[str, Any]:
@@ -264,7 +243,7 @@ def _cells(run: StoredRun, layout: Layout) -> list[Any]:
     rest = {name: value for name, value in fields.items() if name not in layout.fields}
     cells["row"] = _cell((rest or None) if isinstance(run.row, dict) else run.row)
     cells["output"] = _cell(run.output)
-    judged = {Output(evaluator, each.output): each for evaluator, each in run.annotations}
+    judged = {(evaluator, each.output): each for evaluator, each in run.annotations}
     return [
         *cells.values(),
         *([_names_of(run.answered_by)] if layout.chosen else ()),
@@ -276,7 +255,7 @@ def _cells(run: StoredRun, layout: Layout) -> list[Any]:
 
 def _whole(judged: Mapping[Output, Annotation], output: Output) -> Annotation | None:
     """Return the failure of the evaluator as a whole, which stands for each of its outputs; None without one."""
-    failed = judged.get(Output(output.evaluator, output.evaluator))
+    failed = judged.get((output[0], output[0]))
     return failed if failed is not None and failed.status is not ResultStatus.OK else None
 
 
@@ -322,12 +301,10 @@ def _types(pyarrow: Any, layout: Layout) -> Iterator[tuple[str, Any]]:
 
 
 PAGE = 500
-"""Maximum runs of one read. Raising it needs fewer reads, each with more memory. Chosen: large rows and answers reduce
-it anyway (`experiments.storage.paging`)."""
+"""Maximum runs of one read. Chosen: large rows and answers reduce it anyway (`experiments.storage.pending`)."""
 
 
 async def pages(store: Store, number: int) -> AsyncIterator[list[StoredRun]]:
-    """Yield the runs of an experiment, page by page."""
     after, sizer = None, PageSizer()
     while page := await store.reports.results(number, after=after, limit=sizer.limit(PAGE)):
         yield page

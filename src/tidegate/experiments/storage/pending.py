@@ -1,13 +1,18 @@
 """Pending tasks and evaluations, derived from the missing results, a page at a time in the order of the rows.
 
-Theory of operation. No queue is stored. A page continues after the end of the last one. Below an experiment's watermark
-everything has a result, so only failed rows can be wanted there, and a partial index has just those. From the watermark
-on, rows are read window by window, each a range of ordinals, with one index lookup for each item. Every query plan is
-therefore a walk through that range, whatever statistics the database has. Windows grow while they find little: a long
-stretch of finished rows costs a few dozen queries.
+No queue is stored. A page continues after the end of the last one. Below an experiment's watermark everything has a
+result, so only failed rows can be wanted there, and a partial index has just those. From the watermark on, rows are
+read window by window, each a range of ordinals, with one index lookup for each item. Every query plan is therefore a
+walk through that range, whatever statistics the database has. Windows grow while they find little: a long stretch of
+finished rows costs a few dozen queries.
 
 Pages of evaluations work the same way, over the ok runs that lack outputs of an evaluator. Each evaluator is a separate
 query, because each may have declared other outputs.
+
+Pages are bounded by size as well as by their count, so that few rows of megabytes are read at a time. A page's query
+returns the size of each text. It returns the text itself only where a whole page of such texts keeps the bound. The
+page ends before the row that would exceed the bound, and has at least one row. The large texts of its rows are then
+read one by one. A page of small rows costs one query, as without a bound.
 """
 
 from __future__ import annotations
@@ -16,9 +21,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import (
+    CTE,
     ColumnElement,
     FromClause,
     Integer,
@@ -26,6 +32,7 @@ from sqlalchemy import (
     Select,
     and_,
     bindparam,
+    case,
     func,
     literal,
     not_,
@@ -37,17 +44,6 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.experiments.storage.database import StorePart
-from tidegate.experiments.storage.json_codec import decoded, shortened
-from tidegate.experiments.storage.paging import (
-    Page,
-    body_of,
-    inlined,
-    output_of,
-    selected_once,
-    size,
-    small,
-    within_bytes,
-)
 from tidegate.experiments.storage.records import EvalCursor, PendingEval, PendingTask, TaskCursor
 from tidegate.experiments.storage.schema import (
     OK,
@@ -59,14 +55,108 @@ from tidegate.experiments.storage.schema import (
     runs,
     wanted_again,
 )
+from tidegate.experiments.storage.stored_forms import decoded, shortened, text_size
+
+T = TypeVar("T")
+
+PAGE_BYTES = 8 * 1024 * 1024
+"""Size of the texts of one page (`stored_forms.text_size`). Chosen: equal to `bulk.MAX_CHARACTERS`."""
+
+FIRST_ROWS = 32
+"""Half the rows of a first page, when no size is known yet. Chosen: 64 rows of 128 kB fill a first page."""
+
+SMALL = bindparam("small", type_=Integer)
+"""Maximum size of a text that is read with its page; `small` returns its value."""
+
+
+def selected_once(query: Select[Any], name: str) -> CTE:
+    """Return the rows of a query as a table that PostgreSQL makes once, before any join with this table.
+
+    Statistics from before an experiment let PostgreSQL expect one row of it. PostgreSQL would then join all rows of the
+    experiment with all its answers, and select the few items of a page last.
+    """
+    return query.cte(name).prefix_with("MATERIALIZED", dialect="postgresql")
+
+
+class Page(list[T]):
+    """Rows of a page; `more` states that it ended because of its size, and that others follow."""
+
+    def __init__(self, rows: Sequence[T] = (), *, more: bool = False) -> None:
+        super().__init__(rows)
+        self.more = more
+
+
+class PageSizer:
+    """Length of the next page of a walk, derived from the sizes of the rows in the page before.
+
+    SQLite reads a text to determine its size. If each page asked for many large rows and kept a few of them, SQLite
+    would read all of them for every page.
+    """
+
+    def __init__(self) -> None:
+        self._mean = PAGE_BYTES / FIRST_ROWS
+
+    def limit(self, most: int) -> int:
+        """Return the number of rows to ask for, at most `most`."""
+        return max(1, min(most, int(2 * PAGE_BYTES / self._mean)))
+
+    def saw(self, sizes: Sequence[int]) -> None:
+        if sizes:
+            self._mean = max(1.0, sum(sizes) / len(sizes))
+
+
+def small(limit: int) -> int:
+    """Return the value of `SMALL` for a page of `limit` rows."""
+    return max(1, PAGE_BYTES // (2 * max(1, limit)))
+
+
+def size(text: ColumnElement[str]) -> ColumnElement[int]:
+    """Return the size of a text, as SQL; zero where it is null."""
+    return func.coalesce(text_size(text), 0)
+
+
+def inlined(text: ColumnElement[str]) -> ColumnElement[str | None]:
+    return case((text_size(text) <= SMALL, text), else_=None)
+
+
+def within_bytes(rows: Sequence[Row[Any]], sizes: Sequence[int]) -> Page[Row[Any]]:
+    total = 0
+    for count, each in enumerate(sizes):
+        total += each
+        if total > PAGE_BYTES and count:
+            return Page(rows[:count], more=True)
+    return Page(rows)
+
+
+async def body_of(connection: AsyncConnection, row: Row[Any]) -> str | None:
+    """Return the content of a page's row, which has `digest`, `body` and `body_size`."""
+    if row.body is not None or not row.body_size:
+        return cast("str | None", row.body)
+    return cast("str | None", (await connection.execute(_BODY, {"digest": row.digest})).scalar_one_or_none())
+
+
+async def output_of(connection: AsyncConnection, experiment_id: int, row: Row[Any]) -> str | None:
+    """Return the answer of a page's row, which has `output` and `output_size`."""
+    if row.output is not None or not row.output_size:
+        return cast("str | None", row.output)
+    place = {"experiment": experiment_id, "ordinal": row.ordinal, "repetition": row.repetition}
+    return cast("str | None", (await connection.execute(_OUTPUT, place)).scalar_one_or_none())
+
+
+_BODY: Select[Any] = select(contents.c.body).where(contents.c.digest == bindparam("digest"))
+_OUTPUT: Select[Any] = select(runs.c.output).where(
+    runs.c.experiment_id == bindparam("experiment"),
+    runs.c.ordinal == bindparam("ordinal"),
+    runs.c.repetition == bindparam("repetition"),
+)
+
 
 FIRST_WINDOW = 256
-"""Minimum items of a first window; one that leaves a page unfilled is followed by one of four times its size. Raising
-it reads more items that are finished. Chosen: a query of this size costs little even if all its items are finished."""
+"""Minimum items of a first window; one that leaves a page unfilled is followed by one of four times its size. Chosen: a
+query of this size costs little even if all its items are finished."""
 
 LAST_WINDOW = 65_536
-"""Maximum items of a window. Raising it makes one query longer. Chosen: a walk through this number takes a fraction of
-a second."""
+"""Maximum items of a window. Chosen: a walk through this number takes a fraction of a second."""
 
 Window = Callable[[int, int, int], tuple[Select[Any], Mapping[str, int]]]
 """Function of (first ordinal, end, maximum rows): the query for the ordinals from the first to below the end, and its
@@ -198,7 +288,6 @@ class Pending(StorePart):
 
 
 async def extent_of(connection: AsyncConnection, experiment_id: int) -> Extent | None:
-    """Return the extent of an experiment; None where it does not exist."""
     row = (await connection.execute(_extent(), {"experiment": experiment_id})).one_or_none()
     return None if row is None else Extent(*row)
 
@@ -221,7 +310,6 @@ def _extent() -> Select[Any]:
 
 
 async def walk(connection: AsyncConnection, page: Window, start: int, extent: Extent, limit: int) -> list[Row[Any]]:
-    """Return at most `limit` rows of the windows from `start` on."""
     rows: list[Row[Any]] = []
     items = max(FIRST_WINDOW, limit)
     while start < extent.end and len(rows) < limit:
@@ -295,7 +383,6 @@ def _repetitions(count: ColumnElement[int]) -> FromClause:
 
 
 def _with_rows(items: Select[Any], dataset_id: ColumnElement[int]) -> Select[Any]:
-    """Add the rows to the items of a page, after the items are selected."""
     item, row = selected_once(items, "item"), dataset_rows.c
     return (
         select(item.c.ordinal, item.c.repetition, row.invalid, row.line, row.digest, *content())

@@ -112,19 +112,6 @@ class ExperimentRow:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentSummary:
-    """One experiment, its number of runs by status, and its number of judgements that are not ok, by status."""
-
-    experiment: ExperimentRow
-    runs: Mapping[ResultStatus, int]
-    unjudged: Mapping[ResultStatus, int] = field(default_factory=dict)
-
-    def count(self, *statuses: ResultStatus) -> int:
-        """Return the number of runs and judgements with one of these statuses, of which none is ok."""
-        return sum(counts.get(status, 0) for counts in (self.runs, self.unjudged) for status in statuses)
-
-
-@dataclass(frozen=True, slots=True)
 class Claim:
     """Right of one replica to run one experiment, until a later claim has a greater epoch.
 
@@ -186,12 +173,6 @@ class RowChunk:
     done: bool
 
 
-class BudgetEnd(NamedTuple):
-    """Answer to a claim: nothing is under way, and no further row fits the budget; `spent` is what was spent."""
-
-    spent: TokenTotals
-
-
 @dataclass(frozen=True, slots=True)
 class PendingTask:
     """Task item to run. `row` is its content; `invalid` is the reason where it has none.
@@ -208,7 +189,6 @@ class PendingTask:
 
     @property
     def cursor(self) -> TaskCursor:
-        """Return the cursor for the next page."""
         return self.ordinal, self.repetition
 
 
@@ -225,7 +205,6 @@ class PendingEval:
 
     @property
     def cursor(self) -> EvalCursor:
-        """Return the cursor for the next page."""
         return self.ordinal, self.repetition, self.evaluator
 
 
@@ -410,7 +389,7 @@ def score_title(evaluator: str, output: str) -> str:
 class Score:
     """Scores of one output of one evaluator: its `ok` and `failed` results, and the mean of `scored` scores.
 
-    `labels` counts the results by label; it is empty where there are more than 100 (`reports.MAX_LABELS`). `labelled`
+    `labels` counts the results by label; it is empty where there are more than `tally.MAX_LABELS`. `labelled`
     results have a label, `valued` ones a value, and `chosen` ones the choice of a fallback.
     """
 
@@ -497,5 +476,4 @@ class StoredRun:
 
     @property
     def cursor(self) -> TaskCursor:
-        """Return the cursor for the next page."""
         return self.ordinal, self.repetition

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row, Select, and_, case, func, literal, select, tuple_
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.core.answered_by import AnsweredBy
-from tidegate.experiments.storage.database import StorePart
-from tidegate.experiments.storage.experiments import by_status
-from tidegate.experiments.storage.json_codec import decoded
-from tidegate.experiments.storage.paging import body_of, inlined, output_of, selected_once, size, small, within_bytes
-from tidegate.experiments.storage.pending import content, extent_of, past
+from tidegate.experiments.storage.database import Database, StorePart
+from tidegate.experiments.storage.pending import (
+    body_of,
+    content,
+    extent_of,
+    inlined,
+    output_of,
+    past,
+    selected_once,
+    size,
+    small,
+    within_bytes,
+)
 from tidegate.experiments.storage.records import (
     JSON,
     Annotation,
@@ -29,10 +36,10 @@ from tidegate.experiments.storage.records import (
     Score,
     StoredRun,
     TaskCursor,
-    with_failures,
 )
 from tidegate.experiments.storage.schema import (
     BY_CHOICE,
+    OK,
     annotation_rows,
     attempts,
     contents,
@@ -40,66 +47,46 @@ from tidegate.experiments.storage.schema import (
     datasets,
     experiments,
     logs,
-    not_ok,
     run_stats,
     runs,
 )
-from tidegate.experiments.storage.tally import mean, sums
-from tidegate.experiments.storage.usages import read_usages
-
-MAX_LABELS = 100
-"""Maximum different labels in a summary. Raising it lists free text. Chosen: an output with more of them is free
-text."""
+from tidegate.experiments.storage.stage_sums import TASKS, Tallies, read_usages
+from tidegate.experiments.storage.stored_forms import decoded
+from tidegate.experiments.storage.tally import StageTally, scores_of
 
 
 class Reports(StorePart):
     """Results of experiments, as they are shown."""
 
+    def __init__(self, database: Database, tallies: Tallies) -> None:
+        super().__init__(database)
+        self._tallies = tallies
+
     async def counts(self, experiment_id: int) -> ResultCounts:
-        """Return the progress of an experiment."""
-        one = runs.c
-        of_runs = select(one.status, func.count()).where(one.experiment_id == experiment_id, not_ok(runs))
-        all_runs = select(func.count()).where(one.experiment_id == experiment_id)
         rows = select(datasets.c.rows).join(experiments, experiments.c.dataset_id == datasets.c.id)
         async with self._database.reading() as connection:
             stored = (await connection.execute(rows.where(experiments.c.id == experiment_id))).scalar() or 0
-            total = (await connection.execute(all_runs.select_from(runs))).scalar_one()
-            failed = (await connection.execute(of_runs.group_by(one.status))).all()
-            judged = await _judged(connection, experiment_id)
-        return ResultCounts(stored, by_status(total, {ResultStatus(status): count for status, count in failed}), judged)
+        stages = await self._stages(experiment_id)
+        counts = {
+            name: {ResultStatus(status): count for status, count in tally.counts.items()}
+            for name, tally in stages.items()
+        }
+        return ResultCounts(stored, counts.pop(TASKS, {}), counts)
 
     async def scores(self, experiment_id: int) -> list[Score]:
-        """Return the scores of each output of each evaluator, by evaluator and output."""
-        one = annotation_rows.c
-        by = [one.evaluator, one.output]
-        of_outputs = select(
-            *by,
-            func.count(case((one.status == "ok", 1))).label("ok"),
-            func.count(case((one.status != "ok", 1))).label("failed"),
-            func.count(one.score).label("scored"),
-            func.count(one.label).label("labelled"),
-            func.count(one.value).label("valued"),
-            func.count(one.answered_by).label("chosen"),
-            *sums(one.score),
-        ).where(one.experiment_id == experiment_id)
-        async with self._database.reading() as connection:
-            return with_failures(
-                [
-                    Score(
-                        evaluator,
-                        output,
-                        ok,
-                        failed,
-                        scored,
-                        mean(scored, large, others),
-                        await _labels(connection, experiment_id, evaluator, output),
-                        *counted,
-                    )
-                    for evaluator, output, ok, failed, scored, *counted, large, others in (
-                        await connection.execute(of_outputs.group_by(*by).order_by(*by))
-                    ).all()
-                ]
-            )
+        return scores_of(await self._stages(experiment_id))
+
+    async def failures(self, experiment_id: int) -> list[Failure]:
+        """Return the kinds of results that are not ok: of tasks, then of each evaluator, the most frequent first."""
+        found = [
+            Failure(None if name == TASKS else name, ResultStatus(status), kind, each.count, each.example or None)
+            for name, tally in (await self._stages(experiment_id)).items()
+            for (status, kind), each in tally.kinds.items()
+        ]
+        return sorted(found, key=lambda each: (each.evaluator or "", -each.count, each.kind))
+
+    async def _stages(self, experiment_id: int) -> Mapping[str, StageTally]:
+        return (await self._tallies.of([experiment_id]))[experiment_id]
 
     async def choices(self, experiment_id: int) -> list[ChoiceCount]:
         """Return the number of answered items by the choices of their fallbacks, of tasks, then of each evaluator."""
@@ -123,37 +110,7 @@ class Reports(StorePart):
         found = [ChoiceCount(evaluator, _choices(text), count) for evaluator, text, count in counted]
         return sorted(found, key=lambda each: (each.evaluator or "", -each.count, each.answered_by))
 
-    async def failures(self, experiment_id: int) -> list[Failure]:
-        """Return the kinds of results that are not ok: of tasks, then of each evaluator, the most frequent first."""
-        run, one = runs.c, annotation_rows.c
-        kind = func.coalesce(run.error_kind, "").label("kind")
-        of_runs = select(run.status, kind, func.count(), func.min(run.error)).where(
-            run.experiment_id == experiment_id, not_ok(runs)
-        )
-        # One output represents all outputs of a failed eval item.
-        of_item = (
-            one.evaluator,
-            one.status,
-            func.coalesce(one.error_kind, "").label("kind"),
-            one.ordinal,
-            one.repetition,
-        )
-        items = (
-            select(*of_item, func.min(one.error).label("error"))
-            .where(one.experiment_id == experiment_id, not_ok(annotation_rows))
-            .group_by(*of_item)
-            .subquery()
-        )
-        kinds = (items.c.evaluator, items.c.status, items.c.kind)
-        of_evals = select(*kinds, func.count(), func.min(items.c.error)).group_by(*kinds)
-        async with self._database.reading() as connection:
-            failed = [(None, *row) for row in await connection.execute(of_runs.group_by(run.status, kind))]
-            failed += [tuple(row) for row in await connection.execute(of_evals)]
-        found = [Failure(evaluator, ResultStatus(status), *how_often) for evaluator, status, *how_often in failed]
-        return sorted(found, key=lambda each: (each.evaluator or "", -each.count, each.kind))
-
     async def last_logs(self, experiment_id: int, limit: int) -> list[LoggedLine]:
-        """Return the last log lines, the oldest first."""
         query = (
             select(logs.c.at, logs.c.level, logs.c.category, logs.c.detail)
             .where(logs.c.experiment_id == experiment_id)
@@ -201,7 +158,6 @@ class Reports(StorePart):
         return [replace(run, usages=of_items[run.cursor]) if run.cursor in of_items else run for run in stored]
 
     async def result(self, experiment_id: int, ordinal: int, repetition: int) -> StoredRun | None:
-        """Return one run with its row and annotations; None where it has no result."""
         found = await self.results(experiment_id, after=(ordinal, repetition - 1), limit=1)
         return found[0] if found and found[0].cursor == (ordinal, repetition) else None
 
@@ -216,53 +172,16 @@ class Reports(StorePart):
             return [dict(row) for row in (await connection.execute(query)).mappings()]
 
     async def attempt_counts(self, experiment_id: int) -> dict[str, int]:
-        """Return the number of kept attempts by status."""
         one = attempts.c
         query = select(one.status, func.count()).where(one.experiment_id == experiment_id).group_by(one.status)
         async with self._database.reading() as connection:
             return {row[0]: row[1] for row in await connection.execute(query.order_by(one.status))}
 
     async def claim_stats(self, experiment_id: int) -> list[Mapping[str, JSON]]:
-        """Return the statistics of each claim that has ended, the oldest first."""
         one = run_stats.c
         query = select(one.stats).where(one.experiment_id == experiment_id).order_by(one.epoch)
         async with self._database.reading() as connection:
             return [decoded(stats) for stats in (await connection.execute(query)).scalars()]
-
-
-async def _judged(connection: AsyncConnection, experiment_id: int) -> dict[str, Mapping[ResultStatus, int]]:
-    one = annotation_rows.c
-    # In the order of the primary key: a DISTINCT needs no sorting then.
-    of_items = select(one.ordinal, one.repetition, one.evaluator).where(one.experiment_id == experiment_id).distinct()
-    items = of_items.subquery()
-    bad = of_items.add_columns(one.status).where(not_ok(annotation_rows)).subquery()
-    totals = select(items.c.evaluator, func.count()).group_by(items.c.evaluator)
-    failures = select(bad.c.evaluator, bad.c.status, func.count()).group_by(bad.c.evaluator, bad.c.status)
-    failed: dict[str, dict[ResultStatus, int]] = {}
-    for evaluator, status, count in await connection.execute(failures):
-        failed.setdefault(evaluator, {})[ResultStatus(status)] = count
-    return {
-        evaluator: by_status(total, failed.get(evaluator, {}))
-        for evaluator, total in (await connection.execute(totals))
-    }
-
-
-async def _labels(connection: AsyncConnection, experiment_id: int, evaluator: str, output: str) -> dict[str, int]:
-    one = annotation_rows.c
-    query = (
-        select(one.label, func.count().label("times"))
-        .where(
-            one.experiment_id == experiment_id,
-            one.evaluator == evaluator,
-            one.output == output,
-            one.label.isnot(None),
-        )
-        .group_by(one.label)
-        .order_by(func.count().desc(), one.label)
-        .limit(MAX_LABELS + 1)
-    )
-    found = (await connection.execute(query)).all()
-    return {} if len(found) > MAX_LABELS else {label: times for label, times in found if label is not None}
 
 
 def _runs(experiment_id: int, dataset_id: int, after: TaskCursor | None, limit: int) -> Select[Any]:
@@ -320,3 +239,61 @@ def _stored(row: Row[Any], body: str | None, output: str | None, judged: Sequenc
         size=row.body_size + row.output_size,
         answered_by=_choices(row.answered_by),
     )
+
+
+PAGE_ROWS = 20_000
+"""Ordinals of one page. Chosen: 20 MB a page."""
+
+
+class ScorePage(NamedTuple):
+    """Results of one range of rows, as rows of queries.
+
+    `rows` have `ordinal`, `name` and `digest` (None for an invalid row). `runs` have for each row and status the number
+    of `results`, and the `seconds` that they took together. `scores` have for each row and output the `mean` of the
+    results with a score, the number of `failed` ones, and the `label` of all labelled ones, None where they differ.
+    """
+
+    rows: Sequence[Any]
+    runs: Sequence[Any]
+    scores: Sequence[Any]
+
+
+async def score_pages(database: Database, experiment_id: int, page_rows: int = PAGE_ROWS) -> AsyncIterator[ScorePage]:
+    row, run, one = dataset_rows.c, runs.c, annotation_rows.c
+    first = 0
+    while True:
+        async with database.reading() as connection:
+            extent = await extent_of(connection, experiment_id)
+            if extent is None:
+                return
+            end = first + page_rows
+            names = (
+                select(row.ordinal, row.name, row.digest)
+                .where(row.dataset_id == extent.dataset_id, row.ordinal >= first, row.ordinal < end)
+                .order_by(row.ordinal)
+            )
+            found = (await connection.execute(names)).all()
+            if not found:
+                return
+            of_runs = (
+                select(run.ordinal, run.status, func.count().label("results"), func.sum(run.seconds).label("seconds"))
+                .where(run.experiment_id == experiment_id, run.ordinal >= first, run.ordinal < end)
+                .group_by(run.ordinal, run.status)
+            )
+            of_scores = (
+                select(
+                    one.ordinal,
+                    one.evaluator,
+                    one.output,
+                    func.avg(one.score).label("mean"),
+                    func.count(case((one.status != OK, 1))).label("failed"),
+                    case((func.min(one.label) == func.max(one.label), func.min(one.label))).label("label"),
+                )
+                .where(one.experiment_id == experiment_id, one.ordinal >= first, one.ordinal < end)
+                .group_by(one.ordinal, one.evaluator, one.output)
+            )
+            page = ScorePage(
+                found, (await connection.execute(of_runs)).all(), (await connection.execute(of_scores)).all()
+            )
+        yield page
+        first = found[-1].ordinal + 1

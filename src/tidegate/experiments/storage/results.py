@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import (
     Connection,
@@ -31,11 +31,9 @@ from sqlalchemy import (
 
 from tidegate.core.answered_by import AnsweredBy
 from tidegate.errors import NotStorable, SchemaMismatch
-from tidegate.experiments.storage import tally_table, usages
+from tidegate.experiments.storage import stage_sums
 from tidegate.experiments.storage.bulk import execute, put, unnested
 from tidegate.experiments.storage.database import Database
-from tidegate.experiments.storage.json_codec import cleaned, encoded, shortened
-from tidegate.experiments.storage.migrate import HEAD, version
 from tidegate.experiments.storage.records import (
     Annotation,
     AnnotationResult,
@@ -45,6 +43,7 @@ from tidegate.experiments.storage.records import (
     RunResult,
 )
 from tidegate.experiments.storage.schema import (
+    HEAD,
     NOT_ENDED,
     OK,
     annotation_rows,
@@ -55,28 +54,21 @@ from tidegate.experiments.storage.schema import (
     not_ok,
     run_stats,
     runs,
+    version,
 )
-from tidegate.experiments.storage.sql_clock import now
+from tidegate.experiments.storage.stored_forms import cleaned, encoded, now, shortened
 
 EVAL_ITEM = ("experiment_id", "ordinal", "repetition", "evaluator")
 
 KEPT_LINES = 1500
-"""Lines kept of each experiment's log. Raising it makes the database and each read of a log larger. Precedent: Heroku's
-Logplex keeps the last 1,500 of an application."""
+"""Lines kept of each experiment's log. Precedent: Heroku's Logplex keeps the last 1,500 of an application."""
 
 MAX_CHOICES, CHOICE_BYTES = 3, 200
-"""Choices of fallbacks that are kept of a result, and the bytes of each of their three texts. Raising one may exceed an
-index entry. Derived from PostgreSQL, as `json_codec.MAX_NAME_BYTES`."""
+"""Choices of fallbacks that are kept of a result, and the bytes of each of their three texts. Derived from PostgreSQL,
+as `stored_forms.MAX_NAME_BYTES`."""
 
 Values = dict[str, Any]
 Result = RunResult | AnnotationResult | ItemAttempts | ClaimStats | LogLine
-
-
-class WriteState(NamedTuple):
-    """Newest epochs of the experiments of a batch, and the database's time."""
-
-    epochs: dict[int, int]
-    at: datetime
 
 
 async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
@@ -91,25 +83,23 @@ async def write(database: Database, batch: Sequence[Result]) -> frozenset[int]:
 
 def _write(batch: Sequence[Result], sqlite: bool, connection: Connection) -> frozenset[int]:
     # Before the claims, so that no batch holds up a heartbeat while it waits for another one.
-    tally_table.lock(connection, {one.experiment_id for one in batch if isinstance(one, RunResult | AnnotationResult)})
-    state = write_state(connection, {result.experiment_id for result in batch})
+    stage_sums.lock(connection, {one.experiment_id for one in batch if isinstance(one, RunResult | AnnotationResult)})
+    epochs, at = write_state(connection, {result.experiment_id for result in batch})
     lost = frozenset(
-        one.experiment_id
-        for one in batch
-        if _contributor(one) is None and state.epochs.get(one.experiment_id) != one.epoch
-    ) | _not_held(connection, state.epochs, [one for one in batch if _contributor(one) is not None])
+        one.experiment_id for one in batch if _contributor(one) is None and epochs.get(one.experiment_id) != one.epoch
+    ) | _not_held(connection, epochs, [one for one in batch if _contributor(one) is not None])
     kept = [one for one in batch if one.experiment_id not in lost]
     ended = _one_each(runs, [_run(result) for result in kept if isinstance(result, RunResult)])
     judged = [result for result in kept if isinstance(result, AnnotationResult)]
     annotated = _one_each(
         annotation_rows, [_annotation(result, one) for result in judged for one in result.annotations]
     )
-    tallied = tally_table.TallyUpdate(connection, sqlite, ended, annotated)
-    for statement, values in _statements(sqlite, kept, ended, judged, annotated, state.at):
+    tallied = stage_sums.TallyUpdate(connection, sqlite, ended, annotated)
+    for statement, values in _statements(sqlite, kept, ended, judged, annotated, at):
         if values:
             execute(connection, sqlite, statement, values)
     tallied.save()
-    usages.save(connection, sqlite, kept)
+    stage_sums.save_usages(connection, sqlite, kept)
     for experiment_id in sorted({one.experiment_id for one in kept if isinstance(one, LogLine)}):
         connection.execute(_prune(), {"experiment": experiment_id, "kept": KEPT_LINES})
     return lost
@@ -158,13 +148,16 @@ def _chunks_held() -> Select[Any]:
     )
 
 
-def write_state(connection: Connection, experiment_ids: Iterable[int]) -> WriteState:
-    """Return the newest epochs, which cannot change until the transaction ends; raise `SchemaMismatch`."""
+def write_state(connection: Connection, experiment_ids: Iterable[int]) -> tuple[dict[int, int], datetime]:
+    """Return the newest epochs, which cannot change until the transaction ends, and the database's time.
+
+    Raise `SchemaMismatch`.
+    """
     rows = connection.execute(_newest(), {"experiments": sorted(experiment_ids)}).all()
     for row in rows:
         if row.found != HEAD:
             raise SchemaMismatch(found=row.found, expected=HEAD)
-    return WriteState({row.experiment_id: row.epoch for row in rows}, rows[0].at if rows else datetime.now(UTC))
+    return {row.experiment_id: row.epoch for row in rows}, rows[0].at if rows else datetime.now(UTC)
 
 
 @cache
@@ -230,7 +223,6 @@ def _put(sqlite: bool, table: Table) -> Executable:
 
 @cache
 def _note(sqlite: bool) -> Executable:
-    """Return a statement that adds lines to the log."""
     statement: Executable = put(sqlite, logs, ("experiment_id", "level", "category", "detail"), at=now())
     return statement
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, Table, and_, bindparam, func, select, tuple_
+from sqlalchemy import ColumnElement, Select, Table, and_, bindparam, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from tidegate.experiments.storage.bulk import item_values, of_items
@@ -22,14 +22,13 @@ from tidegate.experiments.storage.records import ResultStatus, TaskCursor
 from tidegate.experiments.storage.schema import annotation_rows, contents, dataset_rows, not_ok, runs
 
 CELL = 200
-"""Characters of a long text in a page. Raising it makes pages larger. Chosen: about three lines of a cell."""
+"""Characters of a long text in a page. Chosen: about three lines of a cell."""
 
 SEARCHED = 100_000
-"""Most items that one search for a label or a score visits. Raising it makes such a page slower. Chosen: the page is
-there within 100 ms."""
+"""Most items that one search for a label or a score visits. Chosen: the page is there within 100 ms."""
 
 MAX_JUDGEMENTS = 40
-"""Most outputs of evaluators that a page has of one item. Raising it makes pages larger."""
+"""Most outputs of evaluators that a page has of one item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,53 +47,18 @@ class RowFilter:
 
     @property
     def searches(self) -> bool:
-        """Return whether items are found only by a visit to each."""
         return self.evaluator is not None
 
 
 @dataclass(frozen=True, slots=True)
-class ShownJudgement:
-    """One output of one evaluator, with cut texts."""
-
-    evaluator: str
-    output: str
-    status: ResultStatus
-    score: float | None
-    label: str | None
-    value: str | None
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ShownResult:
-    """One item with its row, with cut texts; `row` and `output` are the beginnings of JSON texts."""
-
-    ordinal: int
-    repetition: int
-    name: str
-    row: str | None
-    status: ResultStatus
-    output: str | None
-    error_kind: str | None
-    error: str | None
-    attempts: int
-    seconds: float
-    judgements: tuple[ShownJudgement, ...]
-
-    @property
-    def cursor(self) -> TaskCursor:
-        """Return the cursor of the item."""
-        return self.ordinal, self.repetition
-
-
-@dataclass(frozen=True, slots=True)
 class RowPage:
-    """Page in the order of the rows. `more` tells that others follow in the direction of the page.
+    """Items in the order of the rows: rows of a query, each with its judgements. `row` and `output` are cut JSON texts.
 
-    `searched` is the cursor up to which a search came that ended early; None for any other page.
+    `more` tells that others follow in the direction of the page. `searched` is the cursor up to which a search came
+    that ended early; None for any other page.
     """
 
-    rows: tuple[ShownResult, ...] = ()
+    rows: Sequence[tuple[Any, Sequence[Any]]] = ()
     more: bool = False
     searched: TaskCursor | None = None
 
@@ -131,7 +95,7 @@ async def row_page(
             searched = (bounds[0], 1) if back and bounds[0] > 0 else None
             if not back and bounds[1] < extent.end:
                 searched = (bounds[1] - 1, extent.repetitions)
-        return RowPage(tuple(rows), len(found) > limit or searched is not None, searched)
+        return RowPage(rows, len(found) > limit or searched is not None, searched)
 
 
 async def _items(
@@ -191,22 +155,20 @@ def _kept(table: Table, wanted: RowFilter) -> list[ColumnElement[bool]]:
 
 async def _rows(
     connection: AsyncConnection, sqlite: bool, experiment_id: int, dataset_id: int, items: Sequence[TaskCursor]
-) -> list[ShownResult]:
+) -> list[tuple[Any, Sequence[Any]]]:
     if not items:
         return []
     given = item_values(sqlite, [(experiment_id, *item) for item in items])
-    judged: dict[TaskCursor, list[ShownJudgement]] = {}
+    judged: dict[TaskCursor, list[Any]] = {}
     for one in await connection.execute(_judgements(sqlite), given):
-        judged.setdefault((one.ordinal, one.repetition), []).append(
-            ShownJudgement(
-                one.evaluator, one.output, ResultStatus(one.status), one.score, one.label, one.value, one.error
-            )
-        )
-    found = {
-        (row.ordinal, row.repetition): row
-        for row in await connection.execute(_results(sqlite), {**given, "dataset": dataset_id})
-    }
-    return [_shown(found[item], judged.get(item, ())) for item in items if item in found]
+        judged.setdefault((one.ordinal, one.repetition), []).append(one)
+    rows = await connection.execute(_results(sqlite), {**given, "dataset": dataset_id})
+    found = {(row.ordinal, row.repetition): row for row in rows}
+    return [
+        (found[item], sorted(judged.get(item, ()), key=lambda one: (one.evaluator, one.output))[:MAX_JUDGEMENTS])
+        for item in items
+        if item in found
+    ]
 
 
 @cache
@@ -246,9 +208,3 @@ def _judgements(sqlite: bool) -> Select[Any]:
         func.substr(one.value, 1, CELL + 1).label("value"),
         func.coalesce(func.substr(one.error, 1, CELL + 1), one.error_kind).label("error"),
     ).select_from(of_items(sqlite, annotation_rows))
-
-
-def _shown(row: Row[Any], judged: Sequence[ShownJudgement]) -> ShownResult:
-    return ShownResult(row.ordinal, row.repetition, row.name, row.row, ResultStatus(row.status), row.output,
-                       row.error_kind, row.error, row.attempts, row.seconds,
-                       tuple(sorted(judged, key=lambda one: (one.evaluator, one.output))[:MAX_JUDGEMENTS]))  # fmt: skip

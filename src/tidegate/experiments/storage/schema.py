@@ -6,7 +6,7 @@ partial index. `attempts` has what audits keep, `run_stats` the sums of each cla
 tokens and costs of items, `spend` their sums by stage. `answered_by` has the choices of
 fallbacks, and is empty for most. `chunks` has the ranges of rows of an experiment that several replicas run at once.
 `batches` has the rows that a provider's Batch API answers.
-`tallies` has the counts of each stage, which every batch of results changes (`tally_table`).
+`tallies` has the counts of each stage, which every batch of results changes (`stage_sums`).
 `deleted` keeps numbers from a second use. The two watermarks of an
 experiment state from which row on results may be missing. The owner and the epoch of an experiment are one row of
 `execution_configs`. Every claim is one UPDATE of it, and every batch of results holds a lock on it while it is written.
@@ -29,6 +29,8 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    PrimaryKeyConstraint,
+    String,
     Table,
     Text,
     UniqueConstraint,
@@ -38,10 +40,21 @@ from sqlalchemy import (
 )
 
 from tidegate.core.token_totals import TokenTotals
-from tidegate.experiments.storage.sql_clock import Instant, now
+from tidegate.experiments.storage.stored_forms import Instant, now
 
 PREFIX = "tidegate_"
 """Prefix of every table: the database may have other tables called `runs` (procrastinate prefixes its own too)."""
+
+HEAD = "0009"
+"""Newest version of the schema."""
+
+VERSION_TABLE = f"{PREFIX}version"
+version = Table(
+    VERSION_TABLE,
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
+)
 
 metadata = MetaData(
     naming_convention={

@@ -23,8 +23,8 @@ SIDE_FILES = ("-wal", "-shm")
 """Files next to a database in WAL mode: without them no other process can read its newest transactions."""
 
 MAX_NAMES = 1000
-"""Exclusive bound on the number in the name of a saved file; beyond it the next folder is tried. Raising it fills a
-folder with more saved files. Chosen: far above the files that a user keeps."""
+"""Exclusive bound on the number in the name of a saved file; beyond it the next folder is tried. Chosen: far above the
+files that a user keeps."""
 
 
 class SQLiteFile:

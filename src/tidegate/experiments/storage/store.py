@@ -3,6 +3,10 @@
 Every method of a part is async, and raises `StoreError` where the database fails. Where that is `retryable`, the caller
 can repeat the same call: after a lost connection, a restart of the server, or a lock that was not available in time.
 
+The first process that opens a database migrates its schema to the newest version. The migration is one transaction
+under a lock: on SQLite its write lock, on PostgreSQL an advisory one. No experiment may run before: replicas of the
+older version do not know the new schema.
+
 A reader may be unable to write the file or its folder. A database in WAL mode is read through its log and the log's
 index, which SQLite creates where they are missing. Where it may not create them and no log exists, the file is
 complete, and is opened as immutable. Where a log exists, its transactions belong to the database: both are copied, and
@@ -13,28 +17,35 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 import tempfile
+import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
-from sqlalchemy import URL
+from sqlalchemy import URL, Connection, delete, insert, inspect, select, text
 
 from tidegate.errors import DatabaseFileLost, SchemaMismatch, StoreError
-from tidegate.experiments.storage.batches import Batches
-from tidegate.experiments.storage.chunks import Chunks
 from tidegate.experiments.storage.claims import Claims
-from tidegate.experiments.storage.database import Database
+from tidegate.experiments.storage.database import LOCK_SECONDS, Database, parsed
 from tidegate.experiments.storage.datasets import Datasets
-from tidegate.experiments.storage.deletion import Deletion
-from tidegate.experiments.storage.engines import parsed
 from tidegate.experiments.storage.experiments import Experiments
-from tidegate.experiments.storage.migrate import HEAD, found, migrate
+from tidegate.experiments.storage.migrations import MIGRATIONS
 from tidegate.experiments.storage.pending import Pending
 from tidegate.experiments.storage.records import AnnotationResult, ClaimStats, ItemAttempts, LogLine, RunResult
 from tidegate.experiments.storage.reports import Reports
 from tidegate.experiments.storage.results import write
-from tidegate.experiments.storage.tally_table import Tallies
-from tidegate.experiments.storage.usages import Usages
+from tidegate.experiments.storage.row_ranges import Batches, Chunks
+from tidegate.experiments.storage.schema import HEAD, RUNNING, VERSION_TABLE, execution_configs, experiments, version
+from tidegate.experiments.storage.stage_sums import Tallies, Usages
+from tidegate.experiments.storage.stored_forms import ago, since
+
+ADVISORY_LOCK = 0x7469_6465_6761_7465
+"""The letters "tidegate" as a number."""
+
+LIVE_SECONDS = 60.0
+"""Seconds since the last heartbeat for which a claim counts as live. Derived from `engine.replica.STALE_SECONDS`."""
 
 
 class Store:
@@ -46,11 +57,10 @@ class Store:
         self.chunks = Chunks(database)
         self.claims = Claims(database)
         self.datasets = Datasets(database)
-        self.deletion = Deletion(database)
         self.experiments = Experiments(database)
         self.pending = Pending(database)
-        self.reports = Reports(database)
         self.tallies = Tallies(database)
+        self.reports = Reports(database, self.tallies)
         self.usages = Usages(database)
         self._closing: Callable[[], None] = lambda: None
 
@@ -89,7 +99,6 @@ class Store:
         return store
 
     async def close(self) -> None:
-        """Close every connection."""
         await self.database.close()
         await asyncio.to_thread(self._closing)
 
@@ -171,3 +180,96 @@ async def _opened(database: Database) -> Database | None:
 
 def _nothing() -> None:
     """Do nothing."""
+
+
+def found(connection: Connection) -> str | None:
+    """Return the schema's version; None where there is none yet."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(select(version.c.version_num)).scalar()
+
+
+async def migrate(database: Database) -> None:
+    """Create the schema, or bring it to `HEAD`.
+
+    Raise `SchemaMismatch` for an unknown version, and `StoreError` while an older version runs experiments.
+    """
+    if database.sqlite:
+        await _prepare(database)
+    async with database.reading() as connection:
+        if not database.sqlite:
+            encoding = (await connection.execute(text("SHOW server_encoding"))).scalar_one()
+            if encoding != "UTF8":
+                raise StoreError(
+                    f"database {database.shown} not opened: its encoding is {encoding}; only UTF8 has every character"
+                )
+        if await connection.run_sync(found) == HEAD:
+            return
+    await asyncio.to_thread(_upgrade, database)
+
+
+async def _prepare(database: Database) -> None:
+    """Switch an SQLite file to WAL mode, which it keeps: then readers and the writer do not wait for each other."""
+    try:
+        await asyncio.to_thread(_to_wal, database)
+    except sqlite3.Error as error:
+        raise StoreError(f"database {database.shown} not opened: {error}", retryable="locked" in str(error)) from error
+
+
+def _to_wal(database: Database) -> None:
+    folder = Path(database.path).absolute().parent
+    if not folder.is_dir():
+        raise StoreError(f"database {database.shown} not opened: there is no folder {folder}")
+    # SQLite does not wait for a lock here: it reports a locked file at once.
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            with closing(sqlite3.connect(database.path, timeout=LOCK_SECONDS)) as connection:
+                connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
+
+def _upgrade(database: Database) -> None:
+    """Bring the schema to `HEAD` in one transaction; a second process waits for its end, and finds it done."""
+    from alembic.migration import MigrationContext
+    from alembic.operations import Operations
+
+    with database.plain() as connection:
+        if not database.sqlite:
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"))
+        at = found(connection)
+        if at is not None and at not in MIGRATIONS:
+            raise SchemaMismatch(found=at, expected=HEAD)
+        if at is not None and at != HEAD:
+            _refuse_live_claims(connection)
+        operations = Operations(MigrationContext.configure(connection))
+        for number, migration in MIGRATIONS.items():
+            if at is None or number > at:
+                migration(operations)
+        version.create(connection, checkfirst=True)
+        connection.execute(delete(version))
+        connection.execute(insert(version).values(version_num=HEAD))
+
+
+def _refuse_live_claims(connection: Connection) -> None:
+    """Raise `StoreError` where a replica runs an experiment; until the transaction ends, none can claim one."""
+    config = execution_configs.c
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"LOCK TABLE {execution_configs.name} IN SHARE ROW EXCLUSIVE MODE"))
+    live = (
+        select(experiments.c.name, config.claimed_by, since(config.claimed_at).label("quiet"))
+        .join(experiments, experiments.c.id == config.experiment_id)
+        .where(RUNNING, config.claimed_at > ago(LIVE_SECONDS))
+        .order_by(config.claimed_at.desc())
+    )
+    row = connection.execute(live).first()
+    if row is not None:
+        raise StoreError(
+            f"database not upgraded: an older tidegate runs experiment {row.name} (replica {row.claimed_by}, last "
+            f"heartbeat {row.quiet:.0f} s ago); stop it, or try again {LIVE_SECONDS:g} s after its end",
+            retryable=False,
+        )

@@ -6,8 +6,7 @@ fit into `BINS` of them, pairs of neighbours are merged, which doubles the width
 that was replaced; a new build of the tally corrects them.
 
 A batch is summed by `math.fsum`, and added with the error of that rounding kept beside the sum (source: Neumaier 1974,
-"Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen"). The databases sum doubles each in its own
-order and precision: their means differ by less than 1e-9 of the largest score.
+"Rundungsfehleranalyse einiger Verfahren zur Summation endlicher Summen").
 """
 
 from __future__ import annotations
@@ -19,11 +18,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, case, func
-
-LARGE = 2.0**900
-"""Score from which scores are summed as parts of it: the sum of two near 1.8e308 is no double, and PostgreSQL raises an
-error. Smaller ones never reach that, and no part of it is 0. Derived from IEEE 754."""
+from tidegate.experiments.storage.records import Score, with_failures
 
 
 @dataclass(slots=True)
@@ -39,7 +34,6 @@ class CompensatedSum:
         return self.high + self.low
 
     def add(self, values: Iterable[float]) -> None:
-        """Add the values of one batch."""
         try:
             value = math.fsum(values)
         except (OverflowError, ValueError):
@@ -50,56 +44,37 @@ class CompensatedSum:
         self.high = total
 
 
-def sums(score: Column[float]) -> tuple[ColumnElement[float], ColumnElement[float]]:
-    """Return the sum of the large scores of a column in units of `LARGE`, and the sum of the others, as SQL."""
-    large = func.abs(score) >= LARGE
-    return func.sum(case((large, score / LARGE))), func.sum(case((~large, score)))
-
-
-def mean(count: int, large: float | None, others: float | None) -> float | None:
-    """Return the mean of `count` scores from both parts of `sums`; None without any."""
-    if not count:
-        return None
-    if large is None:
-        return (others or 0.0) / count
-    rounded = (large + (others or 0.0) / LARGE) / count * LARGE
-    # Rounding may lift the mean of the largest doubles above them.
-    return max(-sys.float_info.max, min(rounded, sys.float_info.max))
-
-
 BINS = 50
-"""Most bins of a histogram. Raising it makes a tally larger, and each write of it. Chosen: a chart of 300 pixels shows
-them apart."""
+"""Most bins of a histogram. Chosen: a chart of 300 pixels shows them apart."""
 
 PER_UNIT = 40
 """Bins between 0 and 1 at level 0, where scores on this scale end up: 41 with that of 1.0. The width doubles with each
 level. Chosen: the edges are round numbers on the usual scales."""
 
 FIRST_LEVEL = -20
-"""Level of the first bins. Lowering it shows scores apart that differ by less than 2e-8."""
+"""Level of the first bins."""
 
 MAX_LABELS = 100
-"""Most labels that are counted of an output. Raising it counts free text. Derived from `reports.MAX_LABELS`."""
+"""Most labels that are counted of an output. Chosen: an output with more of them is free text."""
 
 MAX_KINDS = 50
-"""Most kinds of failures of a stage with a count of their own; the others are counted together. Raising it makes a
-tally larger. Chosen: more kinds than a page shows."""
+"""Most kinds of failures of a stage with a count of their own; the others are counted together. Chosen: more kinds than
+a page shows."""
 
-MAX_OUTPUTS = 100
-"""Most outputs of an evaluator that are tallied. Raising it makes a tally larger. Chosen: more than a person compares;
-an evaluator that names its outputs by the row would have no end of them."""
+MAX_OUTPUTS = 500
+"""Most outputs of an evaluator that are tallied. Chosen: far more than a table has columns; an evaluator that names its
+outputs by the row would have no end of them."""
 
 EXAMPLE = 300
-"""Characters that are kept of an error's text. Raising it makes a tally larger. Chosen: the beginning
-tells the kind."""
+"""Characters that are kept of an error's text. Chosen: the beginning tells the kind."""
 
 LABEL = 200
-"""Characters of a label that are kept. Raising it makes a tally larger. Chosen: longer labels are free text."""
+"""Characters of a label that are kept. Chosen: longer labels are free text."""
 
 
 SCALE = 64
-"""Power of 2 by which scores are divided before they are summed. Raising it loses scores near 0. Derived from IEEE 754:
-the sum of 2^64 of the largest doubles is one, and scores above 1e-304 keep all their bits."""
+"""Power of 2 by which scores are divided before they are summed. Derived from IEEE 754: the sum of 2^64 of the largest
+doubles is one, and scores above 1e-304 keep all their bits."""
 
 
 class ResultFacts(NamedTuple):
@@ -126,7 +101,6 @@ class Histogram:
 
     @property
     def width(self) -> float:
-        """Return the width of a bin."""
         return math.ldexp(1 / PER_UNIT, self.level)
 
     def add(self, score: float, count: int) -> None:
@@ -178,7 +152,6 @@ class OutputTally:
 
     @property
     def mean(self) -> float | None:
-        """Return the mean of the scores; None without any."""
         if not self.scored:
             return None
         most = math.ldexp(sys.float_info.max, -SCALE)
@@ -333,7 +306,6 @@ class StageTally:
             del self.outputs[name]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the tally as JSON values."""
         return {
             "items": self.items,
             "failed": {status: count for status, count in self.failed.items() if count},
@@ -346,7 +318,6 @@ class StageTally:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> StageTally:
-        """Return the tally of these values."""
         return cls(
             values["items"],
             dict(values["failed"]),
@@ -382,8 +353,26 @@ def _output_tally(values: Mapping[str, Any]) -> OutputTally:
 
 
 def _place(score: float) -> int:
-    """Return the bin of a score at the first level."""
     if abs(score) > 1e280:
         # The product may be no double; such a score has no fraction.
         return int(score) * PER_UNIT << -FIRST_LEVEL
     return math.floor(math.ldexp(score * PER_UNIT, -FIRST_LEVEL))
+
+
+def scores_of(stages: Mapping[str, StageTally]) -> list[Score]:
+    return with_failures(
+        Score(
+            name,
+            output,
+            one.ok,
+            one.failed,
+            one.scored,
+            one.mean,
+            one.labels or {},
+            one.labelled,
+            one.valued,
+            one.chosen,
+        )
+        for name, stage in sorted(stages.items())
+        for output, one in sorted(stage.outputs.items())
+    )

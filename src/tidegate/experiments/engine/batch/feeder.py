@@ -19,51 +19,22 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from tidegate.admission.redaction import clean
-from tidegate.core.backoff import half_jitter
-from tidegate.errors import ClaimLost, ConfigurationError
-from tidegate.experiments.engine.background import retry_while_unavailable
-from tidegate.experiments.engine.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
-from tidegate.experiments.engine.batch.results import BatchResults, is_short, missing_answer
-from tidegate.experiments.engine.batch.submission import (
-    GONE,
-    POLL_SECONDS,
-    BatchError,
-    BatchGone,
-    BatchSubmission,
-    ProviderRequests,
-)
-from tidegate.experiments.engine.batch.task import BatchTask, ItemSet, custom_id
+from tidegate.errors import ClaimLost
+from tidegate.experiments.engine.background import redacted, retry_while_unavailable
+from tidegate.experiments.engine.batch import BatchTask, ItemSet, custom_id
+from tidegate.experiments.engine.batch.apis import BatchStatus, Phase, ProviderBatchApi
+from tidegate.experiments.engine.batch.results import BatchResults
+from tidegate.experiments.engine.batch.submission import GONE, POLL_SECONDS, BatchError, BatchSubmission
 from tidegate.experiments.engine.feeder import Feeder
-from tidegate.experiments.engine.item import TASK, Item, Place, copied
-from tidegate.experiments.engine.redaction import redacted
-from tidegate.experiments.engine.result_handler import ResultHandler
+from tidegate.experiments.engine.queues import PAGE_ITEMS, TASK, Item, Place, copied
 from tidegate.experiments.engine.run import ExperimentRun
-from tidegate.experiments.engine.work_queue import PAGE_ITEMS
-from tidegate.experiments.engine.writer import WRITE_SECONDS
-from tidegate.experiments.storage import BatchRecord, BatchState, Category, LogLevel, PendingTask, Status
+from tidegate.experiments.storage import BatchRecord, BatchState, LogLevel, PendingTask, Status
 
 logger = logging.getLogger("tidegate")
 
 T = TypeVar("T")
-
-AGE_SHARE = 0.1
-"""Time between two looks at a batch, as a share of its age. Raising it notices an end later. Chosen: the end is noticed
-within a tenth of the time that the batch took."""
-
-LEAST_POLL = 1.0
-"""Minimum seconds between two looks. Raising it notices the end of a small batch later. Chosen: they take minutes."""
-
-TURN = 50
-"""Results that are processed before other work of the loop gets a turn. Raising it saves turns and blocks the loop for
-longer. Chosen: about 10 ms of parsing."""
-
-
-MAX_SHOWN = 80
-"""Maximum characters of an unknown id in the log. Raising it lengthens the line. Derived from the longest id that a
-provider allows, 64."""
 
 
 class Draft:
@@ -78,19 +49,15 @@ class Draft:
 class BatchFeeder(Feeder):
     """Feeder of one run whose tasks a Batch API answers; evaluations are fed as in any other run."""
 
-    def __init__(
-        self, run: ExperimentRun, handler: ResultHandler, api: ProviderBatchApi, task: BatchTask, *, complete: bool
-    ) -> None:
+    def __init__(self, run: ExperimentRun, api: ProviderBatchApi, task: BatchTask, *, complete: bool) -> None:
         super().__init__(run, complete=complete)
         self._api = api
         self._task = task
-        self._handler = handler
-        self._results = BatchResults(run, handler, api, task)
         self._name = run.experiment.name
         self._what = f"experiment {run.experiment.name}: its batches"
-        self._requests = ProviderRequests(run.shared, self._what)
+        self._results = BatchResults(run, api, task, what=self._what, save=self._save, pending=self._pending)
         self._submission = BatchSubmission(
-            run.shared, self._requests, api, task, name=self._name, what=self._what, save=self._save,
+            run.shared, api, task, name=self._name, what=self._what, save=self._save,
             pending=self._pending,
         )  # fmt: skip
         self._most = self._limit = min(task.max_requests or api.max_requests, api.max_requests)
@@ -107,7 +74,6 @@ class BatchFeeder(Feeder):
         self._full_since: float | None = None
 
     def on_rows_stored(self, complete: bool = False) -> None:
-        """Record that the store has more rows, or all of them."""
         super().on_rows_stored(complete)
         self._scanned = False
         self._moved.set()
@@ -232,11 +198,13 @@ class BatchFeeder(Feeder):
             size = len(self._api.line(custom_id(self._name, "", place), body))
         except Exception as error:
             self._run.tracker.open(item)
-            self._handler.fail(item, error)
+            self._run.results.fail(item, error)
             return
         if size > self._api.max_bytes:
             self._run.tracker.open(item)
-            self._handler.refuse(item, "never_fits", f"its request has {size} bytes; a batch has {self._api.max_bytes}")
+            self._run.results.refuse(
+                item, "never_fits", f"its request has {size} bytes; a batch has {self._api.max_bytes}"
+            )
             return
         group = self._api.group(body)
         draft = self._drafts.setdefault(group, Draft())
@@ -248,7 +216,6 @@ class BatchFeeder(Feeder):
         draft.size += size
 
     async def _seal(self, draft: Draft) -> None:
-        """Store the intent of a batch, and follow it."""
         record = BatchRecord(
             0, self._api.provider, BatchState.INTENT, secrets.token_hex(16), draft.items.ranges, draft.count
         )
@@ -274,7 +241,11 @@ class BatchFeeder(Feeder):
             return
         if self._errors:
             run.drain(Status.ERROR, "; ".join(dict.fromkeys(self._errors)))
-        elif self._scanned and self._at_end and not (self._open or self._drafts or self._returned):
+        elif (
+            self._scanned
+            and (self._complete or self._run.limited)
+            and not (self._open or self._drafts or self._returned)
+        ):
             if self._cursor is not None:
                 run.tracker.reached(self._cursor[0] + (self._cursor[1] >= run.experiment.repetitions))
             run.tracker.tasks_exhausted = True
@@ -303,14 +274,16 @@ class BatchFeeder(Feeder):
                 record = submitted or await self._finish(record, [], "no row of it is open")
             try:
                 if record.state is BatchState.SUBMITTED:
-                    record = await self._watch(record)
+                    record = await self._results.watch(record)
                 if record.state is BatchState.ENDED:
                     record = await self._fetch(record)
-            except BatchGone as error:
+            except BatchError as error:
                 # What was read since, as by another account's run, says that it is there.
-                if GONE not in (self._open[number][0].detail or ""):
+                if not error.gone or GONE not in (self._open[number][0].detail or ""):
                     raise
-                record = await self._give_up(record, error)
+                # Each of its rows is paid for again.
+                run.log(LogLevel.WARN, type="batch_gone", batch=number, error=str(error))
+                record = await self._finish(self._open[number][0], list(ItemSet(record.items)), GONE)
             logger.info("%s: batch %d %s", self._what, number, record.state)
         except BatchError as error:
             await self._report(number, error)
@@ -323,7 +296,7 @@ class BatchFeeder(Feeder):
         """Keep the error of a batch, which stays open; the run ends with it when the other batches have."""
         run, text = self._run, redacted(error)
         logger.error("%s: %s; its rows stay open, and a resume goes on with it", self._what, text)
-        run.log(LogLevel.ERROR, Category.EXPERIMENT, type="batch_failed", batch=number, error=text)
+        run.log(LogLevel.ERROR, type="batch_failed", batch=number, error=text)
         self._errors.append(text)
         if number in self._open:
             try:
@@ -331,116 +304,22 @@ class BatchFeeder(Feeder):
             except Exception as worse:
                 self._end_with(worse)
 
-    async def _watch(self, record: BatchRecord) -> BatchRecord:
-        """Return a batch after its end at the provider."""
-        began = self._run.shared.loop.time()
-        while True:
-            status = await self._status(record)
-            if status.phase is not Phase.RUNNING:
-                return await self._save(replace(record, state=BatchState.ENDED, detail=status.text))
-            if status.text != record.detail:
-                record = await self._save(replace(record, detail=status.text))
-            age = self._run.shared.loop.time() - began
-            await asyncio.sleep(max(min(POLL_SECONDS, max(LEAST_POLL, AGE_SHARE * age)), status.retry_after))
-
-    async def _status(self, record: BatchRecord) -> BatchStatus:
-        provider_id = record.provider_id or ""
-        status = await self._requests.asked(record, partial(self._api.status, provider_id))
-        if status.phase is Phase.UNKNOWN:
-            raise BatchError(record.number, f"{provider_id} has the unknown status {status.text!r}")
-        return status
-
     async def _fetch(self, record: BatchRecord) -> BatchRecord:
         """Queue the results of a batch; return it when they are durable."""
-        status = await self._status(record)
+        status = await self._results.status(record)
         if status.phase is Phase.FAILED:
             await self._finish(record, list(ItemSet(record.items)), status.text)
             raise BatchError(record.number, f"the provider has rejected it: {status.text}")
         if status.phase is Phase.QUEUE_FULL:
             return await self._delay(record, status)
         async with self._fetching:
-            items = ItemSet(record.items)
-            ids = {custom_id(self._name, record.tag, place) for place in items}
-            found, broken = await self._found(record, status, ids)
-            short = is_short(status, len(ids & found.keys()), record.count)
-            unknown = found.keys() - ids
-            if unknown:
-                text = "%s: %d results of batch %d ignored: their ids are not its own, such as %s"
-                logger.warning(text, self._what, len(unknown), record.number, clean(min(unknown), MAX_SHOWN))
-            back, queued = [], []
-            count = 0
-            async for task in self._pending(items):
-                place = Place(task.ordinal, task.repetition)
-                item = Item(TASK, place, task.row, size=task.size)
-                line = found.get(custom_id(self._name, record.tag, place))
-                if line is None and broken:
-                    # It may be in the part that is cut off, and is paid for.
-                    continue
-                answer = self._read(line) if line is not None else missing_answer(status, short)
-                if self._results.take(item, answer, record.number):
-                    queued.append(item)
-                else:
-                    back.append(place)
-                count += 1
-                await self._turn(count)
-                if not self._run.live:
-                    return record
-            self._results.end()
-            await self._durable(queued)
+            back = await self._results.fetch(record, status)
+            if back is None:
+                return record
             if record.count >= self._most:
                 # It has fitted the queue, and a larger one may.
                 self._most, self._full_since = min(2 * self._most, self._limit), None
-            if broken and ids - found.keys():
-                raise BatchError(record.number, f"{broken} lines of its results are cut or no JSON")
         return await self._finish(record, back, status.text)
-
-    async def _give_up(self, record: BatchRecord, error: BatchGone) -> BatchRecord:
-        """Give the rows of a batch that is gone back to the plan; each is paid for again."""
-        self._run.log(LogLevel.WARN, Category.EXPERIMENT, type="batch_gone", batch=record.number, error=str(error))
-        return await self._finish(self._open[record.number][0], list(ItemSet(record.items)), GONE)
-
-    async def _found(self, record: BatchRecord, status: BatchStatus, ids: set[str]) -> tuple[dict[str, bytes], int]:
-        """Return the lines of the results by their ids, and the number of broken ones.
-
-        Results that lack lines are fetched again: another batch for these rows would be paid for.
-        """
-        settings, shared = self._run.shared.settings, self._run.shared
-        for attempt in range(1, settings.attempts + 1):
-            lines = []
-            for name in status.files:
-                lines += await self._requests.asked(record, partial(self._api.lines, name))
-            found, broken = by_id(lines)
-            short = is_short(status, len(ids & found.keys()), record.count)
-            if not (broken or short) or not ids - found.keys() or attempt == settings.attempts:
-                break
-            text = "%s: results of batch %d lack %d rows: they are fetched again"
-            logger.warning(text, self._what, record.number, len(ids - found.keys()))
-            await asyncio.sleep(half_jitter(attempt, shared.gates.draw()))
-        return found, broken
-
-    def _read(self, line: bytes) -> ItemAnswer:
-        """Return the answer in a line of the results; one of an unknown form is an error of its row."""
-        try:
-            return self._api.read(line)
-        except (ValueError, TypeError, AttributeError, LookupError):
-            return ItemAnswer(None, kind="invalid", reason="its line in the results has an unknown form")
-
-    async def _turn(self, count: int) -> None:
-        """Let other work go on, and wait while results cannot be queued."""
-        if count % TURN == 0:
-            self._run.offer()
-            await asyncio.sleep(0)
-        while self._run.live and not self._run.shared.writer.room:
-            self._run.shared.writer.flush()
-            await asyncio.sleep(WRITE_SECONDS)
-
-    async def _durable(self, queued: list[Item]) -> None:
-        """Wait until the results of these items are in the database."""
-        tracker = self._run.tracker
-        while queued:
-            queued = [item for item in queued if tracker.is_live(item)]
-            if queued:
-                await asyncio.sleep(WRITE_SECONDS)
 
     async def _finish(self, record: BatchRecord, back: list[Place], text: str) -> BatchRecord:
         """Store a batch as fetched, and give the rows without a result back to the plan."""
@@ -478,17 +357,3 @@ class BatchFeeder(Feeder):
     def _try_again(self) -> None:
         self._full = False
         self._moved.set()
-
-
-def api_of(task: BatchTask) -> ProviderBatchApi:
-    """Return the Batch API behind a task's client. Raise `ConfigurationError` if it has none."""
-    from tidegate.experiments.engine.batch.anthropic_api import AnthropicBatchApi
-    from tidegate.experiments.engine.batch.openai_api import OpenAIBatchApi
-
-    client: Any = task.client
-    if hasattr(getattr(client, "messages", None), "batches"):
-        return AnthropicBatchApi(client, "anthropic")
-    if hasattr(client, "batches") and hasattr(client, "files"):
-        azure = any(each.__name__ == "BaseAzureClient" for each in type(client).__mro__)
-        return OpenAIBatchApi(client, "azure" if azure else "openai", task.endpoint)
-    raise ConfigurationError("client", type(client).__name__, "a client of the openai or anthropic SDK with batches")

@@ -2,33 +2,75 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
 from tidegate.admission.key_table import KeyTable
-from tidegate.admission.redaction import clean_fact
+from tidegate.admission.redaction import clean, clean_fact
+from tidegate.core.backoff import half_jitter
 from tidegate.core.token_totals import TokenTotals, totals_of
 from tidegate.core.values import Key, Usage
 from tidegate.errors import UnusableAnswer
-from tidegate.experiments.engine.batch.api import BatchStatus, ItemAnswer, Phase, ProviderBatchApi
-from tidegate.experiments.engine.batch.task import BatchTask
-from tidegate.experiments.engine.item import Item, Place, copied
-from tidegate.experiments.engine.redaction import redacted
-from tidegate.experiments.engine.result_handler import ResultHandler
+from tidegate.experiments.engine.background import redacted
+from tidegate.experiments.engine.batch import BatchTask, ItemSet, custom_id
+from tidegate.experiments.engine.batch.apis import BatchStatus, ItemAnswer, Phase, ProviderBatchApi, by_id
+from tidegate.experiments.engine.batch.submission import POLL_SECONDS, BatchError, RequestRetries
+from tidegate.experiments.engine.queues import TASK, Item, Place, copied
+from tidegate.experiments.engine.results import WRITE_SECONDS
 from tidegate.experiments.engine.run import ExperimentRun
-from tidegate.experiments.storage import ItemUsage, ResultStatus
+from tidegate.experiments.storage import BatchRecord, BatchState, ItemUsage, PendingTask, ResultStatus
 from tidegate.providers import COMPATIBLE, adopt, credential_of, named, price_of, usage_of
 
 BATCH = "batch"
 """Family of the keys of batches: their quotas are separate from those of single calls."""
 
 
-class BatchResults:
-    """Receiver of the answers of batches; it counts the attempts at rows without one."""
+AGE_SHARE = 0.1
+"""Time between two looks at a batch, as a share of its age. Chosen: the end is noticed within a tenth of the time that
+the batch took."""
 
-    def __init__(self, run: ExperimentRun, handler: ResultHandler, api: ProviderBatchApi, task: BatchTask) -> None:
+LEAST_POLL = 1.0
+"""Minimum seconds between two looks. Chosen: batches take minutes."""
+
+TURN = 50
+"""Results that are processed before other work of the loop gets a turn. Chosen: about 10 ms of parsing."""
+
+MAX_SHOWN = 80
+"""Maximum characters of an unknown id in the log. Derived from the longest id that a provider allows, 64."""
+
+logger = logging.getLogger("tidegate")
+
+T = TypeVar("T")
+
+
+class BatchResults:
+    """Results of the batches of one run; it counts the attempts at rows without an answer.
+
+    `save` stores a record, and `pending` yields the rows of a set that have no good answer yet. `what` names the
+    batches in the log.
+    """
+
+    def __init__(
+        self,
+        run: ExperimentRun,
+        api: ProviderBatchApi,
+        task: BatchTask,
+        *,
+        what: str,
+        save: Callable[[BatchRecord], Awaitable[BatchRecord]],
+        pending: Callable[[ItemSet], AsyncIterator[PendingTask]],
+    ) -> None:
         self._run = run
-        self._handler = handler
+        self._api = api
+        self._name = run.experiment.name
+        self._what = what
+        self._save = save
+        self._pending = pending
         self._task = task
         self._provider = api.provider
         self._paid_by = AccountKeys(task.client, api.provider, run.shared.registry)
@@ -36,7 +78,110 @@ class BatchResults:
         # The name by which a model was asked, by the one that it answers with.
         self._asked_as: dict[str, str] = {}
 
-    def take(self, item: Item, answer: ItemAnswer, batch: int) -> bool:
+    async def watch(self, record: BatchRecord) -> BatchRecord:
+        began = self._run.shared.loop.time()
+        while True:
+            status = await self.status(record)
+            if status.phase is not Phase.RUNNING:
+                return await self._save(replace(record, state=BatchState.ENDED, detail=status.text))
+            if status.text != record.detail:
+                record = await self._save(replace(record, detail=status.text))
+            age = self._run.shared.loop.time() - began
+            await asyncio.sleep(max(min(POLL_SECONDS, max(LEAST_POLL, AGE_SHARE * age)), status.retry_after))
+
+    async def status(self, record: BatchRecord) -> BatchStatus:
+        provider_id = record.provider_id or ""
+        status = await self._asked(record, partial(self._api.status, provider_id))
+        if status.phase is Phase.UNKNOWN:
+            raise BatchError(record.number, f"{provider_id} has the unknown status {status.text!r}")
+        return status
+
+    async def fetch(self, record: BatchRecord, status: BatchStatus) -> list[Place] | None:
+        """Queue the results of an ended batch, and wait until they are durable; return the rows that have none.
+
+        Return None where the run is no longer live.
+        """
+        items = ItemSet(record.items)
+        ids = {custom_id(self._name, record.tag, place) for place in items}
+        found, broken = await self._found(record, status, ids)
+        short = is_short(status, len(ids & found.keys()), record.count)
+        unknown = found.keys() - ids
+        if unknown:
+            text = "%s: %d results of batch %d ignored: their ids are not its own, such as %s"
+            logger.warning(text, self._what, len(unknown), record.number, clean(min(unknown), MAX_SHOWN))
+        back, queued = [], []
+        count = 0
+        async for task in self._pending(items):
+            place = Place(task.ordinal, task.repetition)
+            item = Item(TASK, place, task.row, size=task.size)
+            line = found.get(custom_id(self._name, record.tag, place))
+            if line is None and broken:
+                # It may be in the part that is cut off, and is paid for.
+                continue
+            answer = self._read(line) if line is not None else missing_answer(status, short)
+            if self._take(item, answer, record.number):
+                queued.append(item)
+            else:
+                back.append(place)
+            count += 1
+            await self._turn(count)
+            if not self._run.live:
+                return None
+        # The results are written without a wait for more.
+        self._run.shared.writer.flush()
+        self._run.offer()
+        await self._durable(queued)
+        if broken and ids - found.keys():
+            raise BatchError(record.number, f"{broken} lines of its results are cut or no JSON")
+
+        return back
+
+    async def _asked(self, record: BatchRecord, call: Callable[[], Awaitable[T]]) -> T:
+        return await RequestRetries(self._run.shared, self._what, record).asked(call)
+
+    async def _found(self, record: BatchRecord, status: BatchStatus, ids: set[str]) -> tuple[dict[str, bytes], int]:
+        """Return the lines of the results by their ids, and the number of broken ones.
+
+        Results that lack lines are fetched again: another batch for these rows would be paid for.
+        """
+        settings, shared = self._run.shared.settings, self._run.shared
+        for attempt in range(1, settings.attempts + 1):
+            lines = []
+            for name in status.files:
+                lines += await self._asked(record, partial(self._api.lines, name))
+            found, broken = by_id(lines)
+            short = is_short(status, len(ids & found.keys()), record.count)
+            if not (broken or short) or not ids - found.keys() or attempt == settings.attempts:
+                break
+            text = "%s: results of batch %d lack %d rows: they are fetched again"
+            logger.warning(text, self._what, record.number, len(ids - found.keys()))
+            await asyncio.sleep(half_jitter(attempt, shared.gates.draw()))
+        return found, broken
+
+    def _read(self, line: bytes) -> ItemAnswer:
+        """Return the answer in a line of the results; one of an unknown form is an error of its row."""
+        try:
+            return self._api.read(line)
+        except (ValueError, TypeError, AttributeError, LookupError):
+            return ItemAnswer(None, kind="invalid", reason="its line in the results has an unknown form")
+
+    async def _turn(self, count: int) -> None:
+        """Let other work go on, and wait while results cannot be queued."""
+        if count % TURN == 0:
+            self._run.offer()
+            await asyncio.sleep(0)
+        while self._run.live and not self._run.shared.writer.room:
+            self._run.shared.writer.flush()
+            await asyncio.sleep(WRITE_SECONDS)
+
+    async def _durable(self, queued: list[Item]) -> None:
+        tracker = self._run.tracker
+        while queued:
+            queued = [item for item in queued if tracker.is_live(item)]
+            if queued:
+                await asyncio.sleep(WRITE_SECONDS)
+
+    def _take(self, item: Item, answer: ItemAnswer, batch: int) -> bool:
         """Queue the result of a row of that batch; return False if it gets another attempt.
 
         The provider has answered or refused every row by now, so failures of some do not stop the run. Errors of
@@ -65,37 +210,31 @@ class BatchResults:
             item.attempts += 1
             run.write_failure(item, ResultStatus.ERROR, type(error).__name__, redacted(error))
         except Exception as error:
-            self._handler.fail(item, error)
+            self._run.results.fail(item, error)
         else:
-            self._handler.answer(item, output)
+            self._run.results.answer(item, output)
         return True
 
-    def _asked(self, item: Item) -> str:
+    def _model(self, item: Item) -> str:
         """Return the model that a request names; a deployment of Azure, or an alias, answers as another one."""
         try:
             return str(self._task.body(copied(item.body)).get("model") or "")
         except Exception:
             return ""
 
-    def end(self) -> None:
-        """End a batch: let its results be written without waiting for more."""
-        self._run.shared.writer.flush()
-        self._run.offer()
-
     def _usage(self, item: Item, answer: ItemAnswer) -> ItemUsage:
-        """Return the usage that a body states, at the price of the Batch API."""
         body: Any = answer.body
         stated = usage_of(named(self._provider) or COMPATIBLE, json.dumps({"usage": body.get("usage")}).encode())
-        model = (self._provider == "azure" and self._asked(item)) or clean_fact(str(body.get("model") or "")) or ""
+        model = (self._provider == "azure" and self._model(item)) or clean_fact(str(body.get("model") or "")) or ""
         facts = clean_fact(answer.finish_reason), clean_fact(answer.request_id)
         if stated is None:
             return ItemUsage(TokenTotals(), model or None, *facts)
         usage = stated._replace(model=model)
         family = self._paid_by.provider.name
-        price = price_of(family, model) or price_of(family, self._asked(item))
+        price = price_of(family, model) or price_of(family, self._model(item))
         spent = None if price is None else price.nanodollars(usage, batch=True)
         if model not in self._asked_as:
-            self._asked_as[model] = self._asked(item) or model
+            self._asked_as[model] = self._model(item) or model
         self._paid_by.count(self._asked_as[model], usage, spent)
         self._run.audit.tokens.add(usage, spent)
         return ItemUsage(totals_of(usage, spent), model or None, *facts)

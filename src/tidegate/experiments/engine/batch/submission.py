@@ -19,19 +19,16 @@ from tidegate.core.backoff import half_jitter
 from tidegate.core.next_step import NextStep
 from tidegate.core.values import INFINITY
 from tidegate.errors import ConfigurationError, Error
-from tidegate.experiments.engine.background import retry_while_unavailable
-from tidegate.experiments.engine.batch.api import (
+from tidegate.experiments.engine.background import redacted, retry_while_unavailable
+from tidegate.experiments.engine.batch import BatchTask, ItemSet, custom_id
+from tidegate.experiments.engine.batch.apis import (
     INLINE,
     UNDECIDED,
     ProviderBatchApi,
-    Revoked,
-    Search,
     is_refusal,
     was_sent,
 )
-from tidegate.experiments.engine.batch.task import BatchTask, ItemSet, custom_id
-from tidegate.experiments.engine.item import Place, copied
-from tidegate.experiments.engine.redaction import redacted
+from tidegate.experiments.engine.queues import Place, copied
 from tidegate.experiments.engine.run_state import RunnerContext
 from tidegate.experiments.storage import BatchRecord, BatchState, PendingTask
 from tidegate.pool.failure_class import classify
@@ -42,89 +39,79 @@ T = TypeVar("T")
 
 
 class BatchError(Error):
-    """Error for a batch that cannot go on; its rows stay open."""
+    """Error for a batch that cannot go on; its rows stay open.
 
-    def __init__(self, number: int, reason: str) -> None:
+    One that the provider does not know any more, or not under these credentials, is `gone`. The next run that finds it
+    gone again gives it up, because a user who has read this resumes it.
+    """
+
+    def __init__(self, number: int, reason: str, *, gone: bool = False) -> None:
         self.number = number
+        self.gone = gone
         super().__init__(f"batch {number} failed: {reason}")
 
 
 POLL_SECONDS = 60.0
-"""Longest time between two looks at a batch. Raising it notices an end later. Chosen: batches take minutes to a day."""
+"""Longest time between two looks at a batch. Chosen: batches take minutes to a day."""
 
 GONE = "not at the provider (404)"
 """Words of a stored batch that the provider did not know at the last look."""
 
 
-class BatchGone(BatchError):
-    """Error for a batch that the provider does not know any more, or not under these credentials.
-
-    The next run that finds it gone again gives it up, because a user who has read this resumes it.
-    """
-
-    def __init__(self, number: int, name: str) -> None:
-        text = f"{name} is {GONE}: deleted, too old, or of another account; if the account is right, the next resume"
-        super().__init__(number, f"{text} gives the batch up and pays for its rows again")
+def gone(number: int, name: str) -> BatchError:
+    text = f"{name} is {GONE}: deleted, too old, or of another account; if the account is right, the next resume"
+    return BatchError(number, f"{text} gives the batch up and pays for its rows again", gone=True)
 
 
-class RequestFailures:
-    """Failures of one request to the provider, and the seconds that they and the waits after them took."""
+class RequestRetries:
+    """Retries of one request to the provider for a batch; `what` names the run's batches in the log."""
 
-    def __init__(self) -> None:
-        self.failures = 0
-        self.seconds = 0.0
-
-
-class ProviderRequests:
-    """Requests of one run; `what` names its batches in the log."""
-
-    def __init__(self, shared: RunnerContext, what: str) -> None:
+    def __init__(self, shared: RunnerContext, what: str, record: BatchRecord) -> None:
         self._shared = shared
         self._what = what
+        self._record = record
+        self._failures = 0
+        self._seconds = 0.0
 
-    async def asked(self, record: BatchRecord, call: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of a request to the provider, repeated while its failure may pass."""
-        outage, loop = RequestFailures(), self._shared.loop
+    async def asked(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of the request, repeated while its failure may pass."""
         while True:
-            asked = loop.time()
+            asked = self._shared.loop.time()
             try:
                 return await call()
             except Exception as error:
-                await asyncio.sleep(self.wait_after(record, error, outage, loop.time() - asked))
+                await asyncio.sleep(self.wait_after(error, self._shared.loop.time() - asked))
 
-    def wait_after(self, record: BatchRecord, error: Exception, outage: RequestFailures, seconds: float) -> float:
+    def wait_after(self, error: Exception, seconds: float) -> float:
         """Return the seconds before the next try of a request that failed after `seconds`; raise `BatchError` if none.
 
         Only failures and the waits after them count as outage: a batch may wait for others, or be searched for hours.
         """
-        settings, shared = self._shared.settings, self._shared
+        record, max_outage = self._record, self._shared.settings.max_outage
         found = classify(error, None, None, False)
         if getattr(error, "status_code", None) == 404 and record.state is not BatchState.INTENT:
-            raise BatchGone(record.number, record.provider_id or "it") from error
+            raise gone(record.number, record.provider_id or "it") from error
         if isinstance(error, ConfigurationError) or found.next_step is NextStep.PERMANENT:
             raise BatchError(record.number, redacted(error) or type(error).__name__) from error
-        outage.failures += 1
-        outage.seconds += seconds
-        if settings.max_outage is not None and outage.seconds > settings.max_outage:
-            reason = f"no answer for {settings.max_outage:g} s: {redacted(error)}"
-            raise BatchError(record.number, reason) from error
-        if outage.failures == 1:
+        self._failures += 1
+        self._seconds += seconds
+        if max_outage is not None and self._seconds > max_outage:
+            raise BatchError(record.number, f"no answer for {max_outage:g} s: {redacted(error)}") from error
+        if self._failures == 1:
             logger.warning(
                 "%s: request for batch %d failed: %s; it is repeated", self._what, record.number, redacted(error)
             )
-        wait = half_jitter(outage.failures, shared.gates.draw())
-        wait = max(wait, found.retry_after or 0.0)
-        outage.seconds += wait
+        wait = max(half_jitter(self._failures, self._shared.gates.draw()), found.retry_after or 0.0)
+        self._seconds += wait
         return wait
 
 
 SEARCH_SECONDS = 600.0
-"""Seconds in which Anthropic may still act on a batch whose creation got no answer. Raising it delays a run after a
-crash; lowering it may pay for rows twice. Source: the timeout of Anthropic's SDK, 600 s."""
+"""Seconds in which Anthropic may still act on a batch whose creation got no answer. Lowering it may pay for rows twice.
+Source: the timeout of Anthropic's SDK, 600 s."""
 
 SETTLE_SECONDS = 10.0
-"""Seconds before a batch is searched at the provider. Raising it delays a run after a crash.
-Chosen: a list of batches shows a new one by then."""
+"""Seconds before a batch is searched at the provider. Chosen: a list of batches shows a new one by then."""
 
 VOID = "its file is deleted, so that no late request has an effect"
 """Status of a stored batch from before this deletion until it is submitted."""
@@ -133,12 +120,12 @@ REFUSED = (429, 529)
 """Statuses of a creation that has no effect beside those of `is_refusal`. Source: Anthropic's errors, `overloaded`."""
 
 FILE_SECONDS = 0.5
-"""Seconds between two looks at a file that the provider has not read yet. Raising it submits later. Chosen: Azure takes
-some seconds for a file."""
+"""Seconds between two looks at a file that the provider has not read yet. Chosen: Azure takes some seconds for a
+file."""
 
 FILE_PATIENCE = 600.0
-"""Seconds after which a batch is created though the provider has not said that it has read the file. Raising it lets
-other batches wait for longer where no such word comes. Chosen: far above the time that a file of 200 MB takes."""
+"""Seconds after which a batch is created though the provider has not said that it has read the file. Chosen: far above
+the time that a file of 200 MB takes."""
 
 
 class BatchSubmission:
@@ -150,7 +137,6 @@ class BatchSubmission:
     def __init__(
         self,
         shared: RunnerContext,
-        requests: ProviderRequests,
         api: ProviderBatchApi,
         task: BatchTask,
         *,
@@ -160,7 +146,6 @@ class BatchSubmission:
         pending: Callable[[ItemSet], AsyncIterator[PendingTask]],
     ) -> None:
         self._shared = shared
-        self._requests = requests
         self._api = api
         self._task = task
         self._name = name
@@ -171,7 +156,7 @@ class BatchSubmission:
 
     async def submit(self, record: BatchRecord) -> BatchRecord | None:
         """Return the batch when it is at the provider; None if no row of it is open."""
-        search, outage, loop = record.file_id is not None, RequestFailures(), self._shared.loop
+        search, retries, loop = record.file_id is not None, self._retries(record), self._shared.loop
         lines: list[bytes] = []
         file_id = None
         while True:
@@ -191,21 +176,24 @@ class BatchSubmission:
                 try:
                     made = await self._api.create(record, self._name, lines)
                 except Exception as error:
-                    wait = self._requests.wait_after(record, error, outage, loop.time() - asked)
+                    wait = retries.wait_after(error, loop.time() - asked)
                     status = getattr(error, "status_code", None)
                     search = was_sent(error) and not (is_refusal(error) or status in REFUSED)
                 else:
                     return await self._save(replace(record, state=BatchState.SUBMITTED, provider_id=made, detail=None))
             await asyncio.sleep(wait)
 
+    def _retries(self, record: BatchRecord) -> RequestRetries:
+        return RequestRetries(self._shared, self._what, record)
+
     async def _uploaded(self, record: BatchRecord, lines: list[bytes]) -> str:
         """Return the provider's name of a batch's requests, when it has read them."""
-        file_id, read = await self._requests.asked(record, partial(self._api.upload, f"tidegate-{record.tag}", lines))
+        file_id, read = await self._retries(record).asked(partial(self._api.upload, f"tidegate-{record.tag}", lines))
         loop = self._shared.loop
         until = loop.time() + FILE_PATIENCE
         while not read and loop.time() < until:
             await asyncio.sleep(FILE_SECONDS)
-            read = await self._requests.asked(record, partial(self._api.has_read, file_id))
+            read = await self._retries(record).asked(partial(self._api.has_read, file_id))
         return file_id
 
     async def _search(self, record: BatchRecord) -> str | None:
@@ -234,24 +222,25 @@ class BatchSubmission:
     async def _is_void(self, record: BatchRecord) -> bool:
         """Return whether a creation of this record has no effect any more.
 
-        Raise `BatchGone` if the provider does not know its file. It may be the wrong account, so the next run goes on.
+        Raise a `BatchError` that is `gone` if the provider does not know its file. It may be the wrong account, so the
+        next run goes on.
         """
         if record.file_id == INLINE:
             return False
         said = record.detail or ""
         # After this mark, a file that the provider does not know was deleted here.
         await self._save(replace(record, detail=VOID))
-        failures, loop = RequestFailures(), self._shared.loop
+        retries, loop = self._retries(record), self._shared.loop
         for _ in range(self._shared.settings.attempts):
             asked = loop.time()
             try:
                 revoked = await self._api.revoke(record)
             except Exception as error:
-                await asyncio.sleep(self._requests.wait_after(record, error, failures, loop.time() - asked))
+                await asyncio.sleep(retries.wait_after(error, loop.time() - asked))
                 continue
-            if revoked is Revoked.UNKNOWN and not (VOID in said or GONE in said):
-                raise BatchGone(record.number, record.file_id or "its file")
-            if revoked is not Revoked.IMPOSSIBLE:
+            if revoked is None and not (VOID in said or GONE in said):
+                raise gone(record.number, record.file_id or "its file")
+            if revoked is not False:
                 return True
             break
         await self._save(record)
@@ -266,8 +255,8 @@ class BatchSubmission:
             known = await retry_while_unavailable(
                 partial(self._shared.store.batches.provider_ids, record.provider), self._what
             )
-            search = Search(record, self._name, since, known, expected.__contains__)
-            found = await self._requests.asked(record, partial(self._api.find, search))
+            find = partial(self._api.find, record, since, known, expected.__contains__)
+            found = await self._retries(record).asked(find)
             if found != UNDECIDED:
                 return found
             await asyncio.sleep(POLL_SECONDS)

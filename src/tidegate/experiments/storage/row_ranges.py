@@ -1,18 +1,24 @@
-"""Claims on chunks of rows, for an experiment that several replicas run at once (PostgreSQL only).
+"""Ranges of rows that one replica or one provider has: chunks for replicas, batches at Batch APIs.
 
-Theory of operation. The replica that claims the experiment is its owner. The owner adds the chunks, and ends the
-experiment. Owner and contributors claim chunks in the same way: one UPDATE, timed by the database's clock. A chunk
-whose claim is not renewed for `stale_after` seconds is free again. The name of a replica is unique, so a batch of a
-contributor's results is accepted while the chunk still has that name. A user's start deletes all chunks.
+Several replicas may run one experiment at once (PostgreSQL only). The replica that claims the experiment is its owner.
+The owner adds the chunks, and ends the experiment. Owner and contributors claim chunks in the same way: one UPDATE,
+timed by the database's clock. A chunk whose claim is not renewed for `stale_after` seconds is free again. The name of a
+replica is unique, so a batch of a contributor's results is accepted while the chunk still has that name. A user's start
+deletes all chunks.
 
 The budget is in the experiment's stored spec, so it is one for all replicas. A claim holds a lock on the experiment,
 and reserves the cost of all rows of the chunks that are claimed (`core.spend_reserve`). Where only a part of a free
 chunk fits, the chunk is divided, and the part is claimed. Rows of a chunk that have ended stay reserved until it is
 done: that starts fewer rows for a while, and never too many.
+
+A batch is written before the provider gets it, with its rows and a random tag. So a process that finds the record of a
+dead one knows which rows may be at the provider, and looks there before it submits any of them. Each write locks the
+experiment's row of `execution_configs`, as a batch of results does, and needs the newest claim.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,22 +40,22 @@ from sqlalchemy import (
 from tidegate.core.spend_reserve import RECENT, RecentCosts, StageReserve, budget_amount, rows_within
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ClaimLost
-from tidegate.experiments.storage import tally_table, usages
+from tidegate.experiments.storage import stage_sums
+from tidegate.experiments.storage.bulk import insert_into
 from tidegate.experiments.storage.database import StorePart
-from tidegate.experiments.storage.json_codec import decoded
-from tidegate.experiments.storage.records import BudgetEnd, Claim, RowChunk
-from tidegate.experiments.storage.schema import chunks, execution_configs, experiments, spend
-from tidegate.experiments.storage.sql_clock import ago, now
+from tidegate.experiments.storage.records import BatchRecord, BatchState, Claim, RowChunk
+from tidegate.experiments.storage.results import write_state
+from tidegate.experiments.storage.schema import batches, chunks, execution_configs, experiments, spend
+from tidegate.experiments.storage.stage_sums import TASKS
+from tidegate.experiments.storage.stored_forms import ago, cleaned, decoded, now
 from tidegate.experiments.storage.tally import StageTally
-from tidegate.experiments.storage.tally_table import TASKS
 
 MAX_ROWS = 256
-"""Maximum rows of a chunk. Raising it saves claims, and leaves other replicas without work for longer at the end.
-Chosen: about 5 s of work of 50 functions with answers of 1 s."""
+"""Maximum rows of a chunk. Chosen: about 5 s of work of 50 functions with answers of 1 s."""
 
 SHARES = 64
-"""Minimum chunks of the rows that are stored, where these are fewer than this times `MAX_ROWS`. Raising it balances
-replicas better and needs more claims. Chosen: 16 for each of four replicas."""
+"""Minimum chunks of the rows that are stored, where these are fewer than this times `MAX_ROWS`. Chosen: 16 for each of
+four replicas."""
 
 chunk = chunks.c
 config = execution_configs.c
@@ -90,7 +96,7 @@ class Chunks(StorePart):
 
         await self._database.transacted(work)
 
-    async def claim(self, experiment_id: int, replica: str, stale_after: float) -> RowChunk | BudgetEnd | None:
+    async def claim(self, experiment_id: int, replica: str, stale_after: float) -> RowChunk | TokenTotals | None:
         """Return the first chunk that is not done and that no live replica holds, now claimed; None without one.
 
         An experiment that does not run gives no chunk.
@@ -110,7 +116,7 @@ class Chunks(StorePart):
             .returning(chunk.first, chunk.end, chunk.epoch, chunk.claimed_by, chunk.done)
         )
 
-        def work(connection: Connection) -> RowChunk | BudgetEnd | None:
+        def work(connection: Connection) -> RowChunk | TokenTotals | None:
             take = taken
             budget = stored(connection, experiment_id)
             if budget is not None:
@@ -124,13 +130,12 @@ class Chunks(StorePart):
                 return None
             taken_over = RowChunk(*row)
             if taken_over.epoch > 1:
-                usages.keep_those_of_earlier_claim(connection, experiment_id, taken_over)
+                stage_sums.keep_those_of_earlier_claim(connection, experiment_id, taken_over)
             return taken_over
 
         return await self._database.transacted(work)
 
     async def of(self, experiment_id: int) -> list[RowChunk]:
-        """Return the chunks of an experiment, by their first row."""
         query = (
             select(chunk.first, chunk.end, chunk.epoch, chunk.claimed_by, chunk.done)
             .where(chunk.experiment_id == experiment_id)
@@ -144,7 +149,7 @@ class Chunks(StorePart):
         done = (
             update(chunks).where(_of(experiment_id, replica), chunk.first == first).values(done=True, claimed_at=None)
         )
-        return await self._database.acted(lambda connection: bool(connection.execute(done).rowcount))
+        return await self._database.transacted(lambda connection: bool(connection.execute(done).rowcount))
 
     async def renew(self, replica: str, experiment_ids: Sequence[int]) -> dict[int, frozenset[int]]:
         """Renew this replica's claims on chunks of experiments; return the first rows of these by experiment.
@@ -173,9 +178,8 @@ class Chunks(StorePart):
         return await self._database.transacted(work)
 
     async def release(self, experiment_id: int, replica: str) -> None:
-        """Give back the chunks of this replica that are not done."""
         freed = update(chunks).where(_of(experiment_id, replica)).values(claimed_by=None, claimed_at=None)
-        await self._database.acted(lambda connection: bool(connection.execute(freed).rowcount))
+        await self._database.transacted(lambda connection: bool(connection.execute(freed).rowcount))
 
     async def to_join(self, stale_after: float) -> list[int]:
         """Return the running experiments with a chunk that is not done and that no live replica holds."""
@@ -186,7 +190,6 @@ class Chunks(StorePart):
             return list((await connection.execute(query)).scalars())
 
     async def workers(self, experiment_id: int, stale_after: float) -> int:
-        """Return the number of live replicas that hold a chunk of an experiment."""
         live = and_(chunk.experiment_id == experiment_id, ~chunk.done, chunk.claimed_at >= ago(stale_after))
         query = select(func.count(chunk.claimed_by.distinct())).where(live)
         async with self._database.reading() as connection:
@@ -210,11 +213,11 @@ def stored(connection: Connection, experiment_id: int) -> Mapping[str, float] | 
 
 def fit(
     connection: Connection, experiment_id: int, budget: Mapping[str, float], free: ColumnElement[bool]
-) -> int | BudgetEnd | None:
+) -> int | TokenTotals | None:
     """Make the first free chunk as small as the budget asks for, and return its first row; None where none fits now.
 
-    Return `BudgetEnd` where none will ever fit: nothing is under way and no answer waits for its judgement. The lock on
-    the experiment lasts until the transaction ends.
+    Return what was spent where none will ever fit: nothing is under way and no answer waits for its judgement. The lock
+    on the experiment lasts until the transaction ends.
     """
     row = connection.execute(
         select(experiments.c.spec, experiments.c.repetitions)
@@ -234,7 +237,7 @@ def fit(
     under_way = select(func.coalesce(func.sum(chunk.end - chunk.first), 0)).where(claimed)
     ahead = int(connection.execute(under_way).scalar_one()) * row.repetitions
     names = [TASKS, *(decoded(row.spec).get("evaluators") or {})]
-    tallies = tally_table.tallies_of(connection, experiment_id)
+    tallies = stage_sums.tallies_of(connection, experiment_id)
     spent = {each.stage: TokenTotals(*each[1:]) for each in connection.execute(_spend(experiment_id))}
     size = int(first.end - first.first)
     repetitions = int(row.repetitions)
@@ -245,7 +248,7 @@ def fit(
         wanted = rows_within(amount, sum(budget_amount(name, tokens) for tokens in spent.values()), known, wanted)
         if not wanted:
             idle = not any(stage.under_way for stage in known)
-            return BudgetEnd(added(spent.values())) if idle else None
+            return added(spent.values()) if idle else None
     rows = max(1, wanted // repetitions)
     if rows < size:
         middle = first.first + rows
@@ -263,7 +266,7 @@ def _reserve(
     answered = tallies[TASKS].counts.get("ok", 0) if TASKS in tallies else 0
     measured = tallies[stage].items if stage in tallies else 0
     unjudged = max(0, answered - measured) if stage != TASKS else 0
-    last = usages.last_spent(connection, experiment_id, stage, RECENT)
+    last = stage_sums.last_spent(connection, experiment_id, stage, RECENT)
     costs = RecentCosts(budget_amount(name, tokens) for tokens in last)
     return StageReserve(ahead + unjudged, measured, costs.reserve)
 
@@ -271,3 +274,70 @@ def _reserve(
 def _spend(experiment_id: int) -> Any:
     columns = [spend.c[name] for name in TokenTotals._fields]
     return select(spend.c.stage, *columns).where(spend.c.experiment_id == experiment_id)
+
+
+batch = batches.c
+COLUMNS = (batch.number, batch.provider, batch.state, batch.tag, batch["items"], batch["count"], batch.file_id,
+           batch.provider_id, batch.detail, batch.epoch, batch.created_at)  # fmt: skip
+
+
+class Batches(StorePart):
+    """Batches at the providers."""
+
+    async def save(self, held: Claim, record: BatchRecord) -> BatchRecord:
+        """Write a batch over the one with its number, or as a new one where that is 0; return it as it is stored.
+
+        Raise `ClaimLost` where the claim is not the newest.
+        """
+        values = {
+            "provider": record.provider,
+            "state": record.state,
+            "tag": record.tag,
+            "items": json.dumps(record.items, separators=(",", ":")),
+            "count": record.count,
+            "epoch": held.epoch,
+            "file_id": record.file_id,
+            "provider_id": record.provider_id,
+            "detail": None if record.detail is None else cleaned(record.detail),
+        }
+
+        def work(connection: Connection) -> BatchRecord:
+            if write_state(connection, [held.experiment_id])[0].get(held.experiment_id) != held.epoch:
+                raise ClaimLost(held.experiment_id)
+            number = record.number
+            if not number:
+                last = select(func.coalesce(func.max(batch.number), 0)).where(batch.experiment_id == held.experiment_id)
+                number = connection.execute(last).scalar_one() + 1
+            identity = {"experiment_id": held.experiment_id, "number": number}
+            put = insert_into(self._database.sqlite, batches).values(**identity, **values, created_at=now())
+            put = put.on_conflict_do_update(index_elements=list(batches.primary_key), set_=values)
+            return _record(connection.execute(put.returning(*COLUMNS)).one())
+
+        return await self._database.transacted(work)
+
+    async def of(self, experiment_id: int) -> list[BatchRecord]:
+        query = select(*COLUMNS).where(batch.experiment_id == experiment_id).order_by(batch.number)
+        async with self._database.reading() as connection:
+            return [_record(row) for row in await connection.execute(query)]
+
+    async def counts(self) -> dict[int, dict[str, int]]:
+        """Return the number of batches by experiment and state; experiments without any are left out."""
+        query = select(batch.experiment_id, batch.state, func.count()).group_by(batch.experiment_id, batch.state)
+        found: dict[int, dict[str, int]] = {}
+        async with self._database.reading() as connection:
+            for number, state, count in await connection.execute(query.order_by(batch.experiment_id, batch.state)):
+                found.setdefault(number, {})[state] = count
+        return found
+
+    async def provider_ids(self, provider: str) -> frozenset[str]:
+        query = select(batch.provider_id).where(batch.provider == provider, batch.provider_id.is_not(None))
+        async with self._database.reading() as connection:
+            return frozenset((await connection.execute(query)).scalars())
+
+
+def _record(row: Any) -> BatchRecord:
+    number, provider, state, tag, items, *others = row
+    return BatchRecord(
+        number, provider, BatchState(state), tag, tuple((one, first, end) for one, first, end in json.loads(items)),
+        *others,
+    )  # fmt: skip

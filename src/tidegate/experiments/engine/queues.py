@@ -1,0 +1,424 @@
+"""Items, the queues of one run, and the fair choice between experiments.
+
+A run has a queue of new items and a queue of ready retries for each stage (tasks, each evaluator). A stage waits behind
+a *gate*: the key that its function asks first, or a placeholder of the stage while that key is unknown. Evaluations go
+before retries, and retries before new tasks. A queue that was passed over `AGEING` times goes first. Retries that
+already use their share of the slots go last, so a cluster of failing items cannot stop progress. An item refused for
+lack of capacity returns to the head of its queue. Retries that are not ready wait in one heap. Items are read from the
+store in pages, between a low and a high mark.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import chain
+from typing import Any, NamedTuple
+
+from tidegate.experiments.storage import AttemptRecord, ItemUsage
+
+TASK = 0
+"""Stage number of tasks; the evaluators of an experiment are stages 1, 2, …, in their order."""
+
+
+TASK_STAGE = "task"
+"""Name of the stage of tasks beside the names of the evaluators; no evaluator may have it."""
+
+
+class Place(NamedTuple):
+    """Position of an item in its dataset: rows count from 0, repetitions from 1."""
+
+    ordinal: int
+    repetition: int
+
+
+class Item:
+    """One unit of work and its cost so far; a job runs it and keeps no state.
+
+    `attempts` counts spent attempts; refusals for lack of capacity spend none. `seconds` is the run time of its
+    function. `refused_at` is its first refusal for lack of capacity (monotonic seconds, None: never). `closed_before`
+    is the total time that its gate (the key that it waits for) had been closed until a known reset by then. `elsewhere`
+    counts refusals at another key than the one asked for it. `ready_at` is the time since when it could be dispatched
+    (monotonic seconds). `size` is the stored size of its row and answer in characters. `slow`: a call of it took all
+    its time, though the provider answered others.
+
+    For the audit, `calls` counts the attempts under this claim, and `audit` has those that are not written yet.
+    `queued_at` is when its last job began or ended (None: it was never dispatched), and `waited` the seconds until its
+    last dispatch. `usage` is what its governed calls have cost under this claim, None without any. It is `released`
+    when it has a result.
+    """
+
+    __slots__ = (
+        "attempts",
+        "audit",
+        "body",
+        "calls",
+        "closed_before",
+        "elsewhere",
+        "output",
+        "place",
+        "queued_at",
+        "ready_at",
+        "refused_at",
+        "released",
+        "seconds",
+        "size",
+        "slow",
+        "stage",
+        "usage",
+        "waited",
+    )
+
+    def __init__(self, stage: int, place: Place, body: Any, output: Any = None, size: int = 0) -> None:
+        self.stage = stage
+        self.place = place
+        self.body = body
+        self.output = output
+        self.size = size
+        self.attempts = 0
+        self.seconds = 0.0
+        self.ready_at = 0.0
+        self.refused_at: float | None = None
+        self.closed_before = 0.0
+        self.elsewhere = 0
+        self.slow = False
+        self.audit: list[AttemptRecord] = []
+        self.calls = 0
+        self.queued_at: float | None = None
+        self.waited = 0.0
+        self.usage: ItemUsage | None = None
+        self.released = False
+
+    @property
+    def identity(self) -> tuple[int, int, int]:
+        """Return the row, the repetition and the stage; at most one item with this identity is in flight."""
+        return (*self.place, self.stage)
+
+    def release(self) -> None:
+        """Drop the row, the answer and the attempts: only its result, which has these, must become durable."""
+        self.body = self.output = None
+        self.usage = None
+        self.released = True
+        if self.audit:
+            self.audit = []
+
+    def __repr__(self) -> str:
+        return f"Item(stage={self.stage}, row={self.place.ordinal}, repetition={self.place.repetition})"
+
+
+def own_id(body: Any) -> str:
+    """Return the `id` of a row; empty if it has none. Raise `ValueError` for a number that is too long for a text."""
+    name = body.get("id") if isinstance(body, Mapping) else None
+    return str(name) if isinstance(name, str | int) and not isinstance(name, bool) else ""
+
+
+def copied(value: Any) -> Any:
+    """Return a copy of JSON that its receiver may change; a retry or the next evaluator gets the original row."""
+    if isinstance(value, dict):
+        return {name: copied(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [copied(each) for each in value]
+    return value
+
+
+EVALS, RETRIES, TASKS, OVER_SHARE = range(4)
+"""Ranks of a queue: the lowest goes first. OVER_SHARE is for retries that already use their share of the slots."""
+AGED = -1
+"""Rank of a queue that was passed over `ageing` times."""
+
+
+MAX_QUEUE_BYTES = 16 * 1024 * 1024
+"""Characters of the waiting rows and answers of one stage, retries included, at which no more are read. Chosen: two
+pages of `experiments.storage.pending.PAGE_BYTES`."""
+
+
+class StageQueue:
+    """Items of one stage in dispatch order.
+
+    `age` counts how often other queues went instead. `size` is the total of its items' sizes.
+    """
+
+    __slots__ = ("age", "items", "rank", "size", "stage")
+
+    def __init__(self, stage: int, rank: int) -> None:
+        self.stage = stage
+        self.rank = rank
+        self.items: deque[Item] = deque()
+        self.age = 0
+        self.size = 0
+
+    def append(self, item: Item) -> None:
+        self.items.append(item)
+        self.size += item.size
+
+    def appendleft(self, item: Item) -> None:
+        self.items.appendleft(item)
+        self.size += item.size
+
+    def popleft(self) -> Item:
+        item = self.items.popleft()
+        self.size -= item.size
+        return item
+
+    def remove(self, gone: set[Item]) -> None:
+        if not gone.isdisjoint(self.items):
+            self.items = deque(item for item in self.items if item not in gone)
+            self.size = sum(item.size for item in self.items)
+
+    def clear(self) -> None:
+        self.items.clear()
+        self.size = 0
+
+
+PAGE_ITEMS = 200
+"""New items of a stage held in memory at most; half of it is the low mark. Chosen: a page lasts for seconds where
+hundreds of functions run."""
+
+AGEING = 8
+"""How often a queue is passed over for a more urgent one before it goes next. Chosen: one in nine."""
+
+
+class WorkQueue:
+    """Queues of one experiment with `stages` stages. It only decides the order; it starts nothing.
+
+    `high` is the maximum number of new items held per stage. `ageing` is how often a queue may be passed over.
+    `retry_slots` is the number of slots for retries while other work is ready.
+    """
+
+    def __init__(self, stages: int, *, high: int, ageing: int, retry_slots: int) -> None:
+        self.high = high
+        self.low = high // 2
+        self.ageing = ageing
+        self.retry_slots = retry_slots
+        self.retries_in_flight = 0
+        self._gates: list[Hashable] = [None] * stages
+        self._fresh = [StageQueue(stage, TASKS if stage == TASK else EVALS) for stage in range(stages)]
+        self._ready = [StageQueue(stage, RETRIES) for stage in range(stages)]
+        self._queues = [queue for pair in zip(self._fresh, self._ready, strict=True) for queue in pair]
+        self._later: list[tuple[float, int, Item]] = []
+        self._later_size = [0] * stages
+        self._count = 0
+
+    def set_gate(self, stage: int, gate: Hashable) -> None:
+        """Put the items of a stage behind `gate` from now on."""
+        self._gates[stage] = gate
+
+    def gate(self, stage: int) -> Hashable:
+        return self._gates[stage]
+
+    def gates(self) -> Iterator[Hashable]:
+        return (self._gates[queue.stage] for queue in self._queues if queue.items)
+
+    def has(self, gate: Hashable) -> bool:
+        return any(queue.items and self._gates[queue.stage] == gate for queue in self._queues)
+
+    def room(self, stage: int) -> int:
+        """Return the number of items of a stage that fit; 0 if the waiting ones are too large together."""
+        return 0 if self._size(stage) >= MAX_QUEUE_BYTES else max(0, self.high - len(self._fresh[stage].items))
+
+    def runs_low(self, stage: int) -> bool:
+        return len(self._fresh[stage].items) <= self.low and self._size(stage) <= MAX_QUEUE_BYTES // 2
+
+    def add(self, items: Iterable[Item]) -> None:
+        for item in items:
+            self._fresh[item.stage].append(item)
+
+    def put_back(self, item: Item) -> None:
+        queue = self._ready[item.stage] if item.attempts else self._fresh[item.stage]
+        queue.appendleft(item)
+
+    def delay(self, item: Item, ready_at: float) -> None:
+        """Schedule a retry of an item for `ready_at`, in monotonic seconds."""
+        self._count += 1
+        heappush(self._later, (ready_at, self._count, item))
+        self._later_size[item.stage] += item.size
+
+    def queue_ready(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            _, _, item = heappop(self._later)
+            self._later_size[item.stage] -= item.size
+            self._ready[item.stage].append(item)
+
+    @property
+    def next_ready_at(self) -> float | None:
+        """Return the instant of the next retry; None if no retry waits."""
+        return self._later[0][0] if self._later else None
+
+    def rank(self, gate: Hashable) -> int:
+        """Return the rank of the next item behind a gate; the lowest goes first."""
+        queue = self._next(gate)
+        return OVER_SHARE if queue is None else self._urgency(queue)
+
+    def peek(self, gate: Hashable) -> Item | None:
+        queue = self._next(gate)
+        return queue.items[0] if queue is not None else None
+
+    def take(self, gate: Hashable) -> Item | None:
+        """Remove and return the next item behind a gate, and age every other queue that has items."""
+        chosen = self._next(gate)
+        if chosen is None:
+            return None
+        for queue in self._queues:
+            if queue.items:
+                queue.age += 1
+        chosen.age = 0
+        item = chosen.popleft()
+        if item.attempts:
+            self.retries_in_flight += 1
+        return item
+
+    def reset_age(self, stage: int) -> None:
+        """Let the items of a stage that cannot start now wait without a claim to the next turn."""
+        self._fresh[stage].age = self._ready[stage].age = 0
+
+    def on_job_done(self, retried: bool) -> None:
+        """Count the end of an item that was taken; `retried` means that it had been tried before."""
+        if retried:
+            self.retries_in_flight -= 1
+
+    def items(self, stage: int) -> list[Item]:
+        waiting = [*self._ready[stage].items, *self._fresh[stage].items]
+        return waiting + [item for _, _, item in self._later if item.stage == stage]
+
+    def remove(self, items: Iterable[Item]) -> None:
+        gone = set(items)
+        for queue in self._queues:
+            queue.remove(gone)
+        self._later = [entry for entry in self._later if entry[2] not in gone]
+        heapify(self._later)
+        self._later_size = [0] * len(self._fresh)
+        for _, _, item in self._later:
+            self._later_size[item.stage] += item.size
+
+    def clear(self) -> None:
+        for queue in self._queues:
+            queue.clear()
+        self._later.clear()
+        self._later_size = [0] * len(self._fresh)
+
+    def depth(self, stage: int) -> int:
+        return len(self._fresh[stage].items) + len(self._ready[stage].items)
+
+    def _size(self, stage: int) -> int:
+        return self._fresh[stage].size + self._ready[stage].size + self._later_size[stage]
+
+    def _next(self, gate: Hashable) -> StageQueue | None:
+        best: StageQueue | None = None
+        best_rank = 0
+        for queue in self._queues:
+            if queue.items and self._gates[queue.stage] == gate:
+                rank = self._urgency(queue)
+                if best is None or rank < best_rank or (rank == best_rank and queue.age > best.age):
+                    best, best_rank = queue, rank
+        return best
+
+    def _urgency(self, queue: StageQueue) -> int:
+        if queue.rank == RETRIES and self.retries_in_flight >= self.retry_slots:
+            return OVER_SHARE
+        return AGED if queue.age >= self.ageing else queue.rank
+
+
+WHOLE = 1.0 - 1e-9
+"""Credit of one dispatch. Derived from the rounding of sums of weights."""
+
+
+class QueuedExperiment:
+    """One experiment: the gates behind which it has ready work, and the dispatches that are left of its turn.
+
+    `credit` is their number, with a fraction for the next turn.
+    """
+
+    __slots__ = ("credit", "held", "offers", "weight")
+
+    def __init__(self, weight: float, credit: float) -> None:
+        self.weight = weight
+        self.credit = credit
+        self.offers: dict[Hashable, None] = {}
+        self.held = False
+
+
+class FairQueue:
+    """Dispatch order of all live experiments by their numbers: of those with ready work, the one served longest ago.
+
+    Every turn of an experiment puts it behind all others. A turn has as many dispatches as the experiment's weight, in
+    units of the smallest weight; a remainder counts for the next turn (deficit round robin, Shreedhar and Varghese
+    1995). With equal weights each dispatch is a turn. A throttled experiment keeps its place, but no turns add up for
+    it.
+    """
+
+    def __init__(self) -> None:
+        self._new: dict[int, QueuedExperiment] = {}
+        self._served: dict[int, QueuedExperiment] = {}
+        self._closed: set[Hashable] = set()
+        self._least = 1.0
+
+    def join(self, experiment: int, weight: float = 1.0) -> None:
+        """Add a new experiment before all that were served; several new ones go in their order.
+
+        Of the dispatches that several experiments compete for, each gets a share in proportion to its `weight`.
+        """
+        self._new[experiment] = QueuedExperiment(weight, 0.0)
+        self._set_least()
+        self._new[experiment].credit = weight / self._least
+
+    def leave(self, experiment: int) -> None:
+        """Remove an experiment that has ended; a repeated call does nothing."""
+        self._new.pop(experiment, None)
+        self._served.pop(experiment, None)
+        self._set_least()
+
+    def offer(self, experiment: int, gate: Hashable) -> None:
+        self._member(experiment).offers[gate] = None
+
+    def withdraw(self, experiment: int, gate: Hashable) -> None:
+        if experiment in self._new or experiment in self._served:
+            self._member(experiment).offers.pop(gate, None)
+
+    def hold(self, experiment: int, held: bool = True) -> None:
+        """Suspend an experiment that has its maximum of jobs in flight, or let it continue at its old place."""
+        if experiment in self._new or experiment in self._served:
+            self._member(experiment).held = held
+
+    def close(self, gate: Hashable) -> None:
+        """Close a gate: no work behind it is dispatched."""
+        self._closed.add(gate)
+
+    def open(self, gate: Hashable) -> None:
+        """Open a gate: the experiments behind it may be dispatched again."""
+        self._closed.discard(gate)
+
+    remove = open
+    """Forget a gate that no experiment will use."""
+
+    def next(self, rank: Callable[[int, Hashable], int]) -> tuple[int, Hashable] | None:
+        """Return the next experiment and the gate of its most urgent work; None if no work can be dispatched.
+
+        `rank` returns the urgency of an experiment's work behind a gate; the lowest value is the most urgent.
+        """
+        for experiment, member in chain(self._new.items(), self._served.items()):
+            if not member.held and (gates := [gate for gate in member.offers if gate not in self._closed]):
+                gate = gates[0] if len(gates) == 1 else min(gates, key=partial(rank, experiment))
+                return experiment, gate
+        return None
+
+    def dispatched(self, experiment: int) -> None:
+        """Count a dispatch of an experiment, and move it behind all others at the end of its turn."""
+        member = self._member(experiment)
+        turn = member.weight / self._least
+        # A turn that began beside a smaller weight is worth less once that one has left.
+        member.credit = min(member.credit, turn + 1.0) - 1.0
+        if member.credit >= WHOLE:
+            return
+        member.credit += turn
+        self._new.pop(experiment, None)
+        self._served.pop(experiment, None)
+        self._served[experiment] = member
+
+    def _member(self, experiment: int) -> QueuedExperiment:
+        return self._new.get(experiment) or self._served[experiment]
+
+    def _set_least(self) -> None:
+        members = chain(self._new.values(), self._served.values())
+        self._least = min((each.weight for each in members), default=1.0)

@@ -1,0 +1,149 @@
+"""What one run spends against its budget: expectations before its functions start, and checks of their answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from tidegate.admission.token_costs import cost_of, require_prices
+from tidegate.core.values import Key, Kind
+from tidegate.errors import ConfigurationError
+from tidegate.experiments.engine.budget import Budget, BudgetLedger
+from tidegate.experiments.engine.job import Job
+from tidegate.experiments.engine.queues import TASK
+from tidegate.experiments.engine.results import Result
+from tidegate.experiments.engine.run_state import RunSlots, RunState
+from tidegate.experiments.storage import ItemAttempts, ItemUsage, LogLevel, Status
+
+logger = logging.getLogger("tidegate")
+
+
+class RunSpending:
+    """Spending of one run; it ends the run where its budget is reached, or cannot be counted.
+
+    Where several replicas run the experiment, the run has a budget and no ledger: the claims of chunks are counted.
+    """
+
+    def __init__(
+        self,
+        run: RunState,
+        slots: RunSlots,
+        drain: Callable[[Status, str], None],
+        fail: Callable[[BaseException], None],
+        offer: Callable[[], None],
+    ) -> None:
+        self._run = run
+        self._slots = slots
+        self._drain = drain
+        self._fail = fail
+        self._offer = offer
+        self._metered: set[int] = set()
+        self._told_of_usage = False
+        self._starting: dict[int, asyncio.Future[None]] = {}
+
+    def start(self, job: Job, context: contextvars.Context) -> None:
+        """Let a job that starts in `context` wait until its expected usage is stored, and refuse unpriced calls."""
+        run, ledger = self._run, self._run.ledger
+        if run.kept_budget is not None and run.kept_budget.usd is not None:
+            context.run(require_prices, partial(self._on_unpriced, run.kept_budget.usd))
+        if ledger is not None:
+            if job.item.stage == TASK:
+                ledger.start_row()
+            job.ready = self._stored_expectation(ledger, job)
+
+    def on_stored(self, result: Result) -> None:
+        ready = self._starting.pop(id(result), None)
+        if ready is not None and not ready.done():
+            ready.set_result(None)
+
+    def end(self, job: Job) -> None:
+        run, ledger = self._run, self._run.ledger
+        if ledger is not None:
+            if job.item.stage == TASK:
+                ledger.end_task(job.spent, job.answered)
+            else:
+                ledger.end_judgement(job.item.stage, job.spent)
+            self.end_if_spent()
+        if run.kept_budget is not None:
+            self._check_usage(run.kept_budget, job)
+
+    def end_if_spent(self) -> None:
+        """End the run if its budget is reached: what it has started is done."""
+        run, ledger = self._run, self._run.ledger
+        if ledger is not None and run.live and (ledger.reached or (not run.in_flight and ledger.stuck)):
+            self._drain(Status.STOPPED, ledger.reason)
+
+    def fits(self, stage: int) -> bool:
+        run, ledger = self._run, self._run.ledger
+        if ledger is None:
+            return True
+        if stage != TASK:
+            return ledger.may_judge(stage, self._slots.jobs_of[stage])
+        if ledger.may_start:
+            return True
+        run.work_queue.reset_age(TASK)
+        if not run.in_flight:
+            # No job's end follows that would find this out, or offer the judgements behind the task.
+            run.in_loop(self.end_if_spent)
+            if any(run.work_queue.depth(each.index) for each in run.stages[1:]):
+                run.in_loop(self._offer)
+        return False
+
+    def _stored_expectation(self, ledger: BudgetLedger, job: Job) -> asyncio.Future[None] | None:
+        """Store the expected usage of a job; return a future that is done when it and all before it are durable."""
+        run, item, expected = self._run, job.item, ledger.expected(job.item.stage)
+        if expected is not None and not any(expected):
+            return None
+        usage = None
+        if expected is not None:
+            # The usage at the end of the job replaces the stored one, also where its calls cost nothing.
+            item.usage = item.usage or ItemUsage()
+            usage = item.usage._replace(tokens=item.usage.tokens.plus(expected))
+        result = ItemAttempts(run.id, run.claim.epoch, *item.place, (), stage=job.stage.name, usage=usage)
+        ready = self._starting[id(result)] = run.shared.loop.create_future()
+        run.put(None, result)
+        run.shared.writer.flush()
+        return ready
+
+    def _check_usage(self, budget: Budget, job: Job) -> None:
+        """End the run at an answer without usage, if no answer of its stage has stated any: no budget can count these.
+
+        Later ones are rare exceptions, such as a broken stream: the first of them is told.
+        """
+        run, stage = self._run, job.item.stage
+        if job.spent.metered:
+            self._metered.add(stage)
+            if budget.usd is not None and job.spent.priced < job.spent.metered:
+                self._check_tiers(budget.usd, job)
+            return
+        unknown = next((each for each in job.attempts if each.kind is Kind.OK and each.usage is None), None)
+        if unknown is None:
+            return
+        if stage not in self._metered:
+            bound = (
+                f"an answer of {unknown.key.provider} states no usage, so no budget can count it; a stream of openai "
+                "states it with stream_options={'include_usage': True}"
+            )
+            self._fail(ConfigurationError("budget", str(budget), bound))
+        elif not self._told_of_usage:
+            self._told_of_usage = True
+            text = "experiment %s: an answer of %s has no usage: the budget does not count it, nor others like it"
+            logger.warning(text, run.experiment.name, unknown.key.provider)
+            run.log(LogLevel.WARN, type="usage_unknown", provider=unknown.key.provider)
+
+    def _check_tiers(self, limit: float, job: Job) -> None:
+        """End the run at an answer of a service tier whose price is unknown: only the answer states its tier."""
+        for each in job.attempts:
+            usage = each.usage
+            if usage is not None and cost_of(each.key, usage) is None:
+                self._on_unpriced(limit, each.key, "@".join(filter(None, (usage.model, usage.tier))))
+                return
+
+    def _on_unpriced(self, limit: float, key: Key, model: str) -> None:
+        """End the run before a call whose price is unknown. Any thread may call this."""
+        name = f"{key.provider}/{model}" if model else key.provider
+        bound = f"{name} has no price; tidegate.providers.register_price or TIDEGATE_PRICES adds one"
+        self._run.in_loop(partial(self._fail, ConfigurationError("budget usd", limit, bound)))
