@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.core.values import KEY
 from tidegate.core import events
-from tidegate.core.circuit_breaker import CircuitBreaker
+from tidegate.core.circuit_breaker import CircuitBreaker, FailingCalls
 from tidegate.core.exchange import (
     AttemptResult,
     CallPolicy,
@@ -20,7 +20,6 @@ from tidegate.core.exchange import (
     exchange,
 )
 from tidegate.core.limiter_state import KeyCounts
-from tidegate.core.unavailability import FailingCalls
 from tidegate.core.values import Cost, Outcome
 
 WAKER = object()

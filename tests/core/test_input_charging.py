@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.charge_steps import least_of
 from tidegate.core.cost_estimator import CostEstimator
-from tidegate.core.input_charging import least_of
 from tidegate.core.quota import QuotaSet
 from tidegate.core.snapshot import QuotaSnapshot, key_snapshot
 from tidegate.core.values import Cost, Key, QuotaReading, RequestFacts, Unit, Usage

@@ -12,12 +12,11 @@ import pytest
 from tests.core.values import KEY, OK, OUTAGE, answer, bucket, refusal
 from tests.launch.test_shared_counters import call, only, opened
 from tests.memory_log import MemoryCarrier, MemoryStore
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
-from tidegate.core.next_step import refusal_counter
 from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Cost, Key, Kind, Outcome
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, refusal_counter
 from tidegate.launch.change_ring import CELLS, RECORDS, RING_BYTES, ChangeRing, KeyChange, read_changes
 from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.counter_row import CARRIERS, FATES, GROUPS
@@ -169,7 +168,7 @@ def test_refusals_are_counted_by_cause_and_fate(outcome: Outcome, group: str, tm
 
 
 def test_a_refusal_of_an_attempt_without_a_call_is_handed_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
+    monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(tmp_path)).track)
     registry = RateLimitRegistry(Settings())
     permit = registry.try_admit(KEY)
     assert permit
@@ -206,7 +205,7 @@ def test_processes_that_share_a_key_note_the_cause_of_their_own_refusals(
     registries = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path / name)).track)
+        monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(tmp_path / name)).track)
         settings = Settings(telemetry=False)
         registries.append(RateLimitRegistry(settings, clock=clock, carrier=MemoryCarrier(store)))
         for registry in registries:

@@ -18,14 +18,14 @@ from tidegate.admission.arguments import checked_cost, checked_key, checked_max_
 from tidegate.admission.context import AttemptScope, within
 from tidegate.admission.handoff import PermitHandoff, current_handoff
 from tidegate.admission.key_table import KeyTable
-from tidegate.admission.listeners import next_call_number
+from tidegate.admission.steps import next_call_number
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
 from tidegate.core import backoff, events
 from tidegate.core.cost_estimator import CostEstimator
-from tidegate.core.display import printable
 from tidegate.core.events import AttemptTrace
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
 from tidegate.core.limiter_state import Permit
+from tidegate.core.safe_text import printable
 from tidegate.core.values import CAPACITY, CUSTOM, ELSEWHERE, INFINITY, OK, UNSERVING, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
 from tidegate.errors import DeadlineExceeded, add_note

@@ -14,9 +14,8 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from tidegate.admission.key_table import KeyTable
-from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import CAPACITY, INFINITY, Cause, Cost, Key, Kind, Outcome, Silence
+from tidegate.core.values import CAPACITY, INFINITY, AnsweredBy, Cause, Cost, Key, Kind, Outcome, Silence
 
 _handoff: ContextVar[PermitHandoff | None] = ContextVar("tidegate_hand", default=None)
 

@@ -8,7 +8,7 @@ to wake. The caller wakes them after it has released the key table's lock.
 An executor is an event loop or a thread. Where calls of several executors matter, one call of each looks now and then.
 A permit that is not taken within `UNTAKEN_SECONDS` is taken back, and the calls of its executor are passed over until
 one of them looks. A call that blocks an event loop's own thread goes beyond the slots at once: the loop's attempts
-cannot end before. `tidegate.admission.blocked_loops` finds any other loop that holds slots and does not run.
+cannot end before. `tidegate.admission.callers` finds any other loop that holds slots and does not run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
-from tidegate.admission.blocked_loops import LoopProbe
-from tidegate.admission.callers import Callers
-from tidegate.admission.wait_log import WaitLog
+from tidegate.admission.callers import Callers, LoopProbe
+from tidegate.admission.key_log import WaitLog
 from tidegate.admission.wait_queue import (
     UNPRICED,
     UNTAKEN_SECONDS,
@@ -36,9 +35,9 @@ from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.safe_capacity import ABANDONED
 from tidegate.core.snapshot import UNSHARED, HeadWait, KeySnapshot, Sharing, cause_of, key_snapshot, latest_pause
 from tidegate.core.token_totals import TokenCounter
+from tidegate.core.unheard_members import ABANDONED
 from tidegate.core.values import INFINITY, Cost
 
 SAMPLE = 256

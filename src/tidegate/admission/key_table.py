@@ -2,7 +2,7 @@
 
 Theory of operation. Every step takes the lock for a few microseconds, makes the core decide, and returns. Waiters are
 woken, listeners notified and log records written after the lock is released. There is no background thread and no
-polling. The log gets the records of `tidegate.admission.rejection_log` and `tidegate.admission.wait_log`.
+polling. The log gets the records of `tidegate.admission.key_log` and `tidegate.admission.key_log`.
 """
 
 from __future__ import annotations
@@ -20,27 +20,24 @@ from threading import get_ident
 from typing import Any
 from weakref import WeakSet
 
-from tidegate.admission import fork, key_hook, redaction, token_costs
-from tidegate.admission.account_queue import ModelQueue
-from tidegate.admission.accounts import AccountTable, SharingModels
-from tidegate.admission.blocked_loops import warn_of_blocking
+from tidegate.admission import audit, hooks, process, redaction
+from tidegate.admission.accounts import AccountTable, ModelQueue, SharingModels
+from tidegate.admission.callers import warn_of_blocking
+from tidegate.admission.key_log import WaitLog, log_begin, log_end
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.admission.listeners import Listener
-from tidegate.admission.rejection_log import log_begin, log_end
-from tidegate.admission.resources import MEASURE_EVERY, measure
+from tidegate.admission.process import MEASURE_EVERY, measure
 from tidegate.admission.saved_state import Seeds
 from tidegate.admission.shared_keys import SharedKeys
-from tidegate.admission.steps import CallTable, nothing
-from tidegate.admission.wait_log import WaitLog
+from tidegate.admission.steps import CallTable, Listener, nothing
 from tidegate.admission.wait_queue import UNPRICED, Waiter
 from tidegate.core import events, saved_state
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.credentials import masked
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.rejection import KeyRejection, in_force
-from tidegate.core.safe_capacity import ABANDONED
+from tidegate.core.safe_text import masked
 from tidegate.core.snapshot import QueueForecast, RegistrySnapshot, queue_forecast
 from tidegate.core.two_levels import AccountController, ModelController
+from tidegate.core.unheard_members import ABANDONED
 from tidegate.core.values import INFINITY, OK, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.errors import PermitMisuse
 from tidegate.settings import Settings
@@ -110,7 +107,7 @@ class KeyTable(CallTable):
         )
         self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
         self._accounts = AccountTable(settings)
-        fork.register(self)
+        process.register(self)
 
     @property
     def settings(self) -> Settings:
@@ -489,7 +486,7 @@ class KeyTable(CallTable):
             queue = KeyQueue(admission)
         if self._shared is not None:
             self._shared.attach(queue)
-        if key_hook.on_new_queue is not None and (record := key_hook.on_new_queue(queue)) is not None:
+        if hooks.on_new_queue is not None and (record := hooks.on_new_queue(queue)) is not None:
             self._records.append(record)
         if account is not None:
             # After the hook, which may replace the wait queue.
@@ -607,7 +604,7 @@ class KeyTable(CallTable):
                 self._at_bound.add(queue)
             queue.admission.settle(permit, outcome, now, draw, out)
             if outcome.usage is not None:
-                token_costs.count_usage(queue.tokens, permit.key, outcome.usage)
+                audit.count_usage(queue.tokens, permit.key, outcome.usage)
             limit = queue.admission.concurrency
             if limit.limit >= limit.highest and outcome.kind is OK and queue.admission.bound.may_rise:
                 self._at_bound.add(queue)

@@ -24,8 +24,7 @@ from typing import Annotated, Any, get_args
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from tidegate.core import saved_state as core
-from tidegate.core.credentials import masked, without_digests
-from tidegate.core.display import printable
+from tidegate.core.safe_text import masked, printable, without_digests
 from tidegate.core.values import Key, Refill
 
 VERSION = 1

@@ -1,4 +1,4 @@
-"""Steps of a key table under its lock, and the rests of steps that finalizers and interrupts leave.
+"""Steps of a key table under its lock, the rests that finalizers and interrupts leave, and the listeners of events.
 
 Theory of operation. The garbage collector and signal handlers run at any point, also inside a step. What a finalizer
 has to do is deferred to the next step of any call. Any other use of the table inside a step of its own thread does not
@@ -7,22 +7,95 @@ wait for that step, and changes nothing. A step that an interrupt cuts off is me
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from tidegate.admission.listeners import Listeners
-from tidegate.admission.rejection_log import write_record
+from tidegate.admission.key_log import write_record
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
 from tidegate.core.limiter_state import Out
 from tidegate.core.snapshot import HeadWait
 from tidegate.core.values import Outcome
 from tidegate.errors import ConfigurationError, PermitMisuse
+
+Listener = Callable[[events.Event], object]
+logger = logging.getLogger("tidegate")
+
+next_call_number = itertools.count(1).__next__
+"""Return the next number of a call; it is unique in the process, whichever registry has the call."""
+
+
+class Listeners:
+    """The listeners of one registry, in order of subscription.
+
+    `all` is replaced, never changed, so it can be read without a lock. `pending` holds events of permits that were
+    settled after a drop, and of sharing; the next step of any call reports them.
+    """
+
+    __slots__ = ("_notifying", "all", "pending")
+
+    def __init__(self) -> None:
+        self.all: tuple[Listener, ...] = ()
+        self.pending: deque[events.Event] = deque()
+        # Threads that are inside a listener.
+        self._notifying: set[int] = set()
+
+    def add(self, listener: Listener) -> None:
+        """Notify `listener` of every event from now on; the caller holds the key table's lock."""
+        self.all = (*self.all, listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Stop notifying `listener`; the caller holds the key table's lock."""
+        self.all = tuple(each for each in self.all if each is not listener)
+
+    def note(self, event: events.Event) -> None:
+        """Keep an event that no call caused; the next step of any call reports it."""
+        if self.all:
+            self.pending.append(event)
+
+    def emit(self, out: Iterable[events.Event]) -> None:
+        """Report the events in `pending`, then those in `out`; log a listener that raises, and keep it subscribed.
+
+        A finalizer inside a listener, which may hold a lock, reports nothing: the listener's own thread does so later.
+        """
+        thread = get_ident()
+        if thread in self._notifying:
+            self.pending.extend(out)
+            return
+        try:
+            self._notifying.add(thread)
+            if self.pending:
+                self._report_pending()
+            for event in out:
+                self._notify(event)
+            if self.pending:
+                self._report_pending()
+        finally:
+            self._notifying.discard(thread)
+
+    def _report_pending(self) -> None:
+        while self.pending:
+            with suppress(IndexError):  # An empty context: the running call has no part in this event.
+                Context().run(self._notify, self.pending.popleft())
+
+    def _notify(self, event: events.Event) -> None:
+        for listener in self.all:
+            try:
+                listener(event)
+            except Exception as error:
+                reason = type(error).__name__
+                logger.exception(
+                    "listener failed at %s: %s was raised; it stays subscribed", type(event).__name__, reason
+                )
+
 
 if TYPE_CHECKING:
     from tidegate.admission.key_queue import KeyQueue

@@ -17,7 +17,7 @@ from tidegate.admission.redaction import clean_arguments
 from tidegate.cli.live_view import StatusLine, drawable
 from tidegate.cli.run_report import EndedRun, RunReport
 from tidegate.cli.status_text import StatusText, end_line
-from tidegate.core.display import printable
+from tidegate.core.safe_text import printable
 from tidegate.launch import ungoverned
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import StateFile, environment

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from rich.cells import set_cell_size
 
 from tidegate.cli.status_text import by_waiting, heading, outcomes, state_lines, unreadable
-from tidegate.core.display import printable
+from tidegate.core.safe_text import printable
 from tidegate.core.wait_text import quota_left
 from tidegate.launch.totals import KeyTotal
 

@@ -10,7 +10,7 @@ import typer
 
 from tidegate.cli.errors import stop
 from tidegate.cli.status_text import by_waiting, heading, lines, unreadable
-from tidegate.core.display import json_line
+from tidegate.core.safe_text import json_line
 
 STDOUT = 1
 

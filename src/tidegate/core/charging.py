@@ -8,7 +8,7 @@ each other, so for calls sent about when the answered one was, it is `Unsure` wh
 - The first answer bounds what was charged so far: at least its own call, at most all calls sent until then. The table's
   rule is dropped at once where it fits into no such bounds and another rule does.
 - Soon, the charges of a few calls tell the rules apart, and what is charged for a single call's input
-  (`core.charge_steps`, `core.input_charging`).
+  (`core.charge_steps`, `core.charge_steps`).
 - Later, over spans of `SPAN` of the limit, the rule with the smallest error takes over if it is clearly better.
 
 Once a rule was confirmed by `SETTLED` spans, charges at the end of answers are followed only where the rule has them.
@@ -20,8 +20,15 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from tidegate.core.charge_steps import ChargeSteps, FoundLevel
-from tidegate.core.input_charging import COUNTED, LEAST, UNITS, InputChargingModel, estimate_error
+from tidegate.core.charge_steps import (
+    COUNTED,
+    LEAST,
+    UNITS,
+    ChargeSteps,
+    FoundLevel,
+    InputChargingModel,
+    estimate_error,
+)
 from tidegate.core.values import INFINITY, Cost, Unit
 
 SPAN = 0.05

@@ -14,7 +14,7 @@ Transient failures belong to the owner of the retry policy. An SDK gets them bac
 back: its call returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure
 beside others in flight is no outage, and is repeated here. It is handed back where the call itself is its cause
 (`core.repeated_failure`): several attempts failed, and calls sent after them were answered. A refused call ends in the
-same case, much later. A probe ends with its status 500 where an outage is unlikely (`core.unavailability`). Every
+same case, much later. A probe ends with its status 500 where an outage is unlikely (`core.circuit_breaker`). Every
 other failure is handed back at once.
 
 However the exchange ends (return, exception, cancellation, an abandoned generator), it releases the queue place or the

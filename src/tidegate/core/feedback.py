@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
-from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL, Pause
+from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL, WHOLE, Pause, rounding_of
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
@@ -32,7 +32,6 @@ from tidegate.core.quota import charge_of, expected_charge
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, ODDS_AMPLE, ODDS_OVERLOAD, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
-from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading
 
 SCARCE = 0.1

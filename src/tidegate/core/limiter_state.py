@@ -20,8 +20,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from tidegate.core import events
-from tidegate.core.backoff import Pause
-from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker
+from tidegate.core.backoff import HintTrust, Pause
+from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker, FailingCalls, KeyOutage, OutageClock
 from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.fixed_window import AdmittedBurst
@@ -32,8 +32,6 @@ from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rate_meter import Burst
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.retry_hint import HintTrust
-from tidegate.core.unavailability import FailingCalls, KeyOutage, OutageClock
 from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading, Refill
 
 

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.checkpoint import SHARED, TABLE
 from tidegate.core.concurrency_limit import MAX_BOUND
 from tidegate.core.limiter_state import KeyCounts, Out, Permit
 from tidegate.core.replica_events import EventKind, ReplicaEvent, write_event
-from tidegate.core.replica_state import SHARED, TABLE
-from tidegate.core.safe_capacity import ABANDONED
 from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, PACE_TURN, MemberTurns, SlotTurns
 from tidegate.core.two_levels import ModelController
-from tidegate.core.unseen_demand import LONGEST
+from tidegate.core.unheard_members import ABANDONED, LONGEST
 from tidegate.core.values import CAPACITY, INFINITY, OK, Cause, Cost, Outcome, RequestFacts, Silence, Usage
 
 ADDED = ("held", "own_ends", "replica", "slot_turns", "tag", "tally")

@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from tidegate.core.backoff import WHOLE, rounding_of
 from tidegate.core.charge_steps import FoundLevel
 from tidegate.core.charging import RULES
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
 from tidegate.core.refill_check import RefillCheck
-from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 

@@ -19,8 +19,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tidegate.core.safe_capacity import SafeCapacity
-from tidegate.core.unseen_demand import UnseenDemand
+from tidegate.core.unheard_members import SafeCapacity, UnseenDemand
 from tidegate.core.values import INFINITY, Cost
 
 LOOK_AGAIN = 0.010

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegate.core.display import printable
 from tidegate.core.provenance import Source
+from tidegate.core.safe_text import printable
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import INFINITY
 from tidegate.launch.change_ring import RING_BYTES, SOURCES, KeyChange, read_changes

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tidegate.admission import fork
+from tidegate.admission import process
 from tidegate.admission.redaction import clean_arguments
 from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.runs import RunFolder, write_command
@@ -34,7 +34,7 @@ class ProcessStatus:
         self._counters: CounterFile | None = None
         self._tried = False
         # At a fork the counters leave the rows of the parent before a registry clears its queues.
-        fork.call_first(self._forked)
+        process.call_first(self._forked)
 
     def on_new_queue(self, queue: Any) -> None:
         if not self._tried:

@@ -11,7 +11,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.admission.key_hook import REFUSED, SOCKET
+from tidegate.admission.hooks import REFUSED, SOCKET
 from tidegate.launch import IMPORTED, UNGOVERNED
 from tidegate.transports.other_stacks import SHARED, UNGOVERNABLE
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from tidegate.admission.handoff import current_handoff
 from tidegate.core import backoff
-from tidegate.core.next_step import NextStep
-from tidegate.core.values import Kind, Outcome
+from tidegate.core.values import Kind, NextStep, Outcome
 from tidegate.errors import CapacityTimeout, ConfigurationError
 from tidegate.pool.failure_class import TIMEOUT, FailureClass
 from tidegate.pool.options import PoolOptions, is_coroutine_function

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
-from tidegate.core.next_step import NextStep
-from tidegate.core.values import Cost, Key
+from tidegate.core.values import Cost, Key, NextStep
 
 T = TypeVar("T")
 

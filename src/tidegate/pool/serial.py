@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from tidegate.admission.handoff import MAX_KEYS, PermitHandoff
-from tidegate.core.next_step import NextStep
-from tidegate.core.values import Key
+from tidegate.core.values import Key, NextStep
 from tidegate.pool.failure_class import classify
 from tidegate.pool.flow import close_source
 from tidegate.pool.options import PoolOptions

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from tidegate.core.next_step import NextStep
 from tidegate.core.snapshot import KeySnapshot
-from tidegate.core.values import Key
+from tidegate.core.values import Key, NextStep
 from tidegate.pool.rows import PoolRow
 
 KEY_FACTS = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from tidegate.core.lazy_pattern import lazy_pattern
+from tidegate.core.safe_text import lazy_pattern
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome, ReplayableRefusal
 from tidegate.providers.refusal_body import parsed, refusal_in
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tidegate.core.display import printable
+from tidegate.core.safe_text import printable
 from tidegate.launch.change_ring import KeyChange
 from tidegate.launch.counter_row import KeyRow
 from tidegate.launch.runs import ProgramRun

@@ -22,16 +22,15 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from tidegate import providers
-from tidegate.admission import audit, redaction, token_costs
+from tidegate.admission import audit, redaction
 from tidegate.admission.call import GovernedCall
 from tidegate.admission.handoff import current_handoff
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.wait_queue import Waker
 from tidegate.core.cost_estimator import CostEstimator
-from tidegate.core.credentials import is_secret_segment, masked
-from tidegate.core.display import printable
 from tidegate.core.exchange import AttemptResult, Ending, ExchangeResult, Flow, RetryTime, retry_time
 from tidegate.core.limiter_state import Permit
+from tidegate.core.safe_text import is_secret_segment, masked, printable
 from tidegate.core.values import (
     CAPACITY,
     INFINITY,
@@ -320,7 +319,7 @@ class HttpCall(GovernedCall, ABC):
     def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, attempt: AttemptResult | None) -> Flow:
         """Return the exchange; one that sends nothing for a call that must have a price and has none."""
         if audit.open_count and permit is None and self._lacks_price():
-            guard = token_costs.price_guard()
+            guard = audit.price_guard()
             assert guard is not None, "only a guard requires a price"
             guard(self.key, self.request_facts.model)
             return _unsent()
@@ -378,7 +377,7 @@ class HttpCall(GovernedCall, ABC):
             self.secrets = tuple((name, value.replace(old, new)) for name, value in self.secrets)
 
     def _lacks_price(self) -> bool:
-        if token_costs.price_guard() is None:
+        if audit.price_guard() is None:
             return False
         return providers.price_of(self.key.provider, self.request_facts.model) is None
 

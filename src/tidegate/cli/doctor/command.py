@@ -20,7 +20,7 @@ from tidegate.cli.doctor.answers import explain
 from tidegate.cli.doctor.environment import Finding, Installed, Severity
 from tidegate.cli.doctor.script import Unreadable
 from tidegate.cli.doctor.script import script as read_script
-from tidegate.core.display import json_line
+from tidegate.core.safe_text import json_line
 from tidegate.errors import ConfigurationError
 from tidegate.providers import load_prices
 from tidegate.settings import Settings

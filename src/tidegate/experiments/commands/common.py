@@ -12,7 +12,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TypeVar
 
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.cli.database_option import DATABASE, VARIABLE
 from tidegate.errors import CoolingDown, StoreError, UnknownExperiment
 from tidegate.experiments.engine.progress import Summary
@@ -168,9 +168,9 @@ def published(name: str, replica: str) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 folder = stack.enter_context(run_folder())
                 write_command(Path(folder), _command(name, replica))
-                before = key_hook.on_new_queue
-                stack.callback(setattr, key_hook, "on_new_queue", before)
-                key_hook.on_new_queue = KeyRecorder(folder).on_new_queue
+                before = hooks.on_new_queue
+                stack.callback(setattr, hooks, "on_new_queue", before)
+                hooks.on_new_queue = KeyRecorder(folder).on_new_queue
         yield
 
 

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 
 from tidegate.admission.redaction import clean
-from tidegate.core.display import printable
+from tidegate.core.safe_text import printable
 from tidegate.errors import Error
 
 MAX_ERROR_CHARACTERS = 500

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.core.answered_by import AnsweredBy
-from tidegate.core.next_step import NextStep
+from tidegate.core.values import AnsweredBy, NextStep
 from tidegate.errors import NotStorable
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.events import Retrying

@@ -12,7 +12,7 @@ from decimal import Decimal
 from numbers import Real
 from typing import Any
 
-from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.values import AnsweredBy
 from tidegate.experiments.engine.item import TASK, Item, own_id
 from tidegate.experiments.engine.job import Stage
 from tidegate.experiments.storage import (

@@ -17,8 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tidegate.admission.audit import receive
-from tidegate.admission.token_costs import cost_of, require_prices
+from tidegate.admission.audit import cost_of, receive, require_prices
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import INFINITY, Cost, Key, Kind
 from tidegate.errors import ConfigurationError

@@ -11,7 +11,7 @@ import asyncio
 import logging
 
 from tidegate.admission.audit import opened
-from tidegate.core.spend_reserve import RECENT
+from tidegate.core.row_results import RECENT
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, StoreError, require
 from tidegate.experiments.engine.background import BackgroundTask, retry_while_unavailable, stop_within

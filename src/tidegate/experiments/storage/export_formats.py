@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import IO, Any, NamedTuple, Protocol
 
-from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.values import AnsweredBy
 from tidegate.errors import ConfigurationError
 from tidegate.experiments.storage.json_codec import decoded
 from tidegate.experiments.storage.paging import PageSizer

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Row, Select, and_, case, func, literal, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.values import AnsweredBy
 from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.experiments import by_status
 from tidegate.experiments.storage.json_codec import decoded

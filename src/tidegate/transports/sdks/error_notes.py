@@ -16,7 +16,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from tidegate.core.display import printable
+from tidegate.core.safe_text import printable
 from tidegate.errors import add_note
 from tidegate.transports.call import REASON
 from tidegate.transports.patches import Patches
