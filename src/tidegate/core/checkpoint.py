@@ -26,7 +26,6 @@ from typing import Any, TypeAlias
 
 from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     backoff,
-    charge_steps,
     charging,
     circuit_breaker,
     concurrency_limit,

@@ -48,13 +48,9 @@ def charge_of(mirror: QuotaMirror, cost: Cost, place: int, reserves: bool) -> tu
     model = mirror.charging
     if model is None or not cost.input_estimate:
         return cost[place], cost.produced if reserves else 0.0
-    amount, departure = cost[place], model.input
-    if model.rule:
-        amount = at_admission(mirror.unit, cost, amount)[model.rule]
-    if departure is not None and departure.kind:
-        amount = departure.charge(amount, cost.cached_change)
     if not model.rule:
-        return amount, cost.produced if reserves else 0.0
+        return cost[place], cost.produced if reserves else 0.0
+    amount = at_admission(mirror.unit, cost, cost[place])[model.rule]
     return amount, cost.output_estimate * cost.weight if model.produces else 0.0
 
 
@@ -105,8 +101,7 @@ def turned_into(
         turned.spread()
     turned.charging = mirror.charging
     if turned.charging is not None:
-        # The charges of the ledger know their calls by the numbers of this model; its levels were of another kind.
-        turned.charging.forget_levels()
+        turned.charging.forget_span()  # its levels were of another kind
     turned.used, turned.since, turned.stood, turned.found = mirror.used, mirror.since, mirror.stood, mirror.found
     return turned
 

@@ -195,8 +195,7 @@ class QuotaSnapshot:
 
     `charging` is the rule by which calls are charged: `table`, the provider table's, or the one that predicts the
     provider's own `remaining` better. It holds for `charging_for` seconds, and `charging_spans` spans of the limit have
-    confirmed it. The newest one contradicts the rules in `charging_refuted`. `charging_input` says how the charge of a
-    single call departs from its estimate: `at least 250 a call`, `cached input counted otherwise`, or '' for not.
+    confirmed it. The newest one contradicts the rules in `charging_refuted`.
     """
 
     name: str
@@ -208,7 +207,6 @@ class QuotaSnapshot:
     charging_for: float = 0.0
     charging_spans: int = 0
     charging_refuted: tuple[str, ...] = ()
-    charging_input: str = ""
 
 
 class Sharing(NamedTuple):
@@ -426,14 +424,13 @@ def _quota_snapshot(mirror: QuotaMirror, provenance: QuotaProvenance, now: float
     known = QuotaSnapshot(mirror.name, mirror.unit, mirror.limit, provenance.reported_window, mirror.level(now))
     if mirror.charging is None:
         return known
-    rule, since, spans, refuted, departure = mirror.charging.evidence
+    rule, since, spans, refuted = mirror.charging.evidence
     return replace(
         known,
         charging=rule,
         charging_for=now - since,
         charging_spans=spans,
         charging_refuted=refuted,
-        charging_input=departure,
     )
 
 

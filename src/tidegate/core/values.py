@@ -131,7 +131,6 @@ class Cost(NamedTuple):
 
     The next three are the estimates behind these amounts: input, the request's bound of the output, and output. From
     them other charging rules than the provider table's are computed (`core.charging`); zeros mean unknown.
-    `input_otherwise` is the input estimate where cached input is counted otherwise than the table says.
     """
 
     requests: float = 1.0
@@ -144,7 +143,6 @@ class Cost(NamedTuple):
     input_estimate: float = 0.0
     output_bound: float = 0.0
     output_estimate: float = 0.0
-    input_otherwise: float = 0.0
 
     def plus(self, other: Cost) -> Cost:
         """Return the cost of this call and another one; `weight` is that of this call."""
@@ -153,11 +151,6 @@ class Cost(NamedTuple):
     def times(self, calls: float) -> Cost:
         """Return the cost of that number of calls like this one."""
         return Cost(*(calls * field for field in self))._replace(weight=self.weight)
-
-    @property
-    def cached_change(self) -> float:
-        """Return by how much the charge changes where cached input is counted otherwise than the table says."""
-        return self.input_otherwise - self.input_estimate if self.input_otherwise else 0.0
 
     @property
     def sound(self) -> bool:

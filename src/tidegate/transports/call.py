@@ -492,8 +492,8 @@ class HttpCall(GovernedCall, ABC):
         """Return the expected charge of the call, from what its key has learned so far."""
         request_facts = self.request_facts
         mean = estimate.output_for(request_facts.max_output_tokens)
-        per_token, fixed, cached = estimate.chars_per_token, estimate.fixed_tokens, estimate.cached_tokens
-        return providers.estimate(self.provider, request_facts, per_token, mean, fixed, cached)
+        per_token, fixed = estimate.chars_per_token, estimate.fixed_tokens
+        return providers.estimate(self.provider, request_facts, per_token, mean, fixed)
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
         """Return the outcome of an answer; `body` is None while it streams. Log any failure to read it."""
