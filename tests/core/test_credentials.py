@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.safe_text import FORMS, HEX, LOWER, left_of, made, random_parts, random_text
+from tests.credentials import FORMS, HEX, LOWER, left_of, made, random_parts, random_text
 from tidegate.core import safe_text
 from tidegate.core.safe_text import looks_secret, masked, shown_address, without_credentials, without_digests
 
@@ -141,7 +141,7 @@ ORDINARY = [
     "Used 199800, Requested 512. Please try again in 93ms.",
     "Incorrect API key provided. You can find your API key at https://platform.openai.com/account/api-keys.",
     "The API key you provided was rejected",
-    "No auth safe_text found; Authorization: required",
+    "No auth credentials found; Authorization: required",
     "bearer token is missing; basic authentication is not supported; Bearer authentication required",
     "For more information check: https://developer.mozilla.org/en-US/docs/Web/HTTP/Status/404",
     "'https://api.openai.com/v1/responses/resp_68a1b2c3d4e5f6a7b8c9' answered 404",
@@ -171,7 +171,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert without_credentials(text) == text
 
 
-PATTERNS = {name: value for name, value in vars(safe_text).items() if isinstance(value, re.Pattern)}
+PATTERNS = {name: value for name, value in vars(credentials).items() if isinstance(value, re.Pattern)}
 
 
 def unbounded(tree: Any, last: bool) -> bool:
@@ -276,7 +276,7 @@ def test_end_of_a_value_is_looked_for_only_where_it_is_secret(part: str, monkeyp
             return found
 
     for name in ("_REST", "_STRONG_REST"):
-        monkeypatch.setattr(safe_text, name, Counted(getattr(safe_text, name)))
+        monkeypatch.setattr(credentials, name, Counted(getattr(credentials, name)))
     text = part * 2000
     without_credentials(text)
     assert read <= len(text)
