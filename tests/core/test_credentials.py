@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.credentials import FORMS, HEX, LOWER, left_of, made, random_parts, random_text
-from tidegate.core import safe_text
 from tidegate.core.safe_text import looks_secret, masked, shown_address, without_credentials, without_digests
 
 PLAIN = "q7Harbour0value"
@@ -171,7 +170,7 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
     assert without_credentials(text) == text
 
 
-PATTERNS = {name: value for name, value in vars(credentials).items() if isinstance(value, re.Pattern)}
+PATTERNS = {name: value for name, value in vars(safe_text).items() if isinstance(value, re.Pattern)}
 
 
 def unbounded(tree: Any, last: bool) -> bool:
@@ -276,7 +275,7 @@ def test_end_of_a_value_is_looked_for_only_where_it_is_secret(part: str, monkeyp
             return found
 
     for name in ("_REST", "_STRONG_REST"):
-        monkeypatch.setattr(credentials, name, Counted(getattr(credentials, name)))
+        monkeypatch.setattr(safe_text, name, Counted(getattr(safe_text, name)))
     text = part * 2000
     without_credentials(text)
     assert read <= len(text)

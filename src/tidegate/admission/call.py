@@ -24,7 +24,7 @@ from tidegate.core import backoff, events
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.events import AttemptTrace
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
-from tidegate.core.limiter_state import Permit
+from tidegate.core.limiter_state import KeyCounts, Permit
 from tidegate.core.safe_text import printable
 from tidegate.core.values import CAPACITY, CUSTOM, ELSEWHERE, INFINITY, OK, UNSERVING, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
@@ -234,13 +234,9 @@ class GovernedCall(Waiter):
             trace = permit.trace = AttemptTrace(number, waited, permit.probe)
         trace.index, trace.waited, trace.receivers = index, waited, receivers
 
-    def count_resent(self, after: Outcome, is_second: bool) -> None:
-        """Count a repeated attempt."""
-        self.registry.count_resent(self, after, is_second)
-
-    def count_given_up(self, outcome: Outcome | None) -> None:
-        """Count the call as given up for lack of capacity."""
-        self.registry.count_given_up(self, outcome)
+    def count(self, note: Callable[[KeyCounts], object]) -> None:
+        """Count how the call, or an attempt of it, ends."""
+        self.registry.count(self, note)
 
     def note_aside(self, change: int) -> None:
         """Note that a call begins (1) or ends (-1) to wait outside the queue; safe in a finalizer."""
@@ -250,15 +246,11 @@ class GovernedCall(Waiter):
         """Count the call as ended by its caller while it was not in flight."""
         self.registry.count_left(self)
 
-    def count_failed(self, outcome: Outcome) -> None:
-        """Count a failure that is handed back."""
-        self.registry.count_failed(self, outcome)
-
     def count_replayed(self, outcome: Outcome) -> None:
         """Count the call as given another call's answer."""
         if self.handoff is not None:
             self.handoff.note_replayed(self.key, outcome)
-        self.registry.count_replayed(self, outcome)
+        self.count(lambda counts: counts.note_replayed(outcome))
 
     def reason_of(self, ended: ExchangeResult) -> str:
         """Return how long a call that is given up for lack of capacity waited, for what and why; '' for any other.

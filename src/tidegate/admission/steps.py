@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from tidegate.admission.key_log import write_record
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
-from tidegate.core.limiter_state import Out
+from tidegate.core.limiter_state import KeyCounts, Out
 from tidegate.core.snapshot import HeadWait
-from tidegate.core.values import Outcome
 from tidegate.errors import ConfigurationError, PermitMisuse
 
 Listener = Callable[[events.Event], object]
@@ -254,13 +253,9 @@ class CallTable(StepTable):
 
     clock: Callable[[], float]
 
-    def count_resent(self, waiter: Waiter, after: Outcome, is_second: bool) -> None:
-        """Count a repeated attempt; `after` is the call's last outcome."""
-        self._apply(lambda: waiter.queue.admission.counts.note_resent(after, is_second))
-
-    def count_given_up(self, waiter: Waiter, outcome: Outcome | None = None) -> None:
-        """Count a call that is given up for lack of capacity, after its last `outcome` (None: it had none)."""
-        self._apply(lambda: waiter.queue.admission.counts.note_given_up(outcome))
+    def count(self, waiter: Waiter, note: Callable[[KeyCounts], object]) -> None:
+        """Count how a call, or an attempt of it, ends."""
+        self._apply(lambda: note(waiter.queue.admission.counts))
 
     def count_left(self, waiter: Waiter) -> None:
         """Count a call that its caller ended while it was not in flight; safe in a finalizer."""
@@ -282,21 +277,6 @@ class CallTable(StepTable):
         if queue is None:
             return unknown
         return self._step(lambda out: ([], queue.closing(self.clock())), lambda: unknown)
-
-    def count_failed(self, waiter: Waiter, outcome: Outcome) -> None:
-        """Count a call whose failure is handed back."""
-        self._apply(lambda: waiter.queue.admission.counts.note_failed_call(outcome))
-
-    def count_replayed(self, waiter: Waiter, outcome: Outcome) -> None:
-        """Count a call that gets the answer of another one, `outcome`."""
-
-        def step(out: Out) -> tuple[list[Waiter], None]:
-            counts = waiter.queue.admission.counts
-            counts.note_failed_call(outcome)
-            counts.replayed += 1
-            return [], None
-
-        self._step(step, nothing)
 
 
 def nothing() -> None:

@@ -161,6 +161,10 @@ class KeyCounts:
         self.failed_calls += 1
         self.note_fate("handed_back", outcome)
 
+    def note_replayed(self, outcome: Outcome) -> None:
+        self.note_failed_call(outcome)
+        self.replayed += 1
+
     def copy(self) -> KeyCounts:
         counts = KeyCounts()
         for name in KeyCounts.__slots__:
