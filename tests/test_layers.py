@@ -26,11 +26,13 @@ ADMISSION_ORDER = (
     "process",
     "key_log",
     "callers",
+    "key_permits",
     "key_queue",
     "audit",
     "accounts",
     "shared_keys",
     "steps",
+    "known_keys",
     "key_table",
     "handoff",
     "interrupted_exit",
@@ -40,7 +42,7 @@ ADMISSION_ORDER = (
 )
 """Modules of `admission`, each of which may import those before it; `hooks` and `thread_states` import nothing."""
 
-PURE = {"context", "arguments", "wait_queue", "key_queue", "accounts"}
+PURE = {"context", "arguments", "wait_queue", "key_permits", "key_queue", "accounts"}
 """Modules of `admission` that only decide."""
 
 LIGHT = {"admission.hooks", "admission.thread_states"}
@@ -134,7 +136,16 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "transports.framework_timeouts": ({"settings", "transports", "transports.framework_timeouts"}, True, set()),
     "transports.sdks": (SDKS, True, set()),
     "telemetry": (
-        {*CORE, "_version", "providers", "admission.key_table", "admission.registry", "transports", "telemetry"},
+        {
+            *CORE,
+            "_version",
+            "providers",
+            "admission.key_table",
+            "admission.known_keys",
+            "admission.registry",
+            "transports",
+            "telemetry",
+        },
         True,
         {"opentelemetry"},
     ),

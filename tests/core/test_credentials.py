@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.credentials import FORMS, HEX, LOWER, left_of, made, random_parts, random_text
+from tidegate.core import safe_text
 from tidegate.core.safe_text import looks_secret, masked, shown_address, without_credentials, without_digests
 
 PLAIN = "q7Harbour0value"

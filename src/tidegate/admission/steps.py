@@ -21,9 +21,12 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from tidegate.admission.key_log import write_record
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
-from tidegate.core.limiter_state import KeyCounts, Out
-from tidegate.core.snapshot import HeadWait
+from tidegate.core.limiter_state import Out
 from tidegate.errors import ConfigurationError, PermitMisuse
+
+if TYPE_CHECKING:
+    from tidegate.admission.key_queue import KeyQueue
+    from tidegate.admission.shared_keys import SharedKeys
 
 Listener = Callable[[events.Event], object]
 logger = logging.getLogger("tidegate")
@@ -96,10 +99,6 @@ class Listeners:
                 )
 
 
-if TYPE_CHECKING:
-    from tidegate.admission.key_queue import KeyQueue
-    from tidegate.admission.shared_keys import SharedKeys
-
 NUDGED = 8
 """Executors of waiting calls that a finalizer wakes, at most, so that one of them does its rest. Raising it wakes more
 in vain; lowering it trusts fewer to run. Chosen: as many as look in a second (`key_queue.LOOKS_PER_SECOND`)."""
@@ -108,8 +107,6 @@ T = TypeVar("T")
 
 Rest: TypeAlias = Callable[[Out], list[Waiter]]
 """Rest of a step: it runs under the lock, and returns the waiters to wake. Its repetition does nothing more."""
-
-logger = logging.getLogger("tidegate")
 
 
 class StepTable:
@@ -157,11 +154,7 @@ class StepTable:
                 try:
                     to_wake, result = body(out)
                 finally:
-                    try:
-                        if self._shared is not None:
-                            self._shared.end_steps()
-                    finally:
-                        self._stepping = False
+                    self._end_step()
             if to_wake or out or self._deferred or self._records:
                 self._act(to_wake, out)
         except (PermitMisuse, ConfigurationError):
@@ -170,6 +163,14 @@ class StepTable:
             self._deferred.append(self._mend)
             raise
         return result
+
+    def _end_step(self) -> None:
+        """End a step, also one that an interrupt cuts off: leave the shared logs, and let the next step begin."""
+        try:
+            if self._shared is not None:
+                self._shared.end_steps()
+        finally:
+            self._stepping = False
 
     def _apply(self, change: Callable[[], object], always: bool = False) -> None:
         """Run a step that admits nothing; inside another step of this thread only if it is to happen `always`."""
@@ -216,11 +217,7 @@ class StepTable:
                 try:
                     to_wake = self._rest(out)
                 finally:
-                    try:
-                        if self._shared is not None:
-                            self._shared.end_steps()
-                    finally:
-                        self._stepping = False
+                    self._end_step()
             self._listeners.pending.extend(out or ())
             self._wake_all(to_wake)
 
@@ -248,46 +245,5 @@ class StepTable:
         return [] if self._listeners.all else None
 
 
-class CallTable(StepTable):
-    """Steps that count how calls end."""
-
-    clock: Callable[[], float]
-
-    def count(self, waiter: Waiter, note: Callable[[KeyCounts], object]) -> None:
-        """Count how a call, or an attempt of it, ends."""
-        self._apply(lambda: note(waiter.queue.admission.counts))
-
-    def count_left(self, waiter: Waiter) -> None:
-        """Count a call that its caller ended while it was not in flight; safe in a finalizer."""
-        if waiter.queue is not None:
-            self._deferred.append(partial(_count_left, waiter.queue))
-
-    def note_aside(self, waiter: Waiter, change: int) -> None:
-        """Note that a call begins (1) or ends (-1) to wait outside its queue; safe in a finalizer."""
-        if waiter.queue is not None:
-            self._deferred.append(partial(_note_aside, waiter.queue, change))
-        if change > 0:
-            # No finalizer begins a wait.
-            self._drain()
-
-    def closing(self, waiter: Waiter) -> HeadWait:
-        """Return the gate that now holds back the queue of a call, and until when."""
-        queue: KeyQueue | None = waiter.queue
-        unknown = HeadWait("", None)
-        if queue is None:
-            return unknown
-        return self._step(lambda out: ([], queue.closing(self.clock())), lambda: unknown)
-
-
 def nothing() -> None:
     """Do nothing inside another step."""
-
-
-def _count_left(queue: KeyQueue, out: Out) -> list[Waiter]:
-    queue.admission.counts.left += 1
-    return []
-
-
-def _note_aside(queue: KeyQueue, change: int, out: Out) -> list[Waiter]:
-    queue.waiting.put_aside(change)
-    return []
