@@ -39,6 +39,7 @@ from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     provenance,
     quota,
     quota_base,
+    quota_charges,
     ramp_phase,
     rate_meter,
     refill_check,
@@ -413,7 +414,7 @@ MAX_CHECKPOINT = 1 << 20
 MAX_PLAIN = 32 << 20
 """Most bytes of a checkpoint, uncompressed: bounds the memory that a hostile checkpoint takes."""
 
-BASES = ("LimiterState", "QuotaMirror")
+BASES = ("LimiterState", "QuotaCharges", "QuotaMirror")
 
 
 def _classes() -> list[type]:

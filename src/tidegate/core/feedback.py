@@ -28,8 +28,8 @@ from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import Source
-from tidegate.core.quota import charge_of, expected_charge
 from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.quota_charges import charge_of, expected_charge
 from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, ODDS_AMPLE, ODDS_OVERLOAD, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
 from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading

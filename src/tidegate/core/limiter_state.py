@@ -27,8 +27,9 @@ from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import LimiterProvenance, QuotaProvenance, Source
-from tidegate.core.quota import UNANSWERED, UNIT_WEIGHT, Charge, ChargeOwner, QuotaSet
+from tidegate.core.quota import QuotaSet
 from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.quota_charges import UNANSWERED, UNIT_WEIGHT, Charge, ChargeOwner
 from tidegate.core.rate_meter import Burst
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection

@@ -22,8 +22,9 @@ from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterSettings, Out, Permit
 from tidegate.core.provenance import QuotaProvenance, Source
-from tidegate.core.quota import UNANSWERED, UNIT_WEIGHT, Charge, ChargeOwner, QuotaSet
+from tidegate.core.quota import QuotaSet
 from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.quota_charges import UNANSWERED, UNIT_WEIGHT, Charge, ChargeOwner
 from tidegate.core.values import INFINITY, Cost, Key, Kind, Outcome, QuotaReading, Refill, Unit
 
 ALL = "*"
