@@ -45,6 +45,7 @@ from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     refill_check,
     refusal_cause,
     rejection,
+    reset_schedule,
     rolling_window,
     server_clock,
     token_bucket,
@@ -339,7 +340,7 @@ MODULES = [each for each in [*vars().values()] if isinstance(each, ModuleType) a
 INSTANTS: dict[str, dict[str, Shape]] = {
     "CautiousRamp": {"began": AT},
     "ConcurrencyLimit": {"_opens": AT},
-    "FixedWindowMirror": {"_empty": (AT, None, None), "_named": (AT, AT, AT), "_silent": (AT, AT, None)},
+    "FixedWindowMirror": {"_named": (AT, AT, AT)},
     "GrowthLimit": {"_sends": [(AT, None)], "_tried": [(AT, None)]},
     "HiddenWindow": {
         "_before": [AT],
@@ -356,7 +357,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
     "RateMeter": {"_sends": [(None, AT)], "_zero_stated": (AT, AT), "stated": (AT, AT)},
     "RefusalCause": {"_answers": [AT]},
     "ResetSlope": {"_points": {"": (None, EITHER_BEFORE)}},
-    "ResetSchedule": {"_before": (AT, AT, (AT, AT), None), "_sign": (AT, AT), "high": AT, "low": AT},
+    "ResetSchedule": {"_sign": (AT, AT), "high": AT, "low": AT},
     "ServerClock": {"_high": BEFORE, "_low": BEFORE},
     "WindowInference": {
         "_first": (AT, None),
