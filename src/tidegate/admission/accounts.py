@@ -23,8 +23,9 @@ from tidegate import providers
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import UNTAKEN_SECONDS, ExecutorGroup, Waiter
 from tidegate.core.limiter_state import Out
+from tidegate.core.quota import SharedNames
 from tidegate.core.snapshot import AccountSnapshot, account_snapshot
-from tidegate.core.two_levels import AccountController, ModelController, SharedNames
+from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.settings import Settings
 

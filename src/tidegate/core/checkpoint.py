@@ -42,7 +42,6 @@ from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     quota_charges,
     ramp_phase,
     rate_meter,
-    refill_check,
     refusal_cause,
     rejection,
     reset_schedule,
@@ -415,7 +414,7 @@ MAX_CHECKPOINT = 1 << 20
 MAX_PLAIN = 32 << 20
 """Most bytes of a checkpoint, uncompressed: bounds the memory that a hostile checkpoint takes."""
 
-BASES = ("LimiterState", "QuotaCharges", "QuotaMirror")
+BASES = ("LimiterState", "QuotaCharges", "QuotaMirror", "SharedNames", "SharedQuotas", "TwoLevelQuotas")
 
 
 def _classes() -> list[type]:

@@ -16,7 +16,7 @@ them by the outcomes of attempts.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol
 
 from tidegate.core import events
@@ -24,16 +24,15 @@ from tidegate.core.backoff import HintTrust, Pause
 from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker, FailingCalls, KeyOutage, OutageClock
 from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
-from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.pacer import Pacer
-from tidegate.core.provenance import LimiterProvenance, QuotaProvenance, Source
-from tidegate.core.quota import QuotaSet
+from tidegate.core.provenance import LimiterProvenance, Source
+from tidegate.core.quota import KeyQuotas, QuotaSet
 from tidegate.core.quota_base import QuotaMirror
-from tidegate.core.quota_charges import UNANSWERED, UNIT_WEIGHT, Charge, ChargeOwner
+from tidegate.core.quota_charges import Charge
 from tidegate.core.rate_meter import Burst
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading, Refill
+from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading
 
 
 class Permit:
@@ -213,54 +212,6 @@ class LimiterSettings(Protocol):
     def max_concurrency(self) -> int | None: ...
     @property
     def max_unreached(self) -> float: ...
-
-
-class KeyQuotas(Protocol):
-    """The quotas of one key: a `QuotaSet`, or the two levels of a model whose account has shared quotas."""
-
-    @property
-    def mirrors(self) -> Mapping[str, QuotaMirror]: ...
-    @property
-    def counted(self) -> Mapping[str, QuotaMirror]: ...
-    @property
-    def provenance(self) -> Mapping[str, QuotaProvenance]: ...
-    @property
-    def unproven(self) -> Collection[str]: ...
-    @property
-    def ample(self) -> bool: ...
-    @property
-    def asks(self) -> bool: ...
-    @property
-    def follows_ends(self) -> bool: ...
-    @property
-    def divided(self) -> bool: ...
-    @property
-    def own(self) -> QuotaSet: ...
-    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]: ...
-    def probed_at(self, cost: Cost, now: float) -> tuple[float, str]: ...
-    def seed(self, reading: QuotaReading, said: Refill, now: float) -> None: ...
-    def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]: ...
-    def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]: ...
-    def debit_late(self, mirror: QuotaMirror, cost: Cost, order: int, sent_at: float, only_reserve: bool) -> Charge: ...
-    def settle(
-        self,
-        charges: Iterable[Charge],
-        produced: float,
-        returned: float,
-        order: int,
-        now: float,
-        cost: Cost = UNIT_WEIGHT,
-        output: float | None = None,
-    ) -> None: ...
-    def refund(self, charges: Iterable[Charge]) -> None: ...
-    def on_refused(
-        self, name: str, order: int, sent_at: float, now: float, retry_after: float | None, cost: Cost = ...
-    ) -> None: ...
-    def observe(
-        self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
-    ) -> tuple[list[QuotaMirror], tuple[float, str] | None]: ...
-    def explained_by_portion(self, now: float) -> str: ...
-    def portion(self, let_in: AdmittedBurst, hint: float | None, now: float) -> str: ...
 
 
 class LimiterState:

@@ -1,25 +1,31 @@
-"""All quota mirrors of one key, as the answers tell of them.
+"""All quota mirrors of one key, as the answers tell of them, and those that models of an account share.
 
 Theory of operation. A mirror is a local copy of one quota. `mirror_of` selects its kind by the first reading, and
 `turned_into` replaces it where the quota refills in another way.
+
+A call of a model whose account has shared quotas is charged to both levels, or to none. Each reading goes to one level,
+by the name or unit of its quota (`SharedNames`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from tidegate.core.fixed_window import AdmittedBurst, FixedWindowMirror, SubWindow, portion_of, refutes_portion
 from tidegate.core.provenance import QuotaProvenance, Source
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import (
+    UNANSWERED,
     UNIT_WEIGHT,
     Charge,
+    ChargeOwner,
     QuotaCharges,
     charge_of,
 )
 from tidegate.core.rolling_window import RollingWindowMirror
 from tidegate.core.token_bucket import TokenBucketMirror
-from tidegate.core.values import INFINITY, PLACES, PRODUCED, Cost, QuotaReading, Refill
+from tidegate.core.values import INFINITY, PLACES, PRODUCED, Cost, QuotaReading, Refill, Unit
 
 
 def measurable(reading: QuotaReading) -> bool:
@@ -289,3 +295,175 @@ class QuotaSet(QuotaCharges):
         self._charged = [(turned if each is mirror else each, place, holds) for each, place, holds in self._charged]
         self._priced = None, []
         return turned
+
+
+ALL = "*"
+"""Stands for every quota in `SharedNames`."""
+
+
+class SharedNames(NamedTuple):
+    """Names or units of the quotas that models share (`*`: all), less those in `own`."""
+
+    shared: frozenset[str]
+    own: frozenset[str] = frozenset()
+
+    def covers(self, name: str, unit: Unit) -> bool:
+        """Return whether models share the quota `name` of `unit`; a name precedes a unit, which precedes `*`."""
+        for each in (name, unit, ALL):
+            if each in self.own:
+                return False
+            if each in self.shared:
+                return True
+        return False
+
+
+class SharedQuotas:
+    """Quotas that the models of one account share; `names` says which, `models` are the controllers of the models."""
+
+    __slots__ = ("models", "names", "quotas")
+
+    def __init__(self, names: SharedNames, window: float) -> None:
+        self.names = names
+        self.quotas = QuotaSet(window)
+        self.models: list[Any] = []
+
+    @property
+    def in_flight(self) -> int:
+        return sum(len(model.permits_in_flight) for model in self.models)
+
+
+class TwoLevelQuotas:
+    """The quotas of one model, and those that it shares, as one set."""
+
+    __slots__ = ("account", "own")
+
+    def __init__(self, account: SharedQuotas, window: float) -> None:
+        self.account = account
+        self.own = QuotaSet(window)
+
+    @property
+    def mirrors(self) -> Mapping[str, QuotaMirror]:
+        return {**self.own.mirrors, **self.account.quotas.mirrors}
+
+    @property
+    def counted(self) -> Mapping[str, QuotaMirror]:
+        """Return the mirrors of both levels by name, with what was used of each; their levels may lag."""
+        return {**self.own.counted, **self.account.quotas.counted}
+
+    @property
+    def provenance(self) -> Mapping[str, QuotaProvenance]:
+        return {**self.own.provenance, **self.account.quotas.provenance}
+
+    @property
+    def unproven(self) -> Collection[str]:
+        shared = self.account.quotas.unproven
+        return self.own.unproven | shared if shared else self.own.unproven
+
+    @property
+    def ample(self) -> bool:
+        return all(each.ample for each in self._levels())
+
+    @property
+    def asks(self) -> bool:
+        """Return whether the answer to the call charged last is to be read."""
+        own, shared = self.own, self.account.quotas
+        if not shared.known:
+            return own.asks
+        return shared.asks or (own.asks and own.known)
+
+    @property
+    def follows_ends(self) -> bool:
+        return self.own.follows_ends or self.account.quotas.follows_ends
+
+    @property
+    def divided(self) -> bool:
+        return self.own.divided
+
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        own = self.own.ready_at(cost, now)
+        shared = self.account.quotas.ready_at(cost, now)
+        return shared if shared[0] > own[0] else own
+
+    def probed_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        """Return the same by quotas that this run has seen; shared ones all count while another model's call tests."""
+        quotas = self.account.quotas
+        own = self.own.probed_at(cost, now)
+        shared = quotas.ready_at(cost, now) if self.account.in_flight else quotas.probed_at(cost, now)
+        return shared if shared[0] > own[0] else own
+
+    def seed(self, reading: QuotaReading, said: Refill, now: float) -> None:
+        level = self.account.quotas if self._shares(reading) else self.own
+        level.seed(reading, said, now)
+
+    def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]:
+        return [*self.own.prove(names, forget), *self.account.quotas.prove(names, forget)]
+
+    def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]:
+        charges = self.own.debit(cost, order, now, call)
+        self.account.quotas.debit(cost, order, now, call, charges)
+        return charges
+
+    def debit_late(self, mirror: QuotaMirror, cost: Cost, order: int, sent_at: float, only_reserve: bool) -> Charge:
+        return self._level_of(mirror.name).debit_late(mirror, cost, order, sent_at, only_reserve)
+
+    def settle(
+        self,
+        charges: Iterable[Charge],
+        produced: float,
+        returned: float,
+        order: int,
+        now: float,
+        cost: Cost = UNIT_WEIGHT,
+        output: float | None = None,
+    ) -> None:
+        for level, some in self._split(charges):
+            level.settle(some, produced, returned, order, now, cost, output)
+
+    def refund(self, charges: Iterable[Charge]) -> None:
+        for level, some in self._split(charges):
+            level.refund(some)
+
+    def on_refused(
+        self, name: str, order: int, sent_at: float, now: float, retry_after: float | None, cost: Cost = UNIT_WEIGHT
+    ) -> None:
+        self._level_of(name).on_refused(name, order, sent_at, now, retry_after, cost)
+
+    def observe(
+        self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
+    ) -> tuple[list[QuotaMirror], tuple[float, str] | None]:
+        levels: tuple[list[QuotaReading], list[QuotaReading]] = [], []
+        for reading in readings:
+            levels[self._shares(reading)].append(reading)
+        charges = list(charges)
+        made, scarcest = self.own.observe(levels[False], order, sent_at, now, charges)
+        more, other = self.account.quotas.observe(levels[True], order, sent_at, now, charges)
+        found = [each for each in (scarcest, other) if each is not None]
+        return [*made, *more], min(found, default=None)
+
+    def explained_by_portion(self, now: float) -> str:
+        return self.own.explained_by_portion(now)
+
+    def portion(self, let_in: AdmittedBurst, hint: float | None, now: float) -> str:
+        """Return the shorter quota that a refusal shows. Of a shared one, other models' calls would have to count."""
+        return self.own.portion(let_in, hint, now)
+
+    def _shares(self, reading: QuotaReading) -> bool:
+        return self.account.names.covers(reading.name, reading.unit)
+
+    def _levels(self) -> list[QuotaSet]:
+        """Return the levels that have quotas; the model's where none has."""
+        return [each for each in (self.own, self.account.quotas) if each.known] or [self.own]
+
+    def _level_of(self, name: str) -> QuotaSet:
+        return self.account.quotas if name in self.account.quotas.provenance else self.own
+
+    def _split(self, charges: Iterable[Charge]) -> Iterator[tuple[QuotaSet, list[Charge]]]:
+        for level in (self.own, self.account.quotas):
+            level.book()
+        charged = list(charges)
+        for level in (self.own, self.account.quotas):
+            yield level, [each for each in charged if self._level_of(each[0].name) is level]
+
+
+KeyQuotas: TypeAlias = QuotaSet | TwoLevelQuotas
+"""The quotas of one key, on one level or on two."""

@@ -18,9 +18,8 @@ from math import isfinite
 from typing import NamedTuple, Protocol
 
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.limiter_state import KeyQuotas
 from tidegate.core.provenance import QuotaProvenance, Source
-from tidegate.core.quota import QuotaSet
+from tidegate.core.quota import KeyQuotas, QuotaSet
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rolling_window import RollingWindowMirror
 from tidegate.core.values import QuotaReading, Refill, Unit

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import BreakerState
-from tidegate.core.limiter_state import KeyQuotas
 from tidegate.core.provenance import LearnedValue, QuotaProvenance
+from tidegate.core.quota import KeyQuotas
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rejection import DAY
 from tidegate.core.token_totals import TokenTotals

@@ -27,8 +27,7 @@ from functools import partial
 
 from tidegate.core.backoff import WHOLE, rounding_of
 from tidegate.core.charging import RULES
-from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
-from tidegate.core.refill_check import RefillCheck
+from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror, RefillCheck
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 
