@@ -142,6 +142,11 @@ class ChargingModel:
         return ChargingEvidence(rules[self.rule], self.since, self._spans, refuted)
 
     @property
+    def exact(self) -> bool:
+        """Return whether a charge is mostly the request's bound of the output, which is no estimate."""
+        return self.returns or (self.rule > 0 and self.unit == "output_tokens")
+
+    @property
     def settled(self) -> bool:
         return self._spans >= SETTLED
 

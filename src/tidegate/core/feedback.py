@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
 from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL, WHOLE, Pause, rounding_of
+from tidegate.core.charging import at_admission
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
@@ -209,10 +210,12 @@ def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Ou
         if outcome.kind not in REFUSED:
             mirror.found = expected_charge(mirror, permit.cost)
         # A refusal for lack of this quota has seen all calls admitted before it, and there is no room for later ones.
-        lacks = outcome.kind in REFUSED and mirror.dearest(permit.cost, place) > mirror.stood
-        if lacks and mirror.charging is None:
+        cost, model = permit.cost, mirror.charging
+        dearest = cost[place] if model is None else max(at_admission(mirror.unit, cost, cost[place]))
+        lacks = outcome.kind in REFUSED and dearest > mirror.stood
+        if lacks and model is None:
             in_flight = []  # there are no charging rules to compare either
-        seen = _seen_until(mirror, permit, in_flight, quantum) if mirror.exact and not lacks else 0
+        seen = _seen_until(mirror, permit, in_flight, quantum) if model is not None and model.exact and not lacks else 0
         for flying in in_flight:
             order = max(flying.order, permit.order + 1)
             known = lacks or flying is permit or flying.order < seen

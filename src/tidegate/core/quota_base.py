@@ -242,21 +242,12 @@ class QuotaMirror(ABC):
         """Return the units that are kept in hand: a call goes when the level exceeds its charge by as much."""
         return 0.0
 
-    @property
-    def exact(self) -> bool:
-        """Return whether a charge is mostly the request's bound of the output, which is no estimate."""
-        return False
-
     def book(self, debit: LoggedCharge, cost: Cost, place: int) -> None:
         """Note in a charge what it is by each charging rule."""
         model = self.charging
         if model is None or not cost.input_estimate:
             return
         debit.by_rule = at_admission(self.unit, cost, cost[place])
-
-    def dearest(self, cost: Cost, place: int) -> float:
-        """Return the charge of a call at admission by the dearest charging rule."""
-        return max(at_admission(self.unit, cost, cost[place])) if self.charging is not None else cost[place]
 
     def may_fit_at(self, cost: Cost, place: int, now: float) -> float:
         """Return when a call fits by another charging rule that is in doubt; infinity without one."""
@@ -383,43 +374,3 @@ class QuotaMirror(ABC):
 
     def _charge(self, debit: LoggedCharge) -> None:
         self.ledger.add(debit)
-
-
-NOISE = 1.0
-"""Units by which a level may be off, added to those of `OVERTAKEN`: both refusals may have missed a unit by little."""
-
-
-class RefillCheck:
-    """The level of one quota since its newest refusal, by the inferred window; no refusal came before `since`.
-
-    A refusal says that nothing is left. From then on the level rises at the rate of the inferred window, and falls by
-    each charge. Where a later refusal meets a level that has room for the call, the quota refills more slowly: the
-    stated reset was the time until a smaller bucket is full, and not the length of a window.
-    """
-
-    __slots__ = ("_at", "_level", "since")
-
-    def __init__(self) -> None:
-        self.since = INFINITY
-        self._level = self._at = 0.0
-
-    def charged(self, amount: float, rate: float, limit: float, now: float) -> None:
-        self._level = min(limit, self._level + rate * (now - self._at)) - amount
-        self._at = now
-
-    def refunded(self, amount: float, charged_at: float) -> None:
-        if charged_at > self.since:
-            self._level += amount
-
-    def refused(self, amount: float, later: float, rate: float, limit: float, sent_at: float) -> bool:
-        """Return whether a refusal of `amount` units contradicts the rate; count from this refusal on.
-
-        `later` units were charged after the call was sent.
-        """
-        level = min(limit, self._level + rate * (sent_at - self._at) + later)
-        excess = min(amount + NOISE + rate * OVERTAKEN, max(amount, limit / 2.0))
-        contradicts = sent_at > self.since and level >= excess
-        if self.since == INFINITY or sent_at > self.since:
-            self.since = self._at = sent_at
-            self._level = -later
-        return contradicts
