@@ -20,9 +20,9 @@ from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.status_text import end_line
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
-from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading, Usage
+from tidegate.core.wait_text import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.launch import counter_file, counter_row
 from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal

@@ -24,9 +24,10 @@ from tidegate.admission.wait_queue import (
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE
-from tidegate.core.snapshot import UNSHARED, HeadWait, KeySnapshot, Sharing, cause_of, key_snapshot, latest_pause
+from tidegate.core.snapshot import UNSHARED, KeySnapshot, Sharing, cause_of, key_snapshot, latest_pause
 from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import INFINITY, Cost
+from tidegate.core.wait_text import HeadWait
 
 SAMPLE = 256
 """Queued calls whose cost `mean_cost` reads, at most. Raising it makes each snapshot of a long queue slower. Chosen: a

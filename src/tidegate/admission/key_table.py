@@ -23,9 +23,9 @@ from tidegate.core import events
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import KeyCounts, Out, Permit
 from tidegate.core.rejection import in_force
-from tidegate.core.snapshot import HeadWait
 from tidegate.core.unheard_members import ABANDONED
 from tidegate.core.values import INFINITY, OK, Key, Kind, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.wait_text import HeadWait
 from tidegate.errors import PermitMisuse
 
 logger = logging.getLogger("tidegate")

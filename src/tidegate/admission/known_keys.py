@@ -30,9 +30,10 @@ from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Out
 from tidegate.core.rejection import KeyRejection, in_force
 from tidegate.core.safe_text import masked
-from tidegate.core.snapshot import QueueForecast, RegistrySnapshot, queue_forecast
+from tidegate.core.snapshot import RegistrySnapshot, queue_forecast
 from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import Cost, Key, Usage
+from tidegate.core.wait_text import QueueForecast
 from tidegate.settings import Settings
 from tidegate.shared_log.carrier import Carrier
 from tidegate.shared_log.carriers import text_of

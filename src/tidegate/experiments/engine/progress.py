@@ -14,9 +14,9 @@ from math import ceil
 from typing import NamedTuple
 
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.snapshot import estimate_eta
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.core.values import AnsweredBy, Cost, Key
+from tidegate.core.wait_text import estimate_eta
 from tidegate.experiments.engine.item import TASK, TASK_STAGE
 from tidegate.experiments.engine.replica import state_text
 from tidegate.experiments.engine.stats import RunStats, added_up
