@@ -9,16 +9,36 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from contextlib import suppress
 from typing import Any
 
-from tidegate.admission.wait_queue import ReadyCallback, Waiter, WaitQueue
+from tidegate.admission.wait_queue import Waiter, WaitQueue
 from tidegate.core.limiter_state import Permit
 
 logger = logging.getLogger("tidegate")
 _warned = False
 _expected = False
+
+
+class ReadyCallback(Waiter):
+    """Callback for when another look at the queue may succeed; it has no place in the queue."""
+
+    __slots__ = ("_callback",)
+
+    def __init__(self, callback: Callable[[], object]) -> None:
+        super().__init__(lambda: self, 0)
+        self.waker = self
+        self._callback = callback
+
+    def wake(self) -> bool:
+        """Call the function; return True, as it can always be called again."""
+        self._callback()
+        return True
+
+    def arm(self, until: float) -> bool:
+        """Call the function; its owner keeps its own timer."""
+        return self.wake()
 
 
 class LoopProbe(ReadyCallback):

@@ -11,16 +11,9 @@ from itertools import islice
 from typing import Any
 from weakref import WeakSet
 
-from tidegate.admission.callers import Callers, LoopProbe
+from tidegate.admission.callers import Callers, LoopProbe, ReadyCallback
 from tidegate.admission.key_log import WaitLog
-from tidegate.admission.wait_queue import (
-    UNPRICED,
-    UNTAKEN_SECONDS,
-    ReadyCallback,
-    Waiter,
-    WaitQueue,
-    priced,
-)
+from tidegate.admission.wait_queue import UNPRICED, UNTAKEN_SECONDS, Waiter, WaitQueue, priced
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.provenance import MINUTE

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 from tidegate.admission import hooks
 from tidegate.admission.arguments import checked_cost
+from tidegate.admission.callers import ReadyCallback
 from tidegate.admission.drive import adrive, drive
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.known_keys import today
 from tidegate.admission.saved_state import MAX_KEYS, LearnedKey, LearnedState
 from tidegate.admission.steps import next_call_number
-from tidegate.admission.wait_queue import UNTAKEN_SECONDS, ReadyCallback, Waiter
+from tidegate.admission.wait_queue import UNTAKEN_SECONDS, Waiter
 from tidegate.core import events
 from tidegate.core.circuit_breaker import AVAILABLE, KeyOutage
 from tidegate.core.limiter_state import Out, Permit
