@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.core.replica_play import BEGINS, REGIMES, Play, Regime, plain, replica_of
+from tidegate.core.admission_controller import AccountController
 from tidegate.core.checkpoint import (
     ACCOUNT,
     INSTANTS,
@@ -26,7 +27,6 @@ from tidegate.core.checkpoint import (
     slots_of,
 )
 from tidegate.core.replicated_controller import ADDED, ReplicatedKey
-from tidegate.core.two_levels import AccountController
 from tidegate.core.values import Cause, Cost, Kind, Outcome, ReplayableRefusal
 
 SHIFT = 4096.0

@@ -22,10 +22,10 @@ from typing import NamedTuple, TypeAlias
 from tidegate import providers
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import UNTAKEN_SECONDS, ExecutorGroup, Waiter
+from tidegate.core.admission_controller import AccountController, ModelController
 from tidegate.core.limiter_state import Out
 from tidegate.core.quota import SharedNames
 from tidegate.core.snapshot import AccountSnapshot, account_snapshot
-from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.settings import Settings
 
@@ -34,7 +34,7 @@ Rank: TypeAlias = tuple[int, int]
 
 
 class AccountQueue:
-    """The queues of the models of one account (`core.two_levels.EarlierHeads`).
+    """The queues of the models of one account (`core.admission_controller.EarlierHeads`).
 
     `held` has the queues whose heads the account holds, each with the instant at which its head may go. `asked` has the
     cost of a call outside the queues that was told to ask again, and that instant. `next_place` returns the place of a

@@ -26,12 +26,11 @@ from tidegate.admission.shared_keys import SharedKeys
 from tidegate.admission.steps import Listener, StepTable, nothing
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import saved_state
-from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.admission_controller import AccountController, AdmissionController, ModelController
 from tidegate.core.limiter_state import Out
 from tidegate.core.rejection import KeyRejection, in_force
 from tidegate.core.safe_text import masked
 from tidegate.core.snapshot import RegistrySnapshot, queue_forecast
-from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import Cost, Key, Usage
 from tidegate.core.wait_text import QueueForecast
 from tidegate.settings import Settings

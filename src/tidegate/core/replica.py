@@ -19,12 +19,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from tidegate.core import checkpoint
+from tidegate.core.admission_controller import AccountController
 from tidegate.core.checkpoint import ACCOUNT, CONTROLLER, SHARED, TABLE, StateDecoder, StateEncoder
 from tidegate.core.limiter_state import Permit
 from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableRecord, read_event
 from tidegate.core.replicated_controller import ReplicatedController, controller_of
 from tidegate.core.turns import LogMembership, RecentService
-from tidegate.core.two_levels import AccountController
 from tidegate.core.unheard_members import ABANDONED
 from tidegate.core.values import CAPACITY, INFINITY
 

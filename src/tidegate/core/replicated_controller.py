@@ -11,13 +11,12 @@ from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.admission_controller import AdmissionController, ModelController
 from tidegate.core.checkpoint import SHARED, TABLE
 from tidegate.core.concurrency_limit import MAX_BOUND
 from tidegate.core.limiter_state import KeyCounts, Out, Permit
 from tidegate.core.replica_events import EventKind, ReplicaEvent
 from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, PACE_TURN, LogMembership, SlotTurns
-from tidegate.core.two_levels import ModelController
 from tidegate.core.unheard_members import ABANDONED, LONGEST
 from tidegate.core.values import CAPACITY, INFINITY, OK, Cause, Cost, Outcome, RequestFacts, Silence, Usage
 

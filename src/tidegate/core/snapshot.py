@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import NamedTuple
 
-from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.admission_controller import AccountController, AdmissionController, ModelController
 from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import BreakerState
 from tidegate.core.provenance import LearnedValue, QuotaProvenance
@@ -15,7 +15,6 @@ from tidegate.core.quota import KeyQuotas
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rejection import DAY
 from tidegate.core.token_totals import TokenTotals
-from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, Cost, Key
 from tidegate.core.wait_text import QueueForecast, QuotaForecast, estimate_eta, failure_text, never_answered
 
