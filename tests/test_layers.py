@@ -35,7 +35,6 @@ ADMISSION_ORDER = (
     "known_keys",
     "key_table",
     "handoff",
-    "interrupted_exit",
     "call",
     "drive",
     "registry",

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tidegate.admission import hooks
-from tidegate.admission.interrupted_exit import LOOK_EVERY, is_exiting
+from tidegate.admission.thread_states import LOOK_EVERY, is_exiting
 from tidegate.core.exchange import ExchangeResult, Resume, Send
 from tidegate.core.values import INFINITY
 
