@@ -74,7 +74,6 @@ class AccountQueue:
         return self.held[first], first.gate
 
     def waiting_elsewhere(self, model: ModelController) -> int:
-        """Return the number of calls that wait at the other models."""
         return sum(queue.waiting.count for each, queue in self.queues.items() if each is not model)
 
     def run(self, pumped: ModelQueue, now: float, out: Out) -> list[Waiter]:
@@ -232,7 +231,6 @@ class AccountTable:
             yield key, account.controller
 
     def snapshot(self, now: float) -> dict[Key, AccountSnapshot]:
-        """Return the state of each account."""
         return {
             key: account_snapshot(controller, sum(each.waiting.count for each in queue.queues.values()), now)
             for key, (controller, queue) in self._accounts.items()

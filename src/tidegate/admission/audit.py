@@ -49,7 +49,6 @@ def cost_of(key: Key, usage: Usage) -> int | None:
 
 
 def count_usage(counter: TokenCounter, key: Key, usage: Usage) -> None:
-    """Add an answer of `key` to its totals."""
     counter.add(usage, cost_of(key, usage))
 
 

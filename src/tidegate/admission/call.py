@@ -53,7 +53,6 @@ class KeyCall(Waiter):
 
     @property
     def gate(self) -> str:
-        """Return the closed gate (a limiter of the key) that holds the queue, else an empty string."""
         return self.queue.gate if self.queue is not None else ""
 
     @property
@@ -101,7 +100,6 @@ class KeyCall(Waiter):
         self.registry.dequeue(self)
 
     def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
-        """Learn from the headers of a streaming answer."""
         self.registry.learn(permit, outcome)
 
     def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> bool:
@@ -191,7 +189,6 @@ class GovernedCall(KeyCall):
         raise NotImplementedError
 
     def now(self) -> float:
-        """Return the time in monotonic seconds."""
         return self.registry.clock()
 
     def try_start(self) -> Permit | None:
@@ -244,7 +241,6 @@ class GovernedCall(KeyCall):
 
     @property
     def was_queued(self) -> bool:
-        """Return whether it had to wait in the queue."""
         return getattr(self, "waker", None) is not None
 
     def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
@@ -350,7 +346,6 @@ class FunctionCall(GovernedCall):
         super().__init__(registry, key, policy, self.provider.default_window, checked_priority(priority))
 
     def price(self, estimate: CostEstimator) -> Cost:
-        """Return the cost that the caller expects."""
         return self.expected_cost
 
     def send(self, permit: Permit) -> AttemptResult:

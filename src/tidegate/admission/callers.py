@@ -134,7 +134,6 @@ class Callers:
             self.nested[waiter] = None
 
     def discard(self, waiter: Waiter) -> None:
-        """Note that a call has seen its permit."""
         self.waiting.discard(waiter)
 
     def forget(self, waiter: Waiter) -> None:

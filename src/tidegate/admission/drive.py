@@ -165,7 +165,6 @@ class AsyncioWaker:
         self._woken = False
 
     def wake(self) -> bool:
-        """Make the task look again."""
         return self._call(self._finish)
 
     def nudge(self) -> bool:

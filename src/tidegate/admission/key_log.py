@@ -106,9 +106,7 @@ logger = logging.getLogger("tidegate")
 class RejectionSource(Protocol):
     """The part of a registry that the log at the end of the process reads."""
 
-    def rejections(self) -> list[tuple[Key, KeyRejection]]:
-        """Return the keys that the provider rejects now."""
-        ...
+    def rejections(self) -> list[tuple[Key, KeyRejection]]: ...
 
 
 _sources: WeakSet[RejectionSource] = WeakSet()

@@ -85,7 +85,6 @@ class KeyPermits:
 
     @property
     def idle(self) -> bool:
-        """Return whether no call waits and no attempt is in flight."""
         return not self.waiting.count and not self.admission.permits_in_flight
 
     def snapshot(self, now: float) -> KeySnapshot:

@@ -46,7 +46,6 @@ logger = logging.getLogger("tidegate")
 
 
 def today() -> datetime:
-    """Return the current time, aware, in UTC."""
     return datetime.now(UTC)
 
 
@@ -218,7 +217,6 @@ class KnownKeys(StepTable):
             self._shared.before_fork()
 
     def after_fork_in_parent(self) -> None:
-        """Release the lock."""
         self._lock.release()
 
     def after_fork_in_child(self) -> None:

@@ -111,13 +111,9 @@ def _descriptors() -> int | None:
 class ForkAware(Protocol):
     """An object with a lock and with state that belongs to one process."""
 
-    def before_fork(self) -> None:
-        """Take the lock."""
-        ...
+    def before_fork(self) -> None: ...
 
-    def after_fork_in_parent(self) -> None:
-        """Release the lock."""
-        ...
+    def after_fork_in_parent(self) -> None: ...
 
     def after_fork_in_child(self) -> None:
         """Make a new lock, and forget the state that belongs to the parent."""
@@ -128,7 +124,6 @@ _registered: weakref.WeakSet[ForkAware] = weakref.WeakSet()
 
 
 def registered() -> list[ForkAware]:
-    """Return the objects that are called at a fork."""
     return list(_registered)
 
 

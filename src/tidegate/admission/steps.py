@@ -125,12 +125,10 @@ class StepTable:
         self._deferred: deque[Rest] = deque()
 
     def emit(self, event: events.Event) -> None:
-        """Notify the listeners of an event that needed no lock."""
         self._act([], [event])
 
     @property
     def listening(self) -> bool:
-        """Return whether any listener is subscribed."""
         return bool(self._listeners.all)
 
     def catch_up(self) -> None:

@@ -26,7 +26,7 @@ from tidegate.core.cost_estimator import MAX_BELIEVED_TOKENS
 from tidegate.core.feedback import accepted, answered, failed, reaches, refused, rejected, silent, succeeded
 from tidegate.core.limiter_state import LimiterSettings, LimiterState, Out, Permit
 from tidegate.core.provenance import Source
-from tidegate.core.quota import SharedNames, SharedQuotas, TwoLevelQuotas
+from tidegate.core.quota import AccountQuotas, SharedNames, TwoLevelQuotas
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.quota_charges import charge_of, expected_charge
 from tidegate.core.values import (
@@ -347,7 +347,7 @@ class EarlierHeads(Protocol):
         ...
 
 
-class AccountController(SharedQuotas):
+class AccountController(AccountQuotas):
     """Quotas that the models of one account share, and the cooldown of a refusal that names one of them.
 
     `order` numbers the sends and settles of all `models`, so that a reading confirms the right charges. `earlier` knows

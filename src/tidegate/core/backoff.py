@@ -60,7 +60,6 @@ def half_jitter(failures: int, draw: float) -> float:
 
 
 def half_jitter_of(failures: int, base: float, cap: float, draw: float) -> float:
-    """Return the same for delays from `base` to `cap` seconds."""
     return (0.5 + 0.5 * draw) * ceiling(failures, base, cap)
 
 
@@ -232,7 +231,6 @@ class Pause:
             self.alone = True
 
     def opens_at(self, now: float) -> float:
-        """Return when the next attempt may go."""
         return max(self.until, self._grace_until, now)
 
     def _extend(self, until: float) -> None:

@@ -159,7 +159,6 @@ class ChargingModel:
         self._since_span = self._needed = 0.0
 
     def refund(self, by_rule: Sequence[float]) -> None:
-        """Take back a charge that was counted as confirmed, and whose call the provider refused."""
         self._predicted = [total - each for total, each in zip(self._predicted, by_rule, strict=True)]
 
     def first(self, used: float, own: Sequence[float], sent: Sequence[float], quantum: float, now: float) -> bool:

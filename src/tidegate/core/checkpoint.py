@@ -414,7 +414,7 @@ MAX_CHECKPOINT = 1 << 20
 MAX_PLAIN = 32 << 20
 """Most bytes of a checkpoint, uncompressed: bounds the memory that a hostile checkpoint takes."""
 
-BASES = ("LimiterState", "QuotaCharges", "QuotaMirror", "SharedNames", "SharedQuotas", "TwoLevelQuotas")
+BASES = ("LimiterState", "QuotaCharges", "QuotaMirror", "SharedNames", "AccountQuotas", "TwoLevelQuotas")
 
 
 def _classes() -> list[type]:

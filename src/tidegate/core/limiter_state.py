@@ -99,7 +99,6 @@ class Permit:
 
     @property
     def key(self) -> Key:
-        """Return the key whose quota it counts against."""
         return self.state.key
 
 
@@ -401,7 +400,6 @@ class LimiterState:
         return provenance is not None and provenance.origin is Source.HEADERS and name not in self.quotas.unproven
 
     def charged_to(self, mirror: QuotaMirror) -> list[Permit]:
-        """Return the attempts in flight that are charged to a quota."""
         return list(self.permits_in_flight.values())
 
     def hint_headroom(self, quota: str, remaining: float) -> None:
@@ -409,7 +407,6 @@ class LimiterState:
         self.concurrency.set_headroom_hint(remaining)
 
     def owner_of(self, quota: str) -> Key:
-        """Return the key that has a quota: this one, or its account."""
         return self.key
 
     def pause_for(self, quota: str, readings: Iterable[QuotaReading]) -> Pause:

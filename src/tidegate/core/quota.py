@@ -317,7 +317,7 @@ class SharedNames(NamedTuple):
         return False
 
 
-class SharedQuotas:
+class AccountQuotas:
     """Quotas that the models of one account share; `names` says which, `models` are the controllers of the models."""
 
     __slots__ = ("models", "names", "quotas")
@@ -337,7 +337,7 @@ class TwoLevelQuotas:
 
     __slots__ = ("account", "own")
 
-    def __init__(self, account: SharedQuotas, window: float) -> None:
+    def __init__(self, account: AccountQuotas, window: float) -> None:
         self.account = account
         self.own = QuotaSet(window)
 

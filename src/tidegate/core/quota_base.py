@@ -297,7 +297,6 @@ class QuotaMirror(ABC):
         self.reserved = 0.0
 
     def amend(self, debit: LoggedCharge, amount: float) -> None:
-        """Correct a charge that no answer has confirmed."""
         self.ledger.amend(debit, amount)
 
     def state(self, order: int, until: float) -> None:

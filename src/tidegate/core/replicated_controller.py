@@ -183,7 +183,6 @@ class ReplicatedController(ReplayedController):
 
     @property
     def all_counts(self) -> KeyCounts:
-        """Return the counts of the attempts of all members, as far as they are heard."""
         return self.counts if self.replica.alone else self.tally
 
     @property

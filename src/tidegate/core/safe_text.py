@@ -418,7 +418,6 @@ def _tells(match: re.Match[str], value: str) -> bool:
 
 
 def _is_hidden(value: str) -> bool:
-    """Return whether a value was removed before, except for its prefix: `sk-…`."""
     return value.startswith(HIDDEN) or value.endswith(HIDDEN)
 
 

@@ -186,7 +186,6 @@ class TokenBucketMirror(QuotaMirror):
 
     @property
     def turned(self) -> Refill | None:
-        """Return how the quota comes back, where it turned out not to come back continuously."""
         return self.period.turned
 
     def level(self, now: float) -> float:
@@ -220,7 +219,6 @@ class TokenBucketMirror(QuotaMirror):
 
     @property
     def margin(self) -> float:
-        """Return the units that are kept in hand, so that inexact knowledge does not overdraw the bucket."""
         return self._margin.kept(self.limit, self.rate, self.window)
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:

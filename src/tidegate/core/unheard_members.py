@@ -188,7 +188,6 @@ class SafeCapacity:
         own.informs = own.informs or any(each.informs for each in assumed)
 
     def take(self, own: Permit) -> list[Permit]:
-        """Return the assumed attempts that end with an own one."""
         return self._attempts.pop(own, [])
 
     def outcome(self, own: Outcome) -> Outcome:

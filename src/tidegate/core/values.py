@@ -149,7 +149,6 @@ class Cost(NamedTuple):
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))._replace(weight=self.weight)
 
     def times(self, calls: float) -> Cost:
-        """Return the cost of that number of calls like this one."""
         return Cost(*(calls * field for field in self))._replace(weight=self.weight)
 
     @property
@@ -171,7 +170,6 @@ class Cost(NamedTuple):
         return self[place] if place is not None else 0.0
 
     def reserve(self, unit: Unit) -> float:
-        """Return the amount that a quota of `unit` is charged when the answer ends."""
         return self.produced if unit in PRODUCED else 0.0
 
 
@@ -348,7 +346,6 @@ def passing_reason(outcome: Outcome) -> str:
 
 
 def refusal_counter(fate: str, outcome: Outcome) -> str:
-    """Return the counter of a refusal whose call ended as `fate` (`launch.counter_row.FATES`)."""
     return f"{fate}_elsewhere" if outcome.cause in ELSEWHERE else f"{fate}_{CONSEQUENCES[outcome.kind].reason}"
 
 

@@ -57,7 +57,6 @@ def duration(seconds: float) -> str:
 
 
 def awaited(gate: str) -> str:
-    """Return what the calls behind a gate wait for, e.g. `quota requests`."""
     return AWAITED.get(gate, gate)
 
 
@@ -118,7 +117,6 @@ def refusals_text(refused: int, retried: int) -> str:
 
 
 def shared_by(members: int, carrier: str) -> str:
-    """Return that this number of processes share the limits of a key, and by what, where that is known."""
     return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
 
 
@@ -134,7 +132,6 @@ def eta_text(seconds: float | None) -> str:
 
 
 def quota_left(level: float, name: str, limit: float, window: float) -> str:
-    """Return the unused amount of a quota with its limit."""
     return f"{amount(max(0.0, level))} of {sized(name, limit, window)} left"
 
 
