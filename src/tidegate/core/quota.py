@@ -403,30 +403,19 @@ class TwoLevelQuotas:
         self.account.quotas.debit(cost, order, now, call, charges)
         return charges
 
-    def debit_late(self, mirror: QuotaMirror, cost: Cost, order: int, sent_at: float, only_reserve: bool) -> Charge:
-        return self._level_of(mirror.name).debit_late(mirror, cost, order, sent_at, only_reserve)
+    def debit_late(self, mirror: QuotaMirror, *facts: Any) -> Charge:
+        return self._level_of(mirror.name).debit_late(mirror, *facts)
 
-    def settle(
-        self,
-        charges: Iterable[Charge],
-        produced: float,
-        returned: float,
-        order: int,
-        now: float,
-        cost: Cost = UNIT_WEIGHT,
-        output: float | None = None,
-    ) -> None:
+    def settle(self, charges: Iterable[Charge], *facts: Any) -> None:
         for level, some in self._split(charges):
-            level.settle(some, produced, returned, order, now, cost, output)
+            level.settle(some, *facts)
 
     def refund(self, charges: Iterable[Charge]) -> None:
         for level, some in self._split(charges):
             level.refund(some)
 
-    def on_refused(
-        self, name: str, order: int, sent_at: float, now: float, retry_after: float | None, cost: Cost = UNIT_WEIGHT
-    ) -> None:
-        self._level_of(name).on_refused(name, order, sent_at, now, retry_after, cost)
+    def on_refused(self, name: str, *facts: Any) -> None:
+        self._level_of(name).on_refused(name, *facts)
 
     def observe(
         self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]

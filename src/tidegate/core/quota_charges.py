@@ -49,16 +49,10 @@ class ChargeOwner(Protocol):
     def answered(self) -> bool: ...
 
 
-class UnknownOwner:
-    """An unknown owner: unless `answered`, the charge stays in doubt until an answer confirms it."""
+UNANSWERED, ANSWERED = LoggedCharge(0.0, 0, 0.0), LoggedCharge(0.0, 0, 0.0)
+"""Unknown owners: unless answered, a charge stays in doubt until an answer confirms it."""
 
-    __slots__ = ("answered",)
-
-    def __init__(self, answered: bool) -> None:
-        self.answered = answered
-
-
-UNANSWERED, ANSWERED = UnknownOwner(False), UnknownOwner(True)
+ANSWERED.answered = True
 UNIT_WEIGHT = Cost()
 
 Tabbed = tuple[list[Charge], Cost, int, float, ChargeOwner]
