@@ -331,9 +331,8 @@ class TokenBucketMirror(QuotaMirror):
         if not seen > 0.0:
             seen = 0.0
         if self.unit != "requests":
-            # What is charged is an estimate, unless it is a bound, and may be worth no more than half.
-            exact = self.charging is not None and self.charging.exact
-            seen = (seen if exact else ESTIMATE_RATIO * seen) + most - least
+            # What is charged is an estimate here, and may be worth no more than half.
+            seen = ESTIMATE_RATIO * seen + most - least
         confirmed, since = -self.ledger.dropped, sent_at - self._anchor_at
         fell = -INFINITY
         if self.charging is not None and self.charging.returns:
