@@ -22,6 +22,7 @@ from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.counter_row import CARRIERS, FATES, GROUPS
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
+from tidegate.shared_file import VERSION
 from tidegate.testing import VirtualClock
 
 SHARED = Key("provider", "https://provider.test", "0123456789abcdef", "model")
@@ -182,7 +183,9 @@ def test_a_file_of_an_older_version_is_told_as_unreadable_beside_the_others(tmp_
     (tmp_path / f"1-{path.name}").write_bytes(gzip.decompress(V3.read_bytes()))
     seen = Folder(tmp_path, onlooker=True).totals()
     assert seen.calls == 1
-    assert list(seen.unreadable.values()) == ["it has version 3 of the format, and this tidegate reads version 6"]
+    assert list(seen.unreadable.values()) == [
+        f"it has version 3 of the format, and this tidegate reads version {VERSION}"
+    ]
 
 
 @pytest.mark.parametrize("limit", [math.nan, math.inf, 0.0, -1.0])
