@@ -133,7 +133,7 @@ MUTATIONS = (
     Mutation(
         4,
         "one call tests the dearest rule where it delays by more than a second",
-        "core/quota.py",
+        "core/quota_charges.py",
         "        if latest > now + EXPLORE_WAIT and latest > self._explore_at and not self._explorer:\n",
         "        if latest == now > latest:\n",
         Bound("charges-returned", 4, "ratio", 1.2),

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 import tidegate
 from tests import constants
 from tests.effort import effort
-from tidegate.admission import key_hook, redaction
+from tidegate.admission import hooks, redaction
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.telemetry import activation
 from tidegate.transports import framework_timeouts as patch
@@ -118,10 +118,10 @@ def _uncounted(queue: object) -> None: ...
 @pytest.fixture(autouse=True)
 def unpatched() -> Iterator[None]:
     """Leaves no patch behind: each test sees the HTTP libraries as they are, and is shown in no `tidegate status`."""
-    key_hook.on_new_queue = _uncounted
+    hooks.on_new_queue = _uncounted
     yield
     Installation.binding = None
-    key_hook.on_new_queue = None
+    hooks.on_new_queue = None
     patch.restore()
     if any(transport.patches.on for transport in TRANSPORTS):
         # Only where something was patched: a collection costs more than most tests.

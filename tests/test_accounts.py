@@ -17,7 +17,8 @@ from tidegate.admission.accounts import shared_by
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.admission.saved_state import LearnedState
 from tidegate.core import events
-from tidegate.core.two_levels import ModelController, SharedNames
+from tidegate.core.admission_controller import ModelController
+from tidegate.core.quota import SharedNames
 from tidegate.core.values import Key, Kind, Outcome, RequestFacts
 from tidegate.errors import ConfigurationError
 from tidegate.settings import Settings

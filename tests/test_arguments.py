@@ -14,8 +14,8 @@ import pytest
 import tidegate
 from tests.core.values import PricedWaiter
 from tidegate import Key, Settings
+from tidegate.admission.callers import ReadyCallback
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.admission.wait_queue import ReadyCallback
 from tidegate.core.values import Cost, Kind, Outcome, QuotaReading
 from tidegate.errors import ConfigurationError
 from tidegate.experiments import Evaluator, Experiment, RunnerSettings

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 import tidegate
-from tidegate.admission import blocked_loops
+from tidegate.admission import callers
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Cause, Key, Kind, Outcome
@@ -60,7 +60,7 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocked_loops, "_warned", False)
+    monkeypatch.setattr(callers, "_warned", False)
 
 
 class Tasks:

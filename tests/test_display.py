@@ -15,7 +15,7 @@ from tests.transports.answering import Server
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli import common
 from tidegate.cli.status_text import StatusText, lines
-from tidegate.core.display import json_line, printable
+from tidegate.core.safe_text import json_line, printable
 from tidegate.core.values import Key, Kind, Outcome
 from tidegate.errors import DeadlineExceeded
 from tidegate.experiments.commands.display import Printer, table, waits

@@ -364,8 +364,8 @@ def test_a_permit_that_is_dropped_inside_any_step_goes_back_at_its_end(step: str
 
     waiter = Dropping.__new__(Dropping)
     {
-        "resent": lambda: registry.count_resent(waiter, Outcome(Kind.RATE_LIMIT), True),
-        "gave_up": lambda: registry.count_given_up(waiter),
+        "resent": lambda: registry.count(waiter, lambda counts: counts.note_resent(Outcome(Kind.RATE_LIMIT), True)),
+        "gave_up": lambda: registry.count(waiter, lambda counts: counts.note_given_up(None)),
         "seat": lambda: registry.bind_waiter(waiter, key, 60.0),
     }[step]()
     assert permit.settled

@@ -28,7 +28,6 @@ from tidegate.admission.drive import adrive, drive
 from tidegate.admission.handoff import PermitHandoff, current_handoff, hand_off
 from tidegate.admission.registry import NotReady, RateLimitRegistry, registry
 from tidegate.admission.wait_queue import Waker
-from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.backoff import full_jitter
 from tidegate.core.exchange import (
     AttemptResult,
@@ -42,9 +41,8 @@ from tidegate.core.exchange import (
     WaitUntil,
 )
 from tidegate.core.limiter_state import Permit
-from tidegate.core.next_step import passing_reason
 from tidegate.core.rejection import DAY, REJECTED
-from tidegate.core.values import INFINITY, Cost, Key, Kind, Outcome
+from tidegate.core.values import INFINITY, AnsweredBy, Cost, Key, Kind, Outcome, passing_reason
 from tidegate.errors import DeadlineExceeded, add_note, require
 from tidegate.providers.classification import classify_error
 

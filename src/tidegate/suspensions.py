@@ -18,9 +18,8 @@ from os import PathLike, fspath
 from typing import Any, NamedTuple
 
 from tidegate.admission.redaction import clean
-from tidegate.core.display import printable
-from tidegate.core.next_step import CONSEQUENCES, Action
-from tidegate.core.values import Kind
+from tidegate.core.safe_text import printable
+from tidegate.core.values import CONSEQUENCES, Action, Kind
 from tidegate.errors import require
 from tidegate.providers.classification import Classification, classify
 

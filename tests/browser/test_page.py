@@ -16,7 +16,7 @@ import pytest
 
 import tidegate
 from tests.ui.test_serve import PATIENCE, served
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.token_totals import dollars
 from tidegate.providers import ModelPrice
@@ -76,7 +76,7 @@ def test_a_token_given_to_an_open_page_is_taken(page: Any, tmp_path: Path) -> No
 
 def test_the_page_shows_what_the_provider_counted(page: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(key_hook, "on_new_queue", None)
+    monkeypatch.setattr(hooks, "on_new_queue", None)
     monkeypatch.setattr("tidegate.providers._prices._added", {(None, "m"): ModelPrice(2_000.0, 3_000.0)})
     registry = RateLimitRegistry(tidegate.Settings())
     # A program writes its quotas at the end of a call, at most twice a second.

@@ -120,7 +120,7 @@ def test_a_python_that_never_calls_loads_nothing_of_weight() -> None:
         "tidegate._version",
         "tidegate.transports.imports",
         "tidegate.admission",
-        "tidegate.admission.key_hook",
+        "tidegate.admission.hooks",
         "tidegate.launch",
         "tidegate.launch.bootstrap",
         "tidegate.admission.thread_states",

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from tidegate.admission.key_hook import NO_HOST
+from tidegate.admission.hooks import NO_HOST
 from tidegate.cli.status_text import StatusText, end_line, state_lines
 from tidegate.core.wait_text import amount, clock
 from tidegate.launch.counter_row import KeyRow, QuotaRow

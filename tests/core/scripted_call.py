@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.core.values import KEY
 from tidegate.core import events
-from tidegate.core.circuit_breaker import CircuitBreaker
+from tidegate.core.circuit_breaker import CircuitBreaker, FailingCalls
 from tidegate.core.exchange import (
     AttemptResult,
     CallPolicy,
@@ -20,7 +20,6 @@ from tidegate.core.exchange import (
     exchange,
 )
 from tidegate.core.limiter_state import KeyCounts
-from tidegate.core.unavailability import FailingCalls
 from tidegate.core.values import Cost, Outcome
 
 WAKER = object()
@@ -123,10 +122,13 @@ class ScriptedQueue:
         self.log.append(("abandon", permit.number))
         self.permits.remove(permit)
 
-    def count_resent(self, after: Outcome, is_second: bool) -> None:
+    def count(self, note: Callable[[Any], object]) -> None:
+        note(self)
+
+    def note_resent(self, after: Outcome, is_second: bool) -> None:
         self.counted.append(f"resent after {after.kind}")
 
-    def count_given_up(self, outcome: Outcome | None) -> None:
+    def note_given_up(self, outcome: Outcome | None) -> None:
         self.counted.append("given up")
 
     def note_aside(self, change: int) -> None:
@@ -138,7 +140,7 @@ class ScriptedQueue:
     def begin_attempt(self, permit: NumberedPermit, index: int, waited: float) -> None:
         self.begun.append((permit.number, index, waited))
 
-    def count_failed(self, outcome: Outcome) -> None:
+    def note_failed_call(self, outcome: Outcome) -> None:
         self.counted.append("failed")
 
     def count_replayed(self, outcome: Outcome) -> None:

@@ -6,8 +6,8 @@ import pytest
 
 import tidegate
 from tidegate.admission import key_table
+from tidegate.admission.process import FreeResources
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.admission.resources import FreeResources
 from tidegate.core.concurrency_limit import FIRST_BOUND, MAX_BOUND, CallBound, ConcurrencyLimit
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import OK, Outcome

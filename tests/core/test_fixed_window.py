@@ -6,8 +6,8 @@ from tests.core.values import fixed
 from tidegate.core.fixed_window import (
     BOUNDARY_GUARD,
     FixedWindowMirror,
-    ResetSchedule,
 )
+from tidegate.core.reset_schedule import ResetSchedule
 from tidegate.core.values import QuotaReading
 
 
@@ -120,24 +120,6 @@ def test_an_unusable_window_is_not_believed(window: float) -> None:
     observe(mirror, 1, 0.0, remaining=0.0, reset_after=1.0, window=window)
     assert mirror.window == 60.0
     assert mirror.level(2.0) == 10.0
-
-
-@pytest.mark.parametrize(("retry_after", "turned"), [(1.0, "continuous"), (2.0, None)])
-def test_quota_whose_refusals_state_a_time_before_its_reset_and_return_a_part_is_continuous(
-    retry_after: float, turned: str | None
-) -> None:
-    mirror = FixedWindowMirror(fixed(12.0, window=None), 0.0)
-    order = 0
-    for window in range(4):
-        at = window * (retry_after + 0.1)
-        sent = [mirror.debit(1.0, 0.0, order + number, at) for number in range(1, 13)]
-        order += 12
-        for debit in sent[8:]:
-            mirror.refund(debit, 0.0)
-        observe(mirror, order, at, at + 0.01, limit=12.0, remaining=0.0, window=None, reset_after=2.0, resolution=1.0)
-        mirror.on_refused(at, at + 0.01, retry_after)
-        mirror.level(at + retry_after + 0.05)
-    assert mirror.turned == turned
 
 
 @pytest.mark.parametrize("absurd", [1e300, 1e308, float("inf"), float("-inf")])

@@ -6,7 +6,7 @@ import pytest
 
 from tests.core.values import KEY
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.unavailability import FailingCalls, OutageClock
+from tidegate.core.circuit_breaker import FailingCalls, OutageClock
 from tidegate.core.values import Cause, Cost, Kind, Outcome
 from tidegate.settings import Settings
 

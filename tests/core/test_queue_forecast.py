@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
+from tidegate.core.wait_text import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 
 
 def requests(level: float, boundary_in: float | None = None, amount: float = 1.0) -> QuotaForecast:

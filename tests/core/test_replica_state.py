@@ -11,10 +11,22 @@ from typing import Any
 import pytest
 
 from tests.core.replica_play import BEGINS, REGIMES, Play, Regime, plain, replica_of
-from tidegate.core.replica_state import ACCOUNT, INSTANTS, KEPT, OWN, SHARED, TABLE, read_checkpoint
+from tidegate.core.admission_controller import AccountController
+from tidegate.core.checkpoint import (
+    ACCOUNT,
+    INSTANTS,
+    KEPT,
+    OWN,
+    SHARED,
+    TABLE,
+    StateDecoder,
+    StateEncoder,
+    StateTable,
+    UnknownState,
+    read_checkpoint,
+    slots_of,
+)
 from tidegate.core.replicated_controller import ADDED, ReplicatedKey
-from tidegate.core.state_codec import StateDecoder, StateEncoder, StateTable, UnknownState, slots_of
-from tidegate.core.two_levels import AccountController
 from tidegate.core.values import Cause, Cost, Kind, Outcome, ReplayableRefusal
 
 SHIFT = 4096.0

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.fixed_window import ResetSchedule
+from tidegate.core.reset_schedule import ResetSchedule
 
 
 @pytest.fixture

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.backoff import GRACE_BOUNDS
-from tidegate.core.retry_hint import AGAIN, HALF, TRIED, HintTrust
+from tidegate.core.backoff import AGAIN, GRACE_BOUNDS, HALF, TRIED, HintTrust
 
 GRACE = 0.03
 TRIP = 0.01

@@ -10,7 +10,7 @@ import pytest
 from tests.core.scene import Caller, Scene
 from tests.core.values import INVALID, KEY, OK, OUTAGE, refusal
 from tests.effort import effort
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.core.exchange import Ending
 from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
 from tidegate.launch.counter_file import CounterFile
@@ -110,7 +110,7 @@ def test_snapshot_of_a_key_with_calls_of_every_kind_adds_up(seed: int) -> None:
 def test_totals_of_a_run_add_up_as_the_snapshot_does(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
+    monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(tmp_path)).track)
     scene = Scene()
     books = Books(scene, seed)
     for _ in range(200):

@@ -8,10 +8,11 @@ import pytest
 
 from tests.core.values import KEY, answer, bucket, refusal
 from tidegate.core import events
+from tidegate.core.admission_controller import AccountController, ModelController
 from tidegate.core.limiter_state import Permit
+from tidegate.core.quota import SharedNames
 from tidegate.core.saved_state import SavedQuota, seed_quotas
 from tidegate.core.snapshot import account_snapshot, key_snapshot
-from tidegate.core.two_levels import AccountController, ModelController, SharedNames
 from tidegate.core.values import Cost, Outcome, QuotaReading
 from tidegate.settings import Settings
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tidegate.core.turns import LOOK_AGAIN, MemberTurns, WaitingMember
-from tidegate.core.unseen_demand import UnseenDemand
+from tidegate.core.unheard_members import UnseenDemand
 from tidegate.core.values import Cost
 
 

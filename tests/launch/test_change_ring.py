@@ -12,12 +12,11 @@ import pytest
 from tests.core.values import KEY, OK, OUTAGE, answer, bucket, refusal
 from tests.launch.test_shared_counters import call, only, opened
 from tests.memory_log import MemoryCarrier, MemoryStore
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.limiter_state import Permit
-from tidegate.core.next_step import refusal_counter
 from tidegate.core.provenance import Source
-from tidegate.core.values import Cause, Cost, Key, Kind, Outcome
+from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, refusal_counter
 from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.counter_row import (
     CARRIERS,
@@ -32,6 +31,7 @@ from tidegate.launch.counter_row import (
 )
 from tidegate.launch.totals import Folder
 from tidegate.settings import Settings
+from tidegate.shared_file import VERSION
 from tidegate.testing import VirtualClock
 
 SHARED = Key("provider", "https://provider.test", "0123456789abcdef", "model")
@@ -178,7 +178,7 @@ def test_refusals_are_counted_by_cause_and_fate(outcome: Outcome, group: str, tm
 
 
 def test_a_refusal_of_an_attempt_without_a_call_is_handed_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
+    monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(tmp_path)).track)
     registry = RateLimitRegistry(Settings())
     permit = registry.try_admit(KEY)
     assert permit
@@ -192,7 +192,9 @@ def test_a_file_of_an_older_version_is_told_as_unreadable_beside_the_others(tmp_
     (tmp_path / f"1-{path.name}").write_bytes(gzip.decompress(V3.read_bytes()))
     seen = Folder(tmp_path, onlooker=True).totals()
     assert seen.calls == 1
-    assert list(seen.unreadable.values()) == ["it has version 3 of the format, and this tidegate reads version 6"]
+    assert list(seen.unreadable.values()) == [
+        f"it has version 3 of the format, and this tidegate reads version {VERSION}"
+    ]
 
 
 @pytest.mark.parametrize("limit", [math.nan, math.inf, 0.0, -1.0])
@@ -215,7 +217,7 @@ def test_processes_that_share_a_key_note_the_cause_of_their_own_refusals(
     registries = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path / name)).track)
+        monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(tmp_path / name)).track)
         settings = Settings(telemetry=False)
         registries.append(RateLimitRegistry(settings, clock=clock, carrier=MemoryCarrier(store)))
         for registry in registries:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import tidegate
 from tests.cli.running import environ
 from tests.core.values import KEY
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.main import app
@@ -28,7 +28,7 @@ from tidegate.launch.runs import PREFIX
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    key_hook.on_new_queue = None
+    hooks.on_new_queue = None
     return tmp_path
 
 
@@ -117,7 +117,7 @@ def test_variable_switches_it_off() -> None:
 
 def test_run_that_counts_already_goes_on_counting(temporary: Path) -> None:
     queues: list[object] = []
-    key_hook.on_new_queue = queues.append
+    hooks.on_new_queue = queues.append
     assert installed().try_admit(KEY)
     assert len(queues) == 1
     assert list(temporary.iterdir()) == []

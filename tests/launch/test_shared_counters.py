@@ -13,16 +13,16 @@ import pytest
 from tests.cli.running import environ
 from tests.core.scene import Scene
 from tests.core.values import KEY, OK, OUTAGE, REFUSED, answer, bucket, fixed, refusal
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.cli.status_text import end_line
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
-from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import Cause, Cost, Key, Kind, Outcome, QuotaReading, Usage
+from tidegate.core.wait_text import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.launch import counter_file, counter_row
 from tidegate.launch.counter_file import CounterFile
 from tidegate.launch.totals import Folder, KeyTotal, QuotaTotal
@@ -326,7 +326,7 @@ def test_a_row_says_by_what_and_by_how_many_its_key_is_shared(tmp_path: Path, mo
     counted, shared = tmp_path / "counted", tmp_path / "shared"
     counted.mkdir()
     shared.mkdir(0o700)
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(counted)).track)
+    monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(counted)).track)
     registries = [RateLimitRegistry(Settings(share=str(shared))) for _ in range(2)]
     for _ in range(3):
         for registry in registries:
@@ -366,7 +366,7 @@ def test_processes_that_share_a_key_count_its_use_once() -> None:
 
 
 def test_a_row_has_the_tokens_and_the_cost_of_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_hook, "on_new_queue", CounterFile(str(tmp_path)).track)
+    monkeypatch.setattr(hooks, "on_new_queue", CounterFile(str(tmp_path)).track)
     registry = RateLimitRegistry(Settings(share="off"))
     price = ModelPrice(1.0, 2.0)
     monkeypatch.setattr("tidegate.providers._prices._added", {(None, "m"): price})

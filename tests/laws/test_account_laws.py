@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.laws.accounts import SCOPES, TwoLevelWorld, key_of
 from tests.laws.strategies import Caller, buckets, callers, windows, worlds
-from tidegate.core.two_levels import ModelController
+from tidegate.core.admission_controller import ModelController
 from tidegate.settings import Settings
 from tidegate.testing import Limit
 

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import bucket, fixed
-from tidegate.core.quota import LONGEST_TAB, Charge, QuotaSet
+from tidegate.core.quota import QuotaSet
+from tidegate.core.quota_charges import LONGEST_TAB, Charge
 from tidegate.core.values import Cost, QuotaReading
 
 READINGS: tuple[QuotaReading, ...] = (

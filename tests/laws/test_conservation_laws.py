@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.core.values import bucket, fixed
 from tidegate.core.fixed_window import FixedWindowMirror
-from tidegate.core.quota import Charge, QuotaSet
+from tidegate.core.quota import QuotaSet
 from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.quota_charges import Charge
 from tidegate.core.rolling_window import RollingWindowMirror
 from tidegate.core.token_bucket import TokenBucketMirror
 from tidegate.core.values import Cost

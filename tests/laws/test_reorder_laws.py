@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.reorder import ReorderBuffer
+from tidegate.core.row_results import ReorderBuffer
 
 
 @given(st.data(), st.integers(0, 40))

@@ -33,7 +33,6 @@ costs = st.builds(
     # Only sound costs reach a controller: the registry refuses others.
     requests=st.sampled_from([1.0, 1.0, 0.0]),
     weight=st.sampled_from([1.0, 1.0, 5.0]),
-    input_otherwise=st.just(0.0) | amounts,
 )
 
 

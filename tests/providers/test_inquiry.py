@@ -327,12 +327,6 @@ def test_input_read_from_a_cache_is_free_where_the_provider_says_so():
     assert charged(OPENAI, usage) == usage
 
 
-@pytest.mark.parametrize(("provider", "change"), [(OPENAI, -80.0), (ANTHROPIC, 80.0)])
-def test_a_cost_says_what_cached_input_changes_where_it_is_counted_otherwise(provider, change):
-    assert estimate(provider, INQUIRY, 4.0, 20.0, 0.0, 80.0).cached_change == change
-    assert estimate(provider, INQUIRY, 4.0, 20.0).cached_change == 0.0
-
-
 def test_what_is_held_is_the_bound_where_it_is_given_back():
     assert estimate(BEDROCK, RequestFacts("m", 400, 50), 4.0, 20.0).held == 50.0
     assert estimate(AZURE, RequestFacts("m", 400, 50), 4.0, 20.0).held == 0.0

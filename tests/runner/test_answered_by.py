@@ -12,7 +12,7 @@ import pytest
 import tidegate
 from tests.runner.scene import Refused, in_loop, rows, runner_at, stored
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.values import AnsweredBy
 from tidegate.experiments import Evaluator, Experiment, ExperimentRunner, Summary, UnusableAnswer
 from tidegate.fallbacks import Choice, Fallback, fallback
 

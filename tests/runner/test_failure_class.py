@@ -8,8 +8,7 @@ import json
 import pytest
 
 from tidegate.admission.redaction import clean
-from tidegate.core.next_step import NextStep
-from tidegate.core.values import Cause, Key, Kind, Outcome
+from tidegate.core.values import Cause, Key, Kind, NextStep, Outcome
 from tidegate.errors import DeadlineExceeded, UnusableAnswer
 from tidegate.experiments.engine.background import redacted
 from tidegate.pool.failure_class import ANSWERED, FailureClass, classify

@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 
 import pytest
 
-from tidegate.admission.resources import CALL_BYTES, SPARE_DESCRIPTORS, FreeResources
+from tidegate.admission.process import CALL_BYTES, SPARE_DESCRIPTORS, FreeResources
 from tidegate.pool import function_limit
 from tidegate.pool.function_limit import FLOOR, START, FunctionLimit, Hold, WorkMargin
 

@@ -15,7 +15,7 @@ import tidegate
 from tests.credentials import left_of
 from tests.runner.scene import TOO_LONG, settings
 from tests.transports.answering import Server
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.experiments import Experiment, ExperimentRunner
 from tidegate.experiments.commands.export import exported
@@ -60,7 +60,7 @@ class Run:
         handler = logging.Handler()
         handler.emit = lambda record: lines.append(handler.format(record))  # type: ignore[method-assign]
         logging.getLogger("tidegate").addHandler(handler)
-        before, key_hook.on_new_queue = key_hook.on_new_queue, CounterFile(str(folder)).track
+        before, hooks.on_new_queue = hooks.on_new_queue, CounterFile(str(folder)).track
         registry = RateLimitRegistry(tidegate.Settings(max_wait=0.0, telemetry=False))
         events: list[str] = []
         registry.subscribe(lambda event: events.append(f"{event!r} {event.key}"))
@@ -83,7 +83,7 @@ class Run:
                 self.raised = asyncio.run(asyncio.wait_for(self._run(database, registry, client, events), TOO_LONG))
         finally:
             logging.getLogger("tidegate").removeHandler(handler)
-            key_hook.on_new_queue = before
+            hooks.on_new_queue = before
         assert any(PLANTED[place] in each or place == "user" for each in echo)
         exported("e", database, "jsonl", folder / "out.jsonl")
         exported("e", database, "csv", folder / "out.csv")

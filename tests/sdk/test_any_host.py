@@ -12,7 +12,7 @@ import pytest
 import tidegate
 from tests.names import named, resolve_to_loopback
 from tests.sdk.asking import KINDS, OPENAI_3, ask, failures, http_of, make, mocked, only
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.providers import BASE_URL_VARIABLES
 from tidegate.testing import Limit, Scenario, Simulator
@@ -31,7 +31,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
 def passed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The hosts of calls that were told as not governed."""
     hosts: list[str] = []
-    monkeypatch.setattr(key_hook, "on_ungoverned", hosts.append)
+    monkeypatch.setattr(hooks, "on_ungoverned", hosts.append)
     return hosts
 
 

@@ -110,7 +110,7 @@ except KeyboardInterrupt:
 }
 
 LOOKING = """
-from tidegate.admission import interrupted_exit
+from tidegate.admission import thread_states
 
 done, ready, instants = threading.Event(), threading.Barrier(3), iter(range(10**9))
 
@@ -128,7 +128,7 @@ SEEN = """
     ready.wait()
     if row == 0:
         os.kill(os.getpid(), signal.SIGINT)
-    while not interrupted_exit.is_exiting(100.0 * next(instants)):
+    while not thread_states.is_exiting(100.0 * next(instants)):
         time.sleep(0.001)
     say("seen")
 """
@@ -137,7 +137,7 @@ NEVER = """
     while not main_thread_waits():
         time.sleep(0.001)
     for _ in range(20):
-        if interrupted_exit.is_exiting(100.0 * next(instants)):
+        if thread_states.is_exiting(100.0 * next(instants)):
             say("seen")
         time.sleep(0.001)
     done.set()

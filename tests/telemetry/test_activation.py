@@ -11,7 +11,7 @@ import pytest
 from tests.core.values import KEY
 from tests.telemetry.scene import Providers, Scene
 from tests.test_layers import imports, modules
-from tidegate.admission.wait_queue import ReadyCallback
+from tidegate.admission.callers import ReadyCallback
 from tidegate.core.limiter_state import Permit
 from tidegate.telemetry import uninstrument
 
@@ -66,7 +66,7 @@ def test_without_an_sdk_nobody_listens_and_opentelemetry_is_never_imported() -> 
     registry = RateLimitRegistry()
     registry.wrap(__import__("httpx2").Client())
     registry.execute("k", lambda: 1)
-    from tidegate.admission.wait_queue import ReadyCallback
+    from tidegate.admission.callers import ReadyCallback
 
     key = tidegate.Key("p", "https://p.test")
     at_once = registry.enter(ReadyCallback(None), key, 60.0)

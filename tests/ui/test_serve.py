@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import tidegate
 from tests.cli.running import TIDEGATE, environ
 from tests.warm import WarmProcess
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.main import app
 from tidegate.server.app import bind, names_of
@@ -146,7 +146,7 @@ def test_a_busy_port_is_passed_and_said(tmp_path: Path) -> None:
 
 def test_a_program_appears_with_its_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(key_hook, "on_new_queue", None)
+    monkeypatch.setattr(hooks, "on_new_queue", None)
     registry = RateLimitRegistry(tidegate.Settings())
     with served(tmp_path, "--port", "0") as (url, token, _):
 

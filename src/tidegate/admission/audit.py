@@ -5,7 +5,9 @@ block only: those of its context, of the tasks started in it, and of threads tha
 fixed when an attempt begins. A stream that outlives the block is therefore recorded, at its end. While no audit is open
 in the process, a call pays one truth test.
 
-No record has a prompt, an answer or a credential.
+No record has a prompt, an answer or a credential. Costs follow the prices of the provider tables and those that users
+add. Work with a budget in US dollars sends no request whose price is unknown: a `PriceGuard` in its context gets the
+model of such a call, which is answered without a request.
 """
 
 from __future__ import annotations
@@ -21,12 +23,34 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tidegate.admission import fork
-from tidegate.admission.token_costs import cost_of
+from tidegate.admission import process
 from tidegate.core.events import AttemptEnded
-from tidegate.core.token_totals import NANO
-from tidegate.core.values import CAPACITY, OK
+from tidegate.core.token_totals import NANO, TokenCounter
+from tidegate.core.values import CAPACITY, OK, Key, Usage
 from tidegate.errors import ConfigurationError
+from tidegate.providers import price_of
+
+PriceGuard: TypeAlias = Callable[[Key, str], object]
+"""Receiver of the key and the model of a call without a price."""
+
+_guard: ContextVar[PriceGuard | None] = ContextVar("tidegate_price_guard", default=None)
+
+price_guard = _guard.get
+"""Return the guard of this context, or None where calls without a price are sent."""
+
+require_prices = _guard.set
+"""Let calls of this context be answered without a request where their price is unknown; the guard gets them."""
+
+
+def cost_of(key: Key, usage: Usage) -> int | None:
+    """Return the cost of an answer in units of 1e-9 US dollars; None where the price of its model is unknown."""
+    price = price_of(key.provider, usage.model, usage.tier)
+    return None if price is None else price.nanodollars(usage)
+
+
+def count_usage(counter: TokenCounter, key: Key, usage: Usage) -> None:
+    counter.add(usage, cost_of(key, usage))
+
 
 Receiver: TypeAlias = Callable[[AttemptEnded], object]
 
@@ -124,7 +148,7 @@ class Trail:
     @property
     def attempts(self) -> tuple[Attempt, ...]:
         """Return the attempts that have ended so far, also those that a finalizer has ended."""
-        for table in fork.registered():
+        for table in process.registered():
             catch_up = getattr(table, "catch_up", None)
             if catch_up is not None:
                 catch_up()

@@ -18,28 +18,24 @@ from tidegate.admission.arguments import checked_cost, checked_key, checked_max_
 from tidegate.admission.context import AttemptScope, within
 from tidegate.admission.handoff import PermitHandoff, current_handoff
 from tidegate.admission.key_table import KeyTable
-from tidegate.admission.listeners import next_call_number
+from tidegate.admission.steps import next_call_number
 from tidegate.admission.wait_queue import UNPRICED, Waiter, Waker
 from tidegate.core import backoff, events
 from tidegate.core.cost_estimator import CostEstimator
-from tidegate.core.display import printable
 from tidegate.core.events import AttemptTrace
 from tidegate.core.exchange import AttemptResult, CallPolicy, Ending, ExchangeResult, Flow, StartedExchange, exchange
-from tidegate.core.limiter_state import Permit
+from tidegate.core.limiter_state import KeyCounts, Permit
+from tidegate.core.safe_text import printable
 from tidegate.core.values import CAPACITY, CUSTOM, ELSEWHERE, INFINITY, OK, UNSERVING, Cause, Cost, Key, Kind, Outcome
 from tidegate.core.wait_text import awaited, wait_text
 from tidegate.errors import DeadlineExceeded, add_note
 from tidegate.providers.classification import classify_error, error_text
 
 
-class GovernedCall(Waiter):
-    """One call at a key, from its arrival to its end; `tidegate.admission.drive` runs it.
+class KeyCall(Waiter):
+    """One call at a key, as its queue and its exchange see it (`tidegate.core.exchange.QueuedCall`).
 
-    Most calls are admitted at once and answered: they need only `try_start` and `finish_fast`. Any other call
-    continues, or begins, as an exchange, in which this object waits in the queue (`tidegate.core.exchange.QueuedCall`).
     `window` is the provider's usual window in seconds. Calls of equal `priority` are first come, first served.
-
-    A subclass defines `finish`, and `send` or `asend` or both.
     """
 
     __slots__ = ("handed_permit", "handoff", "key", "policy", "registry", "started_at", "window")
@@ -55,6 +51,131 @@ class GovernedCall(Waiter):
         self.window = window
         self.priority = priority
 
+    @property
+    def gate(self) -> str:
+        return self.queue.gate if self.queue is not None else ""
+
+    @property
+    def recalled(self) -> bool:
+        """Return whether the scheduler has recalled this work, or an interrupted program waits for its thread."""
+        return self.is_exiting or (self.handoff is not None and self.handoff.is_recalled)
+
+    @property
+    def is_exiting(self) -> bool:
+        """Return whether the program was interrupted and only waits for its threads to end, as this one saw."""
+        return getattr(getattr(self, "waker", None), "exiting", False)
+
+    def enqueue(self, now: float, deadline: float) -> Permit | None:
+        """Join the queue, or return a permit at once."""
+        self.deadline = deadline
+        self.inside = tuple(permit for permit in within.get() if not permit.settled and permit.key == self.key)
+        if self.handoff is not None:
+            given = self.handed_permit
+            if given is not None:
+                self.handed_permit = None
+                self.registry.bind_waiter(self, self.key, self.window)
+                self.handoff.note_sending(given)
+                return given
+        permit = self.registry.enqueue(self, self.key, self.window)
+        if self.handoff is not None:
+            if permit is None:
+                self.handoff.note_wait_started(self, now)
+            else:
+                self.handoff.note_sending(permit)
+                self.handoff.note_wait_ended(self, now)
+        return permit
+
+    def poll(self, now: float) -> Permit | None:
+        """Return the permit if the call has one by now."""
+        permit = self.registry.poll(self)
+        if permit is not None and self.handoff is not None:
+            self.handoff.note_sending(permit)
+            self.handoff.note_wait_ended(self, now)
+        return permit
+
+    def dequeue(self) -> None:
+        """Give up the place in the queue, or the unused permit."""
+        if self.handoff is not None:
+            self.handoff.note_wait_ended(self, self.registry.clock())
+        self.registry.dequeue(self)
+
+    def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
+        self.registry.learn(permit, outcome)
+
+    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> bool:
+        """Settle the permit with the outcome of the attempt; return whether the call is in the queue again.
+
+        A call refused for the capacity of others is not, while other calls use the key. The provider may refuse it
+        always, and as the head of the queue it would hold them up. But the probe of an outage asks again first.
+        """
+        if self.handoff is not None:
+            self.handoff.note_outcome(permit, outcome, not self.policy.patient)
+            if rejoin:
+                self.handoff.note_wait_started(self, now)
+        elsewhere = outcome.cause in ELSEWHERE and not (permit.probe and outcome.cause in UNSERVING)
+        if rejoin and elsewhere and not outcome.retry_after and self.queue is not None:
+            rejoin = not self.queue.waiting.count and len(permit.state.permits_in_flight) == 1
+        rejoin = self.registry.settle(permit, outcome, self if rejoin else None, is_counted=True)
+        if self.handoff is not None:
+            self.handoff.note_settled(permit)
+        return rejoin
+
+    def abandon(self, permit: Permit) -> None:
+        """Settle the permit of an attempt that was cut short; safe in a finalizer."""
+        self.registry.drop(permit)
+        if self.handoff is not None:
+            self.handoff.note_settled(permit)
+
+    def begin_attempt(self, permit: Permit, index: int, waited: float) -> None:
+        """Note an attempt that is sent now, for listeners and audits; the first one makes the call a sent one."""
+        self.is_unsent = False
+        if permit.trace is not None or audit.open_count:
+            self._trace(permit, self.number, index, waited)
+
+    def _trace(self, permit: Permit, number: int, index: int, waited: float) -> None:
+        """Note the facts of an attempt that its audits get at its end."""
+        trace, receivers = permit.trace, audit.receivers()
+        if trace is None:
+            if not receivers:
+                return
+            trace = permit.trace = AttemptTrace(number, waited, permit.probe)
+        trace.index, trace.waited, trace.receivers = index, waited, receivers
+
+    def count(self, note: Callable[[KeyCounts], object]) -> None:
+        """Count how the call, or an attempt of it, ends."""
+        self.registry.count(self, note)
+
+    def note_aside(self, change: int) -> None:
+        """Note that a call begins (1) or ends (-1) to wait outside the queue; safe in a finalizer."""
+        self.registry.note_aside(self, change)
+
+    def count_left(self) -> None:
+        """Count the call as ended by its caller while it was not in flight."""
+        self.registry.count_left(self)
+
+    def count_replayed(self, outcome: Outcome) -> None:
+        """Count the call as given another call's answer."""
+        if self.handoff is not None:
+            self.handoff.note_replayed(self.key, outcome)
+        self.count(lambda counts: counts.note_replayed(outcome))
+
+    def emit(self, event: type[events.CallEvent], *facts: object) -> None:
+        """Report an event of this call."""
+        if self.registry.listening:
+            self.registry.emit(event(self.key, self.registry.clock(), *facts, call=self.number))
+
+
+class GovernedCall(KeyCall):
+    """One call at a key, from its arrival to its end; `tidegate.admission.drive` runs it.
+
+    Most calls are admitted at once and answered: they need only `try_start` and `finish_fast`. Any other call
+    continues, or begins, as an exchange, in which this object waits in the queue.
+
+    A subclass defines `finish`, and `send` or `asend` or both.
+    """
+
+    __slots__ = ()
+
     def send(self, permit: Permit) -> AttemptResult:
         """Perform one attempt on this thread."""
         raise NotImplementedError
@@ -68,7 +189,6 @@ class GovernedCall(Waiter):
         raise NotImplementedError
 
     def now(self) -> float:
-        """Return the time in monotonic seconds."""
         return self.registry.clock()
 
     def try_start(self) -> Permit | None:
@@ -121,91 +241,13 @@ class GovernedCall(Waiter):
 
     @property
     def was_queued(self) -> bool:
-        """Return whether it had to wait in the queue."""
         return getattr(self, "waker", None) is not None
-
-    @property
-    def gate(self) -> str:
-        """Return the closed gate (a limiter of the key) that holds the queue, else an empty string."""
-        return self.queue.gate if self.queue is not None else ""
-
-    @property
-    def recalled(self) -> bool:
-        """Return whether the scheduler has recalled this work, or an interrupted program waits for its thread."""
-        return self.is_exiting or (self.handoff is not None and self.handoff.is_recalled)
-
-    @property
-    def is_exiting(self) -> bool:
-        """Return whether the program was interrupted and only waits for its threads to end, as this one saw."""
-        return getattr(getattr(self, "waker", None), "exiting", False)
-
-    def enqueue(self, now: float, deadline: float) -> Permit | None:
-        """Join the queue, or return a permit at once."""
-        self.deadline = deadline
-        self.inside = tuple(permit for permit in within.get() if not permit.settled and permit.key == self.key)
-        if self.handoff is not None:
-            given = self.handed_permit
-            if given is not None:
-                self.handed_permit = None
-                self.registry.bind_waiter(self, self.key, self.window)
-                self.handoff.note_sending(given)
-                return given
-        permit = self.registry.enqueue(self, self.key, self.window)
-        if self.handoff is not None:
-            if permit is None:
-                self.handoff.note_wait_started(self, now)
-            else:
-                self.handoff.note_sending(permit)
-                self.handoff.note_wait_ended(self, now)
-        return permit
-
-    def poll(self, now: float) -> Permit | None:
-        """Return the permit if the call has one by now."""
-        permit = self.registry.poll(self)
-        if permit is not None and self.handoff is not None:
-            self.handoff.note_sending(permit)
-            self.handoff.note_wait_ended(self, now)
-        return permit
-
-    def dequeue(self) -> None:
-        """Give up the place in the queue, or the unused permit."""
-        if self.handoff is not None:
-            self.handoff.note_wait_ended(self, self.now())
-        self.registry.dequeue(self)
-
-    def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
-        """Learn from the headers of a streaming answer."""
-        self.registry.learn(permit, outcome)
-
-    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> bool:
-        """Settle the permit with the outcome of the attempt; return whether the call is in the queue again.
-
-        A call refused for the capacity of others is not, while other calls use the key. The provider may refuse it
-        always, and as the head of the queue it would hold them up. But the probe of an outage asks again first.
-        """
-        if self.handoff is not None:
-            self.handoff.note_outcome(permit, outcome, not self.policy.patient)
-            if rejoin:
-                self.handoff.note_wait_started(self, now)
-        elsewhere = outcome.cause in ELSEWHERE and not (permit.probe and outcome.cause in UNSERVING)
-        if rejoin and elsewhere and not outcome.retry_after and self.queue is not None:
-            rejoin = not self.queue.waiting.count and len(permit.state.permits_in_flight) == 1
-        rejoin = self.registry.settle(permit, outcome, self if rejoin else None, is_counted=True)
-        if self.handoff is not None:
-            self.handoff.note_settled(permit)
-        return rejoin
 
     def settle_stream(self, permit: Permit, outcome: Outcome) -> None:
         """Settle the permit of a streaming answer at its end."""
         if self.handoff is not None:
             self.handoff.note_outcome(permit, outcome, False)
         self.registry.settle(permit, outcome)
-        if self.handoff is not None:
-            self.handoff.note_settled(permit)
-
-    def abandon(self, permit: Permit) -> None:
-        """Settle the permit of an attempt that was cut short; safe in a finalizer."""
-        self.registry.drop(permit)
         if self.handoff is not None:
             self.handoff.note_settled(permit)
 
@@ -218,47 +260,6 @@ class GovernedCall(Waiter):
             self.abandon(permit)
         if getattr(self, "queue", None) is not None:
             self.registry.dequeue(self)
-
-    def begin_attempt(self, permit: Permit, index: int, waited: float) -> None:
-        """Note an attempt that is sent now, for listeners and audits; the first one makes the call a sent one."""
-        self.is_unsent = False
-        if permit.trace is not None or audit.open_count:
-            self._trace(permit, self.number, index, waited)
-
-    def _trace(self, permit: Permit, number: int, index: int, waited: float) -> None:
-        """Note the facts of an attempt that its audits get at its end."""
-        trace, receivers = permit.trace, audit.receivers()
-        if trace is None:
-            if not receivers:
-                return
-            trace = permit.trace = AttemptTrace(number, waited, permit.probe)
-        trace.index, trace.waited, trace.receivers = index, waited, receivers
-
-    def count_resent(self, after: Outcome, is_second: bool) -> None:
-        """Count a repeated attempt."""
-        self.registry.count_resent(self, after, is_second)
-
-    def count_given_up(self, outcome: Outcome | None) -> None:
-        """Count the call as given up for lack of capacity."""
-        self.registry.count_given_up(self, outcome)
-
-    def note_aside(self, change: int) -> None:
-        """Note that a call begins (1) or ends (-1) to wait outside the queue; safe in a finalizer."""
-        self.registry.note_aside(self, change)
-
-    def count_left(self) -> None:
-        """Count the call as ended by its caller while it was not in flight."""
-        self.registry.count_left(self)
-
-    def count_failed(self, outcome: Outcome) -> None:
-        """Count a failure that is handed back."""
-        self.registry.count_failed(self, outcome)
-
-    def count_replayed(self, outcome: Outcome) -> None:
-        """Count the call as given another call's answer."""
-        if self.handoff is not None:
-            self.handoff.note_replayed(self.key, outcome)
-        self.registry.count_replayed(self, outcome)
 
     def reason_of(self, ended: ExchangeResult) -> str:
         """Return how long a call that is given up for lack of capacity waited, for what and why; '' for any other.
@@ -275,11 +276,6 @@ class GovernedCall(Waiter):
         why = "the program was interrupted" if self.is_exiting else why
         waited = f"it waited {ended.waited:.1f} s of max_wait = {self.policy.max_wait:g} s"
         return printable(f"tidegate: call to {self.key} given up: {waited}; {why}")
-
-    def emit(self, event: type[events.CallEvent], *facts: object) -> None:
-        """Report an event of this call."""
-        if self.registry.listening:
-            self.registry.emit(event(self.key, self.registry.clock(), *facts, call=self.number))
 
     def _try_start_handed(self, handoff: PermitHandoff) -> Permit | None:
         """Act as `try_start` where a permit may have been handed down.
@@ -350,7 +346,6 @@ class FunctionCall(GovernedCall):
         super().__init__(registry, key, policy, self.provider.default_window, checked_priority(priority))
 
     def price(self, estimate: CostEstimator) -> Cost:
-        """Return the cost that the caller expects."""
         return self.expected_cost
 
     def send(self, permit: Permit) -> AttemptResult:

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tidegate.admission import wait_hook
-from tidegate.admission.interrupted_exit import LOOK_EVERY, is_exiting
+from tidegate.admission import hooks
+from tidegate.admission.thread_states import LOOK_EVERY, is_exiting
 from tidegate.core.exchange import ExchangeResult, Resume, Send
 from tidegate.core.values import INFINITY
 
@@ -48,10 +48,10 @@ def drive(call: GovernedCall) -> Any:
                 else:
                     # The call keeps its own deadline, even if no other executor runs.
                     until = call.deadline if effect.until is None else effect.until
-                    if wait_hook.around_wait is None:
+                    if hooks.around_wait is None:
                         effect.waker.wait(until)
                     else:
-                        with wait_hook.around_wait():
+                        with hooks.around_wait():
                             effect.waker.wait(until)
                     resume = Resume(0.0)
                 resume.now = call.now()
@@ -88,10 +88,10 @@ async def adrive(call: GovernedCall) -> Any:
                 else:
                     until, waker = effect
                     del effect
-                    if wait_hook.around_wait is None:
+                    if hooks.around_wait is None:
                         await waker.wait(until)
                     else:
-                        with wait_hook.around_wait():
+                        with hooks.around_wait():
                             await waker.wait(until)
                     resume = Resume(0.0)
                 resume.now = call.now()
@@ -165,7 +165,6 @@ class AsyncioWaker:
         self._woken = False
 
     def wake(self) -> bool:
-        """Make the task look again."""
         return self._call(self._finish)
 
     def nudge(self) -> bool:

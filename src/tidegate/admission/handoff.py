@@ -14,9 +14,8 @@ from contextvars import ContextVar, Token
 from typing import Any
 
 from tidegate.admission.key_table import KeyTable
-from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import CAPACITY, INFINITY, Cause, Cost, Key, Kind, Outcome, Silence
+from tidegate.core.values import CAPACITY, INFINITY, AnsweredBy, Cause, Cost, Key, Kind, Outcome, Silence
 
 _handoff: ContextVar[PermitHandoff | None] = ContextVar("tidegate_hand", default=None)
 
@@ -32,10 +31,14 @@ class PermitHandoff:
     `refused_at` that was handed back for lack of capacity; that attempt does not count as one of the work. `outcome` is
     that of its last attempt, at `outcome_at`. `answered_by` has the choices of its fallbacks that answered. A permit
     that was not used is withdrawn at the end; nothing is learned from it.
+
+    The `outer` handoff, of which this one is a part, gives its permit where this one has none. It gets the keys, waits
+    and attempts of the part, so its scheduler sees them as those of the work.
     """
 
     __slots__ = (
         "_lock",
+        "_outer",
         "_permit",
         "_queues",
         "_sending",
@@ -53,11 +56,14 @@ class PermitHandoff:
         "wait_until",
     )
 
-    def __init__(self, queues: KeyTable, permit: Permit | None, wait_until: float = INFINITY) -> None:
+    def __init__(
+        self, queues: KeyTable, permit: Permit | None, wait_until: float = INFINITY, outer: PermitHandoff | None = None
+    ) -> None:
         if permit is not None:
             queues.require_own(permit)
         self._queues = queues
         self._permit = permit
+        self._outer = outer
         self._lock = threading.RLock()
         self._token: Token[PermitHandoff | None] | None = None
         self.keys: dict[Key, Cost] = {}
@@ -91,9 +97,9 @@ class PermitHandoff:
     def take(self, queues: KeyTable, key: Key) -> Permit | None:
         """Return the permit, once, for an attempt at `key` of this registry."""
         permit = self._permit
-        if permit is None or queues is not self._queues or permit.key != key:
-            return None
-        return self._take()
+        mine = permit is not None and queues is self._queues and permit.key == key
+        taken = self._take() if mine else None
+        return taken if taken is not None or self._outer is None else self._outer.take(queues, key)
 
     def _take(self) -> Permit | None:
         # Threads of one piece of work may take it at the same time.
@@ -116,7 +122,7 @@ class PermitHandoff:
     @property
     def is_recalled(self) -> bool:
         """Return whether the work's calls wait no longer."""
-        return self.recalled
+        return self.recalled or (self._outer is not None and self._outer.is_recalled)
 
     def waiting_keys(self) -> set[Key]:
         """Return the keys in whose queues the work's calls wait now."""
@@ -129,6 +135,8 @@ class PermitHandoff:
             if not self._waiting_calls:
                 self._waiting_since = now
             self._waiting_calls.add(call)
+        if self._outer is not None:
+            self._outer.note_wait_started(call, now)
 
     def note_wait_ended(self, call: object, now: float) -> None:
         """Note that a call waits no more; repeating it does nothing."""
@@ -137,16 +145,22 @@ class PermitHandoff:
                 self._waiting_calls.remove(call)
                 if not self._waiting_calls:
                     self._waited += now - self._waiting_since
+        if self._outer is not None:
+            self._outer.note_wait_ended(call, now)
 
     def note_sending(self, permit: Permit) -> None:
         """Note that one of the work's calls holds a permit and makes an attempt."""
         with self._lock:
             self._sending.add(permit)
+        if self._outer is not None:
+            self._outer.note_sending(permit)
 
     def note_settled(self, permit: Permit) -> None:
         """Note that an attempt of the work has ended; that of a stream ends with the stream."""
         with self._lock:
             self._sending.discard(permit)
+        if self._outer is not None:
+            self._outer.note_settled(permit)
 
     def note_timeout(self, slow: bool) -> Silence:
         """Note that the work's time is over; return what the silence of the providers that it asks means.
@@ -177,16 +191,22 @@ class PermitHandoff:
         """Remember a key that the work used, and its last expected cost."""
         if key in self.keys or len(self.keys) < MAX_KEYS:
             self.keys[key] = cost
+        if self._outer is not None:
+            self._outer.note_use(key, cost)
 
     def note_replayed(self, key: Key, outcome: Outcome) -> None:
         """Remember an answer that the work got without an attempt."""
         self.outcome, self.outcome_at = outcome, key
+        if self._outer is not None:
+            self._outer.note_replayed(key, outcome)
 
     def note_answered_by(self, choice: AnsweredBy) -> None:
         """Remember the choice of a fallback that answered."""
         with self._lock:
             if choice not in self.answered_by:
                 self.answered_by = (*self.answered_by, choice)
+        if self._outer is not None:
+            self._outer.note_answered_by(choice)
 
     def note_outcome(self, permit: Permit, outcome: Outcome, direct: bool) -> None:
         """Remember the outcome of an attempt; `direct` says that it used the handed permit, or repeated that attempt.
@@ -198,69 +218,9 @@ class PermitHandoff:
         outage = permit.probe and outcome.kind is Kind.TRANSIENT and outcome.cause is Cause.OUTAGE
         if direct and (outcome.kind in CAPACITY or outage):
             self.refused, self.refused_at = outcome, permit.key
-
-
-class NestedHandoff(PermitHandoff):
-    """Handoff of a part of a piece of work that has a handoff itself.
-
-    The outer one gives its permit where this one has none, and is told of keys, waits and attempts. So its scheduler
-    sees them as those of the work.
-    """
-
-    __slots__ = ("_outer",)
-
-    def __init__(self, queues: KeyTable, permit: Permit | None, wait_until: float, outer: PermitHandoff) -> None:
-        super().__init__(queues, permit, wait_until)
-        self._outer = outer
-
-    @property
-    def is_recalled(self) -> bool:
-        """Return whether this part, or the whole work, waits no longer."""
-        return self.recalled or self._outer.is_recalled
-
-    def take(self, queues: KeyTable, key: Key) -> Permit | None:
-        """Return the permit for an attempt at `key`, once, or else that of the whole work."""
-        return super().take(queues, key) or self._outer.take(queues, key)
-
-    def note_wait_started(self, call: object, now: float) -> None:
-        """Note that a call waits, for the whole work too."""
-        super().note_wait_started(call, now)
-        self._outer.note_wait_started(call, now)
-
-    def note_wait_ended(self, call: object, now: float) -> None:
-        """Note that a call waits no more, for the whole work too."""
-        super().note_wait_ended(call, now)
-        self._outer.note_wait_ended(call, now)
-
-    def note_sending(self, permit: Permit) -> None:
-        """Note that a call makes an attempt, for the whole work too."""
-        super().note_sending(permit)
-        self._outer.note_sending(permit)
-
-    def note_settled(self, permit: Permit) -> None:
-        """Note that an attempt has ended, for the whole work too."""
-        super().note_settled(permit)
-        self._outer.note_settled(permit)
-
-    def note_use(self, key: Key, cost: Cost) -> None:
-        """Remember a key, for the whole work too."""
-        super().note_use(key, cost)
-        self._outer.note_use(key, cost)
-
-    def note_replayed(self, key: Key, outcome: Outcome) -> None:
-        """Remember an answer without an attempt, for the whole work too."""
-        super().note_replayed(key, outcome)
-        self._outer.note_replayed(key, outcome)
-
-    def note_answered_by(self, choice: AnsweredBy) -> None:
-        """Remember the choice of a fallback that answered, for the whole work too."""
-        super().note_answered_by(choice)
-        self._outer.note_answered_by(choice)
-
-    def note_outcome(self, permit: Permit, outcome: Outcome, direct: bool) -> None:
-        """Remember the outcome of an attempt; the whole work is not refused by it, as another part may be admitted."""
-        super().note_outcome(permit, outcome, direct)
-        self._outer.note_outcome(permit, outcome, False)
+        if self._outer is not None:
+            # The whole work is not refused by it, as another part may be admitted.
+            self._outer.note_outcome(permit, outcome, False)
 
 
 def hand_off(queues: KeyTable, permit: Permit | None = None, wait_until: float = INFINITY) -> PermitHandoff:
@@ -269,9 +229,7 @@ def hand_off(queues: KeyTable, permit: Permit | None = None, wait_until: float =
     The calls inside wait until `wait_until` at most (monotonic seconds). Inside another handoff it is a part of that.
     """
     outer = _handoff.get()
-    return (
-        PermitHandoff(queues, permit, wait_until) if outer is None else NestedHandoff(queues, permit, wait_until, outer)
-    )
+    return PermitHandoff(queues, permit, wait_until, outer)
 
 
 current_handoff = _handoff.get

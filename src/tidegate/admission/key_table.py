@@ -2,120 +2,37 @@
 
 Theory of operation. Every step takes the lock for a few microseconds, makes the core decide, and returns. Waiters are
 woken, listeners notified and log records written after the lock is released. There is no background thread and no
-polling. The log gets the records of `tidegate.admission.rejection_log` and `tidegate.admission.wait_log`.
+polling. The log gets the records of `tidegate.admission.key_log` and `tidegate.admission.key_log`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import secrets
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from threading import get_ident
-from typing import Any
-from weakref import WeakSet
 
-from tidegate.admission import fork, key_hook, redaction, token_costs
-from tidegate.admission.account_queue import ModelQueue
-from tidegate.admission.accounts import AccountTable, SharingModels
-from tidegate.admission.blocked_loops import warn_of_blocking
+from tidegate.admission import audit
+from tidegate.admission.callers import warn_of_blocking
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.admission.listeners import Listener
-from tidegate.admission.rejection_log import log_begin, log_end
-from tidegate.admission.resources import MEASURE_EVERY, measure
-from tidegate.admission.saved_state import Seeds
-from tidegate.admission.shared_keys import SharedKeys
-from tidegate.admission.steps import CallTable, nothing
-from tidegate.admission.wait_log import WaitLog
+from tidegate.admission.known_keys import KnownKeys
+from tidegate.admission.process import MEASURE_EVERY, measure
+from tidegate.admission.steps import nothing
 from tidegate.admission.wait_queue import UNPRICED, Waiter
-from tidegate.core import events, saved_state
+from tidegate.core import events
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.credentials import masked
-from tidegate.core.limiter_state import Out, Permit
-from tidegate.core.rejection import KeyRejection, in_force
-from tidegate.core.safe_capacity import ABANDONED
-from tidegate.core.snapshot import QueueForecast, RegistrySnapshot, queue_forecast
-from tidegate.core.two_levels import AccountController, ModelController
-from tidegate.core.values import INFINITY, OK, Cost, Key, Kind, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.limiter_state import KeyCounts, Out, Permit
+from tidegate.core.rejection import in_force
+from tidegate.core.unheard_members import ABANDONED
+from tidegate.core.values import INFINITY, OK, Key, Kind, Outcome, RequestFacts, Silence, Usage
+from tidegate.core.wait_text import HeadWait
 from tidegate.errors import PermitMisuse
-from tidegate.settings import Settings
-from tidegate.shared_log import text_of
-from tidegate.shared_log.carrier import Carrier
-
-MAX_REGISTRY_KEYS = 4096
-KEY_IDLE_SECONDS = 3600.0
-"""Keys of one registry at most, and seconds after which an idle one is forgotten. Raising them takes more memory.
-Chosen: more keys than a program has models and credentials, and the longest window but a day's."""
 
 logger = logging.getLogger("tidegate")
 
 
-def today() -> datetime:
-    """Return the current time, aware, in UTC."""
-    return datetime.now(UTC)
-
-
-class KeyTable(CallTable):
-    """The key queues of a process, and the steps of a call at its queue.
-
-    `clock` returns monotonic seconds, `draw` uniform numbers in [0, 1), and `calendar` the aware current time. The keys
-    of an earlier run start from its saved state, whose age counts from now. With a `carrier`, keys are shared with the
-    other processes at its logs.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        clock: Callable[[], float],
-        draw: Callable[[], float],
-        calendar: Callable[[], datetime] = today,
-        carrier: Carrier | None = None,
-    ) -> None:
-        self._settings = settings
-        self._identity = object()
-        self._calendar = calendar
-        given = settings.digest_key
-        common = None if carrier is None else carrier.secret
-        self._digest_key = given.get_secret_value().encode()[:64] if given is not None else secrets.token_bytes(32)
-        if given is None and common:
-            # All processes that share logs name a key alike.
-            self._digest_key = text_of(common).encode()
-        # Two processes with the same digest key share this value; it reveals nothing of the key.
-        self._digests = self.digest("whose digests these are") if given is not None else ""
-        state = settings.initial_state
-        self._seeds = Seeds(state, self._digests, calendar()) if state is not None else None
-        self.disabled = settings.disabled
-        self.interned: dict[tuple[object, ...], Key] = {}
-        self.operations: dict[Key, str] = {}
-        self.routes: dict[tuple[object, ...], Any] = {}
-        # Places in queues that are kept for calls that an SDK repeats with a new token.
-        self.places: dict[tuple[Key, int], int] = {}
-        self._addresses: dict[str, str] = {}
-        self._began_at = self._measured_at = clock()
-        # Keys whose bound is reached: they would admit more.
-        self._at_bound: set[KeyQueue] = set()
-        self.clock = clock
-        self.draw = draw
-        super().__init__()
-        # The keys shared with other processes, None where none are.
-        self._shared = (
-            SharedKeys(carrier, settings, clock, self._digest_key, self._listeners.note, self._step, self._records)
-            if carrier is not None
-            else None
-        )
-        self._queues: OrderedDict[Key, KeyQueue] = OrderedDict()
-        self._accounts = AccountTable(settings)
-        fork.register(self)
-
-    @property
-    def settings(self) -> Settings:
-        """Return the settings of this registry; they never change."""
-        return self._settings
+class KeyTable(KnownKeys):
+    """The key queues of a process, and the steps of a call at its queue."""
 
     def enter(self, call: Waiter, key: Key, window: float) -> Permit | None:
         """Return the permit of a call that `key` admits at once, else None.
@@ -140,11 +57,7 @@ class KeyTable(CallTable):
                         call.held = permit
                         permit.thread = get_ident()
                 finally:
-                    try:
-                        if self._shared is not None:
-                            self._shared.end_steps()
-                    finally:
-                        self._stepping = False
+                    self._end_step()
             if self._deferred or self._records:
                 self._act([], None)
         except BaseException:
@@ -225,11 +138,7 @@ class KeyTable(CallTable):
                         if permit.state.aside:
                             rejoin = None
                 finally:
-                    try:
-                        if self._shared is not None:
-                            self._shared.end_steps()
-                    finally:
-                        self._stepping = False
+                    self._end_step()
             if permit.trace is not None:
                 permit.trace.deliver()
             if to_wake or out or self._deferred or self._records:
@@ -298,32 +207,18 @@ class KeyTable(CallTable):
 
     def learn(self, permit: Permit, outcome: Outcome) -> None:
         """Learn from the headers of an answer whose body still streams; `settle` follows at its end."""
-        out = self._out()
-        try:
-            with self._lock:
-                if self._stepping:
-                    return
-                self._stepping = True
-                try:
-                    queue = self._queue_behind(permit)
-                    now = self._enter(queue)
-                    if queue is not None:
-                        before = queue.admission.rejection and in_force(queue.admission.rejection)
-                        queue.admission.learn(permit, outcome, now, out)
-                        if before is not None:
-                            self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
-                    to_wake = self._pump(queue, now, out)
-                finally:
-                    try:
-                        if self._shared is not None:
-                            self._shared.end_steps()
-                    finally:
-                        self._stepping = False
-            if to_wake or out or self._deferred or self._records:
-                self._act(to_wake, out)
-        except BaseException:
-            self._deferred.append(self._mend)
-            raise
+
+        def step(out: Out) -> tuple[list[Waiter], None]:
+            queue = self._queue_behind(permit)
+            now = self._enter(queue)
+            if queue is not None:
+                before = queue.admission.rejection and in_force(queue.admission.rejection)
+                queue.admission.learn(permit, outcome, now, out)
+                if before is not None:
+                    self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
+            return self._pump(queue, now, out), None
+
+        self._step(step, nothing)
 
     def learn_usage(self, permit: Permit, request_facts: RequestFacts, usage: Usage) -> None:
         """Update the key's cost estimate with the usage of a request of that shape."""
@@ -336,47 +231,6 @@ class KeyTable(CallTable):
 
         self._step(step, nothing)
 
-    def count_usage(self, key: Key, window: float, usage: Usage, nanodollars: int | None) -> None:
-        """Add an answer of a provider's batch, for which the key has no call, to its totals."""
-        self._apply(lambda: self._queue_of(key, window, self.clock()).tokens.add(usage, nanodollars))
-
-    def forecast(self, key: Key, cost: Cost | None) -> tuple[QueueForecast, int] | None:
-        """Return the forecast of a key for calls of `cost` (None: as those that wait), and its answered attempts.
-
-        Return None for an unknown key.
-        """
-
-        def step(out: Out) -> tuple[list[Waiter], tuple[QueueForecast, int] | None]:
-            queue = self._queues.get(key)
-            if queue is None:
-                return [], None
-            mean = queue.mean_cost() if cost is None else cost
-            admission = queue.admission
-            known = queue_forecast(admission, queue.waiting.count, mean, self.clock()), admission.counts.answered
-            return [], known
-
-        return self._step(step, nothing)
-
-    def note_pool(self, key: Key, pool: object, size: int) -> None:
-        """Record the connection pool of a client that uses `key`; `size` is its number of connections, 0 if unbounded.
-
-        Calls beyond the pool of a key's only client wait in the queue instead of in the client.
-        """
-        queue = self._queues.get(key)
-        if queue is None or (queue.pools is not None and pool in queue.pools):
-            return
-        known = queue
-
-        def step(out: Out) -> tuple[list[Waiter], None]:
-            known.pools = WeakSet() if known.pools is None else known.pools
-            known.pools.add(pool)
-            admission = known.admission
-            admission.bound.pool = size if size and len(known.pools) == 1 else None
-            admission.apply_bound()
-            return [], None
-
-        self._step(step, nothing)
-
     def drop(self, permit: Permit, outcome: Outcome = ABANDONED) -> None:
         """Settle a permit from a finalizer: safe at any point of any thread, also inside this registry.
 
@@ -385,164 +239,47 @@ class KeyTable(CallTable):
         if not permit.settled:
             self._defer(partial(self._settle_dropped, permit, outcome), self._queues.get(permit.key))
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call `listener` with every event, after the lock is free; return a function that ends the subscription.
+    def count(self, waiter: Waiter, note: Callable[[KeyCounts], object]) -> None:
+        """Count how a call, or an attempt of it, ends."""
+        self._apply(lambda: note(waiter.queue.admission.counts))
 
-        A listener that raises is logged and stays subscribed. Without a listener no event is built.
-        """
-        self._apply(lambda: self._listeners.add(listener), always=True)
-        return partial(self.unsubscribe, listener)
+    def count_left(self, waiter: Waiter) -> None:
+        """Count a call that its caller ended while it was not in flight; safe in a finalizer."""
 
-    def unsubscribe(self, listener: Listener) -> None:
-        """End a subscription; repeating it does nothing."""
-        self._apply(lambda: self._listeners.remove(listener), always=True)
-
-    def intern(self, facts: tuple[object, ...], key: Key, operation: str = "") -> None:
-        """Remember the key of requests that share `facts` (without a secret), for up to `MAX_REGISTRY_KEYS` entries.
-
-        `operations` has the operation of each key's requests, empty for a key with several.
-        """
-        if len(self.interned) >= MAX_REGISTRY_KEYS:
-            self.interned.clear()
-            self.operations.clear()
-        self.interned[facts] = key
-        self.operations[key] = operation if self.operations.get(key, operation) == operation else ""
-
-    def keep_route(self, facts: tuple[object, ...], route: object) -> None:
-        """Remember the route of requests that share `facts` in `routes`, for up to `MAX_REGISTRY_KEYS` entries."""
-        if len(self.routes) >= MAX_REGISTRY_KEYS:
-            self.routes.clear()
-        self.routes[facts] = route
-
-    def address(self, name: str) -> str:
-        """Return the plain name of a key: an address without its user and query, its credentials as digests."""
-        if "://" not in name:
-            return name
-        found = self._addresses.get(name)
-        if found is None:
-            if len(self._addresses) >= MAX_REGISTRY_KEYS:
-                self._addresses.clear()
-            found = self._addresses[name] = masked(name, self.digest, redaction.is_known)
-            redaction.remember(redaction.in_address(name))
-        return found
-
-    def digest(self, credential: str) -> str:
-        """Return a keyed digest of a credential, 16 hexadecimal digits; empty for an empty one."""
-        if not credential:
-            return ""
-        return hashlib.blake2b(credential.encode(), key=self._digest_key, digest_size=8).hexdigest()
-
-    def snapshot(self, keys: Iterable[Key] | None = None) -> RegistrySnapshot:
-        """Return the present state of every known key: limits, levels, waiting calls, the closed gate and its opening.
-
-        A gate is one limiter of a key that may hold a call back. `keys` selects some of the keys.
-        """
-        selected = None if keys is None else list(keys)
-        self.catch_up()
-
-        def step(out: Out) -> tuple[list[Waiter], RegistrySnapshot]:
-            now, queues = self.clock(), self._queues
-            known = queues if selected is None else [key for key in selected if key in queues]
-            seen = {key: queues[key].snapshot(now) for key in known}
-            return [], RegistrySnapshot(seen, self._accounts.snapshot(now))
-
-        return self._step(step, lambda: RegistrySnapshot({}, {}))
-
-    def before_fork(self) -> None:
-        """Wait until the current step ends, so that the child finds nothing half done."""
-        self._lock.acquire()
-        if self._shared is not None:
-            self._shared.before_fork()
-
-    def after_fork_in_parent(self) -> None:
-        """Release the lock."""
-        self._lock.release()
-
-    def after_fork_in_child(self) -> None:
-        """Forget waiting calls and attempts in flight: they belong to the parent."""
-        self._lock = threading.RLock()
-        self._stepping = False
-        if self._shared is not None:
-            self._shared.after_fork()
-        self._deferred.clear()
-        self._listeners.pending.clear()
-        for queue in self._queues.values():
-            queue.forget()
-            queue.admission.forked()
-
-    def _queue_of(self, key: Key, window: float, now: float) -> KeyQueue:
-        queue = self._queues.get(key)
+        queue: KeyQueue | None = waiter.queue
         if queue is None:
-            self._evict(now)
-            queue = self._queues[key] = self._new_queue(key, window, now)
-        else:
-            self._queues.move_to_end(key)
-        return queue
+            return
+        counts = queue.admission.counts
 
-    def _new_queue(self, key: Key, window: float, now: float) -> KeyQueue:
-        account = self._accounts.of(key, window, now, self._seed_account)
-        admission = self._seeded(key, window, now, account)
-        queue: KeyQueue
-        if account is not None and isinstance(admission, ModelController):
-            queue = ModelQueue(admission, account.queue)
-        else:
-            queue = KeyQueue(admission)
-        if self._shared is not None:
-            self._shared.attach(queue)
-        if key_hook.on_new_queue is not None and (record := key_hook.on_new_queue(queue)) is not None:
-            self._records.append(record)
-        if account is not None:
-            # After the hook, which may replace the wait queue.
-            queue.waiting.next_place = account.queue.next_place
-        return queue
+        def rest(out: Out) -> list[Waiter]:
+            counts.left += 1
+            return []
 
-    def _seed_account(self, account: AccountController, now: float) -> None:
-        found = self._seeds.take(account.key) if self._seeds else None
-        if found is not None:
-            known, age = found
-            saved_state.seed_quotas(account.quotas, known.quotas, age + now - self._began_at, now)
+        self._deferred.append(rest)
 
-    def _seeded(self, key: Key, window: float, now: float, account: SharingModels | None) -> AdmissionController:
-        admission = self._new(key, window, now, account)
-        found = self._seeds.take(key) if self._seeds else None
-        if found is None:
-            return admission
-        known, age = found
-        try:
-            saved_state.seed(admission, known, age + now - self._began_at, now)
-        except Exception as error:
-            # A file may hold anything unexpected; that must not fail a call.
-            reason = type(error).__name__
-            logger.exception("saved state of %s ignored: %s was raised; the key learns its limits again", key, reason)
-            if isinstance(admission, ModelController):
-                admission.account.models.remove(admission)
-            return self._new(key, window, now, account)
-        return admission
+    def note_aside(self, waiter: Waiter, change: int) -> None:
+        """Note that a call begins (1) or ends (-1) to wait outside its queue; safe in a finalizer."""
+        queue: KeyQueue | None = waiter.queue
 
-    def _new(self, key: Key, window: float, now: float, account: SharingModels | None) -> AdmissionController:
-        admission: AdmissionController | None
-        if self._shared is not None and (admission := self._shared.controller(key, window, now, account)) is not None:
-            pass
-        elif account is None:
-            admission = AdmissionController(key, self.settings, window, now)
-        else:
-            admission = ModelController(key, self.settings, window, now, account.controller)
-        admission.home = self._identity
-        return admission
+        if queue is not None:
+            waiting = queue.waiting
 
-    def _evict(self, now: float) -> None:
-        # Least recently used first; a key with calls waiting or in flight is never forgotten.
-        over = len(self._queues) >= MAX_REGISTRY_KEYS
-        for key in list(islice(self._queues, 64 if over else 2)):
-            queue = self._queues[key]
-            if not queue.idle:
-                self._queues.move_to_end(key)
-            elif over or now - queue.admission.used_at > KEY_IDLE_SECONDS:
-                if (rejection := in_force(queue.admission.rejection)) is not None:
-                    self._note_rejection(key, rejection, None, forgotten=True)
-                queue.close()
-                del self._queues[key]
-                over = len(self._queues) >= MAX_REGISTRY_KEYS
+            def rest(out: Out) -> list[Waiter]:
+                waiting.put_aside(change)
+                return []
+
+            self._deferred.append(rest)
+        if change > 0:
+            # No finalizer begins a wait.
+            self._drain()
+
+    def closing(self, waiter: Waiter) -> HeadWait:
+        """Return the gate that now holds back the queue of a call, and until when."""
+        queue: KeyQueue | None = waiter.queue
+        unknown = HeadWait("", None)
+        if queue is None:
+            return unknown
+        return self._step(lambda out: ([], queue.closing(self.clock())), lambda: unknown)
 
     def _enter(self, queue: KeyQueue | None) -> float:
         """Return the time, after what other processes did at a shared key was replayed."""
@@ -607,7 +344,7 @@ class KeyTable(CallTable):
                 self._at_bound.add(queue)
             queue.admission.settle(permit, outcome, now, draw, out)
             if outcome.usage is not None:
-                token_costs.count_usage(queue.tokens, permit.key, outcome.usage)
+                audit.count_usage(queue.tokens, permit.key, outcome.usage)
             limit = queue.admission.concurrency
             if limit.limit >= limit.highest and outcome.kind is OK and queue.admission.bound.may_rise:
                 self._at_bound.add(queue)
@@ -658,29 +395,3 @@ class KeyTable(CallTable):
         if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
             return []
         return queue.pump(now, out)
-
-    def _note_rejection(
-        self, key: Key, ended: KeyRejection | None, begun: KeyRejection | None, forgotten: bool = False
-    ) -> None:
-        """Note for the log that a rejection began or ended; `log_rest` logs those that last until the process ends."""
-        if ended is not None and ended is not begun:
-            what = "the key is forgotten" if forgotten else "a call was admitted again"
-            self._records.append(partial(log_end, key, ended, what))
-        if begun is not None and begun is not ended:
-            self._records.append(partial(log_begin, self, key, begun))
-
-    def _note_wait(self, queue: KeyQueue, waiting: int, now: float) -> None:
-        """Note for the log that calls wait for the end of a cooldown or an outage, where such a record is due."""
-        if self.settings.log:
-            queue.wait_log = queue.wait_log or WaitLog()
-            record = queue.wait_log.look(queue.admission, waiting, now)
-            if record is not None:
-                self._records.append(partial(logger.log, record.level, "%s %s", queue.admission.key, record.text))
-
-    def rejections(self) -> list[tuple[Key, KeyRejection]]:
-        """Return the keys that the provider rejects now."""
-        found = self._step(
-            lambda out: ([], [(key, in_force(queue.admission.rejection)) for key, queue in self._queues.items()]),
-            list[tuple[Key, KeyRejection | None]],
-        )
-        return [(key, rejection) for key, rejection in found if rejection is not None]

@@ -2,7 +2,7 @@
 
 Theory of operation. Each governed call registers its credential when its key is made, and again when it fails, since
 providers and gateways repeat it in error texts. The environment is read at each redaction. Values stay in memory only,
-the `MAX_CREDENTIALS` newest ones. `tidegate.core.credentials` finds other credentials by their form.
+the `MAX_CREDENTIALS` newest ones. `tidegate.core.safe_text` finds other credentials by their form.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, quote_plus, unquote, unquote_plus, urlsplit
 
-from tidegate.core.credentials import (
+from tidegate.core.safe_text import (
     HIDDEN,
     SECRET_NAME,
     is_prefixed,
     is_secret_in_text,
     looks_secret,
+    printable,
     without_credentials,
 )
-from tidegate.core.display import printable
 
 MAX_CREDENTIALS = 512
 """Credentials that are kept by value. Chosen: far above the credentials of one process."""

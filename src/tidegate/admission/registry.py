@@ -14,18 +14,20 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.arguments import checked_cost
+from tidegate.admission.callers import ReadyCallback
 from tidegate.admission.drive import adrive, drive
 from tidegate.admission.key_queue import KeyQueue
-from tidegate.admission.key_table import KeyTable, today
-from tidegate.admission.listeners import next_call_number
+from tidegate.admission.key_table import KeyTable
+from tidegate.admission.known_keys import today
 from tidegate.admission.saved_state import MAX_KEYS, LearnedKey, LearnedState
-from tidegate.admission.wait_queue import UNTAKEN_SECONDS, ReadyCallback, Waiter
+from tidegate.admission.steps import next_call_number
+from tidegate.admission.wait_queue import UNTAKEN_SECONDS, Waiter
 from tidegate.core import events
+from tidegate.core.circuit_breaker import AVAILABLE, KeyOutage
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.saved_state import SavedKey, export, export_quotas
-from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key, Outcome
 from tidegate.core.window_inference import DEFAULT_WINDOW
 from tidegate.errors import ConfigurationError
@@ -75,7 +77,7 @@ def _show_process(queue: Any) -> Callable[[], object] | None:
 
     The key table's lock is held: no handler of the log may run here.
     """
-    key_hook.on_new_queue = None
+    hooks.on_new_queue = None
     if os.name != "posix":
         return None
     try:
@@ -87,7 +89,7 @@ def _show_process(queue: Any) -> Callable[[], object] | None:
         # The call of the program must not fail.
         text = "process not shown in `tidegate status`: %s: %s; it runs on"
         return partial(logger.warning, text, type(error).__name__, error)
-    key_hook.on_new_queue = shown.on_new_queue
+    hooks.on_new_queue = shown.on_new_queue
     return None
 
 
@@ -151,8 +153,8 @@ class RateLimitRegistry(KeyTable):
 
             watch_for_sdk(self)
         # A clock of its own is not the one by which another process reads the counts.
-        if self.settings.status and not self.disabled and clock is time.monotonic and key_hook.on_new_queue is None:
-            key_hook.on_new_queue = _show_process
+        if self.settings.status and not self.disabled and clock is time.monotonic and hooks.on_new_queue is None:
+            hooks.on_new_queue = _show_process
 
     def __repr__(self) -> str:
         seen = self.snapshot()

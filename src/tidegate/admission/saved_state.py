@@ -4,9 +4,8 @@ It holds no secret. With `digest_key` it holds digests of credentials, which onl
 compare. Without digests a key is found by provider, base URL, model and endpoint family, while only one credential goes
 with these.
 
-A later tidegate may write values that this one does not know, within the same version of the format: fields, kinds of
-refill, gates. `known_part` leaves them out, one warning names them, and the rest is used. A state of another version is
-ignored as a whole.
+A later tidegate may write fields that this one does not know, within the same version of the format: they are left out.
+A state of another version is ignored as a whole.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from tidegate.core import saved_state as core
-from tidegate.core.credentials import masked, without_digests
-from tidegate.core.display import printable
+from tidegate.core.safe_text import masked, without_digests
 from tidegate.core.values import Key, Refill
 
 VERSION = 1
@@ -46,16 +44,6 @@ MAX_KEYS = 10_000
 MAX_BYTES = 64 * 1024 * 1024
 """Bytes of a state that are read. Chosen: `MAX_KEYS` keys take some 10 MB."""
 
-GATES = {
-    "concurrency": frozenset({"slots"}),
-    "pace": frozenset({"rate", "burst"}),
-    "estimate": frozenset({"chars_per_token", "fixed_tokens", "mean_output"}),
-}
-"""Numbers that the limiters of a key save, by the saved names of the limiters (`core.saved_state.learners`)."""
-
-NAMED_UNKNOWN = 5
-"""Unknown values that a warning names at most. Chosen: one line of a terminal."""
-
 logger = logging.getLogger("tidegate")
 Name = Annotated[str, Field(max_length=2048)]
 Amount = Annotated[float, Field(ge=0.0, le=MAX_AMOUNT)]
@@ -63,7 +51,7 @@ Seconds = Annotated[float, Field(ge=0.0, le=MAX_SECONDS)]
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 class LearnedQuota(_Frozen):
@@ -122,12 +110,6 @@ class LearnedState(_Frozen):
     version: int = VERSION
     digests: Name = ""
     keys: Annotated[tuple[LearnedKey, ...], Field(max_length=MAX_KEYS)] = ()
-    _unknown: tuple[str, ...] = PrivateAttr(())
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Return the names of the values that were left out because this version does not know them."""
-        return self._unknown
 
     def to_json(self) -> str:
         return self.model_dump_json(indent=1)
@@ -142,17 +124,14 @@ class LearnedState(_Frozen):
 
     @classmethod
     def of(cls, plain: Any) -> LearnedState:
-        """Return the state in decoded JSON without values that are unknown here; raise `ValueError` as `from_json`."""
+        """Return the state in decoded JSON; raise `ValueError` as `from_json`."""
         version = plain.get("version") if isinstance(plain, Mapping) else None
         if not isinstance(version, int):
             raise ValueError("learned state not read: it has no version")
         if version != VERSION:
             return cls(version=version)
-        plain, unknown = known_part(plain)
         try:
-            state = cls.model_validate(plain)
-            state._unknown = unknown
-            return state
+            return cls.model_validate(plain)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
@@ -196,58 +175,6 @@ class LearnedState(_Frozen):
         return LearnedState(digests=self.digests, keys=(*rest, *self.keys)[-MAX_KEYS:])
 
 
-def known_part(plain: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return decoded JSON of a state without values that this version does not know, and their names.
-
-    Unknown are: a field, the kind of a quota's refill (then the quota is left out), a limiter, and a limiter's value
-    that is no number. Known values that are unusable stay: validation refuses them.
-    """
-    unknown: dict[str, None] = {}
-
-    def known(given: Any, model: type[BaseModel], place: str) -> dict[str, Any]:
-        unknown.update({f"{place}{name}": None for name in given if name not in model.model_fields})
-        return {name: value for name, value in given.items() if name in model.model_fields}
-
-    def quota_known(given: Any) -> bool:
-        strange = [
-            f"keys.quotas.{name}"
-            for name in ("refill", "said")
-            if isinstance(given, Mapping) and isinstance(given.get(name), str) and given[name] not in get_args(Refill)
-        ]
-        unknown.update(dict.fromkeys(strange))
-        return not strange
-
-    def gate_known(gate: Any, numbers: Any) -> bool:
-        if gate in GATES and isinstance(numbers, Mapping):
-            return True
-        unknown[f"keys.gates.{gate}"] = None
-        return False
-
-    def number_known(gate: str, name: Any, value: Any) -> bool:
-        if name in GATES[gate] and isinstance(value, int | float):
-            return True
-        unknown[f"keys.gates.{gate}.{name}"] = None
-        return False
-
-    found = known(plain, LearnedState, "")
-    if not isinstance(found.get("keys"), list | tuple):
-        return found, tuple(unknown)
-    keys = [known(key, LearnedKey, "keys.") if isinstance(key, Mapping) else key for key in found["keys"]]
-    for key in keys:
-        if isinstance(key, dict) and isinstance(key.get("quotas"), list | tuple):
-            quotas = [each for each in key["quotas"] if quota_known(each)]
-            key["quotas"] = [
-                known(each, LearnedQuota, "keys.quotas.") if isinstance(each, Mapping) else each for each in quotas
-            ]
-        if isinstance(key, dict) and isinstance(key.get("gates"), Mapping):
-            gates = {gate: numbers for gate, numbers in key["gates"].items() if gate_known(gate, numbers)}
-            key["gates"] = {
-                gate: {name: value for name, value in numbers.items() if number_known(gate, name, value)}
-                for gate, numbers in gates.items()
-            }
-    return {**found, "keys": keys}, tuple(unknown)
-
-
 def _content(path: Path) -> bytes:
     """Return the content of a regular file. Raise `ValueError` for any other, and for more than `MAX_BYTES`."""
     # A pipe without a writer would block: it is opened without blocking, and not read.
@@ -275,11 +202,6 @@ class Seeds:
             text = "initial state ignored: it has version %d, and this tidegate reads version %d; every key starts anew"
             logger.warning(text, state.version, VERSION)
             return
-        if state.unknown:
-            named = ", ".join(printable(name[:60]) for name in state.unknown[:NAMED_UNKNOWN])
-            rest = len(state.unknown) - NAMED_UNKNOWN
-            text = "initial state partly ignored: this tidegate does not know its values %s%s; the rest is used"
-            logger.warning(text, named, f" and {rest} more" if rest > 0 else "")
         self._sow([each for each in state.keys if today - each.taken_on <= MAX_AGE], len(state.keys))
 
     def _sow(self, fresh: Iterable[LearnedKey], given: int) -> None:

@@ -1,4 +1,4 @@
-"""Steps of a key table under its lock, and the rests of steps that finalizers and interrupts leave.
+"""Steps of a key table under its lock, the rests that finalizers and interrupts leave, and the listeners of events.
 
 Theory of operation. The garbage collector and signal handlers run at any point, also inside a step. What a finalizer
 has to do is deferred to the next step of any call. Any other use of the table inside a step of its own thread does not
@@ -7,26 +7,97 @@ wait for that step, and changes nothing. A step that an interrupt cuts off is me
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from tidegate.admission.listeners import Listeners
-from tidegate.admission.rejection_log import write_record
+from tidegate.admission.key_log import write_record
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core import events
 from tidegate.core.limiter_state import Out
-from tidegate.core.snapshot import HeadWait
-from tidegate.core.values import Outcome
 from tidegate.errors import ConfigurationError, PermitMisuse
 
 if TYPE_CHECKING:
     from tidegate.admission.key_queue import KeyQueue
     from tidegate.admission.shared_keys import SharedKeys
+
+Listener = Callable[[events.Event], object]
+logger = logging.getLogger("tidegate")
+
+next_call_number = itertools.count(1).__next__
+"""Return the next number of a call; it is unique in the process, whichever registry has the call."""
+
+
+class Listeners:
+    """The listeners of one registry, in order of subscription.
+
+    `all` is replaced, never changed, so it can be read without a lock. `pending` holds events of permits that were
+    settled after a drop, and of sharing; the next step of any call reports them.
+    """
+
+    __slots__ = ("_notifying", "all", "pending")
+
+    def __init__(self) -> None:
+        self.all: tuple[Listener, ...] = ()
+        self.pending: deque[events.Event] = deque()
+        # Threads that are inside a listener.
+        self._notifying: set[int] = set()
+
+    def add(self, listener: Listener) -> None:
+        """Notify `listener` of every event from now on; the caller holds the key table's lock."""
+        self.all = (*self.all, listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Stop notifying `listener`; the caller holds the key table's lock."""
+        self.all = tuple(each for each in self.all if each is not listener)
+
+    def note(self, event: events.Event) -> None:
+        """Keep an event that no call caused; the next step of any call reports it."""
+        if self.all:
+            self.pending.append(event)
+
+    def emit(self, out: Iterable[events.Event]) -> None:
+        """Report the events in `pending`, then those in `out`; log a listener that raises, and keep it subscribed.
+
+        A finalizer inside a listener, which may hold a lock, reports nothing: the listener's own thread does so later.
+        """
+        thread = get_ident()
+        if thread in self._notifying:
+            self.pending.extend(out)
+            return
+        try:
+            self._notifying.add(thread)
+            if self.pending:
+                self._report_pending()
+            for event in out:
+                self._notify(event)
+            if self.pending:
+                self._report_pending()
+        finally:
+            self._notifying.discard(thread)
+
+    def _report_pending(self) -> None:
+        while self.pending:
+            with suppress(IndexError):  # An empty context: the running call has no part in this event.
+                Context().run(self._notify, self.pending.popleft())
+
+    def _notify(self, event: events.Event) -> None:
+        for listener in self.all:
+            try:
+                listener(event)
+            except Exception as error:
+                reason = type(error).__name__
+                logger.exception(
+                    "listener failed at %s: %s was raised; it stays subscribed", type(event).__name__, reason
+                )
+
 
 NUDGED = 8
 """Executors of waiting calls that a finalizer wakes, at most, so that one of them does its rest. Raising it wakes more
@@ -36,8 +107,6 @@ T = TypeVar("T")
 
 Rest: TypeAlias = Callable[[Out], list[Waiter]]
 """Rest of a step: it runs under the lock, and returns the waiters to wake. Its repetition does nothing more."""
-
-logger = logging.getLogger("tidegate")
 
 
 class StepTable:
@@ -56,12 +125,10 @@ class StepTable:
         self._deferred: deque[Rest] = deque()
 
     def emit(self, event: events.Event) -> None:
-        """Notify the listeners of an event that needed no lock."""
         self._act([], [event])
 
     @property
     def listening(self) -> bool:
-        """Return whether any listener is subscribed."""
         return bool(self._listeners.all)
 
     def catch_up(self) -> None:
@@ -85,11 +152,7 @@ class StepTable:
                 try:
                     to_wake, result = body(out)
                 finally:
-                    try:
-                        if self._shared is not None:
-                            self._shared.end_steps()
-                    finally:
-                        self._stepping = False
+                    self._end_step()
             if to_wake or out or self._deferred or self._records:
                 self._act(to_wake, out)
         except (PermitMisuse, ConfigurationError):
@@ -98,6 +161,14 @@ class StepTable:
             self._deferred.append(self._mend)
             raise
         return result
+
+    def _end_step(self) -> None:
+        """End a step, also one that an interrupt cuts off: leave the shared logs, and let the next step begin."""
+        try:
+            if self._shared is not None:
+                self._shared.end_steps()
+        finally:
+            self._stepping = False
 
     def _apply(self, change: Callable[[], object], always: bool = False) -> None:
         """Run a step that admits nothing; inside another step of this thread only if it is to happen `always`."""
@@ -144,11 +215,7 @@ class StepTable:
                 try:
                     to_wake = self._rest(out)
                 finally:
-                    try:
-                        if self._shared is not None:
-                            self._shared.end_steps()
-                    finally:
-                        self._stepping = False
+                    self._end_step()
             self._listeners.pending.extend(out or ())
             self._wake_all(to_wake)
 
@@ -176,65 +243,5 @@ class StepTable:
         return [] if self._listeners.all else None
 
 
-class CallTable(StepTable):
-    """Steps that count how calls end."""
-
-    clock: Callable[[], float]
-
-    def count_resent(self, waiter: Waiter, after: Outcome, is_second: bool) -> None:
-        """Count a repeated attempt; `after` is the call's last outcome."""
-        self._apply(lambda: waiter.queue.admission.counts.note_resent(after, is_second))
-
-    def count_given_up(self, waiter: Waiter, outcome: Outcome | None = None) -> None:
-        """Count a call that is given up for lack of capacity, after its last `outcome` (None: it had none)."""
-        self._apply(lambda: waiter.queue.admission.counts.note_given_up(outcome))
-
-    def count_left(self, waiter: Waiter) -> None:
-        """Count a call that its caller ended while it was not in flight; safe in a finalizer."""
-        if waiter.queue is not None:
-            self._deferred.append(partial(_count_left, waiter.queue))
-
-    def note_aside(self, waiter: Waiter, change: int) -> None:
-        """Note that a call begins (1) or ends (-1) to wait outside its queue; safe in a finalizer."""
-        if waiter.queue is not None:
-            self._deferred.append(partial(_note_aside, waiter.queue, change))
-        if change > 0:
-            # No finalizer begins a wait.
-            self._drain()
-
-    def closing(self, waiter: Waiter) -> HeadWait:
-        """Return the gate that now holds back the queue of a call, and until when."""
-        queue: KeyQueue | None = waiter.queue
-        unknown = HeadWait("", None)
-        if queue is None:
-            return unknown
-        return self._step(lambda out: ([], queue.closing(self.clock())), lambda: unknown)
-
-    def count_failed(self, waiter: Waiter, outcome: Outcome) -> None:
-        """Count a call whose failure is handed back."""
-        self._apply(lambda: waiter.queue.admission.counts.note_failed_call(outcome))
-
-    def count_replayed(self, waiter: Waiter, outcome: Outcome) -> None:
-        """Count a call that gets the answer of another one, `outcome`."""
-
-        def step(out: Out) -> tuple[list[Waiter], None]:
-            counts = waiter.queue.admission.counts
-            counts.note_failed_call(outcome)
-            counts.replayed += 1
-            return [], None
-
-        self._step(step, nothing)
-
-
 def nothing() -> None:
     """Do nothing inside another step."""
-
-
-def _count_left(queue: KeyQueue, out: Out) -> list[Waiter]:
-    queue.admission.counts.left += 1
-    return []
-
-
-def _note_aside(queue: KeyQueue, change: int, out: Out) -> list[Waiter]:
-    queue.waiting.put_aside(change)
-    return []

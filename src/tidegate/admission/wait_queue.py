@@ -161,26 +161,6 @@ class Waiter:
         return waker.wake()
 
 
-class ReadyCallback(Waiter):
-    """Callback for when another look at the queue may succeed; it has no place in the queue."""
-
-    __slots__ = ("_callback",)
-
-    def __init__(self, callback: Callable[[], object]) -> None:
-        super().__init__(lambda: self, 0)
-        self.waker = self
-        self._callback = callback
-
-    def wake(self) -> bool:
-        """Call the function; return True, as it can always be called again."""
-        self._callback()
-        return True
-
-    def arm(self, until: float) -> bool:
-        """Call the function; its owner keeps its own timer."""
-        return self.wake()
-
-
 class PriorityLane:
     """Waiters of one priority; refused ones precede those never admitted.
 

@@ -17,7 +17,7 @@ import typer
 from tidegate.admission.redaction import clean, clean_arguments
 from tidegate.cli.status import StatusLine, drawable
 from tidegate.cli.status_text import StatusText, end_line
-from tidegate.core.display import printable
+from tidegate.core.safe_text import printable
 from tidegate.errors import ConfigurationError
 from tidegate.launch.child import Child, replace
 from tidegate.launch.environment import StateFile, environment

@@ -22,7 +22,7 @@ from rich.cells import set_cell_size
 
 from tidegate.cli.common import stop
 from tidegate.cli.status_text import by_waiting, heading, lines, outcomes, state_lines, unreadable
-from tidegate.core.display import json_line, printable
+from tidegate.core.safe_text import json_line, printable
 from tidegate.core.wait_text import quota_left
 from tidegate.launch.totals import KeyTotal
 

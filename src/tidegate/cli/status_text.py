@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from tidegate.admission.key_hook import NO_HOST
-from tidegate.core.display import printable
+from tidegate.admission.hooks import NO_HOST
+from tidegate.core.safe_text import printable
 from tidegate.core.token_totals import tokens_text
 from tidegate.core.wait_text import (
     CLOSED,

@@ -1,7 +1,12 @@
-"""Admission of calls at one key, and the feedback of every ended attempt.
+"""Admission of calls at one key, the readings of its quotas, and the feedback of every ended attempt.
 
 Theory of operation. An admitted call holds a *permit*, which is settled exactly once. `core.limiter_state` has the
 gates: the limiters of a key that may hold a call back. `core.feedback` changes them by the outcomes of attempts.
+
+One `AccountController` holds the quotas that the models of an account share. The `ModelController` of each model refers
+to it, and its `TwoLevelQuotas` stand in place of the quotas of a key without an account. Before the first answer of an
+account nothing is known of its quotas. Until then its models share one slow start, as wide as that of one key: else ten
+models would send ten first rounds against one quota. A key without an account has none of these objects.
 
 All methods take `now` in monotonic seconds and run under the key table's lock. Events are appended to `out` where it is
 a list.
@@ -9,23 +14,36 @@ a list.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 from tidegate.core import events
+from tidegate.core.backoff import Pause
+from tidegate.core.charging import at_admission
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
+from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit
 from tidegate.core.cost_estimator import MAX_BELIEVED_TOKENS
-from tidegate.core.feedback import (
-    accepted,
-    answered,
-    confirm_saved_quotas,
-    failed,
-    reaches,
-    read_headers,
-    refused,
-    rejected,
-    silent,
-    succeeded,
+from tidegate.core.feedback import accepted, answered, failed, reaches, refused, rejected, silent, succeeded
+from tidegate.core.limiter_state import LimiterSettings, LimiterState, Out, Permit
+from tidegate.core.provenance import Source
+from tidegate.core.quota import AccountQuotas, SharedNames, TwoLevelQuotas
+from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.quota_charges import charge_of, expected_charge
+from tidegate.core.values import (
+    CAPACITY,
+    INFINITY,
+    OK,
+    PLACES,
+    REFUSED,
+    Cost,
+    Key,
+    Kind,
+    Outcome,
+    QuotaReading,
+    RequestFacts,
+    Silence,
+    Usage,
 )
-from tidegate.core.limiter_state import LimiterState, Out, Permit
-from tidegate.core.values import CAPACITY, OK, REFUSED, Cost, Kind, Outcome, RequestFacts, Silence, Usage
 
 
 class AdmissionController(LimiterState):
@@ -224,3 +242,244 @@ class AdmissionController(LimiterState):
         returned = cost.held - min(cost.held, produced) if usage is not None else 0.0
         known = float(output) if usage is not None else None
         self.quotas.settle(permit.charges, produced, returned, self.order, now, cost, known)
+
+
+SCARCE = 0.1
+"""Share of a quota below which an event warns of it, where no copy can pace it. Source: promptfoo's scheduler."""
+
+
+def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+    made, scarcest = gates.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
+    for mirror in made:
+        _adopt(gates, mirror, permit, outcome, now)
+        _emit_learned(gates, mirror, now, out)
+    if out is not None:
+        for reading in outcome.readings:
+            again = gates.quotas.mirrors.get(reading.name)
+            if again is not None and gates.quotas.provenance[reading.name].retold:
+                _emit_learned(gates, again, now, out)
+    before, gates.scarce = gates.scarce, scarcest is not None and scarcest[0] < SCARCE
+    if out is not None and scarcest is not None and gates.scarce and not before:
+        out.append(events.RateLimitWarning(gates.key, now, *scarcest))
+
+
+def confirm_saved_quotas(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+    """Check the quotas known only from an earlier run: a good answer that was read names all that exist."""
+    named = {reading.name for reading in outcome.readings if reading.remaining is not None}
+    for mirror in gates.quotas.prove(named, outcome.kind is OK and permit.informs):
+        _hint_headroom(gates, mirror, now)
+        _emit_learned(gates, mirror, now, out)
+
+
+def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Outcome, now: float) -> None:
+    # Attempts in flight were sent before this mirror existed: charge it for those that the reading may not have seen.
+    # Slow start opens its connections at once, so any of them may have been overtaken.
+    if mirror.unit in PLACES:
+        in_flight = gates.charged_to(mirror)
+        others = [each for each in in_flight if each is not permit]
+        quantum = next(reading.quantum for reading in outcome.readings if reading.name == mirror.name)
+        place = PLACES[mirror.unit]
+        mirror.begin_charging(permit.cost, [each.cost for each in others], place, quantum, now)
+        if outcome.kind not in REFUSED:
+            mirror.found = expected_charge(mirror, permit.cost)
+        # A refusal for lack of this quota has seen all calls admitted before it, and there is no room for later ones.
+        cost, model = permit.cost, mirror.charging
+        dearest = cost[place] if model is None else max(at_admission(mirror.unit, cost, cost[place]))
+        lacks = outcome.kind in REFUSED and dearest > mirror.stood
+        if lacks and model is None:
+            in_flight = []  # there are no charging rules to compare either
+        seen = _seen_until(mirror, permit, in_flight, quantum) if model is not None and model.exact and not lacks else 0
+        for flying in in_flight:
+            order = max(flying.order, permit.order + 1)
+            known = lacks or flying is permit or flying.order < seen
+            late = gates.quotas.debit_late(mirror, flying.cost, order, flying.sent_at, known)
+            flying.charges.append(late)
+            if known and not lacks and flying is not permit:
+                mirror.found += charge_of(mirror, flying.cost, place, reserves=False)[0]
+    _hint_headroom(gates, mirror, now)
+
+
+def _seen_until(mirror: QuotaMirror, permit: Permit, in_flight: Iterable[Permit], quantum: float) -> int:
+    """Return the order before which charges are in the first reading, which is rounded to `quantum`.
+
+    The reading must find no more taken than these calls can have taken, so no other client took a part. Charges that
+    surely fit into what was taken are left out, whichever call came first.
+    """
+    half = quantum / 2.0 if quantum > 1.0 else 0.0
+    left = mirror.limit - mirror.stood - half - expected_charge(mirror, permit.cost)
+    charges = [(each.order, expected_charge(mirror, each.cost)) for each in in_flight if each.order < permit.order]
+    earlier = sorted(charges)  # an account's come model by model
+    if left > sum(charge for _, charge in earlier):
+        return 0
+    for order, charge in earlier:
+        left -= charge
+        if left < 0.0:
+            return order
+    return permit.order
+
+
+def _emit_learned(gates: LimiterState, mirror: QuotaMirror, now: float, out: Out) -> None:
+    if out is not None:
+        provenance, owner = gates.quotas.provenance[mirror.name], gates.owner_of(mirror.name)
+        provenance.retold = False
+        facts = (mirror.name, mirror.unit, mirror.limit, provenance.reported_window)
+        out.append(events.RateLimitLearned(owner, now, *facts))
+
+
+def _hint_headroom(gates: LimiterState, mirror: QuotaMirror, now: float) -> None:
+    if mirror.unit == "requests":
+        gates.hint_headroom(mirror.name, mirror.level(now))
+
+
+SOON = 1e-6
+"""Seconds after which a call looks again that follows another model's call. Chosen: before anything else."""
+
+
+class EarlierHeads(Protocol):
+    """The queued calls of the other models of an account that go before those of one model."""
+
+    def opens_at(self, model: ModelController, now: float) -> tuple[float, str]:
+        """Return when the earliest one may go, and the shared gate that holds it; `now` and '' where there is none."""
+        ...
+
+    def waiting_elsewhere(self, model: ModelController) -> int:
+        """Return the number of calls that wait for the account at its other models."""
+        ...
+
+
+class AccountController(AccountQuotas):
+    """Quotas that the models of one account share, and the cooldown of a refusal that names one of them.
+
+    `order` numbers the sends and settles of all `models`, so that a reading confirms the right charges. `earlier` knows
+    the calls that wait for the quotas. `slow_start` bounds the calls in flight of all models until the first answer; it
+    is None from then on.
+    """
+
+    __slots__ = ("earlier", "key", "order", "pause", "slow_start")
+
+    def __init__(
+        self, key: Key, names: SharedNames, settings: LimiterSettings, window: float, earlier: EarlierHeads
+    ) -> None:
+        super().__init__(names, window)
+        self.key = key
+        self.earlier = earlier
+        self.pause = Pause()
+        self.order = 0
+        self.slow_start: ConcurrencyLimit | None = ConcurrencyLimit(CallBound(settings.max_concurrency).highest)
+
+    def holds(self, gate: str, now: float) -> bool:
+        """Return whether a closed gate of a model is one of the account."""
+        if gate == "pause":
+            return self.pause.opens_at(now) > now
+        if gate == "concurrency":
+            return self.slow_start is not None and self.in_flight >= self.slow_start.limit
+        return gate.startswith("quota ") and gate.removeprefix("quota ") in self.quotas.mirrors
+
+
+class ModelController(AdmissionController):
+    """Admission of calls at the key of one model whose account has shared quotas."""
+
+    __slots__ = ("account",)
+
+    def __init__(
+        self, key: Key, settings: LimiterSettings, default_window: float, now: float, account: AccountController
+    ) -> None:
+        super().__init__(key, settings, default_window, now)
+        self.account = account
+        self.quotas = TwoLevelQuotas(account, default_window)
+        account.models.append(self)
+
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        """Return when `cost` may go, as the base class; no earlier than queued calls of other models that precede."""
+        ready, gate = super().ready_at(cost, now)
+        return self._after_account(ready, gate, now)
+
+    def admits(self, cost: Cost, now: float, probes: bool = True, slots: bool = True) -> tuple[float, str]:
+        """Return the same without inferred limits."""
+        ready, gate = super().admits(cost, now, probes, slots)
+        return self._after_account(ready, gate, now, slots)
+
+    def _after_account(self, ready: float, gate: str, now: float, slots: bool = True) -> tuple[float, str]:
+        if ready == INFINITY:
+            return ready, gate
+        account = self.account
+        if slots and account.slow_start is not None and account.in_flight >= account.slow_start.limit:
+            opens = account.slow_start.opens_at(now)
+            if opens > ready:
+                ready, gate = opens, "concurrency"
+        if account.pause.used:
+            paused = account.pause.opens_at(now)
+            if paused > ready:
+                ready, gate = paused, "pause"
+        earlier, held_by = account.earlier.opens_at(self, now)
+        if held_by and max(earlier, now + SOON) > ready:
+            ready, gate = max(earlier, now + SOON), held_by
+        return ready, gate
+
+    def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
+        """Admit a call, as the base class, under the next number of the account."""
+        self.order = self.account.order
+        permit = super().admit(cost, now, waited, out, beyond, call)
+        self.account.order = self.order
+        if self.account.slow_start is not None:
+            under_way = self.account.in_flight
+            if under_way >= self.account.slow_start.limit:
+                self.account.slow_start.filled(under_way, now)
+        return permit
+
+    def learn(self, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
+        self.account.slow_start = None
+        super().learn(permit, outcome, now, out)
+
+    def settle(self, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
+        self.order = self.account.order
+        if outcome.kind is not Kind.ABANDONED:
+            self.account.slow_start = None
+        super().settle(permit, outcome, now, draw, out)
+        self.account.order = self.order
+
+    def forked(self) -> None:
+        self.order = self.account.order
+        super().forked()
+
+    def certain(self, gate: str) -> bool:
+        """Return whether the provider stated when `gate` opens, and no attempt of any model can change it."""
+        account = self.account
+        if gate == "pause" and account.pause.until > self.pause.until:
+            return True
+        name = gate.removeprefix("quota ")
+        if name == gate or name not in account.quotas.mirrors:
+            return super().certain(gate)
+        return (
+            not account.in_flight
+            and account.quotas.provenance[name].origin is Source.HEADERS
+            and name not in account.quotas.unproven
+        )
+
+    def charged_to(self, mirror: QuotaMirror) -> list[Permit]:
+        """Return the attempts in flight that are charged to a quota: those of all models for a shared one."""
+        account = self.account
+        if mirror.name not in account.quotas.provenance:
+            return super().charged_to(mirror)
+        return [permit for model in account.models for permit in model.permits_in_flight.values()]
+
+    def hint_headroom(self, quota: str, remaining: float) -> None:
+        """Open slots faster where a header announced `remaining` requests: those of all models for a shared quota."""
+        shared = quota in self.account.quotas.provenance
+        for model in self.account.models if shared else (self,):
+            model.concurrency.set_headroom_hint(remaining)
+
+    def owner_of(self, quota: str) -> Key:
+        return self.account.key if quota in self.account.quotas.provenance else self.key
+
+    def pause_for(self, quota: str, readings: Iterable[QuotaReading]) -> Pause:
+        """Return the pause that a refusal with a hint closes: the account's where it blames shared quotas only."""
+        account = self.account
+        named = [account.names.covers(each.name, each.unit) for each in readings] if not quota else []
+        shared = quota in account.quotas.provenance if quota else bool(named) and all(named)
+        return account.pause if shared else self.pause
+
+    def waiting_with(self, quota: str) -> int:
+        if quota not in self.account.quotas.provenance:
+            return 0
+        return self.account.earlier.waiting_elsewhere(self)

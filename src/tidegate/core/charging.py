@@ -7,8 +7,6 @@ each other, so for calls sent about when the answered one was, it is `Unsure` wh
 
 - The first answer bounds what was charged so far: at least its own call, at most all calls sent until then. The table's
   rule is dropped at once where it fits into no such bounds and another rule does.
-- Soon, the charges of a few calls tell the rules apart, and what is charged for a single call's input
-  (`core.charge_steps`, `core.input_charging`).
 - Later, over spans of `SPAN` of the limit, the rule with the smallest error takes over if it is clearly better.
 
 Once a rule was confirmed by `SETTLED` spans, charges at the end of answers are followed only where the rule has them.
@@ -17,11 +15,8 @@ Once a rule was confirmed by `SETTLED` spans, charges at the end of answers are 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import median
 from typing import NamedTuple
 
-from tidegate.core.charge_steps import ChargeSteps, FoundLevel
-from tidegate.core.input_charging import COUNTED, LEAST, UNITS, InputChargingModel, estimate_error
 from tidegate.core.values import INFINITY, Cost, Unit
 
 SPAN = 0.05
@@ -46,17 +41,10 @@ SETTLED = 8
 """Spans after which the rule in force is no longer in doubt, unless it errs by more than `CLOSE` again."""
 
 RULES: dict[Unit, tuple[str, ...]] = {
-    "input_tokens": ("table",),
     "tokens": ("table", "input", "input + bound", "input + bound, unused returned", "input + output"),
     "output_tokens": ("table", "bound", "bound, unused returned", "output"),
 }
 """Charging rules by the unit of the quota. The first one is the provider table's."""
-
-STEPS_CLEARLY = 0.5
-"""Error over the steps, as a share of that in force, at which another charge takes over: more lets chance decide."""
-
-STEP_NOISE = 0.02
-"""Mean error of the steps that counts for none: estimates of the input are no better."""
 
 RETURNING = frozenset({"input + bound, unused returned", "bound, unused returned"})
 PRODUCING = frozenset({"input + output", "output"})
@@ -65,8 +53,6 @@ PRODUCING = frozenset({"input + output", "output"})
 def at_admission(unit: Unit, cost: Cost, amount: float) -> tuple[float, ...]:
     """Return the charge at admission by each rule; `amount` is the table's."""
     given, bound = cost.input_estimate, cost.output_bound
-    if unit == "input_tokens":
-        return (amount,)
     if unit == "tokens":
         return amount, given, given + bound, given + bound, given
     return amount, bound, bound, 0.0
@@ -77,8 +63,6 @@ def at_end(unit: Unit, cost: Cost, output: float | None, amount: float) -> tuple
 
     `amount` is the table's. `output` is in tokens; where it is None, the estimate stands for it.
     """
-    if unit == "input_tokens":
-        return (0.0,)
     produced = cost.output_estimate if output is None else output
     returned = -max(0.0, cost.output_bound - produced)
     if unit == "tokens":
@@ -89,15 +73,13 @@ def at_end(unit: Unit, cost: Cost, output: float | None, amount: float) -> tuple
 class ChargingEvidence(NamedTuple):
     """The rule in force for one quota: its name, the instant since which it holds, and the spans that confirmed it.
 
-    `refuted` names the rules that the newest span contradicts. `input` says how the charge of one call departs from its
-    estimate, '' where it does not.
+    `refuted` names the rules that the newest span contradicts.
     """
 
     rule: str
     since: float
     spans: int
     refuted: tuple[str, ...] = ()
-    input: str = ""
 
 
 class Unsure(NamedTuple):
@@ -114,9 +96,7 @@ class ChargingModel:
     """The charging rule of one token quota; `rule` is its place in `RULES`, 0 for the table's.
 
     `follows_ends` says that charges at the end of answers must be booked, `produces` that the rule charges the output
-    then, and `returns` that it gives back the unused part of the bound. `input` is the model of a single call's input,
-    and `deviation` the relative error of single charges, 1 where it is unknown. With a `single` rule, only the charge
-    of the input is learned.
+    then, and `returns` that it gives back the unused part of the bound.
     """
 
     __slots__ = (
@@ -131,18 +111,13 @@ class ChargingModel:
         "_scores",
         "_since_span",
         "_spans",
-        "_step_errors",
         "_votes",
-        "deviation",
         "follows_ends",
-        "input",
         "produces",
         "refuted",
         "returns",
         "rule",
         "since",
-        "single",
-        "steps",
         "unit",
     )
 
@@ -150,13 +125,8 @@ class ChargingModel:
         self.unit = unit
         self.rule = 0
         self.since = now
-        self.single = len(RULES[unit]) == 1
-        self.follows_ends = not self.single
+        self.follows_ends = True
         self.produces = self.returns = False
-        self.input = InputChargingModel() if unit in UNITS else None
-        self.steps = ChargeSteps(len(RULES[unit]))
-        self.deviation = 1.0
-        self._step_errors: list[float] = []
         self._spans = 0
         self._better = self._votes = 0
         self.refuted: tuple[int, ...] = ()
@@ -169,12 +139,16 @@ class ChargingModel:
     def evidence(self) -> ChargingEvidence:
         rules = RULES[self.unit]
         refuted = tuple(rules[each] for each in self.refuted)
-        words = self.input.words if self.input is not None else ""
-        return ChargingEvidence(rules[self.rule], self.since, self._spans, refuted, words)
+        return ChargingEvidence(rules[self.rule], self.since, self._spans, refuted)
+
+    @property
+    def exact(self) -> bool:
+        """Return whether a charge is mostly the request's bound of the output, which is no estimate."""
+        return self.returns or (self.rule > 0 and self.unit == "output_tokens")
 
     @property
     def settled(self) -> bool:
-        return self._spans >= SETTLED or self.single
+        return self._spans >= SETTLED
 
     def forget_span(self) -> None:
         self._low = self._high = 0.0
@@ -184,13 +158,7 @@ class ChargingModel:
         self._below = [0.0] * len(RULES[self.unit])
         self._since_span = self._needed = 0.0
 
-    def forget_levels(self) -> None:
-        """Begin a new span and new steps, where the quota turned out to come back otherwise."""
-        self.forget_span()
-        self.steps.begin()
-
     def refund(self, by_rule: Sequence[float]) -> None:
-        """Take back a charge that was counted as confirmed, and whose call the provider refused."""
         self._predicted = [total - each for total, each in zip(self._predicted, by_rule, strict=True)]
 
     def first(self, used: float, own: Sequence[float], sent: Sequence[float], quantum: float, now: float) -> bool:
@@ -251,7 +219,7 @@ class ChargingModel:
         self._better = best
         self.follows_ends = True
         needed = 1 if errors[self.rule] > 0.5 else CONFIRMATIONS
-        if self._votes < needed or self._steps_deny(best):
+        if self._votes < needed:
             return False
         return self._take(best, now)
 
@@ -310,57 +278,6 @@ class ChargingModel:
             return None
         return tuple(each for each in range(len(most)) if most[each] < shown)
 
-    def sent(self, by_rule: Sequence[float], cost: Cost) -> int:
-        # A charge that stands for several calls hides what each was charged.
-        return self.steps.sent(by_rule if cost.requests <= 1.0 else (INFINITY,) * len(by_rule), cost.cached_change)
-
-    def answered(self, number: int, found: FoundLevel, rate: float, unsure: float, now: float) -> bool:
-        """Add the level found by the answer to call `number`; return whether another charge holds."""
-        if not self.steps.answered(number, found, rate, unsure, self.rule):
-            return False
-        if self._compare_steps(now):
-            return True
-        if unsure <= STEP_NOISE * rate:
-            self.steps.rest()
-        return False
-
-    def _compare_steps(self, now: float) -> bool:
-        """Compare the charges of single calls; return whether another rule or input charge holds from now on."""
-        departure, rule, newest, steps = self.input, self.rule, self.steps.cached, self.steps.steps
-        by_rule = [[step.charged(each) for step in steps] for each in range(len(RULES[self.unit]))]
-        self._step_errors = [
-            sum([step.error(each) for step, each in zip(steps, charged, strict=True)]) / len(steps)
-            for charged in by_rule
-        ]
-        errors, least, kind = [estimate_error(steps, by_rule[rule])], 0.0, COUNTED
-        if not self.produces and not self.returns:
-            charged = by_rule[rule]
-            if departure is not None:
-                errors, least = departure.errors(steps, rule, newest)
-                kind = departure.kind
-                charged = [departure.charged(step, rule, newest) for step in steps]
-            self.deviation = median([step.deviation(each) for step, each in zip(steps, charged, strict=True)])
-        errors = [each / len(steps) + STEP_NOISE for each in errors]
-        errors[COUNTED] = min(errors[COUNTED], self._step_errors[rule] + STEP_NOISE)
-        best = min(range(len(by_rule)), key=self._step_errors.__getitem__)
-        error = self._step_errors[best] + STEP_NOISE
-        if error < STEPS_CLEARLY * errors[kind] and error <= min(errors):
-            return self._take(best, now)
-        if departure is None or len(errors) == 1:
-            return False
-        best = min(range(len(errors)), key=errors.__getitem__)
-        changed = best != kind and errors[best] < STEPS_CLEARLY * errors[kind]
-        if changed:
-            departure.kind, self.since = best, now
-        if departure.kind == LEAST and abs(least - departure.least) > STEP_NOISE * least:
-            departure.least, changed = least, True
-        return changed
-
-    def _steps_deny(self, rule: int) -> bool:
-        """Return whether single calls confirm the rule in force and refute this one; once for each comparison."""
-        errors, self._step_errors = self._step_errors, []
-        return bool(errors) and errors[self.rule] < CLOSE * STEPS_CLEARLY and errors[rule] > CLOSE
-
     def _errors(self, least: float, most: float, unsure: Unsure | None, limit: float) -> list[float]:
         """Return the relative error of each rule over the span, where the fall is from `least` to `most`."""
         errors = []
@@ -410,9 +327,6 @@ class ChargingModel:
 
     def _take(self, rule: int, now: float) -> bool:
         self.rule, self.since = rule, now
-        self.deviation = 1.0
-        if self.input is not None:
-            self.input.kind = COUNTED
         self.produces = RULES[self.unit][rule] in PRODUCING
         self.returns = RULES[self.unit][rule] in RETURNING
         self.follows_ends = True

@@ -52,7 +52,6 @@ class CostEstimator:
     """Cost estimates of one key: a line that gives the input tokens of a request by its characters, and mean outputs.
 
     The mean tokens of an answer are kept overall (`mean_output`), and for each power of two of the request's bound.
-    `cached_tokens` is the mean of the input tokens that were read from a cache.
     """
 
     __slots__ = (
@@ -63,7 +62,6 @@ class CostEstimator:
         "_weight",
         "_x",
         "_y",
-        "cached_tokens",
         "chars_per_token",
         "fixed_tokens",
         "mean_output",
@@ -76,7 +74,6 @@ class CostEstimator:
         self._seeded = False
         self.chars_per_token = CHARS_PER_TOKEN
         self.fixed_tokens = 0.0
-        self.cached_tokens = 0.0
         self.mean_output = OUTPUT_PRIOR
         self.version = 0
 
@@ -108,8 +105,6 @@ class CostEstimator:
         self.version += 1
         if 0 < charged.input_tokens <= MAX_BELIEVED_TOKENS and 0 < request_facts.input_chars <= MAX_BELIEVED_TOKENS:
             self._fit(float(request_facts.input_chars), float(charged.input_tokens))
-        if 0 <= charged.cached_tokens <= MAX_BELIEVED_TOKENS:
-            self.cached_tokens += max(1.0 - MEMORY, 1.0 / self.version) * (charged.cached_tokens - self.cached_tokens)
         output = charged.output_tokens
         if 0 < output <= MAX_BELIEVED_TOKENS:
             if self._seeded and not self.mean_output / DOUBTED <= output <= self.mean_output * DOUBTED:

@@ -14,7 +14,7 @@ Transient failures belong to the owner of the retry policy. An SDK gets them bac
 back: its call returns to the head, so an outage loses no call. And while other calls of the key are answered, a failure
 beside others in flight is no outage, and is repeated here. It is handed back where the call itself is its cause
 (`core.repeated_failure`): several attempts failed, and calls sent after them were answered. A refused call ends in the
-same case, much later. A probe ends with its status 500 where an outage is unlikely (`core.unavailability`). Every
+same case, much later. A probe ends with its status 500 where an outage is unlikely (`core.circuit_breaker`). Every
 other failure is handed back at once.
 
 However the exchange ends (return, exception, cancellation, an abandoned generator), it releases the queue place or the
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tidegate.core import events
 from tidegate.core.backoff import full_jitter, half_jitter_of
-from tidegate.core.limiter_state import Permit
+from tidegate.core.limiter_state import KeyCounts, Permit
 from tidegate.core.repeated_failure import FAILED_STATUS, OVERTAKEN, OWN_SECONDS, OWN_TRIES, RepeatedFailure
 from tidegate.core.values import CAPACITY, ELSEWHERE, TERMINAL, Cause, Key, Kind, Outcome
 
@@ -128,93 +128,38 @@ class StartedExchange(NamedTuple):
 
 
 class QueuedCall(Protocol):
-    """Place of one call in its key's queue; no method blocks."""
+    """Place of one call in its key's queue (`admission.call.GovernedCall`); no method blocks.
+
+    `until` is the latest instant to look again (None: when woken). A call that is `recalled` ends as at its deadline.
+    `replay` is the answer that it gets instead of an attempt. `opens_at` is when its gate opens, where that is known to
+    be after the deadline.
+    """
 
     @property
     def key(self) -> Key: ...
-
     @property
-    def until(self) -> float | None:
-        """Return the latest instant to look again; None: when woken."""
-        ...
-
+    def until(self) -> float | None: ...
     @property
     def gate(self) -> str: ...
-
     @property
-    def recalled(self) -> bool:
-        """Return whether the caller no longer wants a permit: the call ends as at its deadline."""
-        ...
-
+    def recalled(self) -> bool: ...
     @property
-    def replay(self) -> Outcome | None:
-        """Return the answer that the call gets instead of an attempt."""
-        ...
-
+    def replay(self) -> Outcome | None: ...
     @property
-    def opens_at(self) -> float | None:
-        """Return when its gate opens, where that is known to be after the deadline."""
-        ...
-
-    def get_waker(self) -> Any:
-        """Return the waker that the driver waits on."""
-        ...
-
-    def enqueue(self, now: float, deadline: float) -> Permit | None:
-        """Join the queue, or pass at once; a call that was queued before returns to its old place."""
-        ...
-
-    def poll(self, now: float) -> Permit | None:
-        """Return the permit, if it was granted since."""
-        ...
-
-    def dequeue(self) -> None:
-        """Give up the place, or the unused permit; repeating it does nothing."""
-        ...
-
-    def learn(self, permit: Permit, outcome: Outcome, now: float) -> None:
-        """Learn from the headers of a streaming answer."""
-        ...
-
-    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> bool:
-        """Release the permit; return whether the call queues at its old place at once, which needs `rejoin`."""
-        ...
-
-    def abandon(self, permit: Permit) -> None:
-        """Release the permit of an attempt that was cut short (cancelled, interrupted); learn nothing."""
-        ...
-
-    def begin_attempt(self, permit: Permit, index: int, waited: float) -> None:
-        """Note that attempt `index` (from 0) is sent now, after `waited` seconds in the queue."""
-        ...
-
-    def count_resent(self, after: Outcome, is_second: bool) -> None:
-        """Count an attempt of a call whose last one ended as `after`; `is_second` says that it had only one."""
-        ...
-
-    def count_given_up(self, outcome: Outcome | None) -> None:
-        """Count a call that is given up for lack of capacity, after its last `outcome` (None: it had none)."""
-        ...
-
-    def note_aside(self, change: int) -> None:
-        """Note that a call begins (1) or ends (-1) to wait outside the queue; safe in a finalizer."""
-        ...
-
-    def count_left(self) -> None:
-        """Count a call that its caller ended while it was not in flight."""
-        ...
-
-    def count_failed(self, outcome: Outcome) -> None:
-        """Count a call that ended with a failure of the provider, handed back or final."""
-        ...
-
-    def count_replayed(self, outcome: Outcome) -> None:
-        """Count a call that gets another call's answer."""
-        ...
-
-    def emit(self, event: type[events.CallEvent], *facts: object) -> None:
-        """Report an event of this call."""
-        ...
+    def opens_at(self) -> float | None: ...
+    def get_waker(self) -> Any: ...
+    def enqueue(self, now: float, deadline: float) -> Permit | None: ...
+    def poll(self, now: float) -> Permit | None: ...
+    def dequeue(self) -> None: ...
+    def learn(self, permit: Permit, outcome: Outcome, now: float) -> None: ...
+    def settle(self, permit: Permit, outcome: Outcome, now: float, rejoin: bool) -> bool: ...
+    def abandon(self, permit: Permit) -> None: ...
+    def begin_attempt(self, permit: Permit, index: int, waited: float) -> None: ...
+    def count(self, note: Callable[[KeyCounts], object]) -> None: ...
+    def count_replayed(self, outcome: Outcome) -> None: ...
+    def count_left(self) -> None: ...
+    def note_aside(self, change: int) -> None: ...
+    def emit(self, event: type[events.CallEvent], *facts: object) -> None: ...
 
 
 Effect: TypeAlias = WaitUntil | Send
@@ -333,7 +278,7 @@ class _Exchange:
             self.call.emit(events.RequestStarted, self.waited)
         else:
             before = self.attempt.outcome
-            self.call.count_resent(before, self.attempts == 1)
+            self.call.count(lambda counts: counts.note_resent(before, self.attempts == 1))
             self.call.emit(events.RequestRetrying, self.attempts, before.kind, before.cause, before.status)
         resume = yield Send(self.permit)
         self.attempt = resume.attempt
@@ -433,27 +378,26 @@ class _Exchange:
             return ExchangeResult(Ending.ANSWERED, attempt, self.waited)
         refused = outcome.kind in CAPACITY and self.policy.replayable
         given_up = refused and self.policy.patient
-        if given_up:
-            self.call.count_given_up(outcome)
-        else:
-            self.call.count_failed(outcome)
+        self.call.count(lambda counts: (counts.note_given_up if given_up else counts.note_failed_call)(outcome))
         self._failed(outcome, given_up, now)
         final = refused or outcome.kind in TERMINAL or self.is_lasting or (self.probing and not self.policy.patient)
         return ExchangeResult(Ending.GIVEN_UP if final else Ending.HANDED_BACK, attempt, self.waited)
 
     def late_result(self, now: float) -> ExchangeResult:
         """Return the result where the deadline passed during the backoff, or the call was recalled."""
-        assert self.attempt is not None, "an attempt was made"
+        attempt = self.attempt
+        assert attempt is not None, "an attempt was made"
         self.is_over = True
-        self.call.count_given_up(self.attempt.outcome)
-        self._failed(self.attempt.outcome, True, now)
-        return ExchangeResult(Ending.GIVEN_UP, self.attempt, self.waited)
+        self.call.count(lambda counts: counts.note_given_up(attempt.outcome))
+        self._failed(attempt.outcome, True, now)
+        return ExchangeResult(Ending.GIVEN_UP, attempt, self.waited)
 
     def expired_result(self, now: float) -> ExchangeResult:
         attempt, gate, self.is_over = self.attempt, self.call.gate, True
-        self.call.count_given_up(attempt.outcome if attempt is not None else None)
+        outcome = attempt.outcome if attempt is not None else None
+        self.call.count(lambda counts: counts.note_given_up(outcome))
         self.call.emit(events.QueueDeadline, now - self.started_at, gate, now - self.queued_at)
-        self._failed(UNSENT if attempt is None else attempt.outcome, True, now, gate)
+        self._failed(outcome or UNSENT, True, now, gate)
         opens = self.call.opens_at
         ending = Ending.EXPIRED if attempt is None else Ending.GIVEN_UP
         return ExchangeResult(ending, attempt, self.waited, gate, opens - now if opens is not None else None)

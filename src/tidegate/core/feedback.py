@@ -23,43 +23,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tidegate.core import events
-from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL, Pause
+from tidegate.core.backoff import MAX_PAUSE_SECONDS, OCCASIONAL, WHOLE, Pause, rounding_of
 from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.limiter_state import LimiterState, Out, Permit
 from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import Source
-from tidegate.core.quota import charge_of, expected_charge
 from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.quota_charges import expected_charge
 from tidegate.core.refusal_cause import DECISIVE, EVIDENCE, ODDS_AMPLE, ODDS_OVERLOAD, RefusalCause
 from tidegate.core.rejection import KeyRejection, rejects_key
-from tidegate.core.retry_hint import WHOLE, rounding_of
-from tidegate.core.values import INFINITY, OK, PLACES, REFUSED, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading
-
-SCARCE = 0.1
-"""Share of a quota below which an event warns of it, where no copy can pace it. Source: promptfoo's scheduler."""
-
-
-def read_headers(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-    made, scarcest = gates.quotas.observe(outcome.readings, permit.order, permit.sent_at, now, permit.charges)
-    for mirror in made:
-        _adopt(gates, mirror, permit, outcome, now)
-        _emit_learned(gates, mirror, now, out)
-    if out is not None:
-        for reading in outcome.readings:
-            again = gates.quotas.mirrors.get(reading.name)
-            if again is not None and gates.quotas.provenance[reading.name].retold:
-                _emit_learned(gates, again, now, out)
-    before, gates.scarce = gates.scarce, scarcest is not None and scarcest[0] < SCARCE
-    if out is not None and scarcest is not None and gates.scarce and not before:
-        out.append(events.RateLimitWarning(gates.key, now, *scarcest))
-
-
-def confirm_saved_quotas(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, out: Out) -> None:
-    """Check the quotas known only from an earlier run: a good answer that was read names all that exist."""
-    named = {reading.name for reading in outcome.readings if reading.remaining is not None}
-    for mirror in gates.quotas.prove(named, outcome.kind is OK and permit.informs):
-        _hint_headroom(gates, mirror, now)
-        _emit_learned(gates, mirror, now, out)
+from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Outcome, QuotaReading
 
 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
@@ -196,64 +169,6 @@ def _track_outage(gates: LimiterState, outcome: Outcome, now: float) -> None:
     clocks.opened(now)
     if not gates.quotas.unproven:
         clocks.stated(now, gates.quotas.ready_at(Cost(), now)[0])
-
-
-def _adopt(gates: LimiterState, mirror: QuotaMirror, permit: Permit, outcome: Outcome, now: float) -> None:
-    # Attempts in flight were sent before this mirror existed: charge it for those that the reading may not have seen.
-    # Slow start opens its connections at once, so any of them may have been overtaken.
-    if mirror.unit in PLACES:
-        in_flight = gates.charged_to(mirror)
-        others = [each for each in in_flight if each is not permit]
-        quantum = next(reading.quantum for reading in outcome.readings if reading.name == mirror.name)
-        place = PLACES[mirror.unit]
-        mirror.begin_charging(permit.cost, [each.cost for each in others], place, quantum, now)
-        if outcome.kind not in REFUSED:
-            mirror.found = expected_charge(mirror, permit.cost)
-        # A refusal for lack of this quota has seen all calls admitted before it, and there is no room for later ones.
-        lacks = outcome.kind in REFUSED and mirror.dearest(permit.cost, place) > mirror.stood
-        if lacks and mirror.charging is None:
-            in_flight = []  # there are no charging rules to compare either
-        seen = _seen_until(mirror, permit, in_flight, quantum) if mirror.exact and not lacks else 0
-        for flying in in_flight:
-            order = max(flying.order, permit.order + 1)
-            known = lacks or flying is permit or flying.order < seen
-            late = gates.quotas.debit_late(mirror, flying.cost, order, flying.sent_at, known)
-            flying.charges.append(late)
-            if known and not lacks and flying is not permit:
-                mirror.found += charge_of(mirror, flying.cost, place, reserves=False)[0]
-    _hint_headroom(gates, mirror, now)
-
-
-def _seen_until(mirror: QuotaMirror, permit: Permit, in_flight: Iterable[Permit], quantum: float) -> int:
-    """Return the order before which charges are in the first reading, which is rounded to `quantum`.
-
-    The reading must find no more taken than these calls can have taken, so no other client took a part. Charges that
-    surely fit into what was taken are left out, whichever call came first.
-    """
-    half = quantum / 2.0 if quantum > 1.0 else 0.0
-    left = mirror.limit - mirror.stood - half - expected_charge(mirror, permit.cost)
-    charges = [(each.order, expected_charge(mirror, each.cost)) for each in in_flight if each.order < permit.order]
-    earlier = sorted(charges)  # an account's come model by model
-    if left > sum(charge for _, charge in earlier):
-        return 0
-    for order, charge in earlier:
-        left -= charge
-        if left < 0.0:
-            return order
-    return permit.order
-
-
-def _emit_learned(gates: LimiterState, mirror: QuotaMirror, now: float, out: Out) -> None:
-    if out is not None:
-        provenance, owner = gates.quotas.provenance[mirror.name], gates.owner_of(mirror.name)
-        provenance.retold = False
-        facts = (mirror.name, mirror.unit, mirror.limit, provenance.reported_window)
-        out.append(events.RateLimitLearned(owner, now, *facts))
-
-
-def _hint_headroom(gates: LimiterState, mirror: QuotaMirror, now: float) -> None:
-    if mirror.unit == "requests":
-        gates.hint_headroom(mirror.name, mirror.level(now))
 
 
 def _update_useful_max(gates: LimiterState, now: float, out: Out) -> None:

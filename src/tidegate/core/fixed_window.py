@@ -4,10 +4,7 @@ Theory of operation. In a fixed window nothing refills until the boundary, then 
 says how many units were left when request k was admitted, and perhaps the rounded time until the boundary. A refusal's
 retry-after says that time too. If `remaining` jumps up between two sends, a boundary was passed.
 
-Each such sign is an interval of *send* instants in which the boundary lies, because a request sent after the boundary
-arrives after it. `ResetSchedule` computes the next boundary from the signs. It intersects signs of one boundary, and
-calls wait until the later end. The distance of two signs is a whole number of periods. A declared period is certain.
-Any other is the provider's usual one until two signs deny it, and certain once they agree on it.
+Each such sign is an interval of *send* instants in which the boundary lies (`core.reset_schedule.ResetSchedule`).
 
 Where the boundary is unknown, `CautiousRamp` tries an empty window: a few requests (one of a small limit), then twice
 as many after each step. A step is a few refusal round trips without a refusal. A copy that is only `supposed` to be a
@@ -23,148 +20,12 @@ time within the shorter window.
 from __future__ import annotations
 
 from collections import deque
-from math import isfinite
 from typing import NamedTuple
 
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
-from tidegate.core.values import INFINITY, QuotaReading, Refill, ResetInstant
-from tidegate.core.window_inference import COARSE, DEFAULT_WINDOW, MONTH, NATURAL_WINDOWS, snap, usable_window
-
-SAME = 0.25
-"""Share of a period (or of the shortest window) within which two signs are of one boundary."""
-
-AGREE = 0.05
-"""Share within which two measures of a period agree."""
-
-
-def boundary_of(reading: QuotaReading, sent_at: float, now: float) -> tuple[float, float]:
-    """Return the earliest and latest instant of the boundary that an answer states, in monotonic seconds."""
-    after = reading.reset_after or 0.0
-    if reading.instant is not None:
-        return now + after - reading.instant.rounding, now + after + reading.resolution
-    if reading.from_receipt:
-        return now + after - reading.resolution, now + after + reading.resolution
-    rounding = reading.resolution if reading.resolution >= COARSE else 0.0
-    return sent_at + after - rounding, now + after + rounding
-
-
-class ResetSchedule:
-    """The boundaries of one quota: the next one lies between `low` and `high` (None: no sign yet).
-
-    `period` is in seconds; `known` says that it is certain. If the schedule is not `certain`, a try shows more than
-    waiting for the next boundary.
-    """
-
-    __slots__ = ("_before", "_instant", "_measured", "_sign", "_told", "high", "known", "low", "period")
-
-    def __init__(self, period: float, declared: bool) -> None:
-        self.period = period
-        self.low: float | None = None
-        self.high: float | None = None
-        self.known = declared
-        self._told = False
-        self._measured = 0.0
-        self._sign: tuple[float, float] | None = None
-        self._instant: ResetInstant | None = None
-        self._before: tuple[float, float, tuple[float, float] | None, bool] | None = None
-
-    @property
-    def certain(self) -> bool:
-        """Return whether the next boundary was stated, or follows from a period that is known."""
-        return self._told or self.known
-
-    def declare(self, period: float) -> None:
-        self.period, self.known = period, True
-
-    def lies(self, low: float, high: float, told: bool, instant: ResetInstant | None = None) -> None:
-        """Take in that a boundary is within this interval: the next one if `told`, else the last one."""
-        if not (isfinite(low) and isfinite(high)):
-            # An absurd reset: it says nothing.
-            return
-        last, before = self._sign, self._instant
-        if instant is not None:
-            self._instant = instant
-        if last is not None and low - last[1] < SAME * min(self.period, NATURAL_WINDOWS[0]):
-            low, high = _both((low, high), last)
-            self._told = self._told or told
-        else:
-            if last is not None and not self.known:
-                if instant is not None and before is not None:
-                    # Two instants of one clock are apart by whole periods, but for their rounding.
-                    apart = instant.reset - before.reset
-                    self._measure(apart - instant.rounding, apart + instant.rounding)
-                else:
-                    self._measure(low - last[1], high - last[0])
-            if last is not None and self.known:
-                low, high = self._narrowed(low, high, last)
-            self._told = told
-        self._sign = low, high
-        step = 0.0 if told else self.period
-        self.low, self.high = low + step, high + step
-
-    def passed(self, now: float) -> tuple[float, float] | None:
-        """Return the last boundary if one was passed since the last look; the next one is a period later."""
-        if self.low is None or self.high is None or now < self.high:
-            return None
-        gone = (now - self.high) // self.period
-        if not -INFINITY < gone < INFINITY:
-            # An absurd reset: no boundary is known from it.
-            self.low = self.high = None
-            return None
-        periods = int(gone)
-        low, high = self.low + periods * self.period, self.high + periods * self.period
-        self.low, self.high = low + self.period, high + self.period
-        self._told = False
-        return low, high
-
-    def not_before(self, instant: float) -> None:
-        """Record a refusal at `instant`: the next boundary is later."""
-        if self.low is not None and self.high is not None and self.low < instant < self.high:
-            self.low = instant
-            if self._told:
-                self._sign = self.low, self.high
-
-    def passed_between(self, low: float, high: float) -> None:
-        """Record that a boundary was passed in this interval, a part of the known one."""
-        assert self.low is not None
-        assert self.high is not None
-        self._before = self.low, self.high, self._sign, self._told
-        self._sign = low, high
-        self.low, self.high = low + self.period, high + self.period
-        self._told = False
-
-    def retract(self) -> None:
-        """Take back `passed_between`: a request was refused after it."""
-        if self._before is not None:
-            self.low, self.high, self._sign, self._told = self._before
-            self._before = None
-
-    def _measure(self, shortest: float, longest: float) -> None:
-        # Between two signs lie no others while there is traffic: every boundary shows in it.
-        if shortest <= self.period <= longest:
-            self.known = True
-            return
-        natural = snap(max(0.0, shortest), longest)
-        middle = natural or (shortest + longest) / 2
-        fits = self._measured and abs(middle - self._measured) <= AGREE * middle
-        self.known = natural is not None or bool(fits)
-        self.period, self._measured = usable_window(middle, self.period), middle
-
-    def _narrowed(self, low: float, high: float, last: tuple[float, float]) -> tuple[float, float]:
-        # The last sign, some periods on, says the same of this boundary, unless they contradict: then the newer.
-        apart = (low + high - last[0] - last[1]) / 2 / self.period
-        if not isfinite(apart):
-            return low, high
-        periods = round(apart)
-        first, second = last[0] + periods * self.period, last[1] + periods * self.period
-        return _both((low, high), (first, second))
-
-
-def _both(newer: tuple[float, float], older: tuple[float, float]) -> tuple[float, float]:
-    """Return what two intervals have in common; the newer where that is nothing."""
-    common = max(newer[0], older[0]), min(newer[1], older[1])
-    return common if common[0] <= common[1] else newer
-
+from tidegate.core.reset_schedule import ResetSchedule, boundary_of
+from tidegate.core.values import INFINITY, QuotaReading, Refill
+from tidegate.core.window_inference import DEFAULT_WINDOW, MONTH, usable_window
 
 CAREFUL = (1.0 / 256.0, 1.0 / 8.0)
 """Shares of the limit, one request at least, that the first and the last careful steps send."""
@@ -306,9 +167,9 @@ LITTLE = 0.25
 was."""
 
 
-PARTS = 2
-"""Refused windows in a row that gave a part of the limit, or answers in a row that move a boundary, after which the
-quota counts as continuous. Chosen: the least number that is not a single coincidence."""
+MOVES = 2
+"""Answers that move a boundary in one window, after which the quota counts as continuous. Chosen: the least number that
+is not a single coincidence."""
 
 
 class FixedWindowMirror(QuotaMirror):
@@ -320,23 +181,17 @@ class FixedWindowMirror(QuotaMirror):
         "_boundaries",
         "_careful",
         "_ceiling",
-        "_empty",
         "_exhausted",
         "_late",
         "_lately",
         "_moved",
         "_named",
-        "_parts",
-        "_parts_stated",
         "_probe_at",
         "_probe_delay",
         "_remaining",
-        "_silent",
         "_step",
         "_supposed",
         "_tells",
-        "_trials",
-        "_tried_at",
         "_usual",
         "turned",
     )
@@ -359,16 +214,11 @@ class FixedWindowMirror(QuotaMirror):
         self._late: deque[LoggedCharge] = deque()
         self._lately = 0.0
         self._exhausted = False
-        self._empty = -INFINITY, 0.0, 0.0
-        self._parts_stated, self._parts = False, 0
         self._named, self._moved = (-INFINITY, INFINITY, now), 0
         self._probe_at = 0.0
         self._probe_delay = PROBE_FIRST
         self._careful: CautiousRamp | None = None
         self._step = STEP_FIRST
-        self._tried_at: float | None = None
-        self._silent: tuple[float, float, float] | None = None
-        self._trials = 0
 
     @property
     def window(self) -> float:
@@ -423,27 +273,13 @@ class FixedWindowMirror(QuotaMirror):
         if self._boundaries.high is None:
             return max(now, self._probe_at)
         boundary = self._boundaries.high + BOUNDARY_GUARD
-        return min(boundary, self._trial_at(now) if waits else max(now, self._probe_at))
-
-    def _trial_at(self, now: float) -> float:
-        """Return when a lone call tests whether the boundary was passed, or when its silence says so.
-
-        It goes in the middle of the possible interval, so that each window halves the interval.
-        """
-        if self._tried_at is not None:
-            return max(now, self._tried_at + self._step)
-        low, high = self._boundaries.low, self._boundaries.high
-        if low is None or high is None or not self._certain or self._trials or high - low <= 2.0 * self._step:
-            return INFINITY
-        return max(now, (low + high) / 2.0)
+        return boundary if waits else min(boundary, max(now, self._probe_at))
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
         self._roll(now)
         trying = self._careful is not None and self._careful.trying
         lacks = self._exhausted or self._unspent() < min(amount, self.limit) - 1e-9
-        if lacks and self._trial_at(now) <= now:
-            self._tried_at, self._trials = now, self._trials + 1
-        elif not trying and lacks:
+        if not trying and lacks:
             self._exhausted, self._careful = False, CautiousRamp(self.limit, self._step, now, trying=True)
         if self._careful is not None:
             self._careful.charge(amount, now)
@@ -469,20 +305,9 @@ class FixedWindowMirror(QuotaMirror):
         low, high = STEP_BOUNDS
         self._step = min(high, STEP_WINDOWS * self.window, max(low, STEP_ROUND_TRIPS * (now - sent_at)))
         self._exhausted, self._careful = True, None
-        if self._silent is not None and sent_at >= self._silent[0]:
-            # The refusal of the trial was late: no window began.
-            self._boundaries.retract()
-            self._tried_at, self._began_at, self._ceiling = self._silent
-            self._silent = None
-        if self._tried_at is not None and sent_at >= self._tried_at:
-            self._tried_at = None
-            self._boundaries.not_before(sent_at)
         self._probe_at = now + self._probe_delay
         self._probe_delay = min(self._probe_delay * PROBE_GROWTH, PROBE_LAST, self.window / 4)
         if retry_after:
-            stated_at, reset, resolution = self._empty
-            # The boundary of a window would be stated as one time. Another one says when a part of it is back.
-            self._parts_stated = self._parts_stated or (stated_at == sent_at and reset - retry_after >= resolution)
             # Whole seconds are rounded up by those who send them.
             rounding = 1.0 if retry_after == int(retry_after) else 0.0
             self._boundaries.lies(sent_at + retry_after - rounding, now + retry_after, told=True)
@@ -506,8 +331,6 @@ class FixedWindowMirror(QuotaMirror):
         if told is not None:
             self._tells = True
             self._boundaries.lies(*boundary_of(reading, sent_at, now), told=True, instant=reading.instant)
-            if reading.remaining == 0.0:
-                self._empty = sent_at, told, reading.resolution
         if reading.remaining is None:
             return
         before, outstanding = self._remaining, self.ledger.total
@@ -516,8 +339,6 @@ class FixedWindowMirror(QuotaMirror):
         if self._anchor_order >= 0:
             self._judge(reading.remaining, expected, sent_at)
         self._remaining = max(0.0, min(reading.remaining, self.limit))
-        if self._silent is not None and sent_at >= self._silent[0]:
-            self._silent = None
         if self._remaining > 0.0:
             self._exhausted = False
             if self._careful is not None and sent_at >= self._careful.began:
@@ -553,17 +374,6 @@ class FixedWindowMirror(QuotaMirror):
             self._probe_delay = PROBE_FIRST
 
     def _roll(self, now: float) -> None:
-        if self._tried_at is not None and now >= self._tried_at + self._step:
-            # A window that was spent admitted a call: its boundary lies before that.
-            tried, low = self._tried_at, self._boundaries.low
-            self._tried_at = None
-            if low is not None and low < tried:
-                self._boundaries.passed_between(low, tried)
-                silent = tried, self._began_at, self._ceiling
-                self._begin(low, tried)
-                # The refusal may be late: a few calls go until an answer confirms the boundary.
-                self._silent = silent
-                self._careful = CautiousRamp(self.limit, self._step, now, trying=False)
         passed = self._boundaries.passed(now)
         if passed is not None:
             self._begin(*passed)
@@ -575,7 +385,7 @@ class FixedWindowMirror(QuotaMirror):
         apart = max(low - last_high, last_low - high)
         if apart > OVERTAKEN and min(low, last_low) > max(sent_at, last_sent_at):
             self._moved += 1
-            if self._moved >= PARTS:
+            if self._moved >= MOVES:
                 self._turn_continuous()
 
     def _turn_continuous(self) -> None:
@@ -584,26 +394,11 @@ class FixedWindowMirror(QuotaMirror):
             # No window was stated, and the instants that seemed to be boundaries were none.
             self._boundaries.known = False
 
-    def _count_part(self, admitted: float) -> None:
-        """Count a window that was refused after `admitted` units; a quota that returns in parts is continuous."""
-        if admitted >= (1.0 - LITTLE) * self.limit:
-            self._parts, self._usual = 0, 0.0
-        elif not (self._parts_stated or (self.window < self._usual and not self._tells)):
-            self._parts = 0
-        elif admitted > 0.0:
-            self._parts += 1
-        self._parts_stated = False
-        if self._parts >= PARTS:
-            self._turn_continuous()
-
     def _begin(self, low: float, high: float) -> None:
-        self._trials, self._tried_at, self._silent = 0, None, None
         self._moved = 0
         short = False
         if self._exhausted and self._began_at > -INFINITY:
-            admitted = self.limit - self._ceiling
-            short = admitted < LITTLE * self.limit
-            self._count_part(admitted)
+            short = self.limit - self._ceiling < LITTLE * self.limit
         if self._supposed and not self._exhausted and self._began_at > float("-inf"):
             self._supposed = self.ledger.total < PROVEN * self.limit
         self.ledger.drop_before(low)

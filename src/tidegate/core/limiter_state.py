@@ -16,25 +16,23 @@ them by the outcomes of attempts.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol
 
 from tidegate.core import events
-from tidegate.core.backoff import Pause
-from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker
+from tidegate.core.backoff import HintTrust, Pause
+from tidegate.core.circuit_breaker import CLOSED, CircuitBreaker, FailingCalls, KeyOutage, OutageClock
 from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit, LatencyKnee
 from tidegate.core.cost_estimator import CostEstimator
-from tidegate.core.fixed_window import AdmittedBurst
 from tidegate.core.pacer import Pacer
-from tidegate.core.provenance import LimiterProvenance, QuotaProvenance, Source
-from tidegate.core.quota import UNANSWERED, UNIT_WEIGHT, Charge, ChargeOwner, QuotaSet
+from tidegate.core.provenance import LimiterProvenance, Source
+from tidegate.core.quota import KeyQuotas, QuotaSet
 from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.quota_charges import Charge
 from tidegate.core.rate_meter import Burst
 from tidegate.core.refusal_cause import RefusalCause
 from tidegate.core.rejection import KeyRejection
-from tidegate.core.retry_hint import HintTrust
-from tidegate.core.unavailability import FailingCalls, KeyOutage, OutageClock
-from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading, Refill
+from tidegate.core.values import CAPACITY, INFINITY, Cost, Key, Outcome, QuotaReading
 
 
 class Permit:
@@ -101,7 +99,6 @@ class Permit:
 
     @property
     def key(self) -> Key:
-        """Return the key whose quota it counts against."""
         return self.state.key
 
 
@@ -163,6 +160,10 @@ class KeyCounts:
         self.failed_calls += 1
         self.note_fate("handed_back", outcome)
 
+    def note_replayed(self, outcome: Outcome) -> None:
+        self.note_failed_call(outcome)
+        self.replayed += 1
+
     def copy(self) -> KeyCounts:
         counts = KeyCounts()
         for name in KeyCounts.__slots__:
@@ -210,54 +211,6 @@ class LimiterSettings(Protocol):
     def max_concurrency(self) -> int | None: ...
     @property
     def max_unreached(self) -> float: ...
-
-
-class KeyQuotas(Protocol):
-    """The quotas of one key: a `QuotaSet`, or the two levels of a model whose account has shared quotas."""
-
-    @property
-    def mirrors(self) -> Mapping[str, QuotaMirror]: ...
-    @property
-    def counted(self) -> Mapping[str, QuotaMirror]: ...
-    @property
-    def provenance(self) -> Mapping[str, QuotaProvenance]: ...
-    @property
-    def unproven(self) -> Collection[str]: ...
-    @property
-    def ample(self) -> bool: ...
-    @property
-    def asks(self) -> bool: ...
-    @property
-    def follows_ends(self) -> bool: ...
-    @property
-    def divided(self) -> bool: ...
-    @property
-    def own(self) -> QuotaSet: ...
-    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]: ...
-    def probed_at(self, cost: Cost, now: float) -> tuple[float, str]: ...
-    def seed(self, reading: QuotaReading, said: Refill, now: float) -> None: ...
-    def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]: ...
-    def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]: ...
-    def debit_late(self, mirror: QuotaMirror, cost: Cost, order: int, sent_at: float, only_reserve: bool) -> Charge: ...
-    def settle(
-        self,
-        charges: Iterable[Charge],
-        produced: float,
-        returned: float,
-        order: int,
-        now: float,
-        cost: Cost = UNIT_WEIGHT,
-        output: float | None = None,
-    ) -> None: ...
-    def refund(self, charges: Iterable[Charge]) -> None: ...
-    def on_refused(
-        self, name: str, order: int, sent_at: float, now: float, retry_after: float | None, cost: Cost = ...
-    ) -> None: ...
-    def observe(
-        self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
-    ) -> tuple[list[QuotaMirror], tuple[float, str] | None]: ...
-    def explained_by_portion(self, now: float) -> str: ...
-    def portion(self, let_in: AdmittedBurst, hint: float | None, now: float) -> str: ...
 
 
 class LimiterState:
@@ -447,7 +400,6 @@ class LimiterState:
         return provenance is not None and provenance.origin is Source.HEADERS and name not in self.quotas.unproven
 
     def charged_to(self, mirror: QuotaMirror) -> list[Permit]:
-        """Return the attempts in flight that are charged to a quota."""
         return list(self.permits_in_flight.values())
 
     def hint_headroom(self, quota: str, remaining: float) -> None:
@@ -455,7 +407,6 @@ class LimiterState:
         self.concurrency.set_headroom_hint(remaining)
 
     def owner_of(self, quota: str) -> Key:
-        """Return the key that has a quota: this one, or its account."""
         return self.key
 
     def pause_for(self, quota: str, readings: Iterable[QuotaReading]) -> Pause:

@@ -1,25 +1,31 @@
-"""All quota mirrors of one key: the one that binds, and the charges of each attempt.
+"""All quota mirrors of one key, as the answers tell of them, and those that models of an account share.
 
 Theory of operation. A mirror is a local copy of one quota. `mirror_of` selects its kind by the first reading, and
-`turned_into` replaces it where the quota refills in another way. While more than half of every quota is left (`ample`),
-charges wait to be booked together: each call adds one cheap entry. During that time `SamplingBudget` says for how long
-no answer needs to be read.
+`turned_into` replaces it where the quota refills in another way.
+
+A call of a model whose account has shared quotas is charged to both levels, or to none. Each reading goes to one level,
+by the name or unit of its quota (`SharedNames`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
-from tidegate.core.charging import at_admission
 from tidegate.core.fixed_window import AdmittedBurst, FixedWindowMirror, SubWindow, portion_of, refutes_portion
 from tidegate.core.provenance import QuotaProvenance, Source
-from tidegate.core.quota_base import LoggedCharge, QuotaMirror
+from tidegate.core.quota_base import QuotaMirror
+from tidegate.core.quota_charges import (
+    UNANSWERED,
+    UNIT_WEIGHT,
+    Charge,
+    ChargeOwner,
+    QuotaCharges,
+    charge_of,
+)
 from tidegate.core.rolling_window import RollingWindowMirror
-from tidegate.core.server_clock import ServerClock
 from tidegate.core.token_bucket import TokenBucketMirror
-from tidegate.core.values import HOLDING, INFINITY, PLACES, PRODUCED, Cost, QuotaReading, Refill
-from tidegate.core.window_inference import DEFAULT_WINDOW
+from tidegate.core.values import INFINITY, PLACES, PRODUCED, Cost, QuotaReading, Refill, Unit
 
 
 def measurable(reading: QuotaReading) -> bool:
@@ -41,27 +47,6 @@ def is_sum(reading: QuotaReading, readings: Iterable[QuotaReading]) -> bool:
     limits, remaining = sum(each.limit or 0.0 for each in parts), sum(each.remaining or 0.0 for each in parts)
     rounding = sum(each.quantum for each in (*parts, reading))
     return limits == reading.limit and abs(remaining - reading.remaining) <= rounding
-
-
-def charge_of(mirror: QuotaMirror, cost: Cost, place: int, reserves: bool) -> tuple[float, float]:
-    """Return the charge at admission, and the reserve. A function, because most calls need no other method."""
-    model = mirror.charging
-    if model is None or not cost.input_estimate:
-        return cost[place], cost.produced if reserves else 0.0
-    amount, departure = cost[place], model.input
-    if model.rule:
-        amount = at_admission(mirror.unit, cost, amount)[model.rule]
-    if departure is not None and departure.kind:
-        amount = departure.charge(amount, cost.cached_change)
-    if not model.rule:
-        return amount, cost.produced if reserves else 0.0
-    return amount, cost.output_estimate * cost.weight if model.produces else 0.0
-
-
-def expected_charge(mirror: QuotaMirror, cost: Cost) -> float:
-    """Return all that a call is charged by the rule in force, 0 for an unknown unit."""
-    place = PLACES.get(mirror.unit)
-    return sum(charge_of(mirror, cost, place, mirror.unit in PRODUCED)) if place is not None else 0.0
 
 
 def mirror_of(reading: QuotaReading, now: float, default_window: float) -> QuotaMirror:
@@ -105,213 +90,15 @@ def turned_into(
         turned.spread()
     turned.charging = mirror.charging
     if turned.charging is not None:
-        # The charges of the ledger know their calls by the numbers of this model; its levels were of another kind.
-        turned.charging.forget_levels()
+        turned.charging.forget_span()  # its levels were of another kind
     turned.used, turned.since, turned.stood, turned.found = mirror.used, mirror.since, mirror.stood, mirror.found
     return turned
 
 
-LONGEST_TAB = 128
-"""Charges that wait to be booked at most, however long no reading comes: a reading books most of them in one."""
+class QuotaSet(QuotaCharges):
+    """The mirrors of one key by name, from the first reading that names each."""
 
-Charge = tuple[QuotaMirror, LoggedCharge, float]
-"""A mirror, what was charged to it at send, and what is reserved in it until the answer ends."""
-
-
-class ChargeOwner(Protocol):
-    """The owner of a charge; `answered` says that the provider has taken it in."""
-
-    @property
-    def answered(self) -> bool: ...
-
-
-class UnknownOwner:
-    """An unknown owner: unless `answered`, the charge stays in doubt until an answer confirms it."""
-
-    __slots__ = ("answered",)
-
-    def __init__(self, answered: bool) -> None:
-        self.answered = answered
-
-
-UNANSWERED, ANSWERED = UnknownOwner(False), UnknownOwner(True)
-UNIT_WEIGHT = Cost()
-
-Tabbed = tuple[list[Charge], Cost, int, float, ChargeOwner]
-"""Charges to be booked: where they go, their cost, the order and the instant of their sending, and whose they are."""
-
-
-def coalesce_charges(tab: list[Tabbed], confirmed: int) -> list[Tabbed]:
-    """Return what is to be booked of a tab, before a reading of the call numbered `confirmed` is taken in.
-
-    The reading drops the confirmed charges at once, so one charge stands for all of them.
-    """
-    if not confirmed:
-        return tab
-    costs, latest, rest = [], None, []
-    for entry in tab:
-        _, cost, order, _, call = entry
-        if call.answered and order < confirmed and not cost.produced:
-            costs.append(cost)
-            latest = entry
-        else:
-            rest.append(entry)
-    if latest is None:
-        return rest
-    whole = Cost(*map(sum, zip(*costs, strict=True)))._replace(weight=UNIT_WEIGHT.weight)
-    return [([], whole, latest[2], latest[3], ANSWERED), *rest]
-
-
-READ_CALLS = 64
-READ_SHARE = 1 / 16
-READ_SECONDS = 1.0
-"""While all quotas are ample, an answer is read after `READ_CALLS` calls, `READ_SHARE` of the room or `READ_SECONDS`,
-whichever comes first. Reading one costs the time of five calls."""
-
-
-class SamplingBudget:
-    """Lasts for `calls` more calls, and until `until` (monotonic seconds)."""
-
-    __slots__ = ("calls", "until")
-
-    def __init__(self) -> None:
-        self.calls, self.until = 0, 0.0
-
-    def renew(self, charged: Iterable[tuple[QuotaMirror, int, bool]], cost: Cost, now: float) -> None:
-        """Begin again with a call that is read; later ones cost as much, and are `charged` to these mirrors."""
-        calls: float = READ_CALLS
-        for mirror, place, reserves in charged:
-            amount = sum(charge_of(mirror, cost, place, reserves))
-            if amount > 0.0:
-                calls = min(calls, READ_SHARE * mirror.room / amount)
-        self.calls, self.until = int(calls), now + READ_SECONDS
-
-
-EXPLORE_WAIT = 1.0
-"""Seconds of a wait from which on one call tests another charging rule, and first seconds between such calls. Less
-costs refusals where the table is right."""
-
-EXPLORE_MAX = 60.0
-"""Most seconds between two such calls: the usual window of a quota."""
-
-AMPLE = 0.5
-"""Share of every limit above which it does not matter when the next reading comes."""
-
-
-class QuotaSet:
-    """The mirrors of one key by name, from the first reading that names each.
-
-    Those that are `unproven` were known by an earlier run, and no answer has named them yet. `ample` says that more
-    than half of each quota is left: from an answer that is read until charges use up a mirror's `room`. Until then
-    charges wait on a tab, and are booked together before a mirror is read. `asks` says that the answer to the call
-    charged last is to be read.
-    """
-
-    __slots__ = (
-        "_charged",
-        "_clock",
-        "_explore_at",
-        "_explore_wait",
-        "_explorer",
-        "_explores",
-        "_mirrors",
-        "_patience",
-        "_portion",
-        "_priced",
-        "_tab",
-        "_whole",
-        "ample",
-        "asks",
-        "default_window",
-        "follows_ends",
-        "provenance",
-        "unproven",
-    )
-
-    def __init__(self, default_window: float = DEFAULT_WINDOW) -> None:
-        self.default_window = default_window
-        self.ample = False
-        self.asks = True
-        self.follows_ends = False
-        self._explorer, self._explore_wait, self._explore_at = 0, EXPLORE_WAIT, 0.0
-        self._clock = ServerClock()
-        self._explores = False
-        self._patience = SamplingBudget()
-        self._mirrors: dict[str, QuotaMirror] = {}
-        self._charged: list[tuple[QuotaMirror, int, bool]] = []
-        self.provenance: dict[str, QuotaProvenance] = {}
-        self.unproven: set[str] = set()
-        self._tab: list[Tabbed] = []
-        # The cost of the last call that asked, and each mirror with its charge and reserve there.
-        self._priced: tuple[Cost | None, list[tuple[QuotaMirror, float, float]]] = None, []
-        self._portion: SubWindow | None = None
-        self._whole: dict[str, float] = {}
-
-    @property
-    def mirrors(self) -> dict[str, QuotaMirror]:
-        """The mirrors by name, with everything booked."""
-        if self._tab:
-            self._book()
-        return self._mirrors
-
-    @property
-    def counted(self) -> dict[str, QuotaMirror]:
-        """Return the mirrors by name, with what was used of each; their levels lack what is on the tab."""
-        return self._mirrors
-
-    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
-        """Return when every quota has room for `cost`, and the name of the last one to have it."""
-        amounts = self._amounts_of(cost)
-        if self.ample:
-            for mirror, amount, reserve in amounts:
-                if amount + reserve > mirror.room:
-                    break
-            else:
-                return now, ""
-        latest, binding = now, ""
-        if self._tab:
-            self._book()
-        for mirror, amount, reserve in amounts:
-            ready = mirror.ready_at(amount, reserve, now)
-            if ready > latest:
-                ready = mirror.stated_by(ready, now)
-                if ready > latest:
-                    latest, binding = ready, mirror.name
-        if latest > now + EXPLORE_WAIT and latest > self._explore_at and not self._explorer:
-            tested_at = self._may_explore_at(cost, now)
-            if tested_at < latest:
-                latest = tested_at
-                self._explores = True
-        return latest, binding if latest > now else ""
-
-    def _amounts_of(self, cost: Cost) -> list[tuple[QuotaMirror, float, float]]:
-        """Return each quota of a call, with its charge and reserve, which are kept for the charge that follows."""
-        known, amounts = self._priced
-        if known is not cost:
-            amounts = []
-            for mirror, place, reserves in self._charged:
-                amount, reserve = charge_of(mirror, cost, place, reserves)
-                amounts.append((mirror, amount, reserve))
-            self._priced = cost, amounts
-        return amounts
-
-    def _may_explore_at(self, cost: Cost, now: float) -> float:
-        """Return when one call may test the charging rules: it fits everywhere by a rule that is not refuted."""
-        tested_at = max(now, self._explore_at)
-        # A quota that has room says so at once; only one without it compares the charging rules.
-        for (mirror, place, _), (_, amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True):
-            ready = mirror.stated_by(mirror.ready_at(amount, reserve, now), now)
-            if ready > tested_at:
-                tested_at = max(tested_at, min(ready, mirror.may_fit_at(cost, place, now)))
-        return tested_at
-
-    def _explored(self, order: int, refused: bool, now: float) -> None:
-        """End the test by a call: after a refusal, the next one waits twice as long."""
-        if order < self._explorer:
-            return
-        self._explorer = 0
-        self._explore_wait = min(EXPLORE_MAX, 2.0 * self._explore_wait) if refused else EXPLORE_WAIT
-        self._explore_at = now + self._explore_wait
+    __slots__ = ()
 
     def probed_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """Return the same as `ready_at` by those quotas alone that this run has seen."""
@@ -359,55 +146,6 @@ class QuotaSet:
         """Return the quotas that belong to the key itself: all of them."""
         return self
 
-    @property
-    def known(self) -> bool:
-        return bool(self._mirrors)
-
-    def debit(
-        self,
-        cost: Cost,
-        order: int,
-        now: float,
-        call: ChargeOwner = UNANSWERED,
-        charges: list[Charge] | None = None,
-    ) -> list[Charge]:
-        """Charge an attempt to every quota it counts against, and add the charges to `charges`, perhaps later."""
-        if charges is None:
-            charges = []
-        if not self._charged:
-            return charges
-        if not self.ample:
-            self.asks = True
-            if self._explores:
-                self._explores = False
-                if not self._explorer and self._exceeds(cost, now):
-                    self._explorer = order
-            self._charge(charges, cost, order, now)
-            return charges
-        self._tab.append((charges, cost, order, now, call))
-        for mirror, amount, reserve in self._amounts_of(cost):
-            mirror.used += amount if amount < mirror.limit else mirror.limit
-            room = mirror.room = mirror.room - (amount + reserve)
-            if room < 0.0:
-                self.ample = False
-        if not self.ample or len(self._tab) >= LONGEST_TAB:
-            self._book()
-        patience = self._patience
-        patience.calls -= 1
-        self.asks = patience.calls <= 0 or now >= patience.until
-        if self.asks:
-            patience.renew(self._charged, cost, now)
-        return charges
-
-    def _exceeds(self, cost: Cost, now: float) -> bool:
-        """Return whether a call goes out although the charging rules in force hold it back."""
-        for mirror, place, reserves in self._charged:
-            if mirror.charging is not None and not mirror.charging.settled:
-                ready = mirror.ready_at(*charge_of(mirror, cost, place, reserves), now)
-                if ready > now + EXPLORE_WAIT and mirror.stated_by(ready, now) > now:
-                    return True
-        return False
-
     def debit_late(self, mirror: QuotaMirror, cost: Cost, order: int, sent_at: float, only_reserve: bool) -> Charge:
         """Charge a new mirror with an attempt that was sent before it; nothing is learned from the estimate.
 
@@ -424,51 +162,6 @@ class QuotaSet:
         mirror.used += debit.amount
         self._spend(mirror, amount + reserve)
         return mirror, debit, reserve
-
-    def settle(
-        self,
-        charges: Iterable[Charge],
-        produced: float,
-        returned: float,
-        order: int,
-        now: float,
-        cost: Cost = UNIT_WEIGHT,
-        output: float | None = None,
-    ) -> None:
-        """Turn what an attempt had reserved into a charge of what it `produced`;
-
-        `returned` tokens come back. Several charging rules charge `cost` by the one in force, with its `output`
-        (tokens; None: unknown).
-        """
-        if self._tab:
-            self._book()
-        for charged, debit, reserve in charges:
-            mirror = self._mirrors.get(charged.name, charged)
-            if debit.by_rule and mirror.charging is not None and mirror.charging.follows_ends:
-                table = 0.0
-                if cost.produced and mirror.unit in PRODUCED:
-                    table = min(produced, mirror.limit)
-                elif mirror.unit == HOLDING:
-                    table = -returned
-                amount = mirror.settle_by_rules(reserve, cost, output, table, order, debit.charged_at, now)
-                mirror.used += amount
-                self._spend(mirror, max(0.0, amount - reserve))
-                continue
-            if not reserve and not (returned and charged.unit == HOLDING):
-                continue
-            amount = min(produced, mirror.limit) if reserve else -returned
-            mirror.settle(reserve, amount, order, debit.charged_at, now)
-            mirror.used += amount
-            self._spend(mirror, max(0.0, amount - reserve))
-
-    def refund(self, charges: Iterable[Charge]) -> None:
-        """Take back what a refused request was not charged."""
-        if self._tab:
-            self._book()
-        for charged, debit, reserve in charges:
-            mirror = self._mirrors.get(charged.name, charged)
-            mirror.used -= debit.amount
-            mirror.refund(debit, reserve)
 
     def on_refused(
         self, name: str, order: int, sent_at: float, now: float, retry_after: float | None, cost: Cost = UNIT_WEIGHT
@@ -603,44 +296,163 @@ class QuotaSet:
         self._priced = None, []
         return turned
 
-    def book(self) -> None:
-        if self._tab:
-            self._book()
 
-    def _book(self, confirmed: int = 0) -> None:
-        """Charge what is on the tab, before a reading of the call numbered `confirmed` is taken in."""
-        tab, self._tab = self._tab, []
-        for charges, cost, order, now, call in coalesce_charges(tab, confirmed):
-            self._charge(charges, cost, order, now, call)
+ALL = "*"
+"""Stands for every quota in `SharedNames`."""
 
-    def _charge(
-        self, charges: list[Charge], cost: Cost, order: int, now: float, tabbed: ChargeOwner | None = None
-    ) -> None:
-        """Charge an attempt; what is `tabbed` (the owner of a charge on the tab) was counted as used before."""
-        for (mirror, place, _), (_, amount, reserve) in zip(self._charged, self._amounts_of(cost), strict=True):
-            model = mirror.charging
-            if amount or reserve or (model is not None and cost.output_bound):
-                # What is above the limit goes out alone and is refused there: it leaves an empty quota, and no debt.
-                amount, reserve = min(amount, mirror.limit), min(reserve, mirror.limit)
-                debit = mirror.debit(amount, reserve, order, now)
-                if model is not None:
-                    mirror.book(debit, cost, place)
-                if tabbed is None:
-                    mirror.used += debit.amount
-                else:
-                    debit.answered = tabbed.answered
-                charges.append((mirror, debit, reserve))
 
-    def _find_room(self, now: float) -> None:
-        self._priced = None, []
-        self.ample = bool(self._mirrors)
-        for mirror in self._mirrors.values():
-            mirror.room = mirror.level(now) - AMPLE * mirror.limit
-            if mirror.room <= 0.0:
-                self.ample = False
-                return
+class SharedNames(NamedTuple):
+    """Names or units of the quotas that models share (`*`: all), less those in `own`."""
 
-    def _spend(self, mirror: QuotaMirror, amount: float) -> None:
-        mirror.room -= amount
-        if mirror.room < 0.0:
-            self.ample = False
+    shared: frozenset[str]
+    own: frozenset[str] = frozenset()
+
+    def covers(self, name: str, unit: Unit) -> bool:
+        """Return whether models share the quota `name` of `unit`; a name precedes a unit, which precedes `*`."""
+        for each in (name, unit, ALL):
+            if each in self.own:
+                return False
+            if each in self.shared:
+                return True
+        return False
+
+
+class AccountQuotas:
+    """Quotas that the models of one account share; `names` says which, `models` are the controllers of the models."""
+
+    __slots__ = ("models", "names", "quotas")
+
+    def __init__(self, names: SharedNames, window: float) -> None:
+        self.names = names
+        self.quotas = QuotaSet(window)
+        self.models: list[Any] = []
+
+    @property
+    def in_flight(self) -> int:
+        return sum(len(model.permits_in_flight) for model in self.models)
+
+
+class TwoLevelQuotas:
+    """The quotas of one model, and those that it shares, as one set."""
+
+    __slots__ = ("account", "own")
+
+    def __init__(self, account: AccountQuotas, window: float) -> None:
+        self.account = account
+        self.own = QuotaSet(window)
+
+    @property
+    def mirrors(self) -> Mapping[str, QuotaMirror]:
+        return {**self.own.mirrors, **self.account.quotas.mirrors}
+
+    @property
+    def counted(self) -> Mapping[str, QuotaMirror]:
+        """Return the mirrors of both levels by name, with what was used of each; their levels may lag."""
+        return {**self.own.counted, **self.account.quotas.counted}
+
+    @property
+    def provenance(self) -> Mapping[str, QuotaProvenance]:
+        return {**self.own.provenance, **self.account.quotas.provenance}
+
+    @property
+    def unproven(self) -> Collection[str]:
+        shared = self.account.quotas.unproven
+        return self.own.unproven | shared if shared else self.own.unproven
+
+    @property
+    def ample(self) -> bool:
+        return all(each.ample for each in self._levels())
+
+    @property
+    def asks(self) -> bool:
+        """Return whether the answer to the call charged last is to be read."""
+        own, shared = self.own, self.account.quotas
+        if not shared.known:
+            return own.asks
+        return shared.asks or (own.asks and own.known)
+
+    @property
+    def follows_ends(self) -> bool:
+        return self.own.follows_ends or self.account.quotas.follows_ends
+
+    @property
+    def divided(self) -> bool:
+        return self.own.divided
+
+    def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        own = self.own.ready_at(cost, now)
+        shared = self.account.quotas.ready_at(cost, now)
+        return shared if shared[0] > own[0] else own
+
+    def probed_at(self, cost: Cost, now: float) -> tuple[float, str]:
+        """Return the same by quotas that this run has seen; shared ones all count while another model's call tests."""
+        quotas = self.account.quotas
+        own = self.own.probed_at(cost, now)
+        shared = quotas.ready_at(cost, now) if self.account.in_flight else quotas.probed_at(cost, now)
+        return shared if shared[0] > own[0] else own
+
+    def seed(self, reading: QuotaReading, said: Refill, now: float) -> None:
+        level = self.account.quotas if self._shares(reading) else self.own
+        level.seed(reading, said, now)
+
+    def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]:
+        return [*self.own.prove(names, forget), *self.account.quotas.prove(names, forget)]
+
+    def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]:
+        charges = self.own.debit(cost, order, now, call)
+        self.account.quotas.debit(cost, order, now, call, charges)
+        return charges
+
+    def debit_late(self, mirror: QuotaMirror, *facts: Any) -> Charge:
+        return self._level_of(mirror.name).debit_late(mirror, *facts)
+
+    def settle(self, charges: Iterable[Charge], *facts: Any) -> None:
+        for level, some in self._split(charges):
+            level.settle(some, *facts)
+
+    def refund(self, charges: Iterable[Charge]) -> None:
+        for level, some in self._split(charges):
+            level.refund(some)
+
+    def on_refused(self, name: str, *facts: Any) -> None:
+        self._level_of(name).on_refused(name, *facts)
+
+    def observe(
+        self, readings: Collection[QuotaReading], order: int, sent_at: float, now: float, charges: Iterable[Charge]
+    ) -> tuple[list[QuotaMirror], tuple[float, str] | None]:
+        levels: tuple[list[QuotaReading], list[QuotaReading]] = [], []
+        for reading in readings:
+            levels[self._shares(reading)].append(reading)
+        charges = list(charges)
+        made, scarcest = self.own.observe(levels[False], order, sent_at, now, charges)
+        more, other = self.account.quotas.observe(levels[True], order, sent_at, now, charges)
+        found = [each for each in (scarcest, other) if each is not None]
+        return [*made, *more], min(found, default=None)
+
+    def explained_by_portion(self, now: float) -> str:
+        return self.own.explained_by_portion(now)
+
+    def portion(self, let_in: AdmittedBurst, hint: float | None, now: float) -> str:
+        """Return the shorter quota that a refusal shows. Of a shared one, other models' calls would have to count."""
+        return self.own.portion(let_in, hint, now)
+
+    def _shares(self, reading: QuotaReading) -> bool:
+        return self.account.names.covers(reading.name, reading.unit)
+
+    def _levels(self) -> list[QuotaSet]:
+        """Return the levels that have quotas; the model's where none has."""
+        return [each for each in (self.own, self.account.quotas) if each.known] or [self.own]
+
+    def _level_of(self, name: str) -> QuotaSet:
+        return self.account.quotas if name in self.account.quotas.provenance else self.own
+
+    def _split(self, charges: Iterable[Charge]) -> Iterator[tuple[QuotaSet, list[Charge]]]:
+        for level in (self.own, self.account.quotas):
+            level.book()
+        charged = list(charges)
+        for level in (self.own, self.account.quotas):
+            yield level, [each for each in charged if self._level_of(each[0].name) is level]
+
+
+KeyQuotas: TypeAlias = QuotaSet | TwoLevelQuotas
+"""The quotas of one key, on one level or on two."""

@@ -33,11 +33,10 @@ class LoggedCharge:
     """One charge against one quota.
 
     `mark` is the sum of all charges up to this one; `answered` says that its call has been. `by_rule` has the amount by
-    each charging rule of the quota, where there are several. At admission, `number` is that of its call in the model of
-    the input's charge.
+    each charging rule of the quota, where there are several.
     """
 
-    __slots__ = ("amount", "answered", "by_rule", "charged_at", "live", "mark", "number", "order")
+    __slots__ = ("amount", "answered", "by_rule", "charged_at", "live", "mark", "order")
 
     def __init__(self, amount: float, order: int, charged_at: float) -> None:
         self.amount = amount
@@ -47,7 +46,6 @@ class LoggedCharge:
         self.answered = False
         self.live = True
         self.by_rule: tuple[float, ...] = ()
-        self.number = 0
 
 
 class ChargeLog:
@@ -244,33 +242,17 @@ class QuotaMirror(ABC):
         """Return the units that are kept in hand: a call goes when the level exceeds its charge by as much."""
         return 0.0
 
-    @property
-    def exact(self) -> bool:
-        """Return whether a charge is mostly the request's bound of the output, which is no estimate."""
-        return False
-
     def book(self, debit: LoggedCharge, cost: Cost, place: int) -> None:
         """Note in a charge what it is by each charging rule."""
         model = self.charging
         if model is None or not cost.input_estimate:
             return
-        by_rule = at_admission(self.unit, cost, cost[place])
-        debit.number = model.sent(by_rule, cost)
-        if model.single:
-            return
-        departure = model.input
-        if departure is not None and departure.kind:
-            by_rule = tuple([departure.charge(each, cost.cached_change) for each in by_rule])
-        debit.by_rule = by_rule
-
-    def dearest(self, cost: Cost, place: int) -> float:
-        """Return the charge of a call at admission by the dearest charging rule."""
-        return max(at_admission(self.unit, cost, cost[place])) if self.charging is not None else cost[place]
+        debit.by_rule = at_admission(self.unit, cost, cost[place])
 
     def may_fit_at(self, cost: Cost, place: int, now: float) -> float:
         """Return when a call fits by another charging rule that is in doubt; infinity without one."""
         model = self.charging
-        if model is None or model.settled or model.single or not cost.input_estimate:
+        if model is None or model.settled or not cost.input_estimate:
             return INFINITY
         room = self.anchored_level(now) + self.ledger.total
         amounts = at_admission(self.unit, cost, cost[place])
@@ -310,19 +292,11 @@ class QuotaMirror(ABC):
         model = self.charging
         assert model is not None, "only a model changes its rule"
         for debit in self.ledger.entries:
-            if debit.by_rule or debit.number:
-                amount = debit.by_rule[model.rule] if debit.by_rule else debit.amount
-                sent = model.steps.call(debit.number) if debit.number and amount else None
-                if sent is not None:
-                    amount = sent.by_rule[model.rule]
-                    if model.input is not None:
-                        amount = model.input.charge(amount, sent.cached or model.steps.cached)
-                if amount < INFINITY:
-                    self.amend(debit, amount)
+            if debit.by_rule:
+                self.amend(debit, debit.by_rule[model.rule])
         self.reserved = 0.0
 
     def amend(self, debit: LoggedCharge, amount: float) -> None:
-        """Correct a charge that no answer has confirmed."""
         self.ledger.amend(debit, amount)
 
     def state(self, order: int, until: float) -> None:
@@ -374,7 +348,6 @@ class QuotaMirror(ABC):
         """
         assert self.charging is not None, "only quotas of tokens have several rules"
         by_rule = at_end(self.unit, cost, output, table)
-        self.charging.steps.ended(by_rule)
         amount = by_rule[self.charging.rule]
         self.reserved = max(0.0, self.reserved - reserve)
         debit = LoggedCharge(amount, order, now)

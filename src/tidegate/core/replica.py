@@ -18,15 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from tidegate.core import replica_state
+from tidegate.core import checkpoint
+from tidegate.core.admission_controller import AccountController
+from tidegate.core.checkpoint import ACCOUNT, CONTROLLER, SHARED, TABLE, StateDecoder, StateEncoder
 from tidegate.core.limiter_state import Permit
 from tidegate.core.replica_events import EventKind, ReplicaEvent, UnreadableRecord, read_event
-from tidegate.core.replica_state import ACCOUNT, CONTROLLER, SHARED, TABLE
-from tidegate.core.replicated_controller import LogMembership, ReplicatedController, controller_of
-from tidegate.core.safe_capacity import ABANDONED
-from tidegate.core.state_codec import StateDecoder, StateEncoder
-from tidegate.core.turns import RecentService
-from tidegate.core.two_levels import AccountController
+from tidegate.core.replicated_controller import ReplicatedController, controller_of
+from tidegate.core.turns import LogMembership, RecentService
+from tidegate.core.unheard_members import ABANDONED
 from tidegate.core.values import CAPACITY, INFINITY
 
 MAX_KEYS = 4_096
@@ -172,7 +171,7 @@ class Replica(LogMembership):
         plain["account"] = None if account is None else [encode(getattr(account, field)) for field in ACCOUNT]
         plain["service"] = self.service.dump()
         plain["flights"] = [[*flight, encode(permit)] for flight, permit in self.flights.items()]
-        return replica_state.write_checkpoint(plain)
+        return checkpoint.write_checkpoint(plain)
 
     def load(self, payload: bytes, at: float, now: float) -> None:
         """Replace all state by that of a checkpoint, whose instant is `at` on this process's clock.
@@ -180,7 +179,7 @@ class Replica(LogMembership):
         Own attempts stay in flight; those that the checkpoint lacks are kept for the log again. An unreadable payload
         raises an error without any effect.
         """
-        plain = replica_state.read_checkpoint(payload)
+        plain = checkpoint.read_checkpoint(payload)
         shift = at - float(plain["at"])
         models = plain["models"]
         for tag in models:
@@ -200,7 +199,7 @@ class Replica(LogMembership):
             raise ValueError("checkpoint unreadable: it is of another kind of key")
         shared = None if account is None else list(map(decode, account))
         flights = {(int(member), int(serial)): decode(permit) for member, serial, permit in plain["flights"]}
-        replica_state.require(loaded, shared, flights)
+        checkpoint.require(loaded, shared, flights)
         service, service_before = RecentService.load(plain["service"], shift), self.service
         before = self._state()
         try:

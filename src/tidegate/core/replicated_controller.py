@@ -8,83 +8,26 @@ of one log have one *membership* in common: it numbers the attempts in flight of
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.admission_controller import AdmissionController, ModelController
+from tidegate.core.checkpoint import SHARED, TABLE
 from tidegate.core.concurrency_limit import MAX_BOUND
 from tidegate.core.limiter_state import KeyCounts, Out, Permit
-from tidegate.core.replica_events import EventKind, ReplicaEvent, write_event
-from tidegate.core.replica_state import SHARED, TABLE
-from tidegate.core.safe_capacity import ABANDONED
-from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, PACE_TURN, MemberTurns, SlotTurns
-from tidegate.core.two_levels import ModelController
-from tidegate.core.unseen_demand import LONGEST
+from tidegate.core.replica_events import EventKind, ReplicaEvent
+from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, PACE_TURN, LogMembership, SlotTurns
+from tidegate.core.unheard_members import ABANDONED, LONGEST
 from tidegate.core.values import CAPACITY, INFINITY, OK, Cause, Cost, Outcome, RequestFacts, Silence, Usage
 
 ADDED = ("held", "own_ends", "replica", "slot_turns", "tag", "tally")
 """Fields of a controller that its replica adds."""
 
 
-class LogMembership(MemberTurns):
-    """Membership of this process at one log, as its controllers see it.
-
-    `controllers` has one controller for each key, by its tag. `flights` has the attempts in flight of all members. The
-    own events since the last step are in `said` where `talks` is true. Before `held_until` nothing is admitted. While
-    `alone` is true, no other member has ever had the state, and only steps of the key table look for one. `begin`
-    begins a step at the log; `stepping` says that one is under way.
-    """
-
-    __slots__ = (
-        "alone",
-        "begin",
-        "controllers",
-        "flights",
-        "held_until",
-        "said",
-        "serial",
-        "serials",
-        "shared",
-        "stepping",
-        "talks",
-    )
-
-    def __init__(self, member: int) -> None:
-        super().__init__(member)
-        self.controllers: dict[str, ReplicatedController] = {}
-        self.flights: dict[tuple[int, int], Permit] = {}
-        self.serials: dict[Permit, int] = {}
-        self.serial = 0
-        self.said: list[tuple[float, bytes]] = []
-        self.held_until = -INFINITY
-        self.talks, self.shared, self.alone = True, False, False
-        self.stepping = True
-        self.begin: Callable[[float], None] = _no_step
-
-    def tell(self, now: float, event: ReplicaEvent) -> None:
-        if self.talks:
-            self.said.append((now, write_event(event)))
-
-    def fly(self, controller: ReplicatedController, permit: Permit, member: int, serial: int) -> None:
-        self.flights[member, serial] = permit
-        controller.held[member] = controller.held.get(member, 0) + 1
-
-    def land(self, member: int, serial: int) -> Permit | None:
-        """Return the attempt of a member that ends; None for an unknown one."""
-        permit = self.flights.pop((member, serial), None)
-        if permit is not None:
-            held = controller_of(permit).held
-            held[member] -= 1
-            if not held[member]:
-                del held[member]
-        return permit
-
-
-class ReplicatedController(AdmissionController):
-    """Admission of calls at a key whose limiters other processes share.
+class ReplayedController(AdmissionController):
+    """Limiters of a key to which the events of other members are applied, without effect on the own counters.
 
     `tally` counts the attempts of all members, `held` those in flight by member. `tag` names the key within its log.
-    The bound of this process (`bound`) is not shared: it holds the own attempts only.
     """
 
     if TYPE_CHECKING:
@@ -110,6 +53,129 @@ class ReplicatedController(AdmissionController):
         self.concurrency.limit_to(MAX_BOUND)
         replica.controllers[tag] = self
 
+    def replay_admit(self, event: ReplicaEvent, at: float) -> Permit:
+        counts, used_at = self.counts, self.used_at
+        self.counts = self.tally
+        try:
+            # Its member looked before it admitted, and a look may begin a test of the charging rules.
+            self.quotas.ready_at(event.cost, at)
+            permit = super().admit(event.cost, at, event.number, None, event.flag)
+            self._hear_sent(permit, at)
+            return permit
+        finally:
+            self.counts, self.used_at = counts, used_at
+
+    def replay_end(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
+        permit.sent_at = at + event.sent if event.sent or event.outcome is not ABANDONED else permit.sent_at
+        self._hear_end(at)
+        counts, used_at = self.counts, self.used_at
+        self.counts = self.tally
+        try:
+            if event.kind is EventKind.WITHDRAWN:
+                super().withdraw(permit, at, None)
+            elif event.outcome is not None:
+                super().settle(permit, event.outcome, at, event.number, None)
+                self.replica.safe.answered(self.tag, event.outcome, permit.sent_at)
+        finally:
+            self.counts, self.used_at = counts, used_at
+
+    def replay_news(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
+        """Apply news of a call of another member that is still in flight."""
+        counts, self.counts = self.counts, self.tally
+        try:
+            if event.kind is EventKind.LEARNED and event.outcome is not None:
+                permit.sent_at = at + event.sent
+                super().learn(permit, event.outcome, at, None)
+            elif event.kind is EventKind.SILENT:
+                super().note_silent(permit, event.flag, at, event.number, None)
+        finally:
+            self.counts = counts
+
+    def abandon(self, ended: Permit, now: float) -> None:
+        """Settle an attempt of another member whose end is not known: it ended unseen before."""
+        self.replay_end(ended, ReplicaEvent(EventKind.SETTLED, outcome=ABANDONED), now)
+        for permit in self.permits_in_flight.values():
+            if permit.order > ended.order:
+                permit.in_flight -= 1
+        if self.cause is not None:
+            # The number in flight of answered attempts was too high as well.
+            self.cause.forget()
+
+    def readmit(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
+        """Admit an own attempt again under the same permit, after the state was replaced."""
+        again = self.replay_admit(event, at)
+        sent_at = permit.sent_at
+        for field, _ in TABLE.fields["Permit"]:
+            setattr(permit, field, getattr(again, field))
+        permit.sent_at = sent_at
+        self.permits_in_flight[permit.order] = permit
+
+    def check(self, now: float) -> None:
+        """Raise an error where a state that was loaded cannot decide."""
+        super().ready_at(Cost(), now)
+        super().admits(Cost(), now)
+
+    def restore(self, quotas: Any, fields: Iterable[Any]) -> None:
+        """Take the state of a checkpoint."""
+        for field, value in zip(SHARED, fields, strict=True):
+            setattr(self, field, value)
+        if self.rejection is not None and self.rejection.outcome.cause is Cause.AUTH:
+            # As with its event: a wrong credential may be that of one process.
+            self.rejection = None
+        self._restore_quotas(quotas)
+
+    def _restore_quotas(self, quotas: Any) -> None:
+        self.quotas = quotas
+
+    def _hear_sent(self, permit: Permit, at: float) -> None:
+        """Correct the numbers in flight for an attempt that was sent before own events, and is heard after them."""
+        if not self.replica.unseen.delayed:
+            return
+        later = self._sent_after(at)
+        for each in later:
+            each.in_flight += 1
+        permit.in_flight += sum(sent <= at < ended for sent, ended in self.own_ends) - len(later)
+        if self.cause is not None and not permit.beyond:
+            self.cause.order_last(permit.in_flight)
+        if len(self.permits_in_flight) >= self.concurrency.limit:
+            self.slot_turns.note_full()
+        # Members count differently, so others may go by a higher pace: this one must not pay for all their calls later.
+        self.pacer.spacing.owe_at_most(2.0 + len(self.replica.others))
+
+    def _hear_end(self, at: float) -> None:
+        """Correct the numbers in flight for an end before own attempts that is heard after them."""
+        if not self.replica.unseen.delayed:
+            return
+        for each in self._sent_after(at):
+            each.in_flight -= 1
+        if self.cause is not None:
+            self.cause.end_before(at)
+
+    def _note_end(self, permit: Permit, now: float) -> None:
+        """Keep an own end until no attempt is heard any more that was sent before it."""
+        ends = self.own_ends
+        while ends and ends[0][1] < now - LONGEST:
+            ends.popleft()
+        ends.append((permit.sent_at, now))
+
+    def _sent_after(self, at: float) -> list[Permit]:
+        later = []
+        for each in reversed(self.permits_in_flight.values()):
+            if each.sent_at > at:
+                later.append(each)
+            elif each.sent_at < at - LONGEST:
+                break
+        return later
+
+
+class ReplicatedController(ReplayedController):
+    """Admission of calls at a key whose limiters other processes share.
+
+    The bound of this process (`bound`) is not shared: it holds the own attempts only.
+    """
+
+    __slots__ = ()
+
     @property
     def in_flight(self) -> int:
         replica = self.replica
@@ -117,7 +183,6 @@ class ReplicatedController(AdmissionController):
 
     @property
     def all_counts(self) -> KeyCounts:
-        """Return the counts of the attempts of all members, as far as they are heard."""
         return self.counts if self.replica.alone else self.tally
 
     @property
@@ -341,120 +406,6 @@ class ReplicatedController(AdmissionController):
         self.generation += 1
         self.untaken = 0
 
-    def replay_admit(self, event: ReplicaEvent, at: float) -> Permit:
-        counts, used_at = self.counts, self.used_at
-        self.counts = self.tally
-        try:
-            # Its member looked before it admitted, and a look may begin a test of the charging rules.
-            self.quotas.ready_at(event.cost, at)
-            permit = super().admit(event.cost, at, event.number, None, event.flag)
-            self._hear_sent(permit, at)
-            return permit
-        finally:
-            self.counts, self.used_at = counts, used_at
-
-    def replay_end(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
-        permit.sent_at = at + event.sent if event.sent or event.outcome is not ABANDONED else permit.sent_at
-        self._hear_end(at)
-        counts, used_at = self.counts, self.used_at
-        self.counts = self.tally
-        try:
-            if event.kind is EventKind.WITHDRAWN:
-                super().withdraw(permit, at, None)
-            elif event.outcome is not None:
-                super().settle(permit, event.outcome, at, event.number, None)
-                self.replica.safe.answered(self.tag, event.outcome, permit.sent_at)
-        finally:
-            self.counts, self.used_at = counts, used_at
-
-    def replay_news(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
-        """Apply news of a call of another member that is still in flight."""
-        counts, self.counts = self.counts, self.tally
-        try:
-            if event.kind is EventKind.LEARNED and event.outcome is not None:
-                permit.sent_at = at + event.sent
-                super().learn(permit, event.outcome, at, None)
-            elif event.kind is EventKind.SILENT:
-                super().note_silent(permit, event.flag, at, event.number, None)
-        finally:
-            self.counts = counts
-
-    def abandon(self, ended: Permit, now: float) -> None:
-        """Settle an attempt of another member whose end is not known: it ended unseen before."""
-        self.replay_end(ended, ReplicaEvent(EventKind.SETTLED, outcome=ABANDONED), now)
-        for permit in self.permits_in_flight.values():
-            if permit.order > ended.order:
-                permit.in_flight -= 1
-        if self.cause is not None:
-            # The number in flight of answered attempts was too high as well.
-            self.cause.forget()
-
-    def readmit(self, permit: Permit, event: ReplicaEvent, at: float) -> None:
-        """Admit an own attempt again under the same permit, after the state was replaced."""
-        again = self.replay_admit(event, at)
-        sent_at = permit.sent_at
-        for field, _ in TABLE.fields["Permit"]:
-            setattr(permit, field, getattr(again, field))
-        permit.sent_at = sent_at
-        self.permits_in_flight[permit.order] = permit
-
-    def check(self, now: float) -> None:
-        """Raise an error where a state that was loaded cannot decide."""
-        super().ready_at(Cost(), now)
-        super().admits(Cost(), now)
-
-    def restore(self, quotas: Any, fields: Iterable[Any]) -> None:
-        """Take the state of a checkpoint."""
-        for field, value in zip(SHARED, fields, strict=True):
-            setattr(self, field, value)
-        if self.rejection is not None and self.rejection.outcome.cause is Cause.AUTH:
-            # As with its event: a wrong credential may be that of one process.
-            self.rejection = None
-        self._restore_quotas(quotas)
-
-    def _restore_quotas(self, quotas: Any) -> None:
-        self.quotas = quotas
-
-    def _hear_sent(self, permit: Permit, at: float) -> None:
-        """Correct the numbers in flight for an attempt that was sent before own events, and is heard after them."""
-        if not self.replica.unseen.delayed:
-            return
-        later = self._sent_after(at)
-        for each in later:
-            each.in_flight += 1
-        permit.in_flight += sum(sent <= at < ended for sent, ended in self.own_ends) - len(later)
-        if self.cause is not None and not permit.beyond:
-            self.cause.order_last(permit.in_flight)
-        if len(self.permits_in_flight) >= self.concurrency.limit:
-            self.slot_turns.note_full()
-        # Members count differently, so others may go by a higher pace: this one must not pay for all their calls later.
-        self.pacer.spacing.owe_at_most(2.0 + len(self.replica.others))
-
-    def _hear_end(self, at: float) -> None:
-        """Correct the numbers in flight for an end before own attempts that is heard after them."""
-        if not self.replica.unseen.delayed:
-            return
-        for each in self._sent_after(at):
-            each.in_flight -= 1
-        if self.cause is not None:
-            self.cause.end_before(at)
-
-    def _note_end(self, permit: Permit, now: float) -> None:
-        """Keep an own end until no attempt is heard any more that was sent before it."""
-        ends = self.own_ends
-        while ends and ends[0][1] < now - LONGEST:
-            ends.popleft()
-        ends.append((permit.sent_at, now))
-
-    def _sent_after(self, at: float) -> list[Permit]:
-        later = []
-        for each in reversed(self.permits_in_flight.values()):
-            if each.sent_at > at:
-                later.append(each)
-            elif each.sent_at < at - LONGEST:
-                break
-        return later
-
     def _step(self, now: float) -> LogMembership:
         replica = self.replica
         if not replica.stepping:
@@ -510,7 +461,3 @@ def controller_of(permit: Permit) -> ReplicatedController:
     controller = permit.state
     assert isinstance(controller, ReplicatedController), "a permit in flight belongs to a replica"
     return controller
-
-
-def _no_step(now: float) -> None:
-    """Begin no step: no other member has the state."""

@@ -1,7 +1,7 @@
 """Learned state of a key as plain values, exported at the end of one run and loaded at the start of the next.
 
 Theory of operation. Quotas are saved as limit, window and level. The level is brought up to date for the elapsed time,
-never above the limit. The concurrency limit, the pacer and the cost estimator export plain numbers (`SavedLimiter`).
+never above the limit. The concurrency limit, the pacer and the cost estimator export plain numbers.
 The state of an earlier run is *unproven*: it may be wrong by now, so it must not cost more than one round trip.
 Therefore:
 
@@ -15,29 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import isfinite
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from tidegate.core.admission_controller import AdmissionController
-from tidegate.core.limiter_state import KeyQuotas
+from tidegate.core.concurrency_limit import ConcurrencyLimit
+from tidegate.core.cost_estimator import CostEstimator
+from tidegate.core.pacer import Pacer
 from tidegate.core.provenance import QuotaProvenance, Source
-from tidegate.core.quota import QuotaSet
+from tidegate.core.quota import KeyQuotas, QuotaSet
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rolling_window import RollingWindowMirror
 from tidegate.core.values import QuotaReading, Refill, Unit
 
 Plain = Mapping[str, float]
-
-
-class SavedLimiter(Protocol):
-    """Limiter or estimator that can export its learned state as plain numbers, and begin with them."""
-
-    def export(self, now: float) -> Plain:
-        """Return the state worth saving, empty where nothing was learned: durations and amounts, but no instants."""
-        ...
-
-    def seed(self, plain: Plain, now: float) -> None:
-        """Begin with the state of an earlier run; missing or absurd numbers keep their defaults."""
-        ...
 
 
 class SavedQuota(NamedTuple):
@@ -76,7 +66,8 @@ class SavedKey(NamedTuple):
     gates: Mapping[str, Plain]
 
 
-def learners(admission: AdmissionController) -> dict[str, SavedLimiter]:
+def learners(admission: AdmissionController) -> dict[str, ConcurrencyLimit | Pacer | CostEstimator]:
+    """Return the limiters that export plain numbers: durations and amounts, but no instants."""
     return {"concurrency": admission.concurrency, "pace": admission.pacer, "estimate": admission.estimate}
 
 

@@ -1,113 +1,22 @@
-"""Snapshot of a key's state for people and programs, and the estimated time of its queue (ETA).
-
-Theory of operation. A `QueueForecast` holds a key's state as plain numbers. They come from an `AdmissionController`, or
-from the shared memory in which the processes of a run keep the same numbers. A gate is one limiter of the key that may
-hold a call back. Each gate estimates when it will have admitted all waiting calls at their mean cost, and the latest
-estimate is the ETA. The estimate assumes that no other calls arrive, limits stay, and attempts take as long as the last
-ones. An unknown value is None.
-"""
+"""Snapshot of the state of keys, accounts and a registry, for people and programs; an unknown value is None."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from math import ceil, floor
 from typing import NamedTuple
 
-from tidegate.core.admission_controller import AdmissionController
+from tidegate.core.admission_controller import AccountController, AdmissionController, ModelController
 from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import BreakerState
-from tidegate.core.limiter_state import KeyQuotas
 from tidegate.core.provenance import LearnedValue, QuotaProvenance
+from tidegate.core.quota import KeyQuotas
 from tidegate.core.quota_base import QuotaMirror
 from tidegate.core.rejection import DAY
 from tidegate.core.token_totals import TokenTotals
-from tidegate.core.two_levels import AccountController, ModelController
 from tidegate.core.values import INFINITY, Cost, Key
-from tidegate.core.wait_text import failure_text, never_answered
-
-
-class QuotaForecast(NamedTuple):
-    """Quota of which `level` of `limit` units are left, and which refills the limit per `window` seconds.
-
-    `boundary_in` is the seconds until it refills all at once; None where it refills continuously. `amount` is the
-    charge of one waiting call. A call goes when the level exceeds its charge by `margin`.
-    """
-
-    name: str
-    level: float
-    limit: float
-    window: float
-    boundary_in: float | None
-    amount: float
-    elsewhere: int = 0
-    margin: float = 0.0
-
-    @property
-    def usable(self) -> float:
-        """Return the units that calls may still use: without those that are kept in hand."""
-        return max(0.0, self.level - self.margin)
-
-    def drained_in(self, calls: int, start: float) -> float:
-        """Return the seconds until `calls` more are admitted, from `start` on, after those that wait `elsewhere`."""
-        calls += self.elsewhere
-        if self.amount <= 0.0:
-            return start
-        amount = min(self.amount, self.limit)
-        if self.boundary_in is not None:
-            return self._drained_by_windows(calls, amount, self.boundary_in, start)
-        rate = self.limit / self.window
-        level = min(self.limit, self.level + rate * start)
-        needed = calls * amount + min(self.margin, self.limit - amount)
-        return start + max(0.0, needed - level) / rate
-
-    def _drained_by_windows(self, calls: int, amount: float, boundary: float, start: float) -> float:
-        level = self.level
-        if boundary <= start:
-            boundary += (floor((start - boundary) / self.window) + 1) * self.window
-            level = self.limit
-        beyond = calls - max(0, floor(level / amount + 1e-9))
-        if beyond <= 0:
-            return start
-        windows = ceil(beyond / max(1, floor(self.limit / amount + 1e-9)))
-        return boundary + (windows - 1) * self.window
-
-
-class QueueForecast(NamedTuple):
-    """Queue of one key: `waiting` calls, and the gates before them. Durations are in seconds.
-
-    The queue does not move for `closed_for` seconds; `closed_by` names the reason (pause, breaker, quota day). One call
-    tries after `tried_in` seconds, which is earlier where the provider asks for a wait of `stated` seconds and that is
-    long. At most `slots` attempts may be in flight, and `flights` has the age of each one that is. `latency` is the
-    duration of one attempt (None: unknown). `pace` is the number of calls admitted per second, 0 without pacing; the
-    next one goes in `paced_for` seconds.
-    """
-
-    waiting: int
-    closed_for: float = 0.0
-    closed_by: str = ""
-    slots: int = 1
-    flights: tuple[float, ...] = ()
-    latency: float | None = None
-    quotas: tuple[QuotaForecast, ...] = ()
-    pace: float = 0.0
-    tried_in: float = 0.0
-    stated: float = 0.0
-    paced_for: float = 0.0
-    cause: str = ""
-
-
-class HeadWait(NamedTuple):
-    """Gate that holds the next call back now ('': none), and the seconds until that call may go (None: unknown).
-
-    The provider asked for a wait of `stated` seconds (0: it named none). `cause` is what it answered last, in words.
-    """
-
-    gate: str
-    seconds: float | None
-    stated: float = 0.0
-    cause: str = ""
+from tidegate.core.wait_text import QueueForecast, QuotaForecast, estimate_eta, failure_text, never_answered
 
 
 def last_failure(admission: AdmissionController, gate: str) -> str:
@@ -122,70 +31,6 @@ def cause_of(admission: AdmissionController, gate: str) -> str:
     return "; ".join(filter(None, (last_failure(admission, gate), never_answered(counts.answered, counts.refused))))
 
 
-def head_wait(queue_forecast: QueueForecast) -> HeadWait:
-    """Return what holds back the next call: the first one that waits, or one that comes now."""
-    if queue_forecast.closed_by:
-        tried = queue_forecast.tried_in or queue_forecast.closed_for
-        wait = None if tried == INFINITY else tried
-        return HeadWait(queue_forecast.closed_by, wait, queue_forecast.stated, queue_forecast.cause)
-    seconds, gate = estimate_eta(queue_forecast._replace(waiting=1))
-    if not gate and queue_forecast.pace > 0.0 and queue_forecast.waiting:
-        gate = "pace"
-    if not gate:
-        # The next call is due. The quota that holds back those behind it tells more than no gate.
-        behind = estimate_eta(queue_forecast).gate
-        gate = behind if behind.startswith("quota ") else ""
-    return HeadWait(gate, seconds, cause=queue_forecast.cause if gate == "pace" else "")
-
-
-class Eta(NamedTuple):
-    """Seconds until the last waiting call is admitted (None: unknown), and the gate that determines it."""
-
-    seconds: float | None
-    gate: str
-
-
-def estimate_eta(queue_forecast: QueueForecast) -> Eta:
-    """Return when the last call waiting now will be admitted, and the gate that determines it ('' where none waits)."""
-    if not queue_forecast.waiting:
-        return Eta(0.0, "")
-    latest, binding = queue_forecast.closed_for, queue_forecast.closed_by
-    if latest == INFINITY or binding == "breaker":
-        # It is unknown when a provider that is down comes back.
-        return Eta(None, binding)
-    for seconds, gate in _gates(queue_forecast):
-        if seconds is None:
-            return Eta(None, gate)
-        if seconds > latest:
-            latest, binding = seconds, gate
-    return Eta(latest, binding)
-
-
-def _gates(queue_forecast: QueueForecast) -> Iterator[tuple[float | None, str]]:
-    for quota in queue_forecast.quotas:
-        yield quota.drained_in(queue_forecast.waiting, queue_forecast.closed_for), f"quota {quota.name}"
-    if queue_forecast.pace > 0.0:
-        first = max(queue_forecast.closed_for, queue_forecast.paced_for)
-        yield first + (queue_forecast.waiting - 1) / queue_forecast.pace, "pace"
-    yield _slots_given(queue_forecast), "concurrency"
-
-
-def _slots_given(queue_forecast: QueueForecast) -> float | None:
-    # Slots are used in turn: each is free again when its attempt has lasted for one latency.
-    slots = max(1, queue_forecast.slots)
-    if queue_forecast.waiting <= slots - len(queue_forecast.flights):
-        return queue_forecast.closed_for
-    if queue_forecast.latency is None:
-        return None
-    latency, start = queue_forecast.latency, queue_forecast.closed_for
-    ends = sorted(max(start, latency - lasted) for lasted in queue_forecast.flights)[
-        max(0, len(queue_forecast.flights) - slots) :
-    ]
-    free = [start] * (slots - len(ends)) + ends
-    rounds, last = divmod(queue_forecast.waiting - 1, slots)
-    return free[last] + rounds * latency
-
-
 @dataclass(frozen=True, slots=True)
 class QuotaSnapshot:
     """Mirrored quota: `limit` units of `unit` per `window` seconds, of which `level` are left as far as is known.
@@ -195,8 +40,7 @@ class QuotaSnapshot:
 
     `charging` is the rule by which calls are charged: `table`, the provider table's, or the one that predicts the
     provider's own `remaining` better. It holds for `charging_for` seconds, and `charging_spans` spans of the limit have
-    confirmed it. The newest one contradicts the rules in `charging_refuted`. `charging_input` says how the charge of a
-    single call departs from its estimate: `at least 250 a call`, `cached input counted otherwise`, or '' for not.
+    confirmed it. The newest one contradicts the rules in `charging_refuted`.
     """
 
     name: str
@@ -208,7 +52,6 @@ class QuotaSnapshot:
     charging_for: float = 0.0
     charging_spans: int = 0
     charging_refuted: tuple[str, ...] = ()
-    charging_input: str = ""
 
 
 class Sharing(NamedTuple):
@@ -352,6 +195,16 @@ def account_snapshot(account: AccountController, waiting: int, now: float) -> Ac
     )
 
 
+class _Sum:
+    """Sum of one number over all keys of a snapshot."""
+
+    def __set_name__(self, owner: object, name: str) -> None:
+        self._name = name
+
+    def __get__(self, snapshot: RegistrySnapshot, owner: object) -> int:
+        return sum(getattr(each, self._name) for each in snapshot.keys.values())
+
+
 @dataclass(frozen=True, slots=True)
 class RegistrySnapshot:
     """State of every key that the registry knows, least recently used first.
@@ -363,57 +216,22 @@ class RegistrySnapshot:
     keys: Mapping[Key, KeySnapshot]
     accounts: Mapping[Key, AccountSnapshot] = field(default_factory=dict)
 
-    @property
-    def calls(self) -> int:
-        return sum(each.calls for each in self.keys.values())
-
-    @property
-    def attempts(self) -> int:
-        return sum(each.attempts for each in self.keys.values())
-
-    @property
-    def answered(self) -> int:
-        return sum(each.answered for each in self.keys.values())
-
-    @property
-    def given_up(self) -> int:
-        return sum(each.given_up for each in self.keys.values())
-
-    @property
-    def completed_calls(self) -> int:
-        return sum(each.completed_calls for each in self.keys.values())
-
-    @property
-    def retried_calls(self) -> int:
-        return sum(each.retried_calls for each in self.keys.values())
-
-    @property
-    def failed_calls(self) -> int:
-        return sum(each.failed_calls for each in self.keys.values())
-
-    @property
-    def abandoned_calls(self) -> int:
-        return sum(each.abandoned_calls for each in self.keys.values())
-
-    @property
-    def unended(self) -> int:
-        return sum(each.unended for each in self.keys.values())
+    calls = _Sum()
+    attempts = _Sum()
+    answered = _Sum()
+    given_up = _Sum()
+    completed_calls = _Sum()
+    retried_calls = _Sum()
+    failed_calls = _Sum()
+    abandoned_calls = _Sum()
+    unended = _Sum()
+    refused = _Sum()
+    in_flight = _Sum()
+    waiting = _Sum()
 
     @property
     def tokens(self) -> TokenTotals:
         return reduce(TokenTotals.plus, (each.tokens for each in self.keys.values()), NO_TOKENS)
-
-    @property
-    def refused(self) -> int:
-        return sum(each.refused for each in self.keys.values())
-
-    @property
-    def in_flight(self) -> int:
-        return sum(each.in_flight for each in self.keys.values())
-
-    @property
-    def waiting(self) -> int:
-        return sum(each.waiting for each in self.keys.values())
 
 
 def _quota_snapshots(quotas: KeyQuotas, now: float) -> Iterator[QuotaSnapshot]:
@@ -426,14 +244,13 @@ def _quota_snapshot(mirror: QuotaMirror, provenance: QuotaProvenance, now: float
     known = QuotaSnapshot(mirror.name, mirror.unit, mirror.limit, provenance.reported_window, mirror.level(now))
     if mirror.charging is None:
         return known
-    rule, since, spans, refuted, departure = mirror.charging.evidence
+    rule, since, spans, refuted = mirror.charging.evidence
     return replace(
         known,
         charging=rule,
         charging_for=now - since,
         charging_spans=spans,
         charging_refuted=refuted,
-        charging_input=departure,
     )
 
 

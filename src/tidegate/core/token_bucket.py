@@ -25,11 +25,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from tidegate.core.charge_steps import FoundLevel
+from tidegate.core.backoff import WHOLE, rounding_of
 from tidegate.core.charging import RULES
 from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
-from tidegate.core.refill_check import RefillCheck
-from tidegate.core.retry_hint import WHOLE, rounding_of
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 
@@ -137,10 +135,6 @@ FEW = 100.0
 FOLD_WINDOWS = 2.0
 """Windows after which a charge that no header has confirmed is folded into the anchor: by then it has refilled."""
 
-EXACT_CHARGE = 0.1
-"""Relative deviation of single charges below which the fall of the level tells how many of them are in it. Measured:
-charges of inputs whose length is known deviate by less, those of an output by more."""
-
 
 class TokenBucketMirror(QuotaMirror):
     """The mirror of one continuously refilled quota of one key; `rate` is in units that come back per second."""
@@ -159,7 +153,6 @@ class TokenBucketMirror(QuotaMirror):
         "_held",
         "_hidden",
         "_margin",
-        "_refill_check",
         "_reorder",
         "_round_trip",
         "_spilt",
@@ -186,7 +179,6 @@ class TokenBucketMirror(QuotaMirror):
         self._anchor_remaining = self._anchor_stated = self.limit
         self._hidden = False
         self._margin = SafetyMargin(self.unit == "requests")
-        self._refill_check = RefillCheck()
         self._reorder = REORDER_FIRST
         self._held = 0.0
         self._round_trip = OVERTAKEN
@@ -194,13 +186,7 @@ class TokenBucketMirror(QuotaMirror):
 
     @property
     def turned(self) -> Refill | None:
-        """Return how the quota comes back, where it turned out not to come back continuously."""
         return self.period.turned
-
-    @property
-    def exact(self) -> bool:
-        model = self.charging
-        return model is not None and (model.returns or (model.rule > 0 and self.unit == "output_tokens"))
 
     def level(self, now: float) -> float:
         rate = self.rate
@@ -233,15 +219,12 @@ class TokenBucketMirror(QuotaMirror):
 
     @property
     def margin(self) -> float:
-        """Return the units that are kept in hand, so that inexact knowledge does not overdraw the bucket."""
         return self._margin.kept(self.limit, self.rate, self.window)
 
     def debit(self, amount: float, reserve: float, order: int, now: float) -> LoggedCharge:
         debit = LoggedCharge(amount, order, now)
         self._advance(now)
         self._ceiling -= debit.amount + self._spilt
-        if self._refill_check.since < INFINITY:
-            self._refill_check.charged(debit.amount, self.rate, self.limit, now)
         entries = self.ledger.entries
         if entries and entries[0].charged_at < now - FOLD_WINDOWS * self.window:
             self._fold(now)
@@ -278,10 +261,7 @@ class TokenBucketMirror(QuotaMirror):
             self.ledger.add(LoggedCharge(produced, order, now))
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
-        self._refill_check.refunded(debit.amount, debit.charged_at)
         self._ceiling -= self.ledger.amend(debit, 0.0)
-        if debit.number and self.charging is not None:
-            self.charging.steps.refund(debit.number)
         if debit.by_rule and self.charging is not None:
             if not debit.live:
                 self.charging.refund(debit.by_rule)
@@ -296,8 +276,6 @@ class TokenBucketMirror(QuotaMirror):
                 self._read_wait(retry_after)
             if self.charging is None or not self.charging.returns:
                 self._bound_by_wait(retry_after, sent_at, now, amount)
-        if self.unit == "requests" and self._refutes_window(sent_at, amount):
-            self._take_window(self.period.refuse(self.window))
         if self._brim < self.limit:
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         if sent_at < self.since:
@@ -305,14 +283,7 @@ class TokenBucketMirror(QuotaMirror):
         if sent_at == self._anchor_at:
             # Its reading was rounded: less than the call needed was left.
             self._anchor_level = max(self._anchor_least, min(self._anchor_level, amount))
-        if self.charging is not None:
-            self.charging.steps.wake()
         self._margin.refused(self.limit)
-
-    def _refutes_window(self, sent_at: float, amount: float) -> bool:
-        """Return whether a quota that comes back in the inferred window would have had room for the refused call."""
-        later = sum(debit.amount for debit in self.ledger.entries if debit.charged_at > sent_at)
-        return self._refill_check.refused(amount, later, self.rate, self.limit, sent_at)
 
     def _bound_by_wait(self, wait: float, sent_at: float, now: float, amount: float) -> None:
         """Believe only that the refused call has room after the wait, where units come back one by one.
@@ -349,14 +320,7 @@ class TokenBucketMirror(QuotaMirror):
             )
             if least > -self.limit:
                 level = (least + most) / 2.0
-        departs = (
-            debit is not None
-            and debit.number > 0
-            and self._learn_steps(least, level, most, reading, sent_at, now, debit.number)
-        )
         if order <= self._anchor_order:
-            if departs:
-                self.take_rule()
             self._overtaken(level, sent_at, now, debit)
             return
         first, changed = self._anchor_order < 0, False
@@ -368,16 +332,13 @@ class TokenBucketMirror(QuotaMirror):
             seen = 0.0
         if self.unit != "requests":
             # What is charged is an estimate here, and may be worth no more than half.
-            model = self.charging
-            deviation = model.deviation if model is not None else 1.0
-            seen *= min(ESTIMATE_RATIO, 1.0 + deviation)
-            seen += most - least
+            seen = ESTIMATE_RATIO * seen + most - least
         confirmed, since = -self.ledger.dropped, sent_at - self._anchor_at
         fell = -INFINITY
         if self.charging is not None and self.charging.returns:
             # What came back hides what was taken; but the charges are bounds and no estimates, so the fall is exact.
             seen, fell = INFINITY, self._anchor_level + self.rate * since - most
-        elif self.charging is not None and self.charging.deviation < EXACT_CHARGE:
+        elif self.charging is not None and self.charging.exact:
             fell = self._anchor_level + self.rate * since - most
         self.ledger.drop_through(order, sent_at, self._reorder, seen, fell)
         confirmed += self.ledger.dropped
@@ -389,12 +350,7 @@ class TokenBucketMirror(QuotaMirror):
                 self._see_others((min(self._brim, refilled) - confirmed - level) / since, since)
         else:
             refused = debit is not None and not debit.by_rule
-            single = self.charging is not None and self.charging.single
-            changed = (
-                not first
-                and not single
-                and self._learn_charging(least, level, most, since, refused, order, sent_at, now)
-            )
+            changed = not first and self._learn_charging(least, level, most, since, refused, order, sent_at, now)
         self._anchor_stated = level
         if most > least and not first:
             # Rounded to the nearest: what was expected is closer, within the rounding.
@@ -405,7 +361,7 @@ class TokenBucketMirror(QuotaMirror):
         self._margin.anchored(self.rate, self.window, now - sent_at)
         self._anchor_order, self._anchor_at, self._anchor_level = order, sent_at, level
         self._anchor_remaining, self._anchor_least = level, least
-        if changed or departs:
+        if changed:
             self.take_rule()
         self._advance(now)
         refilled = level + self.rate * (now - sent_at)
@@ -420,26 +376,6 @@ class TokenBucketMirror(QuotaMirror):
                 return
             if debit.amount < 0.0:
                 self.ledger.amend(debit, 0.0)
-
-    def _learn_steps(
-        self,
-        least: float,
-        level: float,
-        most: float,
-        reading: QuotaReading,
-        sent_at: float,
-        now: float,
-        number: int,
-    ) -> bool:
-        """Compare the charges of single calls; return whether another rule or input charge holds."""
-        model = self.charging
-        room = FULL * self.limit - most
-        if model is None or room <= 0.0 or least <= -self.limit:
-            return False  # a full quota loses its refill, and a debt shows as nothing
-        found = FoundLevel(level, most - least, room / self.rate, sent_at, reading.instant)
-        shortest, longest = self.period.bounds(reading, now - sent_at)
-        unsure = self.limit / shortest - self.limit / longest
-        return model.answered(number, found, self.rate, unsure, now)
 
     def _learn_charging(
         self,

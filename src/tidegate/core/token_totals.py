@@ -38,11 +38,9 @@ class TokenTotals(NamedTuple):
         return self.nanodollars * NANO if self.metered and self.priced == self.metered else None
 
     def plus(self, other: TokenTotals) -> TokenTotals:
-        """Return the sum of both."""
         return TokenTotals(*(one + another for one, another in zip(self, other, strict=True)))
 
     def less(self, other: TokenTotals) -> TokenTotals:
-        """Return the difference of both."""
         return TokenTotals(*(one - another for one, another in zip(self, other, strict=True)))
 
 
@@ -128,5 +126,4 @@ class TokenCounter:
 
     @property
     def totals(self) -> TokenTotals:
-        """Return the totals so far."""
         return TokenTotals(*_FIELDS(self))

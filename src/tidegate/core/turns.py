@@ -11,16 +11,19 @@ and the second at two, and a member that died delays the others by no more than 
 
 At a server, members hear each other late. Two heads that are ready at one instant then take the same unit or slot. So
 each gives those that go before it the time to be heard, once for each instant at which its gate opens.
+
+The controllers of one log have one *membership* in common: it numbers the attempts in flight of all members.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from tidegate.core.safe_capacity import SafeCapacity
-from tidegate.core.unseen_demand import UnseenDemand
+from tidegate.core.limiter_state import Permit
+from tidegate.core.replica_events import ReplicaEvent, write_event
+from tidegate.core.unheard_members import SafeCapacity, UnseenDemand
 from tidegate.core.values import INFINITY, Cost
 
 LOOK_AGAIN = 0.010
@@ -264,3 +267,61 @@ class MemberTurns:
             if now < since + PATIENCE + 2.0 * self.unseen.hearing(now):
                 found.append(each)
         return found
+
+
+class LogMembership(MemberTurns):
+    """Membership of this process at one log, as its controllers see it.
+
+    `controllers` has one controller for each key, by its tag. `flights` has the attempts in flight of all members. The
+    own events since the last step are in `said` where `talks` is true. Before `held_until` nothing is admitted. While
+    `alone` is true, no other member has ever had the state, and only steps of the key table look for one. `begin`
+    begins a step at the log; `stepping` says that one is under way.
+    """
+
+    __slots__ = (
+        "alone",
+        "begin",
+        "controllers",
+        "flights",
+        "held_until",
+        "said",
+        "serial",
+        "serials",
+        "shared",
+        "stepping",
+        "talks",
+    )
+
+    def __init__(self, member: int) -> None:
+        super().__init__(member)
+        self.controllers: dict[str, Any] = {}
+        self.flights: dict[tuple[int, int], Permit] = {}
+        self.serials: dict[Permit, int] = {}
+        self.serial = 0
+        self.said: list[tuple[float, bytes]] = []
+        self.held_until = -INFINITY
+        self.talks, self.shared, self.alone = True, False, False
+        self.stepping = True
+        self.begin: Callable[[float], None] = _no_step
+
+    def tell(self, now: float, event: ReplicaEvent) -> None:
+        if self.talks:
+            self.said.append((now, write_event(event)))
+
+    def fly(self, controller: Any, permit: Permit, member: int, serial: int) -> None:
+        self.flights[member, serial] = permit
+        controller.held[member] = controller.held.get(member, 0) + 1
+
+    def land(self, member: int, serial: int) -> Permit | None:
+        """Return the attempt of a member that ends; None for an unknown one."""
+        permit = self.flights.pop((member, serial), None)
+        if permit is not None:
+            held = permit.state.held  # type: ignore[attr-defined]
+            held[member] -= 1
+            if not held[member]:
+                del held[member]
+        return permit
+
+
+def _no_step(now: float) -> None:
+    """Begin no step: no other member has the state."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from tidegate.core.credentials import shown_address
-from tidegate.core.display import printable
+from tidegate.core.safe_text import printable, shown_address
 
 MAX_AMOUNT = 1e15
 """Units that one call may be charged at most. Derived from the 53 bits of a float."""
@@ -132,7 +131,6 @@ class Cost(NamedTuple):
 
     The next three are the estimates behind these amounts: input, the request's bound of the output, and output. From
     them other charging rules than the provider table's are computed (`core.charging`); zeros mean unknown.
-    `input_otherwise` is the input estimate where cached input is counted otherwise than the table says.
     """
 
     requests: float = 1.0
@@ -145,20 +143,13 @@ class Cost(NamedTuple):
     input_estimate: float = 0.0
     output_bound: float = 0.0
     output_estimate: float = 0.0
-    input_otherwise: float = 0.0
 
     def plus(self, other: Cost) -> Cost:
         """Return the cost of this call and another one; `weight` is that of this call."""
         return Cost(*(a + b for a, b in zip(self, other, strict=True)))._replace(weight=self.weight)
 
     def times(self, calls: float) -> Cost:
-        """Return the cost of that number of calls like this one."""
         return Cost(*(calls * field for field in self))._replace(weight=self.weight)
-
-    @property
-    def cached_change(self) -> float:
-        """Return by how much the charge changes where cached input is counted otherwise than the table says."""
-        return self.input_otherwise - self.input_estimate if self.input_otherwise else 0.0
 
     @property
     def sound(self) -> bool:
@@ -179,7 +170,6 @@ class Cost(NamedTuple):
         return self[place] if place is not None else 0.0
 
     def reserve(self, unit: Unit) -> float:
-        """Return the amount that a quota of `unit` is charged when the answer ends."""
         return self.produced if unit in PRODUCED else 0.0
 
 
@@ -293,3 +283,90 @@ class Outcome(NamedTuple):
     answer: ReplayableRefusal | None = None
     error: str = ""
     own: bool = False
+
+
+class AnsweredBy(NamedTuple):
+    """Choice that answered a call: its name, its provider, and its model; an unknown one is empty.
+
+    Scores of answers by one model compare, whatever choice gave them.
+    """
+
+    choice: str
+    provider: str
+    model: str
+
+
+class NextStep(StrEnum):
+    """Next step of a row of a pool or an experiment."""
+
+    ANSWERED = "answered"
+    CAPACITY = "capacity"
+    PARKED = "parked"
+    TRANSIENT = "transient"
+    UNUSABLE = "unusable"
+    PERMANENT = "permanent"
+
+
+class Action(StrEnum):
+    """Action for a job after its failure."""
+
+    REQUEUE = "requeue"
+    RETRY = "retry"
+    POISON = "poison"
+
+
+class Consequences(NamedTuple):
+    """The next step of a `row`, the action for a `job` of a queue, and the `reason` in fallbacks and counters.
+
+    A fallback passes a choice over for a reason in its `on`; an empty one is none.
+    """
+
+    row: NextStep
+    job: Action
+    reason: str
+
+
+CONSEQUENCES = {
+    Kind.RATE_LIMIT: Consequences(NextStep.CAPACITY, Action.REQUEUE, "rate"),
+    Kind.OVERLOADED: Consequences(NextStep.CAPACITY, Action.REQUEUE, "overload"),
+    Kind.DAILY_LIMIT: Consequences(NextStep.PARKED, Action.REQUEUE, "day"),
+    Kind.QUOTA_EXHAUSTED: Consequences(NextStep.PERMANENT, Action.POISON, "money"),
+    Kind.TRANSIENT: Consequences(NextStep.TRANSIENT, Action.RETRY, ""),
+    Kind.PERMANENT: Consequences(NextStep.PERMANENT, Action.POISON, ""),
+    Kind.ABANDONED: Consequences(NextStep.PERMANENT, Action.POISON, ""),
+    Kind.OK: Consequences(NextStep.ANSWERED, Action.POISON, ""),
+}
+
+
+def passing_reason(outcome: Outcome) -> str:
+    """Return the reason for which a fallback may pass over a choice; empty if there is none."""
+    if outcome.kind is Kind.TRANSIENT and outcome.cause is Cause.OUTAGE:
+        return "outage"
+    return CONSEQUENCES[outcome.kind].reason
+
+
+def refusal_counter(fate: str, outcome: Outcome) -> str:
+    return f"{fate}_elsewhere" if outcome.cause in ELSEWHERE else f"{fate}_{CONSEQUENCES[outcome.kind].reason}"
+
+
+_WORDS = {
+    Cause.AUTH: "key rejected",
+    Cause.DAY: "day quota spent",
+    Cause.MONEY: "money spent",
+    Cause.NEVER_FITS: "larger than the limit",
+    Cause.RATE: "rate limit",
+    Cause.CONCURRENCY: "too many at once",
+    Cause.OVERLOAD: "overloaded",
+    Cause.OTHERS_CAPACITY: "overloaded",
+    Cause.UNAVAILABLE: "unavailable",
+    Cause.NOT_READY: "model not ready",
+    Cause.INVALID: "request refused",
+}
+
+
+def failure_reason(outcome: Outcome) -> str:
+    """Return the status and the cause of a failure; for one without an answer, the error that came instead."""
+    words = _WORDS.get(outcome.cause, "")
+    if outcome.status is not None:
+        return f"{outcome.status}: {words}" if words else f"status {outcome.status}"
+    return words or outcome.error or ("no connection" if outcome.cause is Cause.OUTAGE else "no answer in time")

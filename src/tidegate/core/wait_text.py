@@ -1,13 +1,22 @@
-"""Texts that state which gate holds calls back, why, and until when, and short texts of quotas and amounts.
+"""What holds calls back, why, and until when: the estimated time of a queue (ETA), and texts that state it.
 
-A gate is one limiter of a key. Status row, `tidegate status`, notebooks, the runner's display and the log use the same
+A gate is one limiter of a key that may hold a call back. A `QueueForecast` holds a key's state as plain numbers. They
+come from an `AdmissionController`, or from the shared memory in which the processes of a run keep the same numbers.
+Each gate estimates when it will have admitted all waiting calls at their mean cost, and the latest estimate is the ETA.
+The estimate assumes that no other calls arrive, limits stay, and attempts take as long as the last ones.
+
+Status row, `tidegate status`, notebooks, the runner's display and the log use the same
 words.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import ceil, floor
+from typing import NamedTuple
+
 from tidegate.core.rejection import DAY, REJECTED
-from tidegate.core.values import Cause, Outcome
+from tidegate.core.values import INFINITY, Cause, Outcome
 
 MINUTE = 60.0
 FINE = 10.0
@@ -48,7 +57,6 @@ def duration(seconds: float) -> str:
 
 
 def awaited(gate: str) -> str:
-    """Return what the calls behind a gate wait for, e.g. `quota requests`."""
     return AWAITED.get(gate, gate)
 
 
@@ -109,7 +117,6 @@ def refusals_text(refused: int, retried: int) -> str:
 
 
 def shared_by(members: int, carrier: str) -> str:
-    """Return that this number of processes share the limits of a key, and by what, where that is known."""
     return f"shared by {members} processes" + (f" ({carrier})" if carrier else "")
 
 
@@ -125,7 +132,6 @@ def eta_text(seconds: float | None) -> str:
 
 
 def quota_left(level: float, name: str, limit: float, window: float) -> str:
-    """Return the unused amount of a quota with its limit."""
     return f"{amount(max(0.0, level))} of {sized(name, limit, window)} left"
 
 
@@ -142,3 +148,149 @@ def amount(number: float) -> str:
             scaled = number / size
             return f"{scaled:,.0f}{unit}" if scaled >= 999.5 else f"{scaled:.3g}{unit}"
     return f"{number:.0f}"
+
+
+class QuotaForecast(NamedTuple):
+    """Quota of which `level` of `limit` units are left, and which refills the limit per `window` seconds.
+
+    `boundary_in` is the seconds until it refills all at once; None where it refills continuously. `amount` is the
+    charge of one waiting call. A call goes when the level exceeds its charge by `margin`.
+    """
+
+    name: str
+    level: float
+    limit: float
+    window: float
+    boundary_in: float | None
+    amount: float
+    elsewhere: int = 0
+    margin: float = 0.0
+
+    @property
+    def usable(self) -> float:
+        """Return the units that calls may still use: without those that are kept in hand."""
+        return max(0.0, self.level - self.margin)
+
+    def drained_in(self, calls: int, start: float) -> float:
+        """Return the seconds until `calls` more are admitted, from `start` on, after those that wait `elsewhere`."""
+        calls += self.elsewhere
+        if self.amount <= 0.0:
+            return start
+        amount = min(self.amount, self.limit)
+        if self.boundary_in is not None:
+            return self._drained_by_windows(calls, amount, self.boundary_in, start)
+        rate = self.limit / self.window
+        level = min(self.limit, self.level + rate * start)
+        needed = calls * amount + min(self.margin, self.limit - amount)
+        return start + max(0.0, needed - level) / rate
+
+    def _drained_by_windows(self, calls: int, amount: float, boundary: float, start: float) -> float:
+        level = self.level
+        if boundary <= start:
+            boundary += (floor((start - boundary) / self.window) + 1) * self.window
+            level = self.limit
+        beyond = calls - max(0, floor(level / amount + 1e-9))
+        if beyond <= 0:
+            return start
+        windows = ceil(beyond / max(1, floor(self.limit / amount + 1e-9)))
+        return boundary + (windows - 1) * self.window
+
+
+class QueueForecast(NamedTuple):
+    """Queue of one key: `waiting` calls, and the gates before them. Durations are in seconds.
+
+    The queue does not move for `closed_for` seconds; `closed_by` names the reason (pause, breaker, quota day). One call
+    tries after `tried_in` seconds, which is earlier where the provider asks for a wait of `stated` seconds and that is
+    long. At most `slots` attempts may be in flight, and `flights` has the age of each one that is. `latency` is the
+    duration of one attempt (None: unknown). `pace` is the number of calls admitted per second, 0 without pacing; the
+    next one goes in `paced_for` seconds.
+    """
+
+    waiting: int
+    closed_for: float = 0.0
+    closed_by: str = ""
+    slots: int = 1
+    flights: tuple[float, ...] = ()
+    latency: float | None = None
+    quotas: tuple[QuotaForecast, ...] = ()
+    pace: float = 0.0
+    tried_in: float = 0.0
+    stated: float = 0.0
+    paced_for: float = 0.0
+    cause: str = ""
+
+
+class HeadWait(NamedTuple):
+    """Gate that holds the next call back now ('': none), and the seconds until that call may go (None: unknown).
+
+    The provider asked for a wait of `stated` seconds (0: it named none). `cause` is what it answered last, in words.
+    """
+
+    gate: str
+    seconds: float | None
+    stated: float = 0.0
+    cause: str = ""
+
+
+def head_wait(queue_forecast: QueueForecast) -> HeadWait:
+    """Return what holds back the next call: the first one that waits, or one that comes now."""
+    if queue_forecast.closed_by:
+        tried = queue_forecast.tried_in or queue_forecast.closed_for
+        wait = None if tried == INFINITY else tried
+        return HeadWait(queue_forecast.closed_by, wait, queue_forecast.stated, queue_forecast.cause)
+    seconds, gate = estimate_eta(queue_forecast._replace(waiting=1))
+    if not gate and queue_forecast.pace > 0.0 and queue_forecast.waiting:
+        gate = "pace"
+    if not gate:
+        # The next call is due. The quota that holds back those behind it tells more than no gate.
+        behind = estimate_eta(queue_forecast).gate
+        gate = behind if behind.startswith("quota ") else ""
+    return HeadWait(gate, seconds, cause=queue_forecast.cause if gate == "pace" else "")
+
+
+class Eta(NamedTuple):
+    """Seconds until the last waiting call is admitted (None: unknown), and the gate that determines it."""
+
+    seconds: float | None
+    gate: str
+
+
+def estimate_eta(queue_forecast: QueueForecast) -> Eta:
+    """Return when the last call waiting now will be admitted, and the gate that determines it ('' where none waits)."""
+    if not queue_forecast.waiting:
+        return Eta(0.0, "")
+    latest, binding = queue_forecast.closed_for, queue_forecast.closed_by
+    if latest == INFINITY or binding == "breaker":
+        # It is unknown when a provider that is down comes back.
+        return Eta(None, binding)
+    for seconds, gate in _gates(queue_forecast):
+        if seconds is None:
+            return Eta(None, gate)
+        if seconds > latest:
+            latest, binding = seconds, gate
+    return Eta(latest, binding)
+
+
+def _gates(queue_forecast: QueueForecast) -> Iterator[tuple[float | None, str]]:
+    for quota in queue_forecast.quotas:
+        yield quota.drained_in(queue_forecast.waiting, queue_forecast.closed_for), f"quota {quota.name}"
+    if queue_forecast.pace > 0.0:
+        first = max(queue_forecast.closed_for, queue_forecast.paced_for)
+        yield first + (queue_forecast.waiting - 1) / queue_forecast.pace, "pace"
+    yield _slots_given(queue_forecast), "concurrency"
+
+
+def _slots_given(queue_forecast: QueueForecast) -> float | None:
+    # Slots are used in turn: each is free again when its attempt has lasted for one latency.
+    slots = max(1, queue_forecast.slots)
+    if queue_forecast.waiting <= slots - len(queue_forecast.flights):
+        return queue_forecast.closed_for
+    if queue_forecast.latency is None:
+        return None
+    latency, start = queue_forecast.latency, queue_forecast.closed_for
+    ends = sorted(max(start, latency - lasted) for lasted in queue_forecast.flights)[
+        max(0, len(queue_forecast.flights) - slots) :
+    ]
+    free = [start] * (slots - len(ends)) + ends
+    rounds, last = divmod(queue_forecast.waiting - 1, slots)
+    return free[last] + rounds * latency

@@ -51,7 +51,7 @@ class WaitingTimeHook(Hooks):
             self._begin()
 
     def _begin(self) -> None:
-        from tidegate.admission import wait_hook
+        from tidegate.admission import hooks
         from tidegate.integrations.call_totals import read_keys
         from tidegate.transports.governance import Installation
         from tidegate.transports.install import install
@@ -60,7 +60,7 @@ class WaitingTimeHook(Hooks):
             install()
         self._before, self._waited = read_keys(), 0.0
         suspended = waiting_time()
-        wait_hook.around_wait = lambda: self._wait(suspended)
+        hooks.around_wait = lambda: self._wait(suspended)
 
     @contextmanager
     def _wait(self, suspended: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
@@ -74,10 +74,10 @@ class WaitingTimeHook(Hooks):
 
     async def on_run_end(self, data: RunEnd) -> None:
         """Stop reporting waits, and put the summary into the metadata of the run's logs."""
-        from tidegate.admission import wait_hook
+        from tidegate.admission import hooks
         from tidegate.integrations.call_totals import read_keys, totals_since
 
-        wait_hook.around_wait = None
+        hooks.around_wait = None
         before, self._before = self._before, None
         if before is None:
             return

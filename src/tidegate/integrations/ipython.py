@@ -15,7 +15,7 @@ from contextlib import suppress
 from html import escape
 from typing import Any, NamedTuple
 
-from tidegate.admission.blocked_loops import expect_blocked_loops
+from tidegate.admission.callers import expect_blocked_loops
 from tidegate.core.snapshot import KeySnapshot, QuotaSnapshot
 from tidegate.core.values import Key
 from tidegate.core.wait_text import (

@@ -11,7 +11,7 @@ import _thread
 import os
 import sys
 
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.thread_states import frame_of
 from tidegate.launch import IMPORTED, UNGOVERNED
 from tidegate.transports.imports import UNGOVERNABLE, own_loading, when_loaded
@@ -283,9 +283,9 @@ def begin(say: Callable[[str], None], run_dir: str | None) -> None:
     state_dir = os.environ.get(STATE_DIR)
     if run_dir or state_dir:
         openings = KeyRecorder(run_dir, state_dir)
-        key_hook.on_new_queue = openings.on_new_queue
+        hooks.on_new_queue = openings.on_new_queue
         if run_dir:
-            key_hook.on_ungoverned = openings.on_ungoverned
+            hooks.on_ungoverned = openings.on_ungoverned
 
 
 class KeyRecorder:

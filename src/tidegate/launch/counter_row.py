@@ -18,8 +18,8 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tidegate.core.display import printable
 from tidegate.core.provenance import Source
+from tidegate.core.safe_text import printable
 from tidegate.core.token_totals import TokenTotals
 from tidegate.core.values import INFINITY, Cause
 from tidegate.shared_file import UnreadableFile

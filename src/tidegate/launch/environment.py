@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from tidegate.admission.fork import registered
+from tidegate.admission.process import registered
 from tidegate.admission.saved_state import VERSION, LearnedState
 from tidegate.errors import ConfigurationError
 from tidegate.shared_log import AUTO, has_secret

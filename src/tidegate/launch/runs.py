@@ -27,8 +27,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidegate.admission import fork
-from tidegate.admission.key_hook import REFUSED, SOCKET
+from tidegate.admission import process
+from tidegate.admission.hooks import REFUSED, SOCKET
 from tidegate.admission.redaction import clean, clean_arguments
 from tidegate.launch import IMPORTED, UNGOVERNED
 from tidegate.launch.counter_file import CounterFile
@@ -234,7 +234,7 @@ class ProcessStatus:
         self._counters: CounterFile | None = None
         self._tried = False
         # At a fork the counters leave the rows of the parent before a registry clears its queues.
-        fork.call_first(self._forked)
+        process.call_first(self._forked)
 
     def on_new_queue(self, queue: Any) -> None:
         if not self._tried:

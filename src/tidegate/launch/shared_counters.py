@@ -16,13 +16,13 @@ from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.wait_queue import ExecutorGroup, Waiter, WaitQueue
 from tidegate.core.backoff import Pause
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
-from tidegate.core.limiter_state import KeyCounts, KeyQuotas
-from tidegate.core.next_step import failure_reason, refusal_counter
+from tidegate.core.limiter_state import KeyCounts
 from tidegate.core.provenance import Provenance, Source
+from tidegate.core.quota import KeyQuotas
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import day_reset, last_failure, latest_pause, paced_until, queue_forecast
 from tidegate.core.token_totals import TokenCounter
-from tidegate.core.values import REFUSED, Cause, Outcome, Usage
+from tidegate.core.values import REFUSED, Cause, Outcome, Usage, failure_reason, refusal_counter
 from tidegate.launch.counter_row import (
     BREAKER_STATES,
     CARRIERS,

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.core.rejection import DAY
-from tidegate.core.snapshot import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait
 from tidegate.core.token_totals import TokenTotals, token_facts
-from tidegate.core.wait_text import never_answered
+from tidegate.core.wait_text import Eta, HeadWait, QueueForecast, QuotaForecast, estimate_eta, head_wait, never_answered
 from tidegate.launch import counter_row
 from tidegate.launch.counter_file import SUFFIX, FileCounts, pid_of, read
 from tidegate.launch.counter_row import KeyRow, QuotaRow

@@ -1,6 +1,6 @@
 """Classification of a call's end, the same for a runner and a pool.
 
-Theory of operation. The outcome of the last governed attempt decides, by the table of `core.next_step`. If no attempt
+Theory of operation. The outcome of the last governed attempt decides, by the table of `core.values`. If no attempt
 was governed, or the last one was answered, `tidegate.providers.classification` reads the exception. A request that
 never reached a server, a plain 503, and a timeout while the provider answers no call at all, count as missing capacity:
 they spend no attempt and wait for the key's circuit breaker. An unusable answer (a judge that named no score) may be
@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tidegate.core.backoff import MAX_BACKOFF_SECONDS, full_jitter, half_jitter
-from tidegate.core.next_step import CONSEQUENCES, NextStep
-from tidegate.core.values import CAPACITY, Cause, Kind, Outcome
+from tidegate.core.values import CAPACITY, CONSEQUENCES, Cause, Kind, NextStep, Outcome
 from tidegate.errors import NotAdmitted, UnusableAnswer
 from tidegate.providers.classification import UNREACHED, UNREADABLE, classify_error
 

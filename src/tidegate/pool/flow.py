@@ -11,9 +11,8 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
-from tidegate.core.next_step import NextStep
-from tidegate.core.reorder import ReorderBuffer
-from tidegate.core.values import Cost, Key
+from tidegate.core.row_results import ReorderBuffer
+from tidegate.core.values import Cost, Key, NextStep
 from tidegate.pool.function_limit import FunctionLimit
 from tidegate.pool.key_gates import StageGate
 from tidegate.pool.options import PoolOptions

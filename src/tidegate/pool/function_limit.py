@@ -22,7 +22,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Protocol
 
-from tidegate.admission.resources import FreeResources, measure
+from tidegate.admission.process import FreeResources, measure
 
 FLOOR = 20
 """Functions at work that are always allowed (Phoenix: 20), and rows that may be in flight however large they are."""

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, Protocol
 
 from tidegate.admission.registry import NotReady, RateLimitRegistry
 from tidegate.core.backoff import half_jitter
+from tidegate.core.circuit_breaker import AVAILABLE, KeyOutage
 from tidegate.core.limiter_state import Permit
 from tidegate.core.rejection import REJECTED
-from tidegate.core.unavailability import AVAILABLE, KeyOutage
 from tidegate.core.values import INFINITY, Cost, Key, Outcome
 from tidegate.pool.execution import Execution
 from tidegate.pool.failure_class import OUTAGE, UNHEARD, FailureClass

@@ -16,8 +16,7 @@ from typing import Any
 
 from tidegate.admission.handoff import MAX_KEYS, PermitHandoff, current_handoff
 from tidegate.core import backoff
-from tidegate.core.next_step import NextStep
-from tidegate.core.values import Key, Kind, Outcome
+from tidegate.core.values import Key, Kind, NextStep, Outcome
 from tidegate.errors import CapacityTimeout, ConfigurationError, PoolDeadlineExceeded
 from tidegate.pool.failure_class import TIMEOUT, FailureClass, classify
 from tidegate.pool.flow import close_source

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
-from tidegate.core.next_step import NextStep
 from tidegate.core.snapshot import KeySnapshot
-from tidegate.core.values import Cost, Key
+from tidegate.core.values import Cost, Key, NextStep
 
 T = TypeVar("T")
 

@@ -18,8 +18,7 @@ from collections.abc import AsyncIterable, Callable, Hashable, Iterator
 from typing import Any
 
 from tidegate.core.limiter_state import Permit
-from tidegate.core.next_step import NextStep
-from tidegate.core.values import INFINITY, Cost, Key
+from tidegate.core.values import INFINITY, Cost, Key, NextStep
 from tidegate.errors import PoolDeadlineExceeded
 from tidegate.pool.execution import CancelReason, Execution
 from tidegate.pool.failure_class import FailureClass

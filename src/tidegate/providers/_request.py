@@ -192,18 +192,12 @@ def payer(provider: Provider, value: str) -> str:
 
 
 def estimate(
-    provider: Provider,
-    inquiry: RequestFacts,
-    chars_per_token: float,
-    mean_output: float,
-    fixed_tokens: float = 0.0,
-    cached_tokens: float = 0.0,
+    provider: Provider, inquiry: RequestFacts, chars_per_token: float, mean_output: float, fixed_tokens: float = 0.0
 ) -> Cost:
     """Return the charge that is expected when the call is admitted, by the provider's rule.
 
     `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, independent of its length) are learned per key.
-    Unusable values of the first two count as 4 and 0. The charge changes by `cached_tokens` where the provider counts
-    cached input otherwise than its table says.
+    Unusable values of the first two count as 4 and 0.
     """
     _, chars, bound, _ = inquiry
     mean = mean_output if 0.0 < mean_output < inf else 0.0
@@ -222,10 +216,7 @@ def estimate(
         most = max(most, mean)
     tokens, input_tokens, output_tokens, produced = charging.choose((0.0, given, given + most, given + mean, mean))
     held = most if charging.gives_back else 0.0
-    other = 0.0
-    if cached_tokens:
-        other = given + cached_tokens if charging.cache_reads_free else max(min(1.0, given), given - cached_tokens)
-    return Cost(1.0, tokens, input_tokens, output_tokens, produced, weight, held, given, most, mean / weight, other)
+    return Cost(1.0, tokens, input_tokens, output_tokens, produced, weight, held, given, most, mean / weight)
 
 
 def charged(provider: Provider, usage: Usage) -> Usage:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from math import ceil
 
-from tidegate.core.lazy_pattern import lazy_pattern
+from tidegate.core.safe_text import lazy_pattern
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome, QuotaReading, ReplayableRefusal, Unit
 from tidegate.providers import _values
 from tidegate.providers._headers import Found, gather, noted, origin, read_found, row_at

@@ -17,8 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeGuard
 
 from tidegate import providers
-from tidegate.core.display import printable
-from tidegate.core.lazy_pattern import lazy_pattern
+from tidegate.core.safe_text import lazy_pattern, printable
 from tidegate.core.values import REFUSED, Cause, Kind, Outcome
 from tidegate.providers import Provider
 

@@ -21,7 +21,7 @@ from html import unescape
 from itertools import islice
 from typing import NamedTuple
 
-from tidegate.core.lazy_pattern import lazy_pattern
+from tidegate.core.safe_text import lazy_pattern
 from tidegate.providers import _values
 from tidegate.providers.refusal_limits import Exceeded, read_details, stated_limit
 from tidegate.providers.refusal_words import in_english

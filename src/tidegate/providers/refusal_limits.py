@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tidegate.core.lazy_pattern import lazy_pattern
+from tidegate.core.safe_text import lazy_pattern
 from tidegate.core.values import QuotaReading, Unit
 from tidegate.providers import _values
 from tidegate.providers._values import window_name

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from tidegate.core.lazy_pattern import lazy_pattern
+from tidegate.core.safe_text import lazy_pattern
 from tidegate.core.values import Cause, QuotaReading
 from tidegate.providers import refusal_words as families
 from tidegate.providers._headers import Found, noted, states_zero

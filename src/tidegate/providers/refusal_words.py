@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from tidegate.core.lazy_pattern import lazy_pattern
+from tidegate.core.safe_text import lazy_pattern
 
 _GAP = r"(?:[^\w.,;!?]{1,3}[\w'$-]{1,20}(?:[.,][0-9]{1,9}){0,3}){0,4}?[^\w.,;!?]{1,3}"
 """Up to four words of one clause between two others."""

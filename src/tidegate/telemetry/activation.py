@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from tidegate._version import __version__
-from tidegate.admission.key_table import MAX_REGISTRY_KEYS, KeyTable
+from tidegate.admission.key_table import KeyTable
+from tidegate.admission.known_keys import MAX_REGISTRY_KEYS
 from tidegate.core import events
 from tidegate.core.values import Key
 from tidegate.transports.patches import when_imported

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any
 
 from tidegate import providers
-from tidegate.admission import audit, redaction, token_costs
+from tidegate.admission import audit, redaction
 from tidegate.admission.call import GovernedCall
 from tidegate.admission.handoff import current_handoff
 from tidegate.admission.wait_queue import Waker
@@ -161,7 +161,7 @@ class HttpCall(GovernedCall, ABC):
     def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, attempt: AttemptResult | None) -> Flow:
         """Return the exchange; one that sends nothing for a call that must have a price and has none."""
         if audit.open_count and permit is None and _lacks_price(self):
-            guard = token_costs.price_guard()
+            guard = audit.price_guard()
             assert guard is not None, "only a guard requires a price"
             guard(self.key, self.request_facts.model)
             return _unsent()
@@ -262,8 +262,8 @@ class HttpCall(GovernedCall, ABC):
         """Return the expected charge of the call, from what its key has learned so far."""
         request_facts = self.request_facts
         mean = estimate.output_for(request_facts.max_output_tokens)
-        per_token, fixed, cached = estimate.chars_per_token, estimate.fixed_tokens, estimate.cached_tokens
-        return providers.estimate(self.provider, request_facts, per_token, mean, fixed, cached)
+        per_token, fixed = estimate.chars_per_token, estimate.fixed_tokens
+        return providers.estimate(self.provider, request_facts, per_token, mean, fixed)
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
         """Return the outcome of an answer; `body` is None while it streams. Log any failure to read it."""
@@ -390,7 +390,7 @@ def take_token(call: HttpCall, renewal: bearer.Renewal, token: str) -> None:
 
 
 def _lacks_price(call: HttpCall) -> bool:
-    if token_costs.price_guard() is None:
+    if audit.price_guard() is None:
         return False
     return providers.price_of(call.key.provider, call.request_facts.model) is None
 

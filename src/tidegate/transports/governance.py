@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tidegate import providers
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.context import current_scope
 from tidegate.admission.key_table import KeyTable
 from tidegate.core.exchange import CallPolicy
@@ -91,7 +91,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 def counts_refusals() -> bool:
-    return key_hook.on_ungoverned is not None
+    return hooks.on_ungoverned is not None
 
 
 def count_refusal(client: Any, status: int, sent: Callable[[], tuple[str, str, Headers]]) -> None:
@@ -103,11 +103,11 @@ def count_refusal(client: Any, status: int, sent: Callable[[], tuple[str, str, H
     if status != HTTPStatus.TOO_MANY_REQUESTS:
         return
     with suppress(Exception):
-        hook, (host, path, headers) = key_hook.on_ungoverned, sent()
+        hook, (host, path, headers) = hooks.on_ungoverned, sent()
         if hook is None or not host or binding_of(client) is None or providers.generates(host, path):
             return
         if providers.table_of(host) is not None or providers.sdk_family(headers) is not None:
-            hook(f"{key_hook.REFUSED}{host}")
+            hook(f"{hooks.REFUSED}{host}")
 
 
 def provider_of(binding: Binding, host: str, path: str) -> providers.Provider | None:
@@ -132,10 +132,10 @@ def provider_elsewhere(
     generated, and on hosts with private names. In a process with tidegate installed, a client that is not `networked`
     (a mock, an application under test) is never governed.
     """
-    hook = key_hook.on_ungoverned
+    hook = hooks.on_ungoverned
     if not host:
         if hook is not None and providers.sdk_family(headers()) is not None:
-            hook(key_hook.NO_HOST)
+            hook(hooks.NO_HOST)
         return None
     if binding.any_host or not providers.generates(host, path):
         return None

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from tidegate import providers
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.admission.key_table import KeyTable
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.registry import registry as default_registry
@@ -51,7 +51,7 @@ def is_inference(host: str, path: str) -> bool:
 
 def watch_sockets() -> None:
     """Count the sessions that the process opens from now on, if `tidegate run` reads such counts."""
-    if key_hook.on_ungoverned is not None:
+    if hooks.on_ungoverned is not None:
         when_imported("websockets.client", _put_websockets)
         when_imported("aiohttp.client", _put_aiohttp)
 
@@ -85,9 +85,9 @@ def _by_aiohttp(wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...],
 
 
 def _count_session(host: object, path: object) -> None:
-    hook = key_hook.on_ungoverned
+    hook = hooks.on_ungoverned
     if hook is not None and isinstance(host, str) and isinstance(path, str) and is_inference(host, path):
-        hook(f"{key_hook.SOCKET}{host}")
+        hook(f"{hooks.SOCKET}{host}")
 
 
 MAX_UNNAMED_HOSTS = 1024

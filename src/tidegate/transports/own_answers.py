@@ -6,8 +6,8 @@ from math import ceil
 from typing import Any
 
 from tidegate.admission.call import GovernedCall
-from tidegate.core.display import printable
 from tidegate.core.exchange import ExchangeResult
+from tidegate.core.safe_text import printable
 from tidegate.core.values import Key, ReplayableRefusal
 
 NO_RETRY = "x-should-retry"

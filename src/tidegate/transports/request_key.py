@@ -33,7 +33,7 @@ from urllib.parse import parse_qs
 from tidegate import providers
 from tidegate.admission import redaction
 from tidegate.admission.key_table import KeyTable
-from tidegate.core.credentials import is_secret_segment, masked
+from tidegate.core.safe_text import is_secret_segment, masked
 from tidegate.core.values import INFINITY, Key, RequestFacts
 
 

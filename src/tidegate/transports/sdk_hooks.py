@@ -22,7 +22,7 @@ from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
-from tidegate.core.display import printable
+from tidegate.core.safe_text import printable
 from tidegate.errors import add_note
 from tidegate.transports.imports import is_loading
 from tidegate.transports.own_answers import NO_RETRY, REASON

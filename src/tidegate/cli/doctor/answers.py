@@ -20,9 +20,8 @@ from rich.text import Text
 from tidegate import providers
 from tidegate.admission.accounts import account_of, shared_by
 from tidegate.core.backoff import MAX_PAUSE_SECONDS
-from tidegate.core.credentials import masked
-from tidegate.core.display import json_line, printable
 from tidegate.core.feedback import ABSURD_HINT
+from tidegate.core.safe_text import json_line, masked, printable
 from tidegate.core.values import CAPACITY, Key, Kind, Outcome, RequestFacts
 from tidegate.settings import Settings
 from tidegate.transports.request_key import RequestRoute, base_url

@@ -25,7 +25,7 @@ from rich.text import Text
 from tidegate.cli.doctor import environment
 from tidegate.cli.doctor.answers import explain
 from tidegate.cli.doctor.environment import PACKAGES, STACKS, Finding, HttpStack, Installed, Severity, governs
-from tidegate.core.display import json_line
+from tidegate.core.safe_text import json_line
 from tidegate.errors import ConfigurationError
 from tidegate.providers import load_prices
 from tidegate.settings import Settings

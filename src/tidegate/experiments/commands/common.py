@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import typer
 
-from tidegate.admission import key_hook
+from tidegate.admission import hooks
 from tidegate.cli.common import DATABASE, VARIABLE, stop
 from tidegate.errors import CannotLoad, CoolingDown, StoreError, UnknownExperiment
 from tidegate.experiments import Experiment
@@ -171,9 +171,9 @@ def published(name: str, replica: str) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 folder = stack.enter_context(run_folder())
                 write_command(Path(folder), _command(name, replica))
-                before = key_hook.on_new_queue
-                stack.callback(setattr, key_hook, "on_new_queue", before)
-                key_hook.on_new_queue = KeyRecorder(folder).on_new_queue
+                before = hooks.on_new_queue
+                stack.callback(setattr, hooks, "on_new_queue", before)
+                hooks.on_new_queue = KeyRecorder(folder).on_new_queue
         yield
 
 

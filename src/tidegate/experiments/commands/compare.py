@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.core.display import json_line
+from tidegate.core.safe_text import json_line
 from tidegate.core.token_totals import cost_text, token_facts
 from tidegate.experiments.commands.common import existing, found
 from tidegate.experiments.commands.display import NOTHING, printer, table

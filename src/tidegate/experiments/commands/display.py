@@ -26,8 +26,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.common import unbounded
-from tidegate.core.display import printable
-from tidegate.core.recent_rate import RecentRate
+from tidegate.core.row_results import RecentRate
+from tidegate.core.safe_text import printable
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
 from tidegate.core.token_totals import TokenTotals, tokens_text
 from tidegate.core.wait_text import clock, wait_text

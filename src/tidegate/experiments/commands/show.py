@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from tidegate.cli.common import stop
-from tidegate.core.display import json_line
+from tidegate.core.safe_text import json_line
 from tidegate.core.token_totals import TokenTotals, added, cost_text, token_facts
 from tidegate.core.wait_text import wait_text
 from tidegate.errors import CoolingDown

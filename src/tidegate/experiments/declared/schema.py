@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, V
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tidegate.admission import redaction
-from tidegate.core.credentials import is_secret_segment
+from tidegate.core.safe_text import is_secret_segment
 from tidegate.errors import ConfigurationError, Error
 from tidegate.experiments.engine.experiment import WEIGHTS
 from tidegate.experiments.engine.queues import TASK_STAGE

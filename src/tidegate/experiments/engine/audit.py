@@ -16,12 +16,10 @@ from functools import lru_cache
 from math import log
 from typing import Literal, TypeAlias
 
-from tidegate.admission.audit import AttemptStatus, attempt_status
-from tidegate.admission.token_costs import cost_of
+from tidegate.admission.audit import AttemptStatus, attempt_status, cost_of
 from tidegate.core.events import AttemptEnded
-from tidegate.core.next_step import NextStep
 from tidegate.core.token_totals import TokenCounter, TokenTotals, totals_of
-from tidegate.core.values import OK, Key, Kind
+from tidegate.core.values import OK, Key, Kind, NextStep
 from tidegate.experiments.engine.job import Job
 from tidegate.experiments.engine.progress import CLASSES, RunStats
 from tidegate.experiments.storage import AttemptRecord, ItemUsage, ResultStatus

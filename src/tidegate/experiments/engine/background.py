@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from tidegate.admission.redaction import clean
 from tidegate.core.backoff import half_jitter_of
-from tidegate.core.display import printable
+from tidegate.core.safe_text import printable
 from tidegate.errors import Error, StoreError
 
 logger = logging.getLogger("tidegate")

@@ -14,10 +14,9 @@ from math import ceil, log
 from typing import Any, TypeAlias
 
 from tidegate.admission.registry import RateLimitRegistry
-from tidegate.core.answered_by import AnsweredBy
-from tidegate.core.snapshot import estimate_eta
 from tidegate.core.token_totals import TokenTotals, added, tokens_text
-from tidegate.core.values import Cost, Key
+from tidegate.core.values import AnsweredBy, Cost, Key
+from tidegate.core.wait_text import estimate_eta
 from tidegate.experiments.engine.queues import TASK, TASK_STAGE
 from tidegate.experiments.engine.replica import state_text
 from tidegate.experiments.storage import (

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from tidegate.core.answered_by import AnsweredBy
-from tidegate.core.next_step import NextStep
+from tidegate.core.values import AnsweredBy, NextStep
 from tidegate.errors import NotStorable
 from tidegate.experiments.engine import results
 from tidegate.experiments.engine.background import redacted

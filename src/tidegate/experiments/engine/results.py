@@ -24,8 +24,8 @@ from decimal import Decimal
 from numbers import Real
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.backoff import half_jitter_of
+from tidegate.core.values import AnsweredBy
 from tidegate.experiments.engine.background import BASE, CAP, retry_while_unavailable
 from tidegate.experiments.engine.job import Stage
 from tidegate.experiments.engine.queues import TASK, Item, own_id

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from tidegate.admission.token_costs import cost_of, require_prices
+from tidegate.admission.audit import cost_of, require_prices
 from tidegate.core.values import Key, Kind
 from tidegate.errors import ConfigurationError
 from tidegate.experiments.engine.budget import Budget, BudgetLedger

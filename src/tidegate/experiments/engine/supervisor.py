@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.admission.audit import opened
 from tidegate.core.limiter_state import Permit
-from tidegate.core.spend_reserve import RECENT
+from tidegate.core.row_results import RECENT
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, StoreError, require
 from tidegate.experiments.engine.background import BackgroundTask, redacted, retry_while_unavailable, stop_within

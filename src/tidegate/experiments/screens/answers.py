@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tidegate.core.display import printable
+from tidegate.core.safe_text import printable
 from tidegate.core.token_totals import TokenTotals, added, token_facts
 from tidegate.core.wait_text import wait_text
 from tidegate.experiments.engine.progress import added_up

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import IO, Any, NamedTuple, TypeAlias
 
-from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.values import AnsweredBy
 from tidegate.errors import ConfigurationError
 from tidegate.experiments.storage.pending import PageSizer
 from tidegate.experiments.storage.records import Annotation, ItemUsage, ResultStatus, Score, StoredRun

@@ -14,8 +14,8 @@ from datetime import datetime
 from enum import Enum, StrEnum
 from typing import NamedTuple, TypeAlias
 
-from tidegate.core.answered_by import AnsweredBy
 from tidegate.core.token_totals import TokenTotals
+from tidegate.core.values import AnsweredBy
 
 JSON: TypeAlias = "Mapping[str, JSON] | list[JSON] | tuple[JSON, ...] | str | int | float | bool | None"
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Row, Select, and_, case, func, literal, select, tuple_
 
-from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.values import AnsweredBy
 from tidegate.experiments.storage.database import Database, StorePart
 from tidegate.experiments.storage.pending import (
     body_of,

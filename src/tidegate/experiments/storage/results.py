@@ -29,7 +29,7 @@ from sqlalchemy import (
     tuple_,
 )
 
-from tidegate.core.answered_by import AnsweredBy
+from tidegate.core.values import AnsweredBy
 from tidegate.errors import NotStorable, SchemaMismatch
 from tidegate.experiments.storage import stage_sums
 from tidegate.experiments.storage.bulk import execute, put, unnested

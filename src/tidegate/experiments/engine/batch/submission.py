@@ -16,8 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from tidegate.core.backoff import half_jitter
-from tidegate.core.next_step import NextStep
-from tidegate.core.values import INFINITY
+from tidegate.core.values import INFINITY, NextStep
 from tidegate.errors import ConfigurationError, Error
 from tidegate.experiments.engine.background import redacted, retry_while_unavailable
 from tidegate.experiments.engine.batch import BatchTask, ItemSet, custom_id

@@ -1,10 +1,11 @@
-"""Hooks for `tidegate run` and `tidegate status`, whose counts are shared: called for each key and ungoverned call."""
+"""Hooks for `tidegate run` and `tidegate status` (each key and ungoverned call), and for programs that time waits."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from typing import Any
 
 on_new_queue: Callable[[Any], Callable[[], object] | None] | None = None
@@ -28,3 +29,10 @@ REFUSED = "429 "
 
 SOCKET = "wss://"
 """Prefix of the host of a websocket session."""
+
+
+around_wait: Callable[[], AbstractContextManager[object]] | None = None
+"""Called when a call begins to wait, in the thread or task of the caller; it must not fail.
+
+The context that it returns is open until the wait ends. A call may wait several times.
+"""

@@ -1,4 +1,4 @@
-"""Patterns of credentials in a text, and their removal.
+"""Texts that are safe to show: control characters escaped, credentials removed, patterns compiled at their first use.
 
 This is the second line of defence. `tidegate.admission.redaction` knows the credentials of this process by value, and
 the patterns here find those that it cannot know. Every pattern is linear in the length of the text: a repetition is
@@ -7,11 +7,62 @@ bounded, or nothing that can fail follows it.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal, cast
+
+UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Characters that move the cursor, break a line, change the direction of text, or are invisible."""
+
+BROKEN = re.compile(UNPRINTABLE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+"""The same characters without line feed and tab."""
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""Return the text with every control character escaped, as `\x1b`; with `lines`, line feeds and tabs stay."""
+    if text.isprintable() and text.isascii():
+        return text
+    return (BROKEN if lines else UNPRINTABLE).sub(_escaped, text)
+
+
+def json_line(value: Any) -> str:
+    """Return a value as one line of JSON in UTF-8, with every character escaped that a terminal would interpret."""
+    return UNPRINTABLE.sub(lambda match: json.dumps(match[0])[1:-1], json.dumps(value, ensure_ascii=False))
+
+
+_NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def _escaped(match: re.Match[str]) -> str:
+    if match[0] in _NAMED:
+        return _NAMED[match[0]]
+    code = ord(match[0])
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+class _LazyPattern:
+    def __init__(self, text: str) -> None:
+        self.pattern = text
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "pattern" or name.startswith("__"):
+            raise AttributeError(name)
+        method = getattr(re.compile(self.pattern), name)
+        setattr(self, name, method)
+        return method
+
+
+def lazy_pattern(text: str) -> re.Pattern[str]:
+    """Return a pattern that is compiled when one of its methods is first used."""
+    return cast("re.Pattern[str]", _LazyPattern(text))
+
 
 HIDDEN = "…"
 """Replacement in a text for a removed credential."""
@@ -367,7 +418,6 @@ def _tells(match: re.Match[str], value: str) -> bool:
 
 
 def _is_hidden(value: str) -> bool:
-    """Return whether a value was removed before, except for its prefix: `sk-…`."""
     return value.startswith(HIDDEN) or value.endswith(HIDDEN)
 
 
