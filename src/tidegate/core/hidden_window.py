@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tidegate.core.pacer_phases import PATIENCE_CALLS
+from tidegate.core.pacer_phases import PATIENCE_CALLS, natural_wait
 from tidegate.core.values import INFINITY
 
 REMEMBERED = 12
@@ -205,7 +205,8 @@ class HiddenWindow:
             self._high = self._predicted()[1]
             if self._low < self._high - 1e-9 < INFINITY:
                 return self._next()
-        self._high = self._low + min(self._later, max(self._least, self._low - self._begun[-1][2]))
+        since = self._low - self._begun[-1][2]
+        self._high = self._low + natural_wait(min(self._later, max(self._least, since)), since, 0.0)
         self._later *= 2.0
         self._late = True
         if self._low > self._begun[-1][2] + LOST * max(self._least, self._most):

@@ -122,6 +122,7 @@ class Pacer:
         "_ramp",
         "_refused_at",
         "_run_begun_at",
+        "_run_calls",
         "_seeded",
         "_startup",
         "_stated_before",
@@ -168,6 +169,8 @@ class Pacer:
         # The same where the rate may change: a refusal counts as random by these odds alone.
         self.chance_odds = -INFINITY
         self._lone_at = self._refused_at = self._run_begun_at = 0.0
+        # Calls admitted in the run that the first refusal ended, with those sent after the refused one.
+        self._run_calls = 0
         self._windowless_calls = self._window_size = 0
         self._window_begun_at, self._window_let_in = 0.0, 0
         self._next, self._next_count = 0.0, 0
@@ -248,7 +251,7 @@ class Pacer:
         self._seeded = False
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
         self.gauge.note(run, sent_at)
-        self._run_begun_at = sent_at - run.seconds
+        self._run_begun_at, self._run_calls = sent_at - run.seconds, run.calls
         self.gauge.stated = self.stated
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
@@ -286,6 +289,7 @@ class Pacer:
         if mark < 0:
             # It was sent before the first was known. What one wave costs is what the next one may.
             self.gauge.price += 1
+            self._run_calls -= 1
             if self._ramp.growth is not None:
                 self._ramp.growth.late()
             return
@@ -363,7 +367,7 @@ class Pacer:
         if not size:
             # Where calls were admitted since the first refusal, this window shows how many the next one has.
             fresh = self.gauge.let_in <= WINDOW_CALLS
-            size, begun_at = first.calls if fresh else 0, self.gauge.first_at - first.seconds
+            size, begun_at = max(0, self._run_calls) if fresh else 0, self._run_begun_at
         self._window = HiddenWindow(size, begun_at, self._refused_at, self._lone_at, first.seconds)
         self._window.sent(now)
         # The call that went alone, and this one.
