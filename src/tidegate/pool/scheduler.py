@@ -233,10 +233,14 @@ class RowScheduler(RowFlow):
             self._blocked_at = now
         due = self._blocked_at + patience
         if now < due:
-            self._timers.set("scout", due, self.wake)
+            self._timers.set("scout", due, self._on_scout_due)
             return False
         self._start(self._queue.fresh.popleft(), None, scout=True)
         return True
+
+    def _on_scout_due(self) -> None:
+        self._blocked_at = -INFINITY
+        self.wake()
 
     def _start(self, row: PoolRow, permit: Permit | None, *, scout: bool) -> None:
         job = RowExecution(row, self._function, self, self.options.registry, permit)
