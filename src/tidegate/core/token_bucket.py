@@ -27,7 +27,7 @@ from functools import partial
 
 from tidegate.core.backoff import WHOLE, rounding_of
 from tidegate.core.charging import RULES
-from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
+from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror, RefillCheck
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 
@@ -153,6 +153,7 @@ class TokenBucketMirror(QuotaMirror):
         "_held",
         "_hidden",
         "_margin",
+        "_refill_check",
         "_reorder",
         "_round_trip",
         "_spilt",
@@ -179,6 +180,7 @@ class TokenBucketMirror(QuotaMirror):
         self._anchor_remaining = self._anchor_stated = self.limit
         self._hidden = False
         self._margin = SafetyMargin(self.unit == "requests")
+        self._refill_check = RefillCheck()
         self._reorder = REORDER_FIRST
         self._held = 0.0
         self._round_trip = OVERTAKEN
@@ -225,6 +227,8 @@ class TokenBucketMirror(QuotaMirror):
         debit = LoggedCharge(amount, order, now)
         self._advance(now)
         self._ceiling -= debit.amount + self._spilt
+        if self._refill_check.since < INFINITY:
+            self._refill_check.charged(debit.amount, self.rate, self.limit, now)
         entries = self.ledger.entries
         if entries and entries[0].charged_at < now - FOLD_WINDOWS * self.window:
             self._fold(now)
@@ -261,6 +265,7 @@ class TokenBucketMirror(QuotaMirror):
             self.ledger.add(LoggedCharge(produced, order, now))
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
+        self._refill_check.refunded(debit.amount, debit.charged_at)
         self._ceiling -= self.ledger.amend(debit, 0.0)
         if debit.by_rule and self.charging is not None:
             if not debit.live:
@@ -276,6 +281,8 @@ class TokenBucketMirror(QuotaMirror):
                 self._read_wait(retry_after)
             if self.charging is None or not self.charging.returns:
                 self._bound_by_wait(retry_after, sent_at, now, amount)
+        if self.unit == "requests" and self._refutes_window(sent_at, amount):
+            self._take_window(self.period.refuse(self.window))
         if self._brim < self.limit:
             return  # its own size refuses what the limit would bear: more in hand would only wait for room it never has
         if sent_at < self.since:
@@ -284,6 +291,11 @@ class TokenBucketMirror(QuotaMirror):
             # Its reading was rounded: less than the call needed was left.
             self._anchor_level = max(self._anchor_least, min(self._anchor_level, amount))
         self._margin.refused(self.limit)
+
+    def _refutes_window(self, sent_at: float, amount: float) -> bool:
+        """Return whether a quota that comes back in the inferred window would have had room for the refused call."""
+        later = sum(debit.amount for debit in self.ledger.entries if debit.charged_at > sent_at)
+        return self._refill_check.refused(amount, later, self.rate, self.limit, sent_at)
 
     def _bound_by_wait(self, wait: float, sent_at: float, now: float, amount: float) -> None:
         """Believe only that the refused call has room after the wait, where units come back one by one.
