@@ -26,15 +26,20 @@ MOST_IDLE = 100
 class Network:
     """One client's connections, whose ends are handled by the client's event loop."""
 
-    def __init__(self, timeline: Timeline, loop: LateLoop = PUNCTUAL) -> None:
+    def __init__(self, timeline: Timeline, loop: LateLoop = PUNCTUAL, work: float = 0.0) -> None:
         self._timeline = timeline
         self._loop = loop
+        # Seconds of the loop that each message takes; the loop handles one after another.
+        self._work, self._free_at = work, 0.0
         # Answers are read in the order in which they came.
         self._read_until = 0.0
         self._idle = self._opening = 0
 
     def carry(self, action: Callable[[], object]) -> None:
-        """Plays `action` when a request that leaves now has arrived."""
+        """Plays `action` when a request that is made now has arrived."""
+        self._handle(lambda: self._leave(action))
+
+    def _leave(self, action: Callable[[], object]) -> None:
         delay = 0.0
         if self._idle:
             self._idle -= 1
@@ -47,11 +52,20 @@ class Network:
 
     def bring_back(self, action: Callable[[], object]) -> None:
         """Plays `action` when an answer that leaves now has arrived."""
-        self._timeline.after(self._handled(TRAVEL), action)
+        self._timeline.after(self._handled(TRAVEL), lambda: self._handle(action))
 
     def release(self) -> None:
         """An answer has been read to its end: its connection is free."""
         self._idle = min(MOST_IDLE, self._idle + 1)
+
+    def _handle(self, action: Callable[[], object]) -> None:
+        """Plays `action` when the loop is through with the messages before this one, and with it."""
+        if not self._work:
+            action()
+            return
+        now = self._timeline.now
+        self._free_at = max(now, self._free_at) + self._work
+        self._timeline.after(self._free_at - now, action)
 
     def _handled(self, delay: float) -> float:
         due = self._timeline.now + delay

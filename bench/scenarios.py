@@ -61,6 +61,7 @@ class Row:
     arrivals    when each call comes, in order; if empty, callers take the calls. The figure is then the summed delay.
     meets_faults  whether the oracle meets the scenario's faults, too, and sends a broken call again
     against_plain  whether the makespan is compared with that of the plain SDK, instead of the oracle's
+    client_work  seconds of the client's event loop for each message, of which it handles one after another
     """
 
     name: str
@@ -79,6 +80,7 @@ class Row:
     arrivals: tuple[float, ...] = ()
     meets_faults: bool = False
     against_plain: bool = False
+    client_work: float = 0.0
 
     def seeded(self, seed: int) -> Scenario:
         """The provider, its latencies drawn by `seed`."""

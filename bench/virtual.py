@@ -91,7 +91,7 @@ class Laboratory(World):
         self.provider: Provider = provider
         self.accounts = Accounts(self.scenario, lambda: self.timeline.now)
         self.answers = Answers(row, self.scenario, self.wall)
-        self.network = Network(self.timeline, loop)
+        self.network = Network(self.timeline, loop, row.client_work)
         self.losses: dict[str, int] = {}
         self.unfinished = row.count
         self.refused_at: list[float] = []

@@ -12,9 +12,39 @@ from tidegate.testing import Distribution, Limit, Scenario
 LATENCY = Distribution.lognormal(0.25, 0.3)
 
 
-def played(limit: Limit, calls: int, seed: int) -> virtual.Run:
+CLIENT_WORK = 0.002
+"""Seconds that a client's event loop takes for a request, and for an answer. Measured: an OpenAI client alone on a core
+plays 250 requests a second."""
+
+
+def played(limit: Limit, calls: int, seed: int, work: float = 0.0) -> virtual.Run:
     scenario = Scenario(limiters=(limit,), dialect="none", retry_after="none", latency=LATENCY)
-    return virtual.run(Row(name="common", family=SILENT, scenario=scenario, count=calls), seed)
+    return virtual.run(Row(name="common", family=SILENT, scenario=scenario, count=calls, client_work=work), seed)
+
+
+def test_refusals_of_a_busy_client_wait_behind_its_answers() -> None:
+    """Each refusal that is read frees a slot for another refused call: over HTTP, too."""
+    window = Limit(kind="fixed", limit=100, window=10.0)
+    quiet, busy = played(window, 300, 1), played(window, 300, 1, CLIENT_WORK)
+    assert busy.lost == 0
+    assert busy.ratio < 1.1
+    assert quiet.refused_share < 0.15 < busy.refused_share < 0.45
+
+
+@pytest.mark.parametrize("seed", [1, 5])
+def test_the_end_of_a_window_is_looked_for_where_natural_windows_end(seed: int) -> None:
+    window = Limit(kind="fixed", limit=100, window=10.0, offset=round(seed * 0.618 % 1.0 * 10.0, 3))
+    run = played(window, 300, seed)
+    assert run.lost == 0
+    assert run.ratio < 1.2
+
+
+@pytest.mark.parametrize("seed", [3, 4, 5])
+def test_calls_that_overtook_the_first_refused_one_belong_to_its_window(seed: int) -> None:
+    """A window of 100 calls that counts as 97 leaves a few of 300 calls for a fourth one."""
+    run = played(Limit(kind="rolling", limit=100, window=10.0), 300, seed)
+    assert run.lost == 0
+    assert run.ratio < 1.35
 
 
 @pytest.mark.parametrize("seed", [2, 6, 8])
