@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -109,7 +110,7 @@ Rest: TypeAlias = Callable[[Out], list[Waiter]]
 """Rest of a step: it runs under the lock, and returns the waiters to wake. Its repetition does nothing more."""
 
 
-class StepTable:
+class StepTable(ABC):
     """The lock of a key table, and what is done inside and after it; `_mend` makes consistent what was cut off."""
 
     _shared: SharedKeys | None
@@ -231,13 +232,13 @@ class StepTable:
         self._deferred.popleft()
         return to_wake
 
+    @abstractmethod
     def _mend(self, out: Out) -> list[Waiter]:
         """Mend what an interrupt of the program cut off."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _take_out(self, waiter: Waiter, out: Out) -> list[Waiter]:
         """Take a call out of its queue, with an unused permit."""
-        raise NotImplementedError
 
     def _out(self) -> list[events.Event] | None:
         return [] if self._listeners.all else None

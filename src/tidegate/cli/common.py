@@ -1,4 +1,4 @@
-"""What the commands share: exits in one line, the width of consoles, and the option for a database."""
+"""Parts that all commands use: exits in one line, the width of consoles, and the option for a database."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Iterator
 from contextlib import suppress
@@ -24,7 +25,7 @@ UNKNOWN_KEY = StageGate(0, 0)
 """Gate of the rows whose key is unknown, or that ask none."""
 
 
-class RowFlow:
+class RowFlow(ABC):
     """Rows of one pool. Methods run in the loop's thread, except where they say otherwise.
 
     `notify` is called there when an ended row is in `outbox`, when another row is `wanted`, and at the end. `context`
@@ -61,12 +62,12 @@ class RowFlow:
         self._in_flight: set[Any] = set()
         self._room: asyncio.Future[None] | None = None
 
+    @abstractmethod
     def check(self) -> None:
         """Start what can start; `wake` schedules it."""
-        raise NotImplementedError
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
     @property
     def stats(self) -> PoolStats:

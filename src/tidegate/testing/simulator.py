@@ -17,6 +17,7 @@ import tempfile
 import threading
 import urllib.error
 import urllib.request
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -31,7 +32,7 @@ from tidegate.testing.wire import Connection
 from tidegate.transports import governance
 
 
-class Addresses:
+class Addresses(ABC):
     """Base URLs for the clients of each SDK, while the simulator runs; it starts and stops with a `with` block.
 
     Each URL raises RuntimeError while the simulator does not run.
@@ -62,13 +63,13 @@ class Addresses:
         """Return the base URL of google-genai clients, for Gemini and Vertex AI: they add version and path."""
         return self.url
 
+    @abstractmethod
     def start(self) -> Self:
         """Start, and return once requests are answered."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Stop. A second call does nothing."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self.start()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ MAX_TOKENS = 1024
 (anthropic 2.11, README)."""
 
 
-class PostingClient:
+class PostingClient(ABC):
     """Governed client without SDK retries: the runner retries, and retries inside a slot would be invisible.
 
     Bodies are posted as the file states them, even if this SDK has no name for a parameter. So a Batch API takes the
@@ -55,12 +56,12 @@ class PostingClient:
         answer = await self.sdk.post(self.path, body=self.body(prompt), cast_to=object)
         return self.text(prompt.model, answer)
 
-    def body(self, prompt: Prompt) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def body(self, prompt: Prompt) -> dict[str, Any]: ...
 
+    @abstractmethod
     def text(self, model: str, body: Any) -> str:
         """Return the text of an answer's body. Raise `NoText`."""
-        raise NotImplementedError
 
     async def close(self) -> None:
         await self.sdk.close()

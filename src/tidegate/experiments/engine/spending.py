@@ -1,4 +1,4 @@
-"""What one run spends against its budget: expectations before its functions start, and checks of their answers."""
+"""Spending of one run against its budget: expectations before its functions start, and checks of their answers."""
 
 from __future__ import annotations
 

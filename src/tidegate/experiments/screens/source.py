@@ -1,4 +1,4 @@
-"""What the experiments view reads: the database, the speed of what runs in it, and comparisons.
+"""Source of the experiments view: the database, the speed of its running experiments, and comparisons.
 
 This module imports no database library; `ExperimentSource.store` does, so that the page is up before. Every answer is
 made from tallies, whose size does not depend on the number of results. An experiment without a tally, which an older
