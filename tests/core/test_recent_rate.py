@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.core.row_results import RecentRate
+from tidegate.core.wait_text import RecentRate
 
 
 def noted(done: dict[float, int]) -> RecentRate:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.row_results import ReorderBuffer
+from tidegate.pool.rows import ReorderBuffer
 
 
 @given(st.data(), st.integers(0, 40))

@@ -12,12 +12,11 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
-from tidegate.core.row_results import ReorderBuffer
 from tidegate.core.values import Cost, Key, NextStep
 from tidegate.pool.function_limit import FunctionLimit
 from tidegate.pool.key_gates import StageGate
 from tidegate.pool.options import PoolOptions
-from tidegate.pool.rows import PoolMeter, PoolRow, PoolStats, RowQueue
+from tidegate.pool.rows import PoolMeter, PoolRow, PoolStats, ReorderBuffer, RowQueue
 
 logger = logging.getLogger("tidegate")
 

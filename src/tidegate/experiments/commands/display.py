@@ -26,11 +26,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.common import unbounded
-from tidegate.core.row_results import RecentRate
 from tidegate.core.safe_text import printable
 from tidegate.core.snapshot import KeySnapshot, RegistrySnapshot
 from tidegate.core.token_totals import TokenTotals, tokens_text
-from tidegate.core.wait_text import clock, wait_text
+from tidegate.core.wait_text import RecentRate, clock, wait_text
 from tidegate.experiments import StageProgress
 from tidegate.experiments.engine.progress import Summary, choice_lines
 from tidegate.experiments.storage import BatchRecord, BatchState, Failure, ResultStatus, Score

@@ -1,8 +1,9 @@
 """Budget of an experiment: how many more rows may start, from what earlier ones have cost.
 
 Theory of operation. A row that starts is finished and counted, with the judgements of its answer. So before it starts,
-its cost is reserved, and that of all rows under way (`core.row_results`). When no row is under way and the next one
-does not fit any more, the budget is reached. The first row runs alone, and then at most as many as have been measured.
+its cost is reserved, and that of all rows under way (`storage.spend_reserve`). When no row is under way and the next
+one does not fit any more, the budget is reached. The first row runs alone, and then at most as many as have been
+measured.
 
 Before a function starts, the mean cost of its stage is stored as its usage, which its true usage replaces. So what a
 killed process had in flight is counted by the next claim.
@@ -15,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidegate.core.row_results import RecentCosts, StageReserve, budget_amount, rows_within
 from tidegate.core.token_totals import TokenTotals, dollars
 from tidegate.errors import require
 from tidegate.experiments.engine.queues import TASK
+from tidegate.experiments.storage.spend_reserve import RecentCosts, StageReserve, budget_amount, rows_within
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 from tidegate.admission.audit import opened
 from tidegate.core.limiter_state import Permit
-from tidegate.core.row_results import RECENT
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ConfigurationError, StoreError, require
 from tidegate.experiments.engine.background import BackgroundTask, redacted, retry_while_unavailable, stop_within
@@ -35,6 +34,7 @@ from tidegate.experiments.engine.queues import TASK
 from tidegate.experiments.engine.run import ExperimentRun
 from tidegate.experiments.engine.run_state import RunnerContext, RunPhase
 from tidegate.experiments.storage import BatchState, Claim, ExperimentRow, LogLevel, ResultStatus, Status
+from tidegate.experiments.storage.spend_reserve import RECENT
 from tidegate.pool.execution import CANCEL_GRACE_SECONDS
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from tidegate.core.row_results import RecentRate
+from tidegate.core.wait_text import RecentRate
 from tidegate.errors import ConfigurationError, DatabaseFileLost, StoreError
 
 if TYPE_CHECKING:

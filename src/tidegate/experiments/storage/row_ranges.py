@@ -7,7 +7,7 @@ replica is unique, so a batch of a contributor's results is accepted while the c
 deletes all chunks.
 
 The budget is in the experiment's stored spec, so it is one for all replicas. A claim holds a lock on the experiment,
-and reserves the cost of all rows of the chunks that are claimed (`core.row_results`). Where only a part of a free
+and reserves the cost of all rows of the chunks that are claimed (`storage.spend_reserve`). Where only a part of a free
 chunk fits, the chunk is divided, and the part is claimed. Rows of a chunk that have ended stay reserved until it is
 done: that starts fewer rows for a while, and never too many.
 
@@ -37,7 +37,6 @@ from sqlalchemy import (
     update,
 )
 
-from tidegate.core.row_results import RECENT, RecentCosts, StageReserve, budget_amount, rows_within
 from tidegate.core.token_totals import TokenTotals, added
 from tidegate.errors import ClaimLost
 from tidegate.experiments.storage import stage_sums
@@ -46,6 +45,7 @@ from tidegate.experiments.storage.database import StorePart
 from tidegate.experiments.storage.records import BatchRecord, BatchState, Claim, RowChunk
 from tidegate.experiments.storage.results import write_state
 from tidegate.experiments.storage.schema import batches, chunks, execution_configs, experiments, spend
+from tidegate.experiments.storage.spend_reserve import RECENT, RecentCosts, StageReserve, budget_amount, rows_within
 from tidegate.experiments.storage.stage_sums import TASKS
 from tidegate.experiments.storage.stored_forms import ago, cleaned, decoded, now
 from tidegate.experiments.storage.tally import StageTally
