@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.transports.stub_servers import is_stub
+
 pytest_plugins = ["pytester"]
 
 TESTS = """
@@ -178,3 +180,16 @@ def test_call_to_a_stub_server_of_a_test_ends_soon(project: pytest.Pytester, mon
     monkeypatch.setenv("TIDEGATE_MAX_WAIT", "30")
     project.makepyfile(STUB)
     project.runpytest_subprocess("--tidegate").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "[::1]:8000"])
+def test_a_server_on_this_machine_is_a_stub_server(host: str) -> None:
+    assert is_stub(f"http://{host}/v1")
+
+
+@pytest.mark.parametrize(
+    "host", ["192.168.1.20:8000", "10.0.0.5", "0.0.0.0:8000", "[fd00::1]", "vllm.localhost", "llm"]
+)
+def test_a_server_elsewhere_is_none(host: str) -> None:
+    """A model server of the team, asked by an evaluation under pytest, has the whole `max_wait`."""
+    assert not is_stub(f"http://{host}/v1")

@@ -20,9 +20,9 @@ from rich.text import Text
 
 from tidegate.cli.common import stop, unbounded
 from tidegate.core.snapshot import QuotaSnapshot
-from tidegate.testing import Limit
 
 if TYPE_CHECKING:
+    from tidegate.testing import Limit
     from tidegate.testing.demo import DemoRun, Look, Phase
 
 

@@ -29,7 +29,7 @@ from tidegate.testing.accounts import Truth
 from tidegate.testing.scenario import Scenario, plain
 from tidegate.testing.server import AnswerText, RequestLog, SimulatedProvider
 from tidegate.testing.wire import Connection
-from tidegate.transports import governance
+from tidegate.transports import stub_servers
 
 
 class Addresses(ABC):
@@ -128,7 +128,7 @@ class SimulatorProcess(Addresses):
                 errors.seek(0)
                 raise RuntimeError(f"simulator not started: {errors.read().decode(errors='replace').strip()}")
         self._url = json.loads(line)["url"]
-        governance.simulators.add(urlsplit(self._url).netloc)
+        stub_servers.simulators.add(urlsplit(self._url).netloc)
         return self
 
     def truth(self) -> Truth:
@@ -176,7 +176,7 @@ class SimulatorProcess(Addresses):
         self._end()
 
     def _end(self) -> None:
-        governance.simulators.discard(urlsplit(self._url).netloc)
+        stub_servers.simulators.discard(urlsplit(self._url).netloc)
         process, self._process, self._url = self._process, None, ""
         if process is None:
             return
@@ -270,7 +270,7 @@ class Simulator(Addresses):
         self._thread.start()
         try:
             self._url = ready.result()
-            governance.simulators.add(urlsplit(self._url).netloc)
+            stub_servers.simulators.add(urlsplit(self._url).netloc)
         except BaseException:
             self._thread.join()
             self._thread = None
@@ -313,7 +313,7 @@ class Simulator(Addresses):
             return
         self._loop.call_soon_threadsafe(self._stopped.set)
         thread.join()
-        governance.simulators.discard(urlsplit(self._url).netloc)
+        stub_servers.simulators.discard(urlsplit(self._url).netloc)
         self._url = ""
 
 

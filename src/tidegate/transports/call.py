@@ -39,8 +39,8 @@ from tidegate.core.values import (
 )
 from tidegate.errors import add_note
 from tidegate.providers.classification import UNREADABLE, connection_failure, error_text
-from tidegate.transports import bearer
-from tidegate.transports.governance import STUB_MAX_WAIT, Binding, is_stub
+from tidegate.transports import bearer, stub_servers
+from tidegate.transports.governance import Binding
 from tidegate.transports.own_answers import (
     NO_RETRY,
     RETRYABLE,
@@ -166,9 +166,9 @@ class HttpCall(GovernedCall, ABC):
             guard(self.key, self.request_facts.model)
             return _unsent()
         self.sdk_may_repeat = _bound_by_token(self)
-        if not self.mocks and is_stub(self.key.base_url):
+        if not self.mocks and stub_servers.is_stub(self.key.base_url):
             self.sdk_may_repeat = True
-            self.policy = self.policy._replace(max_wait=min(self.policy.max_wait, STUB_MAX_WAIT))
+            self.policy = self.policy._replace(max_wait=min(self.policy.max_wait, stub_servers.MAX_WAIT))
         flow = super().exchange(make_waker, permit, attempt)
         if permit is None and self.registry.places and self.sending.body is not None:
             self.place = self.registry.places.pop(_fingerprint(self), 0)

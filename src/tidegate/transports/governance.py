@@ -4,17 +4,11 @@ Theory of operation. Before it sends, a transport asks `binding_of` for the clie
 `provider_of`, and `provider_elsewhere` for hosts that nothing names. None from any of them means: pass the request
 through unchanged. A binding may also live in the context (`bind_context`), for SDKs that create HTTP clients below a
 long-lived object.
-
-A test of code that meets a 429 may start a stub server on this machine. Such a test expects the SDK\'s error, and would
-wait `max_wait` for it, so a call to a stub server under pytest waits less (`is_stub`). The simulators of
-`tidegate.testing` recover, so calls to them wait as to any provider.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -22,7 +16,6 @@ from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from tidegate import providers
 from tidegate.admission import hooks
@@ -220,18 +213,3 @@ def bind_context(binding: Binding | None) -> Iterator[None]:
         yield
     finally:
         _carried.reset(token)
-
-
-STUB_MAX_WAIT = 2.0
-"""Most seconds that a call to a stub server waits: four first waits of the openai and anthropic SDKs."""
-
-simulators: set[str] = set()
-"""Hosts with ports of the simulators that run."""
-
-
-def is_stub(base_url: str) -> bool:
-    """Return whether a base URL is that of a stub server of the test that runs in this process."""
-    if "PYTEST_CURRENT_TEST" not in os.environ or "pytest" not in sys.modules:
-        return False
-    parts = urlsplit(base_url)
-    return parts.netloc not in simulators and is_local(parts.hostname or "")

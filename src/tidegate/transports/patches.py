@@ -17,14 +17,16 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 import wrapt
 
-from tidegate.admission.key_table import KeyTable
-from tidegate.core.limiter_state import Permit
 from tidegate.transports.imports import is_loading, when_loaded
+
+if TYPE_CHECKING:
+    from tidegate.admission.key_table import KeyTable
+    from tidegate.core.limiter_state import Permit
 
 MAX_DEPTH = 64
 """Wrappers around one function that are followed. Chosen: no program wraps a function that often."""

@@ -1,0 +1,34 @@
+"""Bound of the waits for a stub server on this machine, in a test that runs under pytest.
+
+A test of code that meets a 429 starts such a server, expects the SDK's error, and would wait `max_wait` for it. The
+simulators of `tidegate.testing` recover, so calls to them wait as to any provider. They import this module, which
+imports no other part of tidegate.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+MAX_WAIT = 2.0
+"""Most seconds that a call to a stub server waits: four first waits of the openai and anthropic SDKs."""
+
+simulators: set[str] = set()
+"""Hosts with ports of the simulators that run."""
+
+
+def is_stub(base_url: str) -> bool:
+    """Return whether a base URL is that of a stub server of the test that runs in this process."""
+    if "PYTEST_CURRENT_TEST" not in os.environ or "pytest" not in sys.modules:
+        return False
+    parts = urlsplit(base_url)
+    return parts.netloc not in simulators and _is_loopback(parts.hostname or "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
