@@ -61,6 +61,17 @@ async def test_failures_are_counted_by_stage_and_kind_the_most_frequent_first(st
     ]
 
 
+async def test_kinds_beyond_those_that_are_counted_are_failures_of_their_status(store: Store) -> None:
+    number, epoch = await run_of(store, 130)
+    kinds = [f"Error{row % 65}" for row in range(120)] + ["busy"] * 10
+    ends = [ERROR] * 120 + [PARKED] * 10
+    results = zip(range(130), ends, kinds, strict=True)
+    await store.write([RunResult(number, epoch, row, 1, end, error_kind=kind) for row, end, kind in results])
+    found = await store.reports.failures(number)
+    assert sum(each.count for each in found if each.status is ERROR) == 120
+    assert sum(each.count for each in found if each.status is PARKED) == 10
+
+
 async def test_the_last_lines_of_a_log_come_in_their_order(store: Store) -> None:
     number, epoch = await run_of(store, 1)
     lines = [LogLine(number, epoch, LogLevel.INFO, Category.EXPERIMENT, {"n": count}) for count in range(7)]

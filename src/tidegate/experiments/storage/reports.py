@@ -79,7 +79,13 @@ class Reports(StorePart):
     async def failures(self, experiment_id: int) -> list[Failure]:
         """Return the kinds of results that are not ok: of tasks, then of each evaluator, the most frequent first."""
         found = [
-            Failure(None if name == TASKS else name, ResultStatus(status), kind, each.count, each.example or None)
+            Failure(
+                None if name == TASKS else name,
+                ResultStatus(status or ResultStatus.ERROR),
+                kind,
+                each.count,
+                each.example or None,
+            )
             for name, tally in (await self._stages(experiment_id)).items()
             for (status, kind), each in tally.kinds.items()
         ]

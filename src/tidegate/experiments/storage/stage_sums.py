@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
@@ -178,10 +178,16 @@ class Tallies(StorePart):
                     await self.build(number)
                     found[number] = (await self.read([number])).get(number, {})
                 except StoreError:
-                    # Of a file that may only be read, nothing is kept.
-                    async with self._database.reading() as connection:
-                        found[number] = await connection.run_sync(_counted, number)
+                    # Of a database that may only be read, nothing is kept.
+                    found[number] = await self._read_only(number)
         return found
+
+    async def _read_only(self, experiment_id: int) -> Mapping[str, StageTally]:
+        count = partial(_counted, experiment_id=experiment_id)
+        if not self._database.sqlite:
+            return await self._database.transacted(count)  # a stream needs a transaction there
+        async with self._database.reading() as connection:
+            return await connection.run_sync(count)
 
     async def build(self, experiment_id: int, *, anew: bool = False) -> bool:
         """Build the tallies of an experiment from its results where it has none, or `anew`.

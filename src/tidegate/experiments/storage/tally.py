@@ -223,8 +223,8 @@ class KindTally:
     example: str
 
 
-OTHER = ("", "")
-"""Key of the failures that have no count of their own."""
+OTHER = "other"
+"""Kind of the failures that have no separate count."""
 
 
 @dataclass(slots=True)
@@ -287,7 +287,7 @@ class StageTally:
     def _kind(self, kind: tuple[str, str], error: str, count: int) -> None:
         known = self.kinds.get(kind)
         if known is None:
-            kind = kind if count > 0 and len(self.kinds) < MAX_KINDS else OTHER
+            kind = kind if count > 0 and len(self.kinds) < MAX_KINDS else (kind[0], OTHER)
             known = self.kinds.setdefault(kind, KindTally(0, ""))
         known.count += count
         known.example = known.example or error[:EXAMPLE]
