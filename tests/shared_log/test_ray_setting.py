@@ -12,6 +12,7 @@ import tidegate
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.cli.doctor.environment import sharing
 from tidegate.errors import ConfigurationError
+from tidegate.shared_file import VERSION
 from tidegate.shared_log import carrier_of, has_secret, place_of
 
 
@@ -49,6 +50,7 @@ def test_all_processes_name_a_credential_alike() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_the_cluster_is_named_by_doctor() -> None:
-    assert place_of("ray") == "the actor tidegate-log-v4 of the Ray cluster"
+    actor = f"the actor tidegate-log-v{VERSION} of the Ray cluster"
+    assert place_of("ray") == actor
     said = sharing(tidegate.Settings(share="RAY")).text
-    assert said == "shared by all processes with this setting, through the actor tidegate-log-v4 of the Ray cluster"
+    assert said == f"shared by all processes with this setting, through {actor}"

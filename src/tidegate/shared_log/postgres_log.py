@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from tidegate.errors import ConfigurationError
+from tidegate.shared_file import VERSION
 from tidegate.shared_log.carrier import CorruptLog, Unshared
 from tidegate.shared_log.redis_log import MEMBERS, TRIMMED, since_of
 from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, StoreCarrier
@@ -24,24 +25,24 @@ ACKNOWLEDGED = 2000
 CREATION_LOCK = 0x7469_6465_6C6F_6701
 """Key of the advisory lock of those who create the tables. Any number does that no other program uses."""
 
-FUNCTION = "tidegate_log_exchange_v6"
-"""Name of the function; a change of the function, the tables or the payloads raises its number."""
+FUNCTION = f"tidegate_log_exchange_v{VERSION}"
+"""Name of the function; a change of the function, the tables or the payloads raises the version of all shared files."""
 
-TABLES = ("tidegate_log_ends_v6", "tidegate_log_entries_v6", "tidegate_log_members_v6")
+TABLES = tuple(f"tidegate_log_{each}_v{VERSION}" for each in ("ends", "entries", "members"))
 """Names of the tables that the function uses."""
 
 SCHEMA = """
-create unlogged table if not exists tidegate_log_ends_v6 (
+create unlogged table if not exists tidegate_log_ends_{version} (
   name bytea primary key, epoch text not null, base bigint not null, tail bigint not null, next int not null,
   wanted boolean not null, number bigint not null, place bigint, until bigint, writer int, rank int,
   at double precision, state bytea, used double precision not null);
-create unlogged table if not exists tidegate_log_entries_v6 (
+create unlogged table if not exists tidegate_log_entries_{version} (
   name bytea, place bigint, member int not null, at double precision not null, payload bytea not null,
   primary key (name, place));
-create unlogged table if not exists tidegate_log_members_v6 (
+create unlogged table if not exists tidegate_log_members_{version} (
   name bytea, member int, beat double precision not null, rank int not null, sequence bigint not null, head bytea,
   primary key (name, member));
-create or replace function tidegate_log_exchange_v6(
+create or replace function tidegate_log_exchange_{version}(
   its_name bytea, asker int, its_epoch text, cursor_ bigint, its_rank int, first bigint, ats double precision[],
   payloads bytea[], its_head bytea, leaves boolean, known_state bigint, state_since double precision,
   state_place bigint,
@@ -53,43 +54,43 @@ create or replace function tidegate_log_exchange_v6(
   out writer_ int, out at_ double precision, out state_ bytea)
 language plpgsql as $$
 declare
-  log tidegate_log_ends_v6; known tidegate_log_members_v6; one int; total int; start bigint := cursor_;
+  log tidegate_log_ends_{version}; known tidegate_log_members_{version}; one int; total int; start bigint := cursor_;
 begin
   perform set_config('synchronous_commit', 'off', true);
   now_ := extract(epoch from clock_timestamp());
-  insert into tidegate_log_ends_v6 (name, epoch, base, tail, next, wanted, number, used)
+  insert into tidegate_log_ends_{version} (name, epoch, base, tail, next, wanted, number, used)
     values (its_name, new_epoch, 0, 0, 0, false, 0, now_) on conflict do nothing;
   if found then
     -- the end of this log was removed, but not the rest
-    delete from tidegate_log_entries_v6 e where e.name = its_name;
-    delete from tidegate_log_members_v6 m where m.name = its_name;
+    delete from tidegate_log_entries_{version} e where e.name = its_name;
+    delete from tidegate_log_members_{version} m where m.name = its_name;
   end if;
-  select * into log from tidegate_log_ends_v6 e where e.name = its_name for update;
+  select * into log from tidegate_log_ends_{version} e where e.name = its_name for update;
   now_ := extract(epoch from clock_timestamp());
   if log.used < now_ - expiry then
-    delete from tidegate_log_entries_v6 e where e.name = its_name;
-    delete from tidegate_log_members_v6 m where m.name = its_name;
+    delete from tidegate_log_entries_{version} e where e.name = its_name;
+    delete from tidegate_log_members_{version} m where m.name = its_name;
     log := row(its_name, new_epoch, 0, 0, 0, false, 0, null, null, null, null, null, null, now_);
   end if;
-  select * into known from tidegate_log_members_v6 m
+  select * into known from tidegate_log_members_{version} m
     where m.name = its_name and m.member = asker and its_epoch = log.epoch and m.beat >= now_ - gone_after;
-  for one in delete from tidegate_log_members_v6 m where m.name = its_name
+  for one in delete from tidegate_log_members_{version} m where m.name = its_name
       and (m.beat < now_ - gone_after or (leaves and m.member = known.member)) returning m.member loop
-    insert into tidegate_log_entries_v6 values (its_name, log.tail, one, now_, '');
+    insert into tidegate_log_entries_{version} values (its_name, log.tail, one, now_, '');
     log.tail := log.tail + 1;
   end loop;
   epoch_ := log.epoch;
   if not leaves then
-    select count(*) into total from tidegate_log_members_v6 m where m.name = its_name;
+    select count(*) into total from tidegate_log_members_{version} m where m.name = its_name;
     if known.member is not null then
       member_ := asker;
       for i in 1 .. coalesce(array_length(payloads, 1), 0) loop
         if first + i - 1 > known.sequence then
-          insert into tidegate_log_entries_v6 values (its_name, log.tail, asker, ats[i], payloads[i]);
+          insert into tidegate_log_entries_{version} values (its_name, log.tail, asker, ats[i], payloads[i]);
           log.tail := log.tail + 1;
         end if;
       end loop;
-      update tidegate_log_members_v6 m set beat = now_, rank = its_rank, head = its_head,
+      update tidegate_log_members_{version} m set beat = now_, rank = its_rank, head = its_head,
         sequence = greatest(known.sequence, first - 1 + coalesce(array_length(payloads, 1), 0))
         where m.name = its_name and m.member = asker;
       if new_state is not null then
@@ -100,7 +101,7 @@ begin
       log.next := log.next + 1;
       member_ := log.next;
       start := log.tail;
-      insert into tidegate_log_members_v6
+      insert into tidegate_log_members_{version}
         values (its_name, member_, now_, case total when 0 then 2 else its_rank end, 0, null);
       total := total + 1;
     end if;
@@ -109,7 +110,7 @@ begin
     end if;
     if log.tail - log.base > most_entries + trimmed then
       log.base := log.tail - most_entries;
-      delete from tidegate_log_entries_v6 e where e.name = its_name and e.place < log.base;
+      delete from tidegate_log_entries_{version} e where e.name = its_name and e.place < log.base;
     end if;
     if start < log.base or (state_since is not null and total > 1) then
       if log.place is null or log.place < log.base or log.at < coalesce(state_since, log.at) then
@@ -122,18 +123,18 @@ begin
     log.wanted := log.wanted or (total > 1 and log.tail - coalesce(log.place, 0) > most_entries / 2);
     select array_agg(e.place order by e.place), array_agg(e.member order by e.place), array_agg(e.at order by e.place),
       array_agg(e.payload order by e.place) into places, entry_members, entry_ats, entries
-      from tidegate_log_entries_v6 e where e.name = its_name and e.place >= start;
+      from tidegate_log_entries_{version} e where e.name = its_name and e.place >= start;
     select array_agg(m.member order by m.member), array_agg(m.rank order by m.member),
       array_agg(coalesce(m.head, '') order by m.member) into live, ranks, heads
-      from tidegate_log_members_v6 m where m.name = its_name;
+      from tidegate_log_members_{version} m where m.name = its_name;
   end if;
-  update tidegate_log_ends_v6 e set epoch = log.epoch, base = log.base, tail = log.tail, next = log.next,
+  update tidegate_log_ends_{version} e set epoch = log.epoch, base = log.base, tail = log.tail, next = log.next,
     wanted = log.wanted, number = log.number, place = log.place, until = log.until, writer = log.writer,
     rank = log.rank, at = log.at, state = log.state, used = now_ where e.name = its_name;
   tail_ := log.tail; wanted_ := log.wanted; rank_ := log.rank; number_ := log.number; place_ := log.place;
   until_ := log.until; writer_ := log.writer; at_ := log.at;
 end $$;
-"""
+""".replace("{version}", f"v{VERSION}")
 
 
 class PostgresStore:

@@ -22,6 +22,7 @@ from itertools import islice
 from typing import Any
 
 from tidegate.errors import ConfigurationError
+from tidegate.shared_file import VERSION
 from tidegate.shared_log.carrier import NoConnection, Unshared
 from tidegate.shared_log.redis_log import MEMBERS
 from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, StoreCarrier
@@ -147,8 +148,8 @@ class LogTable:
 RAY = "ray"
 """Value of the setting `share`, and the seed of its secret."""
 
-NAME, NAMESPACE = "tidegate-log-v4", "tidegate"
-"""Name of the actor, with a version that any change of `Ask`, `Answer` or the payloads raises."""
+NAME, NAMESPACE = f"tidegate-log-v{VERSION}", "tidegate"
+"""Name of the actor, with the version of all shared files, which a change of `Ask`, `Answer` or the payloads raises."""
 
 TIME_LIMIT = 1.0
 """Seconds after which the actor counts as away. Measured: 1 ms, and up to 0.31 s on a busy machine."""

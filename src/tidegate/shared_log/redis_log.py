@@ -7,12 +7,13 @@ import secrets
 from typing import Any
 
 from tidegate.errors import ConfigurationError
+from tidegate.shared_file import VERSION
 from tidegate.shared_log.carrier import CorruptLog, Unshared
 from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, StoreCarrier, shown
 from tidegate.shared_log.store_log import BEGUN, ENTRIES, FULL, MAX_STATE, Answer, Ask, Stored, StoredState
 
-PROTOCOL = "v6"
-"""Version of the script, the keys and the payloads; any change of these raises it."""
+PROTOCOL = f"v{VERSION}"
+"""Version of the script, the keys and the payloads; any change of these raises the version of all shared files."""
 
 MEMBERS = 64
 """Members of one log. Derived: 64 members read 5 MB/s at 6,000 calls a minute."""
