@@ -345,6 +345,7 @@ INSTANTS: dict[str, dict[str, Shape]] = {
         "_before": [AT],
         "_begun": [(None, AT, AT)],
         "_calls": [AT],
+        "_former": ([(None, AT, AT)], None, None, None),
         "_high": AT,
         "_low": AT,
         "_seen": AT,

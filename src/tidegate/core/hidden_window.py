@@ -12,6 +12,11 @@ its end. A boundary later than predicted is that of a fixed window, of which the
 attempts go ever later, each after twice the wait, but never so late that a whole window could pass between two of them.
 Where the hint of a refusal states the boundary, its rounding gives the interval, and nothing is looked for.
 
+A limiter may block a key for its refusals, so that boundaries after refusals come later than others. So once, after a
+window of which nothing was refused, an attempt goes after a part of the period. If it and a whole window are admitted,
+the period is that short, and attempts go at the end of an interval only. If the calls after it are refused, they were
+left over from the old window, and the former model returns.
+
 All instants and durations are in seconds.
 """
 
@@ -44,8 +49,14 @@ ALIKE = 0.12
 """Share by which the calls of two windows may differ. A bucket within it is refuted by the first call that no window
 explains."""
 
+TRIAL_SHARE = 0.5
+"""Share of the period after which the attempt goes that looks for a shorter one. Chosen: halving gains most where it is
+admitted, and a limiter blocks a key for its period at least (rate-limiter-flexible, Cloudflare)."""
+
 CHECK = 3.0
-"""Mean intervals of a window's calls after which a lone attempt goes: a bucket has one call then."""
+CHECK_MOST = 0.5
+"""Mean intervals of a window's calls after which a lone attempt goes: a bucket has one call then. It goes after half of
+the period at most, because it shows nothing where a new window may have begun."""
 
 
 class HiddenWindow:
@@ -64,6 +75,8 @@ class HiddenWindow:
         "_checked",
         "_checking",
         "_fixed",
+        "_former",
+        "_full_at",
         "_grown",
         "_high",
         "_late",
@@ -71,10 +84,12 @@ class HiddenWindow:
         "_least",
         "_low",
         "_most",
+        "_refusals_block",
         "_run",
         "_seen",
         "_spread",
         "_told",
+        "_trial",
         "_tries",
         "_used",
         "admitted",
@@ -95,8 +110,13 @@ class HiddenWindow:
         self._begun: deque[tuple[int, float, float]] = deque([(1, refused_at, admitted_at)], REMEMBERED)
         # Bounds of the period: a rolling window was full for one period, a fixed one for less.
         self._least, self._most = refused_at - begun_at, admitted_at - begun_at
-        self._low = self._high = self._seen = self._later = 0.0
+        self._low = self._high = self._seen = self._later = self._full_at = 0.0
         self._late = self._told = False
+        # Whether the trial of a shorter period is under way (None: not made yet).
+        self._trial: bool | None = None
+        self._refusals_block = False
+        # The model before a trial that was admitted, until a whole window was admitted after it.
+        self._former: tuple[deque[tuple[int, float, float]], float, float, bool] | None = None
         self._tries = self._used = self._check_after = self._checked = self._grown = 0
 
     @property
@@ -162,7 +182,12 @@ class HiddenWindow:
             self._calls.pop()
         if self.admitted >= (1.0 - ALIKE) * self.size - 1.0:
             self.size = max(1, self.admitted)
-            return self.wait(now), True
+            return self.wait(now, refused=True), True
+        if self._former is not None:
+            # Calls of the old window were left over.
+            self._begun, self._least, self._most, self._fixed = self._former
+            self._refusals_block = False
+            return self.wait(now, refused=True), True
         # A rolling window gives calls back as they were sent.
         self._spread = True
         self._tries += 1
@@ -171,25 +196,37 @@ class HiddenWindow:
         pause = self._least / self.size * 2.0 ** (self._tries - 1) if self._before else self._run
         return max(self.next_at(now), now + pause), False
 
-    def wait(self, now: float) -> float:
-        """Begin to wait for the boundary; return when the first attempt goes."""
-        self.waiting, self._late, self._told = True, False, False
-        self._tries = 0
+    def wait(self, now: float, refused: bool = False) -> float:
+        """Begin to wait for the boundary; return when the first attempt goes. Was a call of this window `refused`?"""
+        self.waiting, self._late, self._told, self._former = True, False, False, None
+        self._tries, self._full_at = 0, now
         self._low, self._high = self._predicted()
         self._low = max(self._low, now)
         self._high = max(self._low, self._high)
         # A predicted instant may be wrong. The boundary is after the last call, and after what was refused.
         self._seen, self._later = now, max(self._high - self._low, self._least / self.size)
         count = self._used + self.admitted
-        self._checking = count >= self._check_after
+        self._checking = count >= self._check_after and not self._refusals_block
         if self._checking:
             self._check_after = count + PATIENCE_CALLS
-            return min(now + CHECK * self._least / self.size, self._next())
+            return min(now + min(CHECK / self.size, CHECK_MOST) * self._least, self._next())
+        if self._trial is None and self.confirmed and not refused:
+            # All boundaries so far came after refusals.
+            self._trial = True
+            return max(now, self.begun_at + TRIAL_SHARE * (self._low - self.begun_at))
         return self._next()
+
+    def was_full_after(self, sent_at: float) -> bool:
+        """Return whether an attempt is a call of the window that is used up, and none that looks for the boundary."""
+        return self.waiting and sent_at <= self._full_at
 
     def refused(self, sent_at: float) -> float:
         """Take in that an attempt met the old window still; return when the next one goes, infinity for never."""
         self._seen = max(self._seen, sent_at)
+        if self._trial:
+            self._trial = False
+            if sent_at < self._low:
+                return self._next()
         if self._checking:
             self._checking, self._grown = False, 0
             self._checked += 1
@@ -223,6 +260,7 @@ class HiddenWindow:
         self._high = max(self._low, high)
         self._seen = max(self._seen, low)
         self._told = self._fixed = True
+        self._trial = False
         return self._next()
 
     def found(self, sent_at: float) -> bool:
@@ -240,6 +278,15 @@ class HiddenWindow:
             self.waiting = False
             self._check_after = self._checked = 0
             return self._grown < GROWN_MOST
+        if self._trial and sent_at < self._low:
+            self._former = (self._begun, self._least, self._most, self._fixed)
+            self._trial, self._fixed, self._refusals_block = False, False, True
+            self._least, self._most = self._seen - self.begun_at, sent_at - self.begun_at
+            self._begun = deque([(1, self._seen, sent_at)], REMEMBERED)
+            self._next_window()
+            self.admitted = 1
+            self._calls.append(sent_at)
+            return True
         if sent_at < self._low - 1e-9:
             return False
         number, low, high = self._begun[-1]
@@ -279,6 +326,8 @@ class HiddenWindow:
 
     def _next(self) -> float:
         low = self._low
+        if self._refusals_block:
+            return max(low, self._high)
         # A later attempt could miss a whole window: a fixed one has lasted for at least this long.
         high = min(self._high, low + max(self._least, low - self._begun[-1][2]))
         windows = 1 if self._fixed else len(self._begun)

@@ -123,6 +123,7 @@ class Pacer:
         "_refused_at",
         "_run_begun_at",
         "_run_calls",
+        "_run_ended_at",
         "_seeded",
         "_startup",
         "_stated_before",
@@ -149,13 +150,8 @@ class Pacer:
         self._instead = (self.phase, 0.0, 0.0, 0)
         self.gauge = RateMeter()
         self.spacing = PacingBucket()
-        self._startup, self._probe_up, self._ramp, self._drain_delay = (
-            StartupPhase(),
-            ProbeUpPhase(),
-            RampPhase(),
-            DrainDelay(),
-        )
-        self._floor = PaceFloor()
+        self._startup, self._probe_up, self._ramp = StartupPhase(), ProbeUpPhase(), RampPhase()
+        self._drain_delay, self._floor = DrainDelay(), PaceFloor()
         self._base = self.hint = 0.0
         # The newest refusal named a time, true or not.
         self.named, self._changed = False, True
@@ -168,7 +164,7 @@ class Pacer:
         self.stray_odds = -INFINITY
         # The same where the rate may change: a refusal counts as random by these odds alone.
         self.chance_odds = -INFINITY
-        self._lone_at = self._refused_at = self._run_begun_at = 0.0
+        self._lone_at = self._refused_at = self._run_begun_at = self._run_ended_at = 0.0
         # Calls admitted in the run that the first refusal ended, with those sent after the refused one.
         self._run_calls = 0
         self._windowless_calls = self._window_size = 0
@@ -241,17 +237,19 @@ class Pacer:
         grace: float,
         latency: float = INFINITY,
         known: float = 0.0,
+        lone: bool = False,
     ) -> None:
         """Take in the first refusal, of the attempt sent at `sent_at` after the `run` of admitted calls.
 
-        A lone attempt that is not refused within `grace` seconds was admitted. Answers take `latency` seconds.
+        A lone attempt that is not refused within `grace` seconds was admitted. Answers take `latency` seconds. The
+        refused attempt was `lone`: it went by itself after a hold.
         """
         self._floor.know(latency)
         self._floor.trying = False
         self._seeded = False
         self._former = 0.0 if cause is Cause.OVERLOAD else -1.0
         self.gauge.note(run, sent_at)
-        self._run_begun_at, self._run_calls = sent_at - run.seconds, run.calls
+        self._run_begun_at, self._run_ended_at, self._run_calls = sent_at - run.seconds, sent_at, run.calls
         self.gauge.stated = self.stated
         self.gauge.begin(sent_at)
         self.spacing.grace = grace
@@ -268,7 +266,7 @@ class Pacer:
             self._start_up(rate, now)
         self.spacing.ready(0.0, now)
         self.spacing.wait_alone(wait)
-        self.spacing.waits, self.active = 0, True  # Last: an interrupt leaves no active pacer without a rate.
+        self.spacing.waits, self.active = int(lone), True  # Last: an interrupt leaves no active pacer without a rate.
 
     def refused(
         self,
@@ -299,11 +297,12 @@ class Pacer:
             if not self._ramp.too_steep(self.spacing, mark, sent_at, now):
                 self._wait(cause, sent_at, now)
             return
-        if not new_wave:
-            if self.phase is PacerPhase.WINDOWED and not alone:
+        windowed = self.phase is PacerPhase.WINDOWED
+        if not new_wave or (windowed and self._window.was_full_after(sent_at)):
+            if windowed and (not alone or self._window.was_full_after(sent_at)):
                 self._window.late()
             return
-        if self.phase is PacerPhase.WINDOWED and self._refuse_windowed(alone, let_in, sent_at, now):
+        if windowed and self._refuse_windowed(alone, let_in, sent_at, now):
             self.gauge.zero(let_in, sent_at)
             return
         if self.phase is not PacerPhase.RAMP and self.gauge.measure_content(let_in, sent_at):
@@ -398,7 +397,7 @@ class Pacer:
         self.gauge.zero(let_in, sent_at)
         self.spacing.set_rate(count / max(sent_at - first_at, SHORTEST_RUN), now)
         self.spacing.reset_backoff()
-        self._window.wait(sent_at)
+        self._window.wait(sent_at, refused=True)
         self._await_window(max(now, self._window.told(*self.stated)), now)
 
     def _send_windowed(self, proven: bool, now: float) -> None:
@@ -449,7 +448,7 @@ class Pacer:
                 return True
         elif window.settle(let_in - self._window_let_in):
             window.admitted -= 1
-            self._await_window(max(now, window.wait(sent_at)), now)
+            self._await_window(max(now, window.wait(sent_at, refused=True)), now)
             return True
         if not window.confirmed:
             # Not as many as before the silence, but the next window may have as many as this one. The calls since the
@@ -554,6 +553,8 @@ class Pacer:
         grown = seconds = next_wait(self.spacing, cause)
         if cause is Cause.RATE:
             seconds = natural_wait(grown, now - self._run_begun_at, self.spacing.grace)
+            # Where refused calls count against a window that moves with the calls, they come back a period later, too.
+            seconds = natural_wait(seconds, now - self._run_ended_at, self.spacing.grace)
             # A wait that ends early makes no later one shorter.
             grown = max(seconds, self.spacing.wait)
         self._refused_at = sent_at
