@@ -22,13 +22,47 @@ def played(limit: Limit, calls: int, seed: int, work: float = 0.0) -> virtual.Ru
     return virtual.run(Row(name="common", family=SILENT, scenario=scenario, count=calls, client_work=work), seed)
 
 
-def test_refusals_of_a_busy_client_wait_behind_its_answers() -> None:
-    """Each refusal that is read frees a slot for another refused call: over HTTP, too."""
-    window = Limit(kind="fixed", limit=100, window=10.0)
-    quiet, busy = played(window, 300, 1), played(window, 300, 1, CLIENT_WORK)
-    assert busy.lost == 0
-    assert busy.ratio < 1.1
-    assert quiet.refused_share < 0.15 < busy.refused_share < 0.45
+def test_refusals_that_a_busy_client_reads_late_send_no_more_calls() -> None:
+    """Each refusal that is read frees a slot for another call, so without a hold .33 of them are refused."""
+    run = played(Limit(kind="fixed", limit=100, window=10.0), 300, 1, CLIENT_WORK)
+    assert run.lost == 0
+    assert run.ratio < 1.1
+    assert run.refused_share < 0.2
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_slow_refusals_of_a_spent_window_are_waited_for(seed: int) -> None:
+    scenario = Scenario(
+        limiters=(Limit(kind="fixed", limit=100, window=10.0),),
+        dialect="none",
+        latency=LATENCY,
+        refusal_latency=Distribution.uniform(0.1, 1.0),
+    )
+    run = virtual.run(Row(name="common", family=SILENT, scenario=scenario, count=300, callers=400), seed)
+    assert run.lost == 0
+    assert run.refused_share < 0.4
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_windows_of_ten_calls_a_second_are_found(seed: int) -> None:
+    run = played(Limit(kind="fixed", limit=10, window=1.0), 200, seed)
+    assert run.lost == 0
+    assert run.ratio < 1.05
+
+
+@pytest.mark.parametrize("seed", [1, 4])
+def test_refused_calls_that_count_against_a_moving_window_come_back_a_period_later(seed: int) -> None:
+    run = played(Limit(kind="rolling", limit=100, window=10.0, counts_refused=True), 250, seed)
+    assert run.lost == 0
+    assert run.ratio < 1.15
+
+
+@pytest.mark.parametrize("work", [0.0, CLIENT_WORK])
+def test_a_block_after_refusals_is_told_from_the_period_of_the_window(work: float) -> None:
+    """Windows of 5 s, and 10 s without any call after a refusal: 2.1 where the block is taken for the period."""
+    run = played(Limit(kind="fixed", limit=50, window=5.0, block=10.0), 220, 1, work)
+    assert run.lost == 0
+    assert run.ratio < 1.7
 
 
 @pytest.mark.parametrize("seed", [1, 5])

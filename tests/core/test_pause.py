@@ -89,3 +89,36 @@ def test_refusals_of_calls_in_flight_together_count_as_one() -> None:
     for late in range(1, 6):
         pause.refused_within(0.5)
         assert pause.close(now + 0.2 * late, 1.0, False, 0.5, False) <= max(until, now + 0.2 * late + 2.0)
+
+
+def sent_groups(pause: Pause, now: float, limit: float, number: int) -> list[int]:
+    """Send as many attempts as may go at once, `number` times, each time at the next opening; return how many went."""
+    groups = []
+    for _ in range(number):
+        now, group = pause.opens_at(now), 0
+        while pause.opens_at(now) == now and group < 100:
+            pause.sent(now, limit)
+            group += 1
+        groups.append(group)
+    return groups
+
+
+def test_after_a_hold_groups_go_that_double(pause: Pause) -> None:
+    pause.hold(10.0)
+    assert pause.opens_at(10.0) > 10.0
+    assert sent_groups(pause, 10.0, 1000.0, 4) == [1, 2, 4, 8]
+
+
+def test_groups_end_where_all_slots_may_be_taken(pause: Pause) -> None:
+    pause.hold(10.0)
+    assert sent_groups(pause, 10.0, 4.0, 3) == [1, 2, 100]
+
+
+def test_a_refusal_ends_the_groups_and_tells_whether_the_first_attempt_met_it(pause: Pause) -> None:
+    pause.hold(10.0)
+    sent_groups(pause, 10.0, 1000.0, 1)
+    assert pause.end_hold()
+    assert sent_groups(pause, 11.0, 1000.0, 1) == [100]
+    pause.hold(20.0)
+    sent_groups(pause, 20.0, 1000.0, 2)
+    assert not pause.end_hold()

@@ -126,7 +126,9 @@ class Pause:
     __slots__ = (
         "_admitted",
         "_grace_until",
+        "_group",
         "_known",
+        "_left",
         "_named",
         "_repeats",
         "_vain",
@@ -145,6 +147,7 @@ class Pause:
     def __init__(self) -> None:
         self.until = self.opened_at = float("-inf")
         self.used = self.alone = False
+        self._group = self._left = 0
         self._grace_until = float("-inf")
         self.grace = GRACE_FIRST
         self._known = False
@@ -197,10 +200,37 @@ class Pause:
             self._grace_until = float("-inf")
         return self.until
 
+    def hold(self, now: float) -> None:
+        """Close the gate for `GRACE_FIRST` seconds, then let groups of 1, 2, 4, ... attempts go, `grace` seconds apart.
+
+        The refusals of attempts in flight arrive meanwhile. Each of them would free a slot for a call that is refused.
+        """
+        self.used = True
+        self._extend(now + GRACE_FIRST)
+        self.alone, self._group, self._left = True, 1, 1
+        self._grace_until = float("-inf")
+
+    @property
+    def holds(self) -> bool:
+        """Return whether a hold has begun after which nothing was sent."""
+        return self._group == 1
+
+    @property
+    def passed(self) -> bool:
+        """Return whether the first attempt after a hold was admitted, and the second group is about to go."""
+        return self._group == 2 and self._left == 2
+
+    def end_hold(self) -> bool:
+        """Let all calls go; return whether the newest attempt was the first one after a hold."""
+        lone = self.passed
+        if self._group:
+            self.alone, self._group, self._grace_until = False, 0, float("-inf")
+        return lone
+
     def answered(self) -> None:
         """Record a success: the next delay without a hint is short again."""
         self.refusals = 0
-        self.alone = False
+        self.alone = self._group > 0
         self.stated_until = float("-inf")
 
     def stated_for(self, now: float) -> float:
@@ -219,8 +249,17 @@ class Pause:
         self.grace = 0.7 * self.grace + 0.3 * seen if self._known else seen
         self._known = True
 
-    def sent(self, now: float) -> None:
-        if self.alone:
+    def sent(self, now: float, limit: float = INFINITY) -> None:
+        """Count an attempt; no group is larger than `limit`, the calls that may be in flight."""
+        if self._group:
+            self._left -= 1
+            if not self._left:
+                self._grace_until = now + self.grace
+                self._group *= 2
+                self._left = self._group
+                if self._group >= limit:
+                    self._group, self.alone = 0, False
+        elif self.alone:
             self._grace_until = now + self.grace
             self.alone = False
 

@@ -187,6 +187,10 @@ about it."""
 CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.OUTAGE})
 """Causes whose refusals may come at random, whatever the client does."""
 
+HELD_FROM = 10
+"""Attempts in flight from which on the first refusal of an unknown cause holds all calls. Chosen: of fewer attempts,
+hardly one more is refused in the seconds that a hold costs."""
+
 ABSURD_HINT = 86_400.0
 """Seconds of a wait that no capacity refusal is believed to ask for (TinyLLM#17: 86400 s for a minute's limit)."""
 
@@ -345,6 +349,7 @@ def _forget_pace(gates: LimiterState, permit: Permit) -> None:
 
 def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, new_wave: bool, out: Out) -> None:
     """Decide between chance, a ceiling and a rate as the cause of a refusal; the latter two hold calls back."""
+    first = gates.cause is None
     _record(gates, permit, now)
     if gates.pacer.disproved():
         _forget_pace(gates, permit)
@@ -365,6 +370,11 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
         return
     # Nothing was done about the refusals of the wave that were taken for chance.
     new_wave = new_wave or (plain and believed)
+    lone = False
+    if first and plain and outcome.cause is Cause.RATE and permit.in_flight >= HELD_FROM:
+        gates.pause.hold(now)
+    elif new_wave:
+        lone = gates.pause.end_hold()
     if _explained_by_concurrency(gates, permit, outcome, now, new_wave):
         pacer.active = False
         pacer.gauge.note(gates.run(permit, before=True), permit.sent_at, permit.in_flight == 1)
@@ -385,7 +395,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
         known = gates.cause.rate(now) if gates.cause is not None and gates.concurrency.ceiling < INFINITY else 0.0
         gates.concurrency.remove_ceiling()
         pacer.gauge.note(gates.run(permit, before=True), permit.sent_at, permit.in_flight == 1)
-        pacer.begin(gates.run(permit), permit.sent_at, now, cause, gates.pause.grace, latency, known)
+        pacer.begin(gates.run(permit), permit.sent_at, now, cause, gates.pause.grace, latency, known, lone)
 
 
 def _is_chance(gates: LimiterState, cause: RefusalCause, outcome: Outcome, now: float, new_wave: bool) -> bool:
