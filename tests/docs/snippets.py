@@ -270,6 +270,7 @@ def check(page: Path, folder: Path, provider: SimulatorProcess) -> Counter[str]:
         "TMPDIR": str(private),
         "XDG_RUNTIME_DIR": str(private),
         "PYTHONPATH": str(ROOT / "src"),
+        "SSL_CERT_FILE": os.environ.get("SSL_CERT_FILE", ""),
         "OPENAI_BASE_URL": provider.openai_url,
         "OPENAI_API_KEY": "any",
         "ANTHROPIC_BASE_URL": provider.url,
