@@ -271,6 +271,8 @@ def check(page: Path, folder: Path, provider: SimulatorProcess) -> Counter[str]:
         "XDG_RUNTIME_DIR": str(private),
         "PYTHONPATH": str(ROOT / "src"),
         "SSL_CERT_FILE": os.environ.get("SSL_CERT_FILE", ""),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTEST_PLUGINS": "tidegate.pytest_plugin",
         "OPENAI_BASE_URL": provider.openai_url,
         "OPENAI_API_KEY": "any",
         "ANTHROPIC_BASE_URL": provider.url,
