@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from importlib.resources import files
 from importlib.util import find_spec
-from tempfile import NamedTemporaryFile
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,18 +37,25 @@ settings.load_profile("tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let programs that tests start be interrupted, and let every client trust one authority alone.
+    """Let programs that tests start be interrupted, and prepare what all processes of the run use.
 
     What a shell starts in the background ignores interrupts. A client of httpx loads every authority anew, 45 ms of
-    CPU each time, and the tests make thousands of clients that speak to this machine without TLS.
+    CPU each time, and the tests make thousands of clients that speak to this machine without TLS: they trust one alone.
     """
     if not hasattr(config, "workerinput") and find_spec("certifi") is not None:
         bundle = files("certifi").joinpath("cacert.pem").read_text()
         end = "-----END CERTIFICATE-----\n"
-        config.add_cleanup((trusted := NamedTemporaryFile("w", suffix=".pem")).close)  # noqa: SIM115
+        config.add_cleanup((trusted := tempfile.NamedTemporaryFile("w", suffix=".pem")).close)  # noqa: SIM115
         trusted.write(bundle[bundle.index("-----BEGIN") : bundle.index(end) + len(end)])
         trusted.flush()
         os.environ["SSL_CERT_FILE"] = trusted.name
+    if not hasattr(config, "workerinput"):
+        left = tempfile.mkdtemp(prefix="tidegate-cluster-")
+        config.add_cleanup(lambda: shutil.rmtree(left, ignore_errors=True))
+        if os.geteuid() == 0:
+            # The user who runs PostgreSQL there.
+            shutil.chown(left, "nobody")
+        os.environ["TESTS_POSTGRESQL_CLUSTER"] = f"{left}/cluster"
     # Tests use one credential at several simulated providers: what shares limits says so itself.
     os.environ["TIDEGATE_SHARE"] = "off"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -47,6 +47,14 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytes
     return pytester
 
 
+@pytest.fixture
+def governed(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Return such a project that loads this plugin and xdist alone: to find all installed ones takes half a second."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "tidegate.pytest_plugin,xdist.plugin")
+    return project
+
+
 def test_off_it_imports_nothing_else_of_tidegate(project: pytest.Pytester) -> None:
     project.makepyfile(OFF)
     result = project.runpytest_subprocess()
@@ -65,9 +73,9 @@ def test_a_package_that_is_imported_before_pytest_gives_no_warning(project: pyte
 
 
 @over_workers
-def test_the_end_has_the_totals_once(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
-    project.makepyfile(TESTS)
-    result = project.runpytest_subprocess("--tidegate", *workers)
+def test_the_end_has_the_totals_once(governed: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    governed.makepyfile(TESTS)
+    result = governed.runpytest_subprocess("--tidegate", *workers)
     result.assert_outcomes(passed=3)
     assert re.findall(r"\d+ calls, .* given up", result.stdout.str()) == ["6 calls, 6 answered, 0 given up"]
 
@@ -123,32 +131,32 @@ def test_crash():
 """
 
 
-def test_refusals_that_were_retried_are_counted(project: pytest.Pytester) -> None:
-    project.makepyfile(REFUSED)
-    out = project.runpytest_subprocess("--tidegate", "-s").stdout.str()
+def test_refusals_that_were_retried_are_counted(governed: pytest.Pytester) -> None:
+    governed.makepyfile(REFUSED)
+    out = governed.runpytest_subprocess("--tidegate", "-s").stdout.str()
     found = re.search(r"provider refused (\d+)", out)
     assert found is not None
     assert int(found[1]) > 0
     assert f"4 calls, 4 answered, 0 given up, {found[1]} refusals retried" in out
 
 
-def test_an_installation_of_the_conftest_outlives_the_run(project: pytest.Pytester) -> None:
-    project.makeconftest(CONFTEST)
-    project.makepyfile(OFF.replace("== {", ">= {"))
-    out = project.runpytest_subprocess("--tidegate", "-s").stdout.str()
+def test_an_installation_of_the_conftest_outlives_the_run(governed: pytest.Pytester) -> None:
+    governed.makeconftest(CONFTEST)
+    governed.makepyfile(OFF.replace("== {", ">= {"))
+    out = governed.runpytest_subprocess("--tidegate", "-s").stdout.str()
     assert "still installed: True" in out
 
 
-def test_counts_of_a_worker_that_died_are_said_to_be_missing(project: pytest.Pytester) -> None:
-    project.makepyfile(CRASH)
-    result = project.runpytest_subprocess("--tidegate", "-n", "1", "--max-worker-restart", "0")
+def test_counts_of_a_worker_that_died_are_said_to_be_missing(governed: pytest.Pytester) -> None:
+    governed.makepyfile(CRASH)
+    result = governed.runpytest_subprocess("--tidegate", "-n", "1", "--max-worker-restart", "0")
     result.stdout.fnmatch_lines(["counts incomplete: *"])
 
 
 @over_workers
-def test_the_longest_waits_stand_beside_the_durations(project: pytest.Pytester, workers: tuple[str, ...]) -> None:
-    project.makepyfile(WAITING)
-    out = project.runpytest_subprocess("--tidegate", "--durations", "3", *workers).stdout.str()
+def test_the_longest_waits_stand_beside_the_durations(governed: pytest.Pytester, workers: tuple[str, ...]) -> None:
+    governed.makepyfile(WAITING)
+    out = governed.runpytest_subprocess("--tidegate", "--durations", "3", *workers).stdout.str()
     assert re.search(r"^\d+\.\d\ds waiting  .*::test_waits$", out, re.M)
     assert "test_sends_nothing" not in "".join(re.findall(r".* waiting .*", out))
 
@@ -176,10 +184,10 @@ def test_a_program_meets_a_429():
 """
 
 
-def test_call_to_a_stub_server_of_a_test_ends_soon(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_to_a_stub_server_of_a_test_ends_soon(governed: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDEGATE_MAX_WAIT", "30")
-    project.makepyfile(STUB)
-    project.runpytest_subprocess("--tidegate").assert_outcomes(passed=1)
+    governed.makepyfile(STUB)
+    governed.runpytest_subprocess("--tidegate").assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "[::1]:8000"])

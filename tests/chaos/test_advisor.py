@@ -8,13 +8,14 @@ from pathlib import Path
 from tests.chaos.providers import Provider, per_second
 from tests.chaos.runners import LATENCY, apart, registry, runner_of, seconds_of
 from tests.chaos.virtual_time import in_virtual_time
+from tests.effort import effort
 from tests.runner.scene import rows
 from tidegate.experiments import Evaluator, Experiment
 
 FAST, SLOW = 100.0, 1.0
 """Calls a second that the two providers admit."""
 
-ROWS = 1000
+ROWS = effort(500, 1000)
 
 
 async def alone(path: Path) -> float:

@@ -53,7 +53,7 @@ class Replicas:
 
 @pytest.mark.parametrize(
     ("count", "kills", "rows"),
-    [(2, 2, 128), pytest.param(4, 16, 960, marks=pytest.mark.chaos)],
+    [(2, 2, 64), pytest.param(4, 16, 960, marks=pytest.mark.chaos)],
 )
 def test_replicas_that_are_killed_leave_each_row_once_and_only_their_chunks_are_paid_again(
     scene_on_postgresql: Scene, count: int, kills: int, rows: int

@@ -34,5 +34,5 @@ async def main(rows):
         return sum(await asyncio.gather(*(ask_async(made, row) for row in rows)))
 
 if __name__ == "__main__":
-    print(asyncio.run(main(range(48))))
+    print(asyncio.run(main(range(24))))
 """

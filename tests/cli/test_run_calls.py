@@ -17,7 +17,7 @@ from tests.cli.running import PYTHON, TIDEGATE, Done, environ, run
 from tests.effort import some
 from tidegate.testing import Limit, Scenario, Simulator
 
-ROWS = 48
+ROWS = 24
 
 POOL = """
 import multiprocessing
@@ -25,7 +25,7 @@ from ask import ask_all
 
 if __name__ == "__main__":
     with multiprocessing.get_context("{way}").Pool(4) as pool:
-        print(sum(pool.map(ask_all, [range(n, 48, 8) for n in range(8)], chunksize=1)))
+        print(sum(pool.map(ask_all, [range(n, 24, 8) for n in range(8)], chunksize=1)))
 """
 
 SDK = """
@@ -37,8 +37,8 @@ made = openai.OpenAI(base_url=os.environ["URL"] + "/v1", api_key="k", max_retrie
 def ask(row):
     return len(made.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}]).choices)
 
-with ThreadPoolExecutor(48) as threads:
-    print(sum(threads.map(ask, range(48))))
+with ThreadPoolExecutor(24) as threads:
+    print(sum(threads.map(ask, range(24))))
 """
 
 PROGRAMS = {
@@ -50,10 +50,10 @@ PROGRAMS = {
         from ask import ask_all
         from asked import main
         answered = []
-        loop = threading.Thread(target=lambda: answered.append(asyncio.run(main(range(24)))))
+        loop = threading.Thread(target=lambda: answered.append(asyncio.run(main(range(12)))))
         loop.start()
         with ThreadPoolExecutor(8) as threads:
-            answered += threads.map(ask_all, [range(n, 48, 8) for n in range(24, 32)])
+            answered += threads.map(ask_all, [range(n, 24, 8) for n in range(12, 20)])
         loop.join()
         print(sum(answered))
     """,
@@ -65,7 +65,7 @@ PROGRAMS = {
         from ask import ask_all
         if __name__ == "__main__":
             with ProcessPoolExecutor(4) as pool:
-                print(sum(pool.map(ask_all, [range(n, 48, 8) for n in range(8)])))
+                print(sum(pool.map(ask_all, [range(n, 24, 8) for n in range(8)])))
     """,
     "a fork in the middle": """
         import os
@@ -74,13 +74,13 @@ PROGRAMS = {
         first = ask(0, made)
         if os.fork() == 0:
             made = client()
-            os._exit(sum(ask(row, made) for row in range(1, 24)))
+            os._exit(sum(ask(row, made) for row in range(1, 12)))
         _, status = os.wait()
-        print(first + os.waitstatus_to_exitcode(status) + sum(ask(row, made) for row in range(24, 48)))
+        print(first + os.waitstatus_to_exitcode(status) + sum(ask(row, made) for row in range(12, 24)))
     """,
     "a Python below a shell": """
         import subprocess, sys
-        code = "import sys; from ask import ask_all; print(ask_all(range(int(sys.argv[1]), 48, 2)))"
+        code = "import sys; from ask import ask_all; print(ask_all(range(int(sys.argv[1]), 24, 2)))"
         shell = '"$0" -c "$1" 0 & "$0" -c "$1" 1; wait'
         said = subprocess.run(["sh", "-c", shell, sys.executable, code], capture_output=True, text=True, check=True)
         print(sum(map(int, said.stdout.split())))
@@ -90,10 +90,10 @@ PROGRAMS = {
         from ask import ask_all
         for n in range(2):
             if os.fork() == 0:
-                ask_all(range(n, 48, 2))
+                ask_all(range(n, 24, 2))
                 os.kill(os.getpid(), signal.SIGKILL)
         ended = [os.wait()[1] for _ in range(2)]
-        print(48 if ended == [signal.SIGKILL, signal.SIGKILL] else ended)
+        print(24 if ended == [signal.SIGKILL, signal.SIGKILL] else ended)
     """,
 }
 
@@ -145,8 +145,9 @@ def test_a_module_is_run_as_one(provider: Simulator, folder: Path) -> None:
     all_governed(done, provider)
 
 
-def test_without_us_the_same_program_loses_rows(provider: Simulator, folder: Path) -> None:
-    done = run(PYTHON, "asked.py", env=environ(URL=provider.url, TIDEGATE_DISABLED="1"), cwd=folder)
+def test_without_us_the_same_program_loses_rows(folder: Path) -> None:
+    with Simulator(Scenario(limiters=(Limit(limit=12, window=3600.0),), dialect="openai")) as provider:
+        done = run(PYTHON, "asked.py", env=environ(URL=provider.url, TIDEGATE_DISABLED="1"), cwd=folder)
     assert done.code == 1
     assert provider.truth().total.refusals > 0
 

@@ -45,7 +45,7 @@ TALKS = """
 from concurrent.futures import ThreadPoolExecutor
 from ask import ask
 with ThreadPoolExecutor(60) as threads:
-    for number, _ in enumerate(threads.map(ask, range(90))):
+    for number, _ in enumerate(threads.map(ask, range(60))):
         print(f"line {number:03}", "." * 60, flush=True)
 """
 
@@ -72,8 +72,8 @@ def test_the_last_row_says_what_goes_on_and_the_output_is_whole(start: Callable[
     terminal.until(seen)
     assert terminal.to_the_end() == 0
     lines = [line for line in terminal.everything() if line]
-    assert lines[:-1] == [f"line {number:03} " + "." * 60 for number in range(90)]
-    assert lines[-1].startswith("tidegate: 90 calls, 90 answered, 0 given up, ")
+    assert lines[:-1] == [f"line {number:03} " + "." * 60 for number in range(60)]
+    assert lines[-1].startswith("tidegate: 60 calls, 60 answered, 0 given up, ")
 
 
 def test_at_the_end_the_whole_screen_is_the_terminals_again(start: Callable[..., Terminal]) -> None:
@@ -83,7 +83,7 @@ def test_at_the_end_the_whole_screen_is_the_terminals_again(start: Callable[...,
     assert terminal.to_the_end() == 0
     assert terminal.screen.margins in (None, (0, ROWS - 1))
     rows = [row for row in terminal.rows() if row]
-    assert rows[-1].startswith("tidegate: 90 calls")
+    assert rows[-1].startswith("tidegate: 60 calls")
     assert not [row for row in rows if STATUS.match(row)]
     assert (terminal.screen.cursor.x, terminal.rows()[terminal.screen.cursor.y]) == (0, "")
 
@@ -192,4 +192,4 @@ def test_ctrl_z_stops_us_with_a_clean_screen_and_both_go_on(start: Callable[...,
     assert os.WIFSTOPPED(status)
     terminal.process.send_signal(signal.SIGCONT)
     assert terminal.to_the_end() == 0
-    assert [row for row in terminal.rows() if row][-1].startswith("tidegate: 90 calls, 90 answered")
+    assert [row for row in terminal.rows() if row][-1].startswith("tidegate: 60 calls, 60 answered")

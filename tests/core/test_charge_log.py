@@ -17,17 +17,6 @@ def ledger() -> ChargeLog:
     return ledger
 
 
-def test_the_total_is_the_sum_of_the_charges(ledger: ChargeLog) -> None:
-    assert ledger.total == 7.0
-
-
-def test_charges_up_to_a_number_are_dropped_the_number_included(ledger: ChargeLog) -> None:
-    ledger.drop_through(2)
-    assert ledger.dropped == 3.0
-    assert [debit.order for debit in ledger.entries] == [3]
-    assert ledger.total == 4.0
-
-
 def test_charges_before_an_instant_are_dropped_that_instant_not(ledger: ChargeLog) -> None:
     ledger.drop_before(20.0)
     assert [debit.order for debit in ledger.entries] == [2, 3]
@@ -64,11 +53,6 @@ def test_an_answered_charge_was_not_overtaken(ledger: ChargeLog) -> None:
     ledger.drop_through(3, sent_at=30.0, reorder=10.0)
     assert ledger.dropped == 3.0
     assert [debit.order for debit in ledger.entries] == [3]
-
-
-def test_kept_charges_keep_their_order(ledger: ChargeLog) -> None:
-    ledger.drop_through(3, sent_at=30.0, reorder=30.0)
-    assert [debit.order for debit in ledger.entries] == [1, 2, 3]
 
 
 def test_what_was_charged_since_one_charge_does_not_change_with_the_anchor(ledger: ChargeLog) -> None:

@@ -68,11 +68,6 @@ def test_members_stay_within_stated_limits_while_they_cannot_hear_each_other(nam
     assert found.ratio <= 1.03
 
 
-def test_without_the_assumption_the_same_members_are_refused_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.admission.shared_keys.SAFE_SECONDS", 0.0)
-    assert run(BY_NAME["120-a-minute"], 0, 8, AWAY).refused_away > 0.05
-
-
 def test_slots_are_divided_and_no_member_is_without_one() -> None:
     played = Several(4)
     before = len(played.admitted(played.registries[0]))

@@ -1,19 +1,21 @@
 """The reader's own program, which pages name: 8 calls of a client that knows nothing of tidegate."""
 
 import asyncio
+import os
 
-import openai
+import httpx2
 
 from tidegate.experiments import Experiment
 
-client = openai.AsyncOpenAI()
+client = httpx2.AsyncClient(
+    base_url=os.environ["OPENAI_BASE_URL"], headers={"authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"}
+)
 
 
 async def answer(row):
-    completion = await client.chat.completions.create(
-        model="gpt-5-mini", messages=[{"role": "user", "content": row["question"]}]
-    )
-    return completion.choices[0].message.content
+    body = {"model": "gpt-5-mini", "messages": [{"role": "user", "content": row["question"]}]}
+    answered = (await client.post("/chat/completions", json=body, timeout=600)).raise_for_status()
+    return answered.json()["choices"][0]["message"]["content"]
 
 
 async def main():
