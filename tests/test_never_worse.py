@@ -1,0 +1,92 @@
+"""The rules by which a program's run with tidegate counts as worse than its plain run, and the rows that play them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.never_worse import servers
+from conformance.never_worse.__main__ import main, play
+from conformance.never_worse.catalogue import PROGRAMS, ROWS, Row
+from conformance.never_worse.judging import Ended, ended_of, worse
+
+PLAIN = Ended(30, 40, {"RateLimitError": 10}, 0, 10.0, frozenset())
+WHOLE = PLAIN._replace(answered=40, errors={})
+
+
+def test_a_run_that_answers_all_rows_is_no_worse() -> None:
+    assert worse(PLAIN, WHOLE._replace(seconds=90.0), hopeless=False) == []
+    assert worse(PLAIN._replace(exit_code=1), WHOLE, hopeless=False) == []
+
+
+@pytest.mark.parametrize(
+    ("governed", "reason"),
+    [
+        (PLAIN._replace(answered=29), "29 rows answered, plain 30"),
+        (PLAIN._replace(exit_code=1), "exit code 1, plain 0"),
+        (WHOLE._replace(exit_code=1), "exit code 1, plain 0"),
+        (PLAIN._replace(exit_code=None), "did not end"),
+        (PLAIN._replace(errors={"APIConnectionError": 10}), "raises APIConnectionError"),
+        (PLAIN._replace(said=frozenset({"Traceback"})), "writes 'Traceback'"),
+    ],
+)
+def test_what_a_user_sees_must_not_be_worse(governed: Ended, reason: str) -> None:
+    assert worse(PLAIN, governed, hopeless=False) == [reason]
+
+
+def test_time_counts_where_plain_answers_every_row() -> None:
+    late = WHOLE._replace(seconds=13.0)
+    assert worse(WHOLE, late, hopeless=False) == ["13.0 s, plain 10.0 s"]
+    assert worse(WHOLE, WHOLE._replace(seconds=11.4), hopeless=False) == []
+    assert worse(PLAIN, late, hopeless=False) == []
+
+
+def test_an_error_that_no_wait_cures_shows_soon_after_plain_shows_it() -> None:
+    assert worse(PLAIN, PLAIN._replace(seconds=41.0), hopeless=True) == []
+    assert worse(PLAIN, PLAIN._replace(seconds=42.0), hopeless=True) == ["42.0 s, plain 10.0 s"]
+
+
+def test_a_report_and_the_trouble_on_standard_error_are_read() -> None:
+    told = {"rows": 3, "answered": 1, "errors": {"E": 2}, "messages": ["no"], "seconds": 2.5}
+    complaints = "tidegate: 3 calls\nTraceback (most recent call last):\nValueError: at 0x7f12\n"
+    ended = ended_of("x\nNEVER_WORSE " + json.dumps(told) + "\n", complaints, 1, 9.0, 7)
+    assert (ended.answered, ended.rows, ended.errors, ended.seconds, ended.requests) == (1, 3, {"E": 2}, 2.5, 7)
+    assert ended.said == {"Traceback (most recent call last):", "ValueError: at 0"}
+
+
+def test_the_catalogue_names_programs_that_exist_and_has_sixty_of_them() -> None:
+    assert len({row.name for row in ROWS}) == len(ROWS) >= 60
+    for row in ROWS:
+        assert any((PROGRAMS / word).is_file() for word in row.command), row.name
+
+
+def test_a_program_is_played_plain_wrapped_and_under_run() -> None:
+    row = Row("calm", ("openai_rows.py", "gather"), lambda: servers.calm(0.0), 4)
+    for mode in ("plain", "wrapped", "run"):
+        ended = play(row, mode)
+        assert (ended.answered, ended.rows, ended.exit_code, ended.requests) == (4, 4, 0, 4)
+
+
+def test_a_server_of_resets_and_one_that_is_never_up_are_errors_of_the_sdk() -> None:
+    resets = Row("resets", ("openai_rows.py", "gather", "0"), lambda: servers.resets(0), 2)
+    nobody = Row("nobody", ("openai_rows.py", "gather", "0"), servers.calm, 2, delay=None)
+    for row in (resets, nobody):
+        assert play(row, "plain").errors == {"APIConnectionError": 2}
+
+
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["nothing"])
+    assert "no such program: nothing" in capsys.readouterr().err
+
+
+def test_the_programs_know_nothing_of_tidegate_unless_they_wrap() -> None:
+    code = "import sys; sys.argv=['x']; import kit; sys.exit('tidegate' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROGRAMS, check=False, env={"PATH": "", "ROWS": "1"})
+    assert done.returncode == 0
+    assert not [path for path in PROGRAMS.glob("*.py") if "tidegate" in path.read_text() and path.name != "kit.py"]
+    assert Path(PROGRAMS / "kit.py").read_text().count("import tidegate") == 1
