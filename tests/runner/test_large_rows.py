@@ -6,6 +6,7 @@ import asyncio
 import gc
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -120,18 +121,19 @@ def test_large_items_that_wait_for_a_retry_leave_no_room(monkeypatch: pytest.Mon
     items = [Item(0, Place(n, 1), None, size=600) for n in range(2)]
     for item in items:
         item.attempts = 1
-        queue.delay(item, 1.0)
+        queue.delay(item, Mock())
     assert (queue.room(0), queue.runs_low(0)) == (0, False)
-    queue.queue_ready(1.0)
+    for item in items:
+        queue.retry(item)
     assert (queue.room(0), queue.runs_low(0)) == (0, False)
     assert queue.take(None) is items[0]
     assert (queue.room(0), queue.runs_low(0)) == (100, False)
-    queue.delay(items[0], 2.0)
+    queue.delay(items[0], Mock())
     queue.remove([items[1]])
     assert (queue.room(0), queue.runs_low(0)) == (100, False)
     queue.remove([items[0]])
     assert (queue.room(0), queue.runs_low(0)) == (100, True)
-    queue.delay(items[0], 3.0)
+    queue.delay(items[0], Mock())
     queue.clear()
     assert (queue.room(0), queue.runs_low(0)) == (100, True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 from tidegate.experiments.engine.queues import TASK, Item, Place, WorkQueue
 
 JUDGE = 1
@@ -20,6 +22,13 @@ def work_queue(*gates: str, ageing: int = 8, retry_slots: int = 2) -> WorkQueue:
     return made
 
 
+def retry(work: WorkQueue, ordinal: int) -> None:
+    """Let a retry of a task become ready."""
+    delayed = item(TASK, ordinal, attempts=1)
+    work.delay(delayed, Mock())
+    work.retry(delayed)
+
+
 def order(work: WorkQueue, gate: str, count: int) -> list[tuple[int, int]]:
     taken = [work.take(gate) for _ in range(count)]
     return [(each.stage, each.place.ordinal) for each in taken if each is not None]
@@ -28,18 +37,17 @@ def order(work: WorkQueue, gate: str, count: int) -> list[tuple[int, int]]:
 def test_evaluations_go_before_ready_retries_and_those_before_tasks() -> None:
     work = work_queue("key", "key")
     work.add([item(TASK, 1), item(TASK, 2), item(JUDGE, 3)])
-    work.delay(item(TASK, 4, attempts=1), ready_at=5.0)
-    work.queue_ready(5.0)
+    retry(work, 4)
     assert order(work, "key", 5) == [(JUDGE, 3), (TASK, 4), (TASK, 1), (TASK, 2)]
 
 
-def test_a_retry_waits_for_its_instant() -> None:
+def test_a_retry_waits_for_its_timer() -> None:
     work = work_queue("key")
-    work.delay(item(TASK, 1, attempts=1), ready_at=5.0)
-    work.queue_ready(4.999)
-    assert (work.next_ready_at, work.take("key")) == (5.0, None)
-    work.queue_ready(5.0)
-    assert (work.next_ready_at, order(work, "key", 2)) == (None, [(TASK, 1)])
+    delayed = item(TASK, 1, attempts=1)
+    work.delay(delayed, Mock())
+    assert (work.take("key"), work.items(TASK)) == (None, [delayed])
+    work.retry(delayed)
+    assert order(work, "key", 2) == [(TASK, 1)]
 
 
 def test_tasks_that_were_passed_over_often_enough_go_next() -> None:
@@ -54,14 +62,12 @@ def test_retries_with_their_share_of_the_slots_go_after_tasks_and_never_leave_a_
     work = work_queue("key", ageing=100)
     work.add([item(TASK, 1)])
     for ordinal in (5, 6, 7, 8):
-        work.delay(item(TASK, ordinal, attempts=1), ready_at=0.0)
-    work.queue_ready(0.0)
+        retry(work, ordinal)
     assert order(work, "key", 5) == [(TASK, 5), (TASK, 6), (TASK, 1), (TASK, 7), (TASK, 8)]
     work.add([item(TASK, 2)])
     for _ in range(3):
         work.on_job_done(retried=True)
-    work.delay(item(TASK, 9, attempts=1), ready_at=0.0)
-    work.queue_ready(0.0)
+    retry(work, 9)
     assert order(work, "key", 2) == [(TASK, 9), (TASK, 2)]
 
 
@@ -109,9 +115,9 @@ def test_the_water_marks_say_when_a_page_is_wanted_and_how_much_fits() -> None:
 
 
 def test_what_waits_is_forgotten_wherever_it_waits() -> None:
-    work = work_queue("key", "key")
+    work, timer = work_queue("key", "key"), Mock()
     work.add([item(TASK, 1), item(JUDGE, 2)])
-    work.delay(item(TASK, 3, attempts=1), ready_at=9.0)
-    assert (work.next_ready_at, list(work.gates())) == (9.0, ["key", "key"])
+    work.delay(item(TASK, 3, attempts=1), timer)
     work.clear()
-    assert (work.next_ready_at, list(work.gates()), work.take("key")) == (None, [], None)
+    assert (list(work.gates()), work.take("key"), work.items(TASK)) == ([], None, [])
+    timer.cancel.assert_called_once()

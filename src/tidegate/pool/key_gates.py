@@ -53,7 +53,6 @@ class GateClosing(NamedTuple):
 
 class _KeyGate:
     __slots__ = (
-        "callbacks",
         "closed",
         "closed_at",
         "down_since",
@@ -77,7 +76,6 @@ class _KeyGate:
         self.unanswered_since: tuple[float, float] | None = None
         self.down_since: tuple[float, float] | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.callbacks: set[Callable[[], None]] = set()
 
 
 class GatedQueue(Protocol):
@@ -192,7 +190,6 @@ class KeyGates:
         gate.closed = None
         self._queue.open(name)
         self._opened()
-        self._notify(gate)
         if isinstance(name, Key) and not gate.users:
             self._drop(name, gate)
 
@@ -237,12 +234,6 @@ class KeyGates:
         )
         return KeyOutage(unanswered, outage, self.closed_until_known(name))
 
-    def notify(self, name: Hashable, callback: Callable[[], None]) -> None:
-        """Call `callback` once, soon after a closed gate has opened or was closed again."""
-        gate = self._gates.get(name)
-        if gate is not None and gate.closed is not None:
-            gate.callbacks.add(callback)
-
     def _gate(self, name: Hashable) -> _KeyGate:
         gate = self._gates.get(name)
         if gate is None:
@@ -261,7 +252,6 @@ class KeyGates:
         if closed.until < INFINITY:
             gate.timer = self._loop.call_at(closed.until, self.open, name)
         self._queue.close(name)
-        self._notify(gate)
 
     def _end_closing(self, gate: _KeyGate) -> None:
         if gate.timer is not None:
@@ -270,12 +260,6 @@ class KeyGates:
         if gate.closed is not None and gate.known:
             gate.total += self._loop.time() - gate.closed_at
         gate.firm = False
-
-    def _notify(self, gate: _KeyGate) -> None:
-        # The calls are deferred: the dispatcher asks an opened gate first, and may close it again.
-        for callback in gate.callbacks:
-            self._loop.call_soon(callback)
-        gate.callbacks.clear()
 
     def _on_wake(self, name: Hashable) -> None:
         # Any thread may call this, even after the loop has closed: the registry outlives the runner.
@@ -337,18 +321,6 @@ class CapacityDeadline:
     def remaining(self, item: WaitingWork, gate: Hashable, now: float, state: KeyOutage) -> float:
         """Return the seconds of waiting that an item has left; zero or less if it is overdue."""
         return self._limit - max(min(state.unanswered, now - item.ready_at), self._refused_for(item, gate, now))
-
-    def due_in(
-        self, item: WaitingWork, gate: Hashable, now: float, state: KeyOutage, reopened: Callable[[], None]
-    ) -> float:
-        """Return the seconds until an item may be overdue; call `reopened` if a stated reset ends."""
-        due = self._limit - min(state.unanswered, now - item.ready_at) + state.stated_for
-        if item.refused_at is None:
-            return due
-        closed = self._gates.closed_until_known(gate)
-        if closed > 0:
-            self._gates.notify(gate, reopened)
-        return min(due, self._limit - self._refused_for(item, gate, now) + closed)
 
     def remaining_in_call(self, job: Execution[Any, Any], gate: Hashable, now: float) -> float:
         """Return the fewest seconds until an item inside a call is overdue, at any key where it waits."""

@@ -42,6 +42,9 @@ MAX_KEYS = 16
 MIN_CHECK_SECONDS = 0.05
 """Minimum seconds until the next check of the waiting rows. Chosen: it is small beside the latency of a call."""
 
+CHECK_SHARE = 0.005
+"""Minimum time until that check as a share of `max_wait`. Chosen: a row ends late by that share at most."""
+
 
 class Timers:
     """Timers of a pool by name; `fail` gets the exception of a function that one calls."""
@@ -383,15 +386,17 @@ class RowScheduler(RowFlow):
     def _check_waits(self) -> None:
         if self.closed or self.expired:
             return
-        now, due = self.loop.time(), INFINITY
+        limit = due = self.options.max_wait
+        now = self.loop.time()
         overdue = []
         for row, gate in self._queue.waiting(self._fresh_gate()):
             state = self._gates.unavailable(gate)
             refused = row.refused_at is not None or state.unanswered > 0
-            if refused and self._deadlines.remaining(row, gate, now, state) <= 0:
+            remaining = self._deadlines.remaining(row, gate, now, state)
+            if refused and remaining <= 0:
                 overdue.append(row)
             else:
-                due = min(due, self._deadlines.due_in(row, gate, now, state, self._check_waits))
+                due = min(due, remaining)
         if overdue:
             self._queue.discard(set(overdue))
             for row in overdue:
@@ -404,9 +409,8 @@ class RowScheduler(RowFlow):
                 job.recall()
             else:
                 due = min(due, remaining)
-        limit = self.options.max_wait
         if self._open:
-            self._timers.set("waits", now + max(MIN_CHECK_SECONDS, min(due, limit)), self._check_waits)
+            self._timers.set("waits", now + max(MIN_CHECK_SECONDS, CHECK_SHARE * limit, due), self._check_waits)
         self._tell()
 
     def _waits_too_long(self, job: RowExecution) -> bool:

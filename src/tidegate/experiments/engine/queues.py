@@ -4,16 +4,16 @@ A run has a queue of new items and a queue of ready retries for each stage (task
 a *gate*: the key that its function asks first, or a placeholder of the stage while that key is unknown. Evaluations go
 before retries, and retries before new tasks. A queue that was passed over `AGEING` times goes first. Retries that
 already use their share of the slots go last, so a cluster of failing items cannot stop progress. An item refused for
-lack of capacity returns to the head of its queue. Retries that are not ready wait in one heap. Items are read from the
-store in pages, between a low and a high mark.
+lack of capacity returns to the head of its queue. Retries that are not ready wait for a timer each. Items are read from
+the store in pages, between a low and a high mark.
 """
 
 from __future__ import annotations
 
+from asyncio import TimerHandle
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import partial
-from heapq import heapify, heappop, heappush
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -197,9 +197,8 @@ class WorkQueue:
         self._fresh = [StageQueue(stage, TASKS if stage == TASK else EVALS) for stage in range(stages)]
         self._ready = [StageQueue(stage, RETRIES) for stage in range(stages)]
         self._queues = [queue for pair in zip(self._fresh, self._ready, strict=True) for queue in pair]
-        self._later: list[tuple[float, int, Item]] = []
+        self._later: dict[Item, TimerHandle] = {}
         self._later_size = [0] * stages
-        self._count = 0
 
     def set_gate(self, stage: int, gate: Hashable) -> None:
         """Put the items of a stage behind `gate` from now on."""
@@ -229,22 +228,15 @@ class WorkQueue:
         queue = self._ready[item.stage] if item.attempts else self._fresh[item.stage]
         queue.appendleft(item)
 
-    def delay(self, item: Item, ready_at: float) -> None:
-        """Schedule a retry of an item for `ready_at`, in monotonic seconds."""
-        self._count += 1
-        heappush(self._later, (ready_at, self._count, item))
+    def delay(self, item: Item, timer: TimerHandle) -> None:
+        """Hold an item until `retry`, which `timer` calls."""
+        self._later[item] = timer
         self._later_size[item.stage] += item.size
 
-    def queue_ready(self, now: float) -> None:
-        while self._later and self._later[0][0] <= now:
-            _, _, item = heappop(self._later)
-            self._later_size[item.stage] -= item.size
-            self._ready[item.stage].append(item)
-
-    @property
-    def next_ready_at(self) -> float | None:
-        """Return the instant of the next retry; None if no retry waits."""
-        return self._later[0][0] if self._later else None
+    def retry(self, item: Item) -> None:
+        """Put a delayed item behind the other ready retries of its stage."""
+        self._end_delay(item)
+        self._ready[item.stage].append(item)
 
     def rank(self, gate: Hashable) -> int:
         """Return the rank of the next item behind a gate; the lowest goes first."""
@@ -280,29 +272,30 @@ class WorkQueue:
 
     def items(self, stage: int) -> list[Item]:
         waiting = [*self._ready[stage].items, *self._fresh[stage].items]
-        return waiting + [item for _, _, item in self._later if item.stage == stage]
+        return waiting + [item for item in self._later if item.stage == stage]
 
     def remove(self, items: Iterable[Item]) -> None:
         gone = set(items)
         for queue in self._queues:
             queue.remove(gone)
-        self._later = [entry for entry in self._later if entry[2] not in gone]
-        heapify(self._later)
-        self._later_size = [0] * len(self._fresh)
-        for _, _, item in self._later:
-            self._later_size[item.stage] += item.size
+        for item in gone & self._later.keys():
+            self._end_delay(item)
 
     def clear(self) -> None:
         for queue in self._queues:
             queue.clear()
-        self._later.clear()
-        self._later_size = [0] * len(self._fresh)
+        for item in list(self._later):
+            self._end_delay(item)
 
     def depth(self, stage: int) -> int:
         return len(self._fresh[stage].items) + len(self._ready[stage].items)
 
     def _size(self, stage: int) -> int:
         return self._fresh[stage].size + self._ready[stage].size + self._later_size[stage]
+
+    def _end_delay(self, item: Item) -> None:
+        self._later.pop(item).cancel()
+        self._later_size[item.stage] -= item.size
 
     def _next(self, gate: Hashable) -> StageQueue | None:
         best: StageQueue | None = None

@@ -48,8 +48,6 @@ class ResultHandler:
             item.ready_at = since
             self._run.tracker.open(item)
         self._add(items)
-        if items:
-            self._timers.check_soon()
         self._offer()
 
     def add_invalid(self, item: Item, reason: str) -> None:
@@ -190,13 +188,12 @@ class ResultHandler:
         run, item = self._run, job.item
         if not run.live:
             return
-        now = run.shared.loop.time()
-        run.audit.waits.begin(item, now)
+        run.audit.waits.begin(item, run.shared.loop.time())
         delay = self._timers.delay_of_refused(job, failure_class)
         if delay is None:
             self.park(item)
         elif delay:
-            run.work_queue.delay(item, now + delay)
+            self._timers.delay(item, delay)
         else:
             run.work_queue.put_back(item)
 
@@ -222,7 +219,7 @@ class ResultHandler:
                 self._run.write_failure(item, ResultStatus.ERROR, failure_class.kind, text)
         elif run.live:
             delay = failure_class.delay(item.attempts, run.shared.gates.draw())
-            run.work_queue.delay(item, run.shared.loop.time() + delay)
+            self._timers.delay(item, delay)
             run.audit.transient_retries += 1
             run.publish(Retrying(*item.place, run.stages[item.stage].name, item.attempts, failure_class.kind))
 

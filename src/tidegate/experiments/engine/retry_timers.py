@@ -1,9 +1,8 @@
 """Timers of one run: they release retries and park rows that found no capacity.
 
 Theory of operation. A row waits behind its stage's gate: the key that its function asks first, or the stage's own gate
-while that key is unknown. `CapacityDeadline` says when it is overdue. Nothing is polled. A row cannot be overdue before
-the lesser of `row_deadline` and `max_outage` has passed, so one timer is set to that instant. Each check sets it to the
-next possible instant.
+while that key is unknown. `CapacityDeadline` says whether it is overdue. A run checks its waiting rows 200 times within
+the lesser of `row_deadline` and `max_outage`.
 
 A stage is *out* when one of its rows has waited `max_outage` seconds behind a circuit breaker that never closed. All
 its rows are then parked. One row stays, to detect the provider's return, while other stages have work.
@@ -15,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from tidegate.core.values import INFINITY, Key, Outcome
+from tidegate.core.values import Key, Outcome
 from tidegate.experiments.engine.job import Job, Stage
 from tidegate.experiments.engine.queues import Item
 from tidegate.experiments.engine.run_state import RunState
@@ -26,86 +25,58 @@ from tidegate.pool.key_gates import CapacityDeadline
 logger = logging.getLogger("tidegate")
 
 MIN_TIMER_SECONDS = 0.001
-"""Minimum seconds until a scheduled check. Chosen: a smaller remainder of a deadline might not advance the clock."""
+"""Minimum seconds between two checks. Chosen: less might not advance the clock."""
 
 OUTAGE_CHECK_SECONDS = 1.0
 """Maximum seconds until new rows of a stage that is out are parked. Chosen: a person waits for the end of the run."""
 
 SHARE = 0.005
-"""Minimum time from a check to the next one that it schedules, as a share of the limit. Derived from 200 such checks
-per limit at most, even with a million rows."""
+"""Time between two checks, as a share of the limit. Chosen: a row is parked late by that share at most."""
 
 
 class RetryTimers:
-    """Timers of a run. A timer may fire early, or late by at most the `SHARE` of the limit.
-
-    `give_up` parks items that are not in flight. `offer` is called when retries are ready.
-    """
+    """Timers of a run. `give_up` parks items that are not in flight. `offer` is called when retries are ready."""
 
     def __init__(self, run: RunState, give_up: Callable[[list[Item]], None], offer: Callable[[], None]) -> None:
         self._run = run
         self._give_up = give_up
         self._offer = offer
         settings = run.shared.settings
-        self._limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
         self._deadlines = CapacityDeadline(run.shared.gates, settings.row_deadline)
-        self._shortest = max(MIN_TIMER_SECONDS, SHARE * self._limit)
-        self._retry: asyncio.TimerHandle | None = None
-        self._deadline: asyncio.TimerHandle | None = None
+        limit = min(settings.row_deadline, settings.max_outage or settings.row_deadline)
+        self._period = max(MIN_TIMER_SECONDS, SHARE * limit)
+        self._timer: asyncio.TimerHandle | None = None
 
-    def set_retry_timer(self) -> None:
-        """Set the timer that wakes the run when its next retry is ready."""
-        next_ready_at = self._run.work_queue.next_ready_at
-        if next_ready_at is None or (self._retry is not None and self._retry.when() <= next_ready_at):
-            return
-        if self._retry is not None:
-            self._retry.cancel()
-        self._retry = self._run.shared.loop.call_at(next_ready_at, self._queue_ready)
+    def start(self) -> None:
+        """Begin to check the waiting items."""
+        period = min(OUTAGE_CHECK_SECONDS, self._period) if self._run.outages else self._period
+        self._timer = self._run.shared.loop.call_later(period, self._check)
 
-    def schedule_check(self) -> None:
-        """Set the deadline timer because items may wait; check soon if a stage is out."""
-        if not self._run.live:
-            return
-        if self._run.outages:
-            self._check_within(min(OUTAGE_CHECK_SECONDS, self._shortest))
-        elif self._deadline is None:
-            self._check_within(self._limit)
+    def delay(self, item: Item, seconds: float) -> None:
+        """Let an item be tried again after these seconds."""
+        self._run.work_queue.delay(item, self._run.shared.loop.call_later(seconds, self._retry, item))
 
     def delay_of_refused(self, job: Job, failure: FailureClass) -> float | None:
         """Record a refusal for lack of capacity; return the seconds until the next attempt, None if overdue."""
         run, item = self._run, job.item
         gate, now = run.work_queue.gate(item.stage), run.shared.loop.time()
-        delay = self._deadlines.delay_of_refused(item, gate, now, failure, job.handoff.refused)
-        if delay is not None:
-            self.refused(item)
-        return delay
+        return self._deadlines.delay_of_refused(item, gate, now, failure, job.handoff.refused)
 
     def refused(self, item: Item) -> None:
-        """Record that an item waits for capacity from now on, and check its deadline."""
-        run = self._run
-        gate, now = run.work_queue.gate(item.stage), run.shared.loop.time()
-        self._deadlines.refused(item, gate, now)
-        state = run.shared.gates.unavailable(gate)
-        self._check_within(self._deadlines.due_in(item, gate, now, state, self.check_soon))
-
-    def check_soon(self) -> None:
-        """Check whether deadlines moved closer: a gate opened early, or new rows have already waited."""
-        if self._run.live:
-            self._check_within(self._due(self._run.shared.loop.time()))
+        """Record that an item waits for capacity from now on."""
+        self._deadlines.refused(item, self._run.work_queue.gate(item.stage), self._run.shared.loop.time())
 
     def end(self) -> None:
-        for timer in (self._retry, self._deadline):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def last_failure(self, stage: Stage) -> str:
         """Return a short text of the last failure at a stage's gate; empty if there was none."""
         last = self._run.shared.gates.unavailable(self._run.work_queue.gate(stage.index)).last
         return stage.last_error or (_describe(last) if last is not None else "")
 
-    def _queue_ready(self) -> None:
-        self._retry = None
-        self._run.work_queue.queue_ready(self._run.shared.loop.time())
+    def _retry(self, item: Item) -> None:
+        self._run.work_queue.retry(item)
         self._offer()
 
     def _remaining_in_call(self, job: Job, now: float) -> float:
@@ -114,39 +85,7 @@ class RetryTimers:
     def _waiting_jobs(self) -> list[Job]:
         return [job for job in self._run.in_flight if job.slot_lent and not job.recalled]
 
-    def _due(self, now: float) -> float:
-        """Return the seconds until anything may be overdue; infinity if nothing waits."""
-        run, due = self._run, INFINITY
-        max_outage = run.shared.settings.max_outage
-        for stage in run.stages:
-            items = run.work_queue.items(stage.index)
-            if not items:
-                continue
-            gate = run.work_queue.gate(stage.index)
-            state = run.shared.gates.unavailable(gate)
-            due = min(due, *(self._deadlines.due_in(item, gate, now, state, self.check_soon) for item in items))
-            if max_outage is not None and stage.index not in self._run.outages:
-                since = min(item.ready_at for item in items)
-                due = min(due, max_outage - min(state.outage, now - since) + state.stated_for)
-        for job in self._waiting_jobs():
-            due = min(due, self._remaining_in_call(job, now))
-            if max_outage is not None:
-                due = min(due, max_outage - self._outage(job, now))
-        return due
-
-    def _check_within(self, seconds: float) -> None:
-        if seconds == INFINITY:
-            return
-        loop = self._run.shared.loop
-        at = loop.time() + max(MIN_TIMER_SECONDS, seconds)
-        if self._deadline is not None:
-            if self._deadline.when() <= at:
-                return
-            self._deadline.cancel()
-        self._deadline = loop.call_at(at, self._check)
-
     def _check(self) -> None:
-        self._deadline = None
         run = self._run
         if not run.live:
             return
@@ -162,8 +101,7 @@ class RetryTimers:
         for job in self._waiting_jobs():
             if self._remaining_in_call(job, now) <= 0:
                 job.recall()
-        due = self._due(now)
-        self._check_within(max(due, self._shortest))
+        self.start()
 
     def _outages(self, now: float) -> None:
         """Park the rows of every stage whose key is down for too long."""

@@ -69,25 +69,24 @@ class ExperimentRun(RunState):
         self.results = ResultHandler(self, self.timers, self.drain, self.offer)
         self.spending = RunSpending(self, self.slots, self.drain, self.fail, self.offer)
         self._discovery = KeyDiscovery(
-            self.id, self.stages, self.work_queue, shared.gates, shared.fair_queue, self._on_new_key
+            self.id, self.stages, self.work_queue, shared.gates, shared.fair_queue, self.offer
         )
 
     def start(self) -> None:
         """Join the fair queue and announce the start. The feeder supplies the work."""
         self.shared.fair_queue.join(self.id, self.experiment.weight)
+        self.timers.start()
         self.page_wanted.set()
         begun = "joined" if self.contributes else "started"
         self.log(LogLevel.INFO, type=begun, epoch=self.claim.epoch, **process())
         self.publish(StateChanged(Status.RUNNING))
 
     def offer(self) -> None:
-        """Offer the ready work to the fair queue, and set the timers of the work that is not ready."""
+        """Offer the ready work to the fair queue."""
         if self.phase is not RunPhase.LIVE:
             return
         for gate in set(self.work_queue.gates()):
             self.shared.fair_queue.offer(self.id, gate)
-        self.timers.set_retry_timer()
-        self.timers.schedule_check()
         self.shared.wake()
 
     def full(self, item: Item) -> bool:
@@ -141,7 +140,6 @@ class ExperimentRun(RunState):
         """Lend the slot of a job that waits for capacity inside a call, or take it back when the job continues."""
         self.slots.lend(job)
         self.audit.note_lent(job, self.shared.loop.time())
-        self.timers.schedule_check()
         self.shared.wake()
 
     def durable(self, item: Item | None, result: Result) -> None:
@@ -241,13 +239,11 @@ class ExperimentRun(RunState):
             job.cancel(CancelReason.STOP)
 
     def check_progress(self) -> None:
-        """Request more work, check timers and detect the end, after something became durable."""
+        """Request more work and detect the end, after something became durable."""
         self.request_page()
         if self.phase is RunPhase.LIVE:
             if self.tracker.settled:
                 self.drain(*self.end())
-            elif self.outages:
-                self.timers.schedule_check()
         else:
             self._finish_if_drained()
 
@@ -272,11 +268,6 @@ class ExperimentRun(RunState):
             functions.calls(job)
         else:
             functions.works(job)
-
-    def _on_new_key(self) -> None:
-        """Offer the items of a stage whose key has changed."""
-        self.timers.check_soon()
-        self.offer()
 
     def _stream(self, job: Job, chunk: Any) -> None:
         if not job.done and job.item.stage == TASK:
