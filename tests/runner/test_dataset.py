@@ -145,6 +145,23 @@ async def test_an_endless_source_is_read_no_further_than_its_batches_are_taken()
     await reading.aclose()  # type: ignore[attr-defined]
 
 
+@in_loop
+async def test_rows_of_a_source_that_is_silent_are_passed_on_and_none_is_lost_at_its_end() -> None:
+    go, seen = asyncio.Event(), []
+
+    async def source() -> AsyncIterator[int]:
+        yield 1
+        await go.wait()
+        yield 2
+
+    async for rows in batches(source(), 10):
+        seen += [row.body for row in rows]
+        go.set()
+        # The source ends before the next rows are asked for.
+        await asyncio.sleep(0.01)
+    assert seen == [1, 2]
+
+
 def test_a_source_that_breaks_says_what_broke() -> None:
     def source() -> Iterator[int]:
         yield 1

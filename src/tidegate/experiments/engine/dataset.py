@@ -9,6 +9,7 @@ run ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import csv
 import inspect
 import json
@@ -16,6 +17,7 @@ import sys
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,30 +54,24 @@ async def batches(dataset: Dataset, size: int) -> AsyncIterator[list[NewRow]]:
     """
     if not isinstance(dataset, str | Path) and callable(dataset):
         dataset = dataset()
-    batch, source = _Batch(size), _source(dataset)
-    reader: _TaskReader | _ThreadReader
-    if isinstance(dataset, AsyncIterable):
-        reader = _TaskReader(dataset, batch, source)
-    else:
-        reader = _ThreadReader(_opened(dataset), batch, source)
-    reading: asyncio.Future[bool] | None = None
+    batch = _Batch(size)
+    reading = asyncio.ensure_future(batch.read(dataset))
+    reading.add_done_callback(lambda _task: batch.ready.set())
     try:
-        more = True
-        while more:
-            reading = asyncio.ensure_future(reader.read())
-            while not (await asyncio.wait({reading}, timeout=SLOW_BATCH_SECONDS))[0]:
-                if rows := batch.take():
-                    yield rows
-            more = reading.result()
+        while not reading.done():
+            batch.room.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SLOW_BATCH_SECONDS):
+                    await batch.ready.wait()
             if rows := batch.take():
                 yield rows
+        # The source may have ended while the last rows were stored.
+        if rows := batch.take():
+            yield rows
     finally:
-        if reading is not None:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-        await reader.close()
-    if reader.error is not None:
-        raise reader.error
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    reading.result()
 
 
 def missing(dataset: Dataset) -> None:
@@ -203,102 +199,58 @@ def _csv_row(ordinal: int, header: list[str], fields: list[str], line: int) -> N
 
 
 class _Batch:
-    """Rows that are read and not taken yet. One thread adds rows, another takes them."""
+    """Rows that are read and not taken yet. `ready` is set when the batch is full, or its source has ended.
+
+    The task that reads continues when there is `room`.
+    """
 
     def __init__(self, size: int) -> None:
+        self.ready, self.room = asyncio.Event(), asyncio.Event()
         self._size = size
         self._lock = threading.Lock()
         self._rows: list[NewRow] = []
         self._held = 0
 
-    def add(self, row: NewRow) -> bool:
+    async def read(self, dataset: Any) -> None:
+        """Read all rows, an asynchronous source in this one task: it may hold a scope of its task open."""
+        try:
+            if isinstance(dataset, AsyncIterable):
+                ordinal = 0
+                async for body in dataset:
+                    if self._add(row_of(ordinal, body)):
+                        await self._taken()
+                    ordinal += 1
+            else:
+                rows = _opened(dataset)
+                while await in_thread(partial(self._fill, rows)):
+                    await self._taken()
+        except CannotRead:
+            raise
+        except (Exception, SystemExit) as error:
+            raise CannotRead(_source(dataset), redacted(error)) from error
+        finally:
+            if inspect.isasyncgen(dataset):
+                await dataset.aclose()
+
+    def take(self) -> list[NewRow]:
+        with self._lock:
+            rows, self._rows, self._held = self._rows, [], 0
+        self.ready.clear()
+        return rows
+
+    def _fill(self, rows: Iterator[NewRow]) -> bool:
+        """Fill the batch in a thread; return whether the source may have more rows."""
+        return any(map(self._add, rows))
+
+    def _add(self, row: NewRow) -> bool:
+        """Add a row; return whether the batch is full."""
         held = weight(row.body)
         with self._lock:
             self._rows.append(row)
             self._held += held
             return len(self._rows) >= self._size or self._held >= BATCH_BYTES
 
-    def take(self) -> list[NewRow]:
-        with self._lock:
-            rows, self._rows, self._held = self._rows, [], 0
-        return rows
-
-
-class _ThreadReader:
-    """Reader of a blocking source, in a thread. A failing source has its error in `error`, after its earlier rows."""
-
-    def __init__(self, rows: Iterator[NewRow], batch: _Batch, source: str) -> None:
-        self._rows = rows
-        self._batch = batch
-        self._source = source
-        self.error: CannotRead | None = None
-
-    async def read(self) -> bool:
-        """Fill the batch, and return whether the source may have more rows."""
-        return await in_thread(self._fill)
-
-    async def close(self) -> None:
-        """Do nothing: a thread cannot be cancelled."""
-
-    def _fill(self) -> bool:
-        try:
-            for row in self._rows:
-                if self._batch.add(row):
-                    return True
-        except CannotRead as error:
-            self.error = error
-        except (Exception, SystemExit) as error:
-            self.error = _broken(self._source, error)
-        return False
-
-
-class _TaskReader:
-    """Reader of an asynchronous source, in one task for all of its rows: a source may hold a scope of its task open."""
-
-    def __init__(self, dataset: AsyncIterable[Any], batch: _Batch, source: str) -> None:
-        self._dataset = dataset
-        self._batch = batch
-        self._source = source
-        self._wanted, self._filled = asyncio.Event(), asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self.error: CannotRead | None = None
-
-    async def read(self) -> bool:
-        """Fill the batch, and return whether the source may have more rows."""
-        self._filled.clear()
-        self._wanted.set()
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._read_all())
-            self._task.add_done_callback(lambda _task: self._filled.set())
-        await self._filled.wait()
-        if not self._task.done():
-            return True
-        await self._task
-        return False
-
-    async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _read_all(self) -> None:
-        ordinal = 0
-        try:
-            async for body in self._dataset:
-                full = self._batch.add(row_of(ordinal, body))
-                ordinal += 1
-                if full:
-                    self._wanted.clear()
-                    self._filled.set()
-                    await self._wanted.wait()
-        except Exception as error:
-            self.error = _broken(self._source, error)
-        finally:
-            if inspect.isasyncgen(self._dataset):
-                await self._dataset.aclose()
-
-
-def _broken(source: str, error: BaseException) -> CannotRead:
-    broken = CannotRead(source, redacted(error))
-    broken.__cause__ = error
-    return broken
+    async def _taken(self) -> None:
+        self.room.clear()
+        self.ready.set()
+        await self.room.wait()
