@@ -20,9 +20,8 @@ from typing import IO, Any
 from tidegate.errors import ConfigurationError, StoreError
 from tidegate.experiments.commands.common import existing, found
 from tidegate.experiments.storage import Store, StoredRun
-from tidegate.experiments.storage.export_formats import FORMATS, ROWS, Csv, Jsonl, Layout, Parquet, harmless, pages
+from tidegate.experiments.storage.export_formats import FORMATS, ROWS, Csv, Jsonl, Parquet, harmless, layout_of, pages
 from tidegate.experiments.storage.records import AttemptCursor
-from tidegate.experiments.storage.stage_sums import TASKS
 
 
 def exported(name: str, url: str, form: str | None, output: Path | None, attempts: bool = False) -> None:
@@ -45,12 +44,11 @@ def exported(name: str, url: str, form: str | None, output: Path | None, attempt
 async def _write(name: str, url: str, make: type[Jsonl | Csv | Parquet], output: Path | None) -> None:
     async with existing(url, to_read=True) as store:
         row = await found(store, name)
-        scores, read = await store.reports.scores(row.id), pages(store, row.id)
-        chosen = any(each.evaluator is None for each in await store.reports.choices(row.id))
-        spent = TASKS in await store.usages.spend(row.id)
+        read = pages(store, row.id)
         first: list[StoredRun] = await anext(read, [])
+        layout = await layout_of(store, row.id, first)
         with _opened(output) as file:
-            writer = make(file, Layout.of(scores, first[0].row if first else None, chosen, spent))
+            writer = make(file, layout)
             try:
                 writer.write(first)
                 async for page in read:

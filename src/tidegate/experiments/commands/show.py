@@ -331,17 +331,7 @@ def summary_facts(summary: Summary, failures: Sequence[Failure]) -> dict[str, An
         "failures": [_failure_facts(each) for each in failures],
         "spend": {stage: token_facts(tokens) for stage, tokens in summary.spend.items()},
         "cost": summary.tokens.cost,
-        "batches": [
-            {
-                "batch": each.number,
-                "provider": each.provider,
-                "id": each.provider_id,
-                "state": each.state.value,
-                "rows": each.count,
-                "detail": each.detail,
-            }
-            for each in summary.batches
-        ],
+        "batches": [each.facts() for each in summary.batches],
     }
 
 

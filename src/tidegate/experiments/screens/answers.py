@@ -47,6 +47,9 @@ export has the whole."""
 ATTEMPTS = 100
 """Kept attempts that are shown of one row."""
 
+KEPT_FACTS = ("stage", "waited", "latency", "status", "kind", "cause", "http_status", "key")
+"""Columns of a kept attempt that are shown."""
+
 BATCHES = 50
 """Batches that are shown one by one, of those that are not fetched. Chosen: a million rows are 20 full batches."""
 
@@ -108,17 +111,7 @@ def _batches(records: Sequence[BatchRecord]) -> dict[str, Any] | None:
     left = [each for each in records if each.state is not BatchState.FETCHED]
     return {
         "counts": {state.value: counts[state] for state in BatchState if counts[state]},
-        "left": [
-            {
-                "batch": each.number,
-                "state": each.state.value,
-                "rows": each.count,
-                "provider": each.provider,
-                "id": each.provider_id,
-                "detail": each.detail or "",
-            }
-            for each in left[:BATCHES]
-        ],
+        "left": [{**each.facts(), "detail": each.detail or ""} for each in left[:BATCHES]],
         "more": len(left) > BATCHES,
     }
 
@@ -177,18 +170,7 @@ async def one_row(store: Store, number: int, run: StoredRun) -> dict[str, Any]:
             for evaluator, one in run.annotations
         ],
         "kept_attempts": [
-            {
-                "stage": each["stage"],
-                "at": each["started_at"].timestamp(),
-                "waited": each["waited"],
-                "latency": each["latency"],
-                "status": each["status"],
-                "kind": each["kind"],
-                "cause": each["cause"],
-                "http_status": each["http_status"],
-                "key": each["key"],
-            }
-            for each in kept
+            {**{name: each[name] for name in KEPT_FACTS}, "at": each["started_at"].timestamp()} for each in kept
         ],
     }
 

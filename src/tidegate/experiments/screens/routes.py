@@ -150,17 +150,13 @@ class ExperimentView:
             raise SourceProblem(f"format not usable: it must be {', '.join(MEDIA_TYPES)}", status=400)
         store, row = await self._found(request)
         from tidegate.errors import ConfigurationError
-        from tidegate.experiments.storage.export_formats import FORMATS, Layout, pages
-        from tidegate.experiments.storage.stage_sums import TASKS
+        from tidegate.experiments.storage.export_formats import FORMATS, layout_of, pages
 
-        scores = await store.reports.scores(row.id)
-        chosen = any(each.evaluator is None for each in await store.reports.choices(row.id))
-        spent = TASKS in await store.usages.spend(row.id)
         read = pages(store, row.id)
         first: list[Any] = await anext(read, [])
         buffer = io.BytesIO()
         try:
-            writer = FORMATS[form](buffer, Layout.of(scores, first[0].row if first else None, chosen, spent))
+            writer = FORMATS[form](buffer, await layout_of(store, row.id, first))
         except ConfigurationError as error:
             return _json({"problem": str(error)}, 400)
 

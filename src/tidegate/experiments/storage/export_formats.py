@@ -86,6 +86,14 @@ class Layout(NamedTuple):
         return cls(fields, parts, chosen, spent)
 
 
+async def layout_of(store: Store, number: int, first: Sequence[StoredRun]) -> Layout:
+    """Return the columns for an experiment, whose `first` runs these are."""
+    scores = await store.reports.scores(number)
+    chosen = any(each.evaluator is None for each in await store.reports.choices(number))
+    spent = TASKS in await store.usages.spend(number)
+    return Layout.of(scores, first[0].row if first else None, chosen, spent)
+
+
 def _parts(score: Score) -> Iterator[str]:
     """Yield the parts of an output that a result has; all while there is no result."""
     counts = {"score": score.scored, "label": score.labelled, "value": score.valued, "error": 1}

@@ -158,6 +158,17 @@ class BatchRecord:
     epoch: int = 0
     created_at: datetime | None = None
 
+    def facts(self) -> dict[str, JSON]:
+        """Return what people are told of it, as plain values."""
+        return {
+            "batch": self.number,
+            "provider": self.provider,
+            "id": self.provider_id,
+            "state": self.state.value,
+            "rows": self.count,
+            "detail": self.detail,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class RowChunk:
