@@ -202,22 +202,6 @@ class Results(Generic[T]):
         return self._feed
 
 
-class Signal:
-    """Wake-up call for one waiting coroutine of a loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._future: asyncio.Future[None] | None = None
-
-    def set(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self) -> None:
-        self._future = self._loop.create_future()
-        await self._future
-
-
 class AsyncResults(Generic[T]):
     """Async iterator over the values of `amap`, in the order of the rows. Nothing starts before the first value is
     awaited.
@@ -233,7 +217,7 @@ class AsyncResults(Generic[T]):
         self._rows: Iterable[Any] | AsyncIterable[Any] | None = rows
         self._options = options
         self._scheduler: RowScheduler | None = None
-        self._signal: Signal | None = None
+        self._signal: asyncio.Event | None = None
         self._process = os.getpid()
         self._is_read = self._ended = False
 
@@ -296,6 +280,7 @@ class AsyncResults(Generic[T]):
                 raise RuntimeError("row not given: the pool runs in another event loop; read its results there")
             scheduler.context = copy_context()
             while True:
+                self._signal.clear()
                 if scheduler.fatal is not None:
                     raise scheduler.fatal
                 if scheduler.outbox:
@@ -311,11 +296,11 @@ class AsyncResults(Generic[T]):
         finally:
             self._is_read = False
 
-    def _begin(self) -> tuple[RowScheduler, Signal]:
+    def _begin(self) -> tuple[RowScheduler, asyncio.Event]:
         rows, self._rows = self._rows, None
         _give_back_unused_permit()
         loop, options = asyncio.get_running_loop(), self._options
-        signal = Signal(loop)
+        signal = asyncio.Event()
         scheduler = RowScheduler(loop, RowFunction(self._fn, options, awaits=True), options, signal.set)
         weakref.finalize(self, scheduler.abandon).atexit = False
         if isinstance(rows, AsyncIterable):

@@ -206,23 +206,22 @@ class Summary:
     @property
     def unjudged(self) -> int:
         """Return the number of evaluator outputs without a judgement because they failed or were parked."""
-        asked = self.experiment.spec.get("evaluators")
-        return sum(
-            count
-            for evaluator, statuses in self.counts.annotations.items()
-            for status, count in statuses.items()
-            if status is not ResultStatus.OK and (not isinstance(asked, dict) or evaluator in asked)
-        )
+        return sum(count for status, count in self._judgements.items() if status is not ResultStatus.OK)
 
     @property
     def unjudged_parked(self) -> int:
         """Return the number of parked evaluator outputs; a resume tries them again."""
+        return self._judgements[ResultStatus.PARKED]
+
+    @property
+    def _judgements(self) -> Counter[ResultStatus]:
+        """Return the number of outputs by status, of the evaluators that the experiment has."""
         asked = self.experiment.spec.get("evaluators")
-        return sum(
-            statuses.get(ResultStatus.PARKED, 0)
-            for evaluator, statuses in self.counts.annotations.items()
-            if not isinstance(asked, dict) or evaluator in asked
-        )
+        found: Counter[ResultStatus] = Counter()
+        for evaluator, statuses in self.counts.annotations.items():
+            if not isinstance(asked, dict) or evaluator in asked:
+                found.update(statuses)
+        return found
 
     @property
     def untried(self) -> int:
