@@ -78,9 +78,14 @@ async def notices(runner: ExperimentRunner, experiment: Experiment, *, resumed: 
     if row is None:
         return []
     lines: list[str] = []
-    if row.status is Status.RUNNING and not is_dead(row.claimed_by):
+    quiet = row.quiet or 0.0
+    if row.status is Status.RUNNING and not is_dead(row.claimed_by) and quiet < STALE_SECONDS:
         by = owner(row, await runner.store.reports.last_logs(row.id, KEPT_LINES))
-        lines += _owner_notice(row, by, STALE_SECONDS, command("show", row.name, runner.url))
+        lines.append(
+            f"{row.name} not started yet: it is run by {by}, last heartbeat {quiet:.0f} s ago; attach with "
+            f"{command('show', row.name, runner.url)}; this command waits for its end, and takes it over after "
+            f"{STALE_SECONDS - quiet:.0f} s without a heartbeat"
+        )
     counts = await runner.store.reports.counts(row.id)
     if answered := counts.runs.get(ResultStatus.OK, 0):
         are = "answer is" if answered == 1 else "answers are"
@@ -88,15 +93,6 @@ async def notices(runner: ExperimentRunner, experiment: Experiment, *, resumed: 
         if parts := changed_parts(row, experiment):
             lines.append(f"{row.name} changed: {advice(parts)}")
     return lines
-
-
-def _owner_notice(row: ExperimentRow, by: str, stale_after: float, attach: str) -> Iterator[str]:
-    quiet = row.quiet or 0.0
-    if stale_after > quiet:
-        yield (
-            f"{row.name} not started yet: it is run by {by}, last heartbeat {quiet:.0f} s ago; attach with {attach}; "
-            f"this command waits for its end, and takes it over after {stale_after - quiet:.0f} s without a heartbeat"
-        )
 
 
 TERMINATING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))

@@ -201,10 +201,14 @@ def readable(text: str | None, limit: int = CELL) -> str | None:
     return text[:limit] + "…"
 
 
+def _evaluators(row: ExperimentRow) -> list[str]:
+    asked = row.spec.get("evaluators")
+    return list(asked) if isinstance(asked, Mapping) else []
+
+
 def _names(row: ExperimentRow, stages: Stages) -> list[str]:
     """Return the stages: the tasks, the evaluators that the experiment has, then those that it had."""
-    asked = row.spec.get("evaluators")
-    names = list(asked) if isinstance(asked, Mapping) else []
+    names = _evaluators(row)
     return [TASKS, *names, *sorted(name for name in stages if name != TASKS and name not in names)]
 
 
@@ -212,8 +216,7 @@ def _progress(row: ExperimentRow, stages: Stages | None, source: ExperimentSourc
     if stages is None:
         return {"tallied": False}
     tasks = stages.get(TASKS, StageTally())
-    asked = row.spec.get("evaluators")
-    names = list(asked) if isinstance(asked, Mapping) else []
+    names = _evaluators(row)
     judges = [stages.get(name, StageTally()) for name in names]
     total = row.rows * row.repetitions
     answered = tasks.counts.get("ok", 0)
