@@ -33,55 +33,6 @@ def roster_of(*experiments: int, gate: str = "key") -> FairQueue:
     return fair_queue
 
 
-def test_experiments_on_one_key_alternate() -> None:
-    assert serve(roster_of(1, 2, 3), 7) == [1, 2, 3, 1, 2, 3, 1]
-
-
-def test_a_new_experiment_is_served_first_and_then_takes_turns() -> None:
-    fair_queue = roster_of(1, 2)
-    serve(fair_queue, 4)
-    fair_queue.join(9)
-    fair_queue.offer(9, "key")
-    assert serve(fair_queue, 5) == [9, 1, 2, 9, 1]
-
-
-def test_a_throttled_experiment_keeps_its_turn() -> None:
-    fair_queue = roster_of(1)
-    fair_queue.join(2)
-    fair_queue.offer(2, "other")
-    serve(fair_queue, 2)
-    fair_queue.close("key")
-    assert serve(fair_queue, 5) == [2] * 5
-    fair_queue.open("key")
-    assert serve(fair_queue, 3) == [1, 2, 1]
-
-
-def test_an_experiment_at_its_cap_keeps_its_turn() -> None:
-    fair_queue = roster_of(1, 2, 3)
-    serve(fair_queue, 3)
-    fair_queue.hold(1)
-    assert serve(fair_queue, 4) == [2, 3, 2, 3]
-    fair_queue.hold(1, False)
-    assert serve(fair_queue, 3) == [1, 2, 3]
-
-
-def test_one_that_drops_out_leaves_no_trace() -> None:
-    fair_queue = roster_of(1, 2, 3)
-    serve(fair_queue, 4)
-    fair_queue.leave(2)
-    assert serve(fair_queue, 4) == [3, 1, 3, 1]
-    fair_queue.leave(2)
-    assert serve(fair_queue, 2) == [3, 1]
-
-
-def test_nobody_is_next_where_nothing_is_ready() -> None:
-    fair_queue = roster_of(1)
-    fair_queue.withdraw(1, "key")
-    assert fair_queue.next(level) is None
-    fair_queue.offer(1, "key")
-    assert fair_queue.next(level) == (1, "key")
-
-
 def test_of_an_experiments_open_gates_the_most_urgent_work_goes_first() -> None:
     fair_queue = FairQueue()
     fair_queue.join(1)
@@ -93,13 +44,6 @@ def test_of_an_experiments_open_gates_the_most_urgent_work_goes_first() -> None:
     assert fair_queue.next(lambda _, gate: urgent[str(gate)]) == (1, "tasks")
     fair_queue.close("tasks")
     assert fair_queue.next(lambda _, gate: urgent[str(gate)]) == (1, "judge")
-
-
-def test_work_behind_a_closed_gate_holds_up_nothing_behind_an_open_one() -> None:
-    fair_queue = roster_of(1)
-    fair_queue.offer(1, "judge")
-    fair_queue.close("judge")
-    assert fair_queue.next(level) == (1, "key")
 
 
 def test_a_gate_that_is_removed_is_as_good_as_new() -> None:
@@ -177,24 +121,6 @@ def moves_of_a_dispatch(count: int) -> float:
 
 def test_a_dispatch_among_a_thousand_experiments_takes_no_more_steps_than_among_ten() -> None:
     assert moves_of_a_dispatch(1000) < 1.2 * moves_of_a_dispatch(10)
-
-
-def test_experiments_on_one_key_are_served_equally_often_however_many_other_keys_there_are() -> None:
-    fair_queue = roster_of(1, 2)
-    for experiment in range(3, 8):
-        fair_queue.join(experiment)
-        fair_queue.offer(experiment, f"key {experiment}")
-    counts = Counter(serve(fair_queue, 700))
-    assert set(counts.values()) == {100}
-
-
-def test_a_gate_that_opens_with_nobody_behind_it_is_as_good_as_new() -> None:
-    fair_queue = roster_of(1)
-    fair_queue.close("other")
-    fair_queue.open("other")
-    fair_queue.offer(1, "other")
-    fair_queue.withdraw(1, "key")
-    assert fair_queue.next(level) == (1, "other")
 
 
 def weighted(weights: dict[int, float], gate: str = "key") -> FairQueue:

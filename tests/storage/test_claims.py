@@ -26,39 +26,8 @@ async def test_a_ready_experiment_is_claimed_with_the_first_epoch(store: Store) 
     assert 0 <= found.quiet < 30
 
 
-async def test_what_is_claimed_and_fresh_is_nobody_elses(store: Store, other: Store) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    assert await other.claims.claim(claim.experiment_id, "b", STALE) is None
-    assert await store.claims.renew("a", {claim.experiment_id: claim.epoch}) == {claim.experiment_id}
-
-
-async def test_a_replica_may_claim_its_own_again_and_gets_a_new_epoch(store: Store) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    assert await store.claims.claim(claim.experiment_id, "a", STALE) == Claim(claim.experiment_id, "a", epoch=2)
-
-
-async def test_a_stale_claim_goes_to_whoever_asks_first(store: Store, other: Store, place: Place) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    place.age(claim.experiment_id, STALE / 2)
-    assert await other.claims.claim(claim.experiment_id, "b", STALE) is None
-    place.age(claim.experiment_id, STALE + 1)
-    assert await other.claims.claim(claim.experiment_id, "b", STALE) == Claim(claim.experiment_id, "b", epoch=2)
-    assert await store.claims.claim(claim.experiment_id, "a", STALE) is None
-
-
 async def test_there_is_no_claim_on_what_does_not_exist(store: Store) -> None:
     assert await store.claims.claim(77, "a", STALE) is None
-
-
-@pytest.mark.parametrize("status", [Status.COMPLETED, Status.STOPPED, Status.ERROR, Status.BLOCKED])
-async def test_what_has_ended_is_taken_up_by_a_resume_alone(store: Store, status: Status) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    assert await store.claims.release(claim, status, "because")
-    assert await store.claims.claim(claim.experiment_id, "a", STALE) is None
-    assert await store.claims.resume(claim.experiment_id, "b") == Claim(claim.experiment_id, "b", epoch=2)
-    found = await store.experiments.find(claim.experiment_id)
-    assert found is not None
-    assert (found.status, found.last_error) == (Status.RUNNING, None)
 
 
 async def test_a_renewal_returns_what_is_still_this_replicas(store: Store, place: Place) -> None:
@@ -98,59 +67,15 @@ async def test_a_release_ends_the_claim_with_its_reason(store: Store) -> None:
     assert not await store.claims.release(claim, Status.COMPLETED)
 
 
-@pytest.mark.parametrize("name", ["a", "b"])
-async def test_only_the_newest_claim_of_its_owner_is_released(store: Store, name: str) -> None:
-    older = await claimed(store, (await experiment(store)).id)
-    newer = await claimed(store, older.experiment_id)
-    forged = older if name == "a" else Claim(newer.experiment_id, "b", newer.epoch)
-    assert not await store.claims.release(forged, Status.COMPLETED)
-    assert await store.claims.renew("a", {newer.experiment_id: newer.epoch}) == {newer.experiment_id}
-
-
 async def test_a_release_says_how_the_run_ended_and_cannot_say_that_it_runs(store: Store) -> None:
     claim = await claimed(store, (await experiment(store)).id)
     with pytest.raises(ConfigurationError, match="RUNNING"):
         await store.claims.release(claim, Status.RUNNING)
 
 
-async def test_a_stop_takes_the_experiment_from_whoever_runs_it(store: Store, other: Store) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    assert await other.claims.stop(claim.experiment_id) is Toggle.DONE
-    found = await store.experiments.find(claim.experiment_id)
-    assert found is not None
-    assert (found.status, found.claimed_by, found.epoch) == (Status.STOPPED, None, claim.epoch)
-
-
-async def test_a_stop_before_the_start_keeps_it_from_starting(store: Store) -> None:
-    made = await experiment(store)
-    assert await store.claims.stop(made.id) is Toggle.DONE
-    assert await store.claims.claim(made.id, "a", STALE) is None
-
-
-@pytest.mark.parametrize("status", [Status.COMPLETED, Status.STOPPED, Status.ERROR, Status.BLOCKED])
-async def test_stopping_what_does_not_run_changes_nothing(store: Store, status: Status) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    await store.claims.release(claim, status, "because")
-    assert await store.claims.stop(claim.experiment_id) is Toggle.ALREADY
-    found = await store.experiments.find(claim.experiment_id)
-    assert found is not None
-    assert (found.status, found.last_error) == (status, "because")
-
-
 async def test_toggles_of_what_does_not_exist_are_told_so(store: Store) -> None:
     assert await store.claims.stop(77) is Toggle.MISSING
     assert await store.claims.resume(77, "a") is Toggle.MISSING
-
-
-async def test_between_two_toggles_of_users_lies_a_cool_down(store: Store, place: Place) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    assert await store.claims.stop(claim.experiment_id) is Toggle.DONE
-    assert await store.claims.resume(claim.experiment_id, "a") is Toggle.COOLING
-    place.cool(claim.experiment_id)
-    assert await store.claims.resume(claim.experiment_id, "a") == Claim(claim.experiment_id, "a", epoch=2)
-    assert await store.claims.stop(claim.experiment_id) is Toggle.COOLING
-    place.cool(claim.experiment_id)
-    assert await store.claims.stop(claim.experiment_id) is Toggle.DONE
 
 
 async def test_a_cool_down_lasts_five_seconds_from_the_toggle_on(
@@ -164,18 +89,6 @@ async def test_a_cool_down_lasts_five_seconds_from_the_toggle_on(
     query = f"SELECT cooldown_until, {place.ago(-FIVE)} FROM {CONFIGS} WHERE experiment_id = {claim.experiment_id}"
     ((until, latest),) = place.sql(query)
     assert before < until <= latest
-
-
-async def test_the_same_toggle_twice_is_no_mistake_even_while_it_cools(store: Store, place: Place) -> None:
-    claim = await claimed(store, (await experiment(store)).id)
-    assert [await store.claims.stop(claim.experiment_id) for _ in range(3)] == [
-        Toggle.DONE,
-        Toggle.ALREADY,
-        Toggle.ALREADY,
-    ]
-    place.cool(claim.experiment_id)
-    assert isinstance(await store.claims.resume(claim.experiment_id, "a"), Claim)
-    assert await store.claims.resume(claim.experiment_id, "a") is Toggle.ALREADY
 
 
 async def test_neither_the_first_start_nor_the_end_of_a_run_begins_a_cool_down(store: Store) -> None:

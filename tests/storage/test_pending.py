@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.effort import some
-from tests.storage.values import ERROR, INVALID, OK, PARKED, claimed, experiment, failure, judged, rows, run
+from tests.storage.values import ERROR, PARKED, claimed, experiment, failure, judged, rows, run
 from tidegate.experiments.storage import Annotation, Claim, PendingEval, PendingTask, Store
 
 pytestmark = pytest.mark.anyio
@@ -45,11 +45,6 @@ async def begun(store: Store, count: int = 4, repetitions: int = 1) -> Claim:
     return await claimed(store, (await experiment(store, count, repetitions)).id)
 
 
-async def test_at_first_every_row_is_pending_as_often_as_it_is_repeated(store: Store) -> None:
-    claim = await begun(store, 3, repetitions=2)
-    assert await tasks(store, claim) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
-
-
 @pytest.mark.parametrize("limit", some([1, 3, 100], [2, 5]))
 async def test_pages_of_any_size_have_each_item_once_in_order(store: Store, limit: int) -> None:
     claim = await begun(store, 5, repetitions=3)
@@ -70,22 +65,6 @@ async def test_a_long_stretch_of_finished_rows_is_passed_over_in_one_page(store:
         1500,
         2999,
     ]
-
-
-async def test_whatever_has_a_result_is_not_pending(store: Store) -> None:
-    claim = await begun(store)
-    await store.write([run(claim, n, status=status) for n, status in enumerate([OK, ERROR, PARKED, INVALID])])
-    assert await tasks(store, claim) == []
-
-
-@pytest.mark.parametrize("low_water", some([0, 2, 4], [1, 3]))
-async def test_what_failed_or_parked_is_pending_again_where_it_is_asked_for(store: Store, low_water: int) -> None:
-    claim = await begun(store)
-    await store.write([run(claim, n, status=status) for n, status in enumerate([ERROR, OK, PARKED, INVALID])])
-    await store.claims.advance(claim, low_water)
-    assert await tasks(store, claim, retry_failed=True) == [(0, 1), (2, 1)]
-    assert await tasks(store, claim, limit=1, retry_failed=True) == [(0, 1), (2, 1)]
-    assert await tasks(store, claim) == []
 
 
 async def test_below_the_water_mark_nothing_is_looked_for_but_what_failed(store: Store) -> None:
@@ -134,12 +113,6 @@ async def test_experiments_do_not_see_each_others_results(store: Store) -> None:
     assert await tasks(store, second) == [(1, 1)]
     await store.write([run(claim, 0)])
     assert await evals(store, claim, JUDGE) == [(0, 1, "judge")]
-
-
-async def test_only_good_runs_are_judged(store: Store) -> None:
-    claim = await begun(store)
-    await store.write([run(claim, n, status=status) for n, status in enumerate([ERROR, OK, PARKED, INVALID])])
-    assert await evals(store, claim, JUDGE, retry_failed=True) == [(1, 1, "judge")]
 
 
 async def test_an_eval_item_has_the_row_and_what_the_task_answered(store: Store) -> None:

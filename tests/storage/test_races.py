@@ -42,11 +42,6 @@ def stale(place: Place, claim: Claim) -> None:
     place.age(claim.experiment_id, STALE + 1)
 
 
-async def test_of_two_stops_one_is_done_and_the_other_finds_it_so(store: Store, other: Store, claim: Claim) -> None:
-    assert await store.claims.stop(claim.experiment_id) is Toggle.DONE
-    assert await other.claims.stop(claim.experiment_id) is Toggle.ALREADY
-
-
 async def test_of_many_stops_at_one_moment_one_is_done(five: list[Store], claim: Claim, place: Place) -> None:
     with place.locked() as held:
         stops = [asyncio.create_task(store.claims.stop(claim.experiment_id)) for store in five]
@@ -54,18 +49,6 @@ async def test_of_many_stops_at_one_moment_one_is_done(five: list[Store], claim:
         held.rollback()
         told = await asyncio.gather(*stops)
     assert sorted(toggle.name for toggle in told) == ["ALREADY"] * 4 + ["DONE"]
-
-
-async def test_a_run_that_ends_after_a_stop_stays_stopped(store: Store, other: Store, claim: Claim) -> None:
-    assert await other.claims.stop(claim.experiment_id) is Toggle.DONE
-    assert not await store.claims.release(claim, Status.COMPLETED)
-    assert await state(store, claim) == (Status.STOPPED, None, 1)
-
-
-async def test_a_stop_after_the_end_of_the_run_changes_nothing(store: Store, other: Store, claim: Claim) -> None:
-    assert await store.claims.release(claim, Status.COMPLETED)
-    assert await other.claims.stop(claim.experiment_id) is Toggle.ALREADY
-    assert await state(store, claim) == (Status.COMPLETED, None, 1)
 
 
 @pytest.mark.parametrize("first", ["stop", "end"])
@@ -95,30 +78,6 @@ async def test_a_stop_and_an_end_at_one_moment_agree_on_who_was_first(
     ]
 
 
-async def test_an_error_after_somebody_elses_claim_does_not_end_his_run(
-    store: Store, other: Store, claim: Claim, place: Place
-) -> None:
-    stale(place, claim)
-    await claimed(other, claim.experiment_id, "b")
-    assert not await store.claims.release(claim, Status.ERROR, "five times the same")
-    assert await state(store, claim) == (Status.RUNNING, "b", 2)
-
-
-async def test_a_renewal_after_a_stop_elsewhere_says_that_it_is_lost(store: Store, other: Store, claim: Claim) -> None:
-    assert await other.claims.stop(claim.experiment_id) is Toggle.DONE
-    assert await store.claims.renew("a", {claim.experiment_id: claim.epoch}) == frozenset()
-    assert await state(store, claim) == (Status.STOPPED, None, 1)
-
-
-async def test_a_stop_elsewhere_after_a_renewal_is_learned_by_the_next(
-    store: Store, other: Store, claim: Claim
-) -> None:
-    mine = {claim.experiment_id: claim.epoch}
-    assert await store.claims.renew("a", mine) == set(mine)
-    assert await other.claims.stop(claim.experiment_id) is Toggle.DONE
-    assert await store.claims.renew("a", mine) == frozenset()
-
-
 async def test_a_renewal_that_waits_while_a_stop_is_made_does_not_undo_it(
     store: Store, claim: Claim, place: Place
 ) -> None:
@@ -146,30 +105,6 @@ async def test_a_renewal_that_waits_while_it_becomes_stale_keeps_the_claim(
     assert await other.claims.claim(claim.experiment_id, "b", STALE) is None
 
 
-async def test_an_orphan_that_is_stopped_before_it_is_taken_stays_stopped(
-    store: Store, other: Store, claim: Claim, place: Place
-) -> None:
-    stale(place, claim)
-    found = await other.claims.orphans(STALE, 10)
-    assert await store.claims.stop(claim.experiment_id) is Toggle.DONE
-    assert [await other.claims.claim(orphan, "b", STALE) for orphan in found] == [None]
-    assert await state(store, claim) == (Status.STOPPED, None, 1)
-
-
-async def test_an_orphan_that_is_taken_before_it_is_stopped_is_stopped_at_its_new_owner(
-    store: Store, other: Store, claim: Claim, place: Place
-) -> None:
-    stale(place, claim)
-    taken = await claimed(other, (await other.claims.orphans(STALE, 10))[0], "b")
-    assert await store.claims.stop(claim.experiment_id) is Toggle.DONE
-    assert await other.claims.renew("b", {taken.experiment_id: taken.epoch}) == frozenset()
-
-
-async def test_what_is_stopped_is_no_orphan_however_long_ago(store: Store, claim: Claim) -> None:
-    await store.claims.stop(claim.experiment_id)
-    assert await store.claims.orphans(0.0, 10) == []
-
-
 async def test_of_many_searchers_at_one_moment_one_takes_the_orphan(
     five: list[Store], claim: Claim, place: Place
 ) -> None:
@@ -185,16 +120,6 @@ async def test_of_many_searchers_at_one_moment_one_takes_the_orphan(
     assert [taker.epoch for taker in takers] == [2]
 
 
-@pytest.mark.parametrize("replica", ["a", "b"])
-async def test_of_two_resumes_one_claims_and_the_other_finds_it_so(
-    store: Store, other: Store, claim: Claim, replica: str
-) -> None:
-    await store.claims.release(claim, Status.ERROR, "because")
-    assert await store.claims.resume(claim.experiment_id, "a") == Claim(claim.experiment_id, "a", epoch=2)
-    assert await other.claims.resume(claim.experiment_id, replica) is Toggle.ALREADY
-    assert await state(store, claim) == (Status.RUNNING, "a", 2)
-
-
 async def test_of_many_resumes_at_one_moment_one_claims(five: list[Store], claim: Claim, place: Place) -> None:
     await five[0].claims.release(claim, Status.ERROR, "because")
     with place.locked() as held:
@@ -204,36 +129,6 @@ async def test_of_many_resumes_at_one_moment_one_claims(five: list[Store], claim
         told = await asyncio.gather(*tasks)
     assert [one.epoch for one in told if isinstance(one, Claim)] == [2]
     assert [one for one in told if not isinstance(one, Claim)] == [Toggle.ALREADY] * 4
-
-
-async def test_a_resume_before_the_search_for_orphans_leaves_it_nothing(
-    store: Store, other: Store, claim: Claim, place: Place
-) -> None:
-    await store.claims.stop(claim.experiment_id)
-    place.cool(claim.experiment_id)
-    assert isinstance(await store.claims.resume(claim.experiment_id, "a"), Claim)
-    assert await other.claims.orphans(STALE, 10) == []
-    assert await other.claims.claim(claim.experiment_id, "b", STALE) is None
-
-
-async def test_a_resume_of_an_orphan_leaves_it_to_the_search(
-    store: Store, other: Store, claim: Claim, place: Place
-) -> None:
-    stale(place, claim)
-    assert await store.claims.resume(claim.experiment_id, "c") is Toggle.ALREADY
-    assert await other.claims.claim(claim.experiment_id, "b", STALE) == Claim(claim.experiment_id, "b", epoch=2)
-    assert await store.claims.resume(claim.experiment_id, "c") is Toggle.ALREADY
-
-
-async def test_an_orphan_that_was_stopped_and_resumed_meanwhile_is_not_taken(
-    store: Store, other: Store, claim: Claim, place: Place
-) -> None:
-    stale(place, claim)
-    found = await other.claims.orphans(STALE, 10)
-    await store.claims.stop(claim.experiment_id)
-    place.cool(claim.experiment_id)
-    assert isinstance(await store.claims.resume(claim.experiment_id, "c"), Claim)
-    assert [await other.claims.claim(orphan, "b", STALE) for orphan in found] == [None]
 
 
 async def test_a_resume_during_a_shutdown_waits_for_the_claim_to_be_given_up_or_stale(

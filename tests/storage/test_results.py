@@ -17,8 +17,6 @@ from tidegate.experiments.storage import (
     Claim,
     LogLevel,
     LogLine,
-    ResultCounts,
-    ResultStatus,
     Score,
     Store,
     StoredRun,
@@ -64,45 +62,10 @@ async def test_results_are_read_by_pages(store: Store, claim: Claim) -> None:
     assert pages == whole
 
 
-async def test_an_empty_batch_is_nothing(store: Store) -> None:
-    assert await store.write([]) == frozenset()
-
-
-async def test_a_run_and_what_was_said_of_it_may_come_in_one_batch_in_any_order(store: Store, claim: Claim) -> None:
-    assert await store.write([judged(claim, 0), run(claim, 0)]) == frozenset()
-    assert [len(one.annotations) for one in await everything(store, claim)] == [1]
-
-
-async def test_a_second_result_takes_the_place_of_the_first(store: Store, claim: Claim) -> None:
-    await store.write([run(claim, 0, status=ERROR)])
-    await store.write([run(claim, 0, status=PARKED)])
-    assert [one.status for one in await everything(store, claim)] == [PARKED]
-    await store.write([run(claim, 0, output="first")])
-    await store.write([run(claim, 0, output="second")])
-    assert [(one.status, one.output, one.error) for one in await everything(store, claim)] == [(OK, "second", None)]
-
-
-@pytest.mark.parametrize("worse", [ERROR, PARKED])
-async def test_a_good_result_is_not_replaced_by_a_failure(store: Store, claim: Claim, worse: ResultStatus) -> None:
-    await store.write([run(claim, 0), judged(claim, 0)])
-    before = await everything(store, claim)
-    await store.write([run(claim, 0, status=worse), judged(claim, 0, annotations=[failure("score", worse)])])
-    assert await everything(store, claim) == before
-
-
 async def test_of_two_results_of_one_item_in_one_batch_the_last_good_one_counts(store: Store, claim: Claim) -> None:
     await store.write([run(claim, 0, output="first"), run(claim, 0, output="second"), run(claim, 0, status=ERROR)])
     await store.write([run(claim, 1, status=ERROR), run(claim, 1, status=PARKED)])
     assert [(one.status, one.output) for one in await everything(store, claim)] == [(OK, "second"), (PARKED, None)]
-
-
-async def test_an_evaluator_that_answers_at_last_leaves_no_trace_of_its_failure(store: Store, claim: Claim) -> None:
-    await store.write([run(claim, 0), run(claim, 0, 2)])
-    await store.write([judged(claim, 0, annotations=[failure("")]), judged(claim, 0, "judge", 2, [failure("")])])
-    await store.write([judged(claim, 0, annotations=[Annotation("score", score=1.0), Annotation("style", label="x")])])
-    first, second = await everything(store, claim)
-    assert [(one.output, one.status) for _, one in first.annotations] == [("score", OK), ("style", OK)]
-    assert [(one.output, one.status) for _, one in second.annotations] == [("", ERROR)]
 
 
 async def test_an_annotation_without_its_run_is_refused_with_its_whole_batch(store: Store, claim: Claim) -> None:
@@ -134,17 +97,6 @@ async def test_log_lines_are_kept_in_order_and_fenced_as_results_are(store: Stor
     assert (first.level, first.category, first.detail) == (LogLevel.WARN, Category.TASK, {"row": 3, "why": "\x00"})
     assert second.detail == {"why": "stopped"}
     assert await store.reports.last_logs(claim.experiment_id, 1) == [second]
-
-
-async def test_counts_are_of_items_by_status_and_evaluator(store: Store, claim: Claim) -> None:
-    await store.write([run(claim, 0), run(claim, 0, 2), run(claim, 1, status=ERROR), run(claim, 2, status=PARKED)])
-    two = [Annotation("a", score=1.0), Annotation("b", score=0.0)]
-    await store.write([judged(claim, 0, annotations=two), judged(claim, 0, "judge", 2, [failure("a"), failure("b")])])
-    await store.write([judged(claim, 0, "other", annotations=[failure("", PARKED)])])
-    assert await store.reports.counts(claim.experiment_id) == ResultCounts(
-        rows=3, runs={OK: 2, ERROR: 1, PARKED: 1}, annotations={"judge": {OK: 1, ERROR: 1}, "other": {PARKED: 1}}
-    )
-    assert await store.reports.counts(77) == ResultCounts(rows=0)
 
 
 async def test_scores_are_means_of_what_was_scored_and_an_error_is_no_zero(store: Store, claim: Claim) -> None:

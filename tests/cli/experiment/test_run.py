@@ -105,47 +105,6 @@ def test_a_malformed_row_is_recorded_with_its_line_and_the_run_goes_on(place: Pl
     assert "line 2" in invalid[0]["error"]
 
 
-def test_an_output_that_was_not_declared_is_an_error_with_its_name(place: Place) -> None:
-    place.rows(2)
-    place.write(
-        "my_eval.py",
-        "from tidegate.experiments import Evaluator, Experiment\n"
-        "experiment = Experiment('odd', 'rows.jsonl', lambda row: 1,\n"
-        "    [Evaluator(lambda row, output: {'wright': 1}, name='judge', outputs=['right'])])\n",
-    )
-    done = place.run("run", "my_eval.py")
-    assert done.code == 3
-    exported = json.loads(place.run("export", "odd").out.splitlines()[0])
-    told = exported["evaluations"]["judge"]["right"]
-    assert told["status"] == "error"
-    assert "score" not in told
-    assert "unknown output 'wright'" in told["error"]
-
-
-def test_rows_of_one_id_break_the_run_off_with_both_lines(place: Place) -> None:
-    place.doubles()
-    place.write("rows.jsonl", '{"id": "a", "n": 1}\n{"id": "b", "n": 2}\n{"id": "a", "n": 3}\n')
-    done = place.run("run", "my_eval.py")
-    assert done.code == 7
-    assert "ERROR" in done.out.splitlines()[0]
-    assert "two rows have the id 'a': lines 1 and 3" in done.out.splitlines()[0]
-    assert place.shown()["last_error"].endswith("two rows have the id 'a': lines 1 and 3; each row needs its own id")
-
-
-def test_five_failures_of_one_kind_in_a_row_break_the_run_off_with_the_reason(place: Place) -> None:
-    place.rows(50)
-    place.write(
-        "my_eval.py",
-        "from tidegate.experiments import Experiment\n"
-        "def answer(row):\n    raise PermissionError('no')\n"
-        "experiment = Experiment('barred', 'rows.jsonl', answer, max_concurrency=1)\n",
-    )
-    done = place.run("run", "my_eval.py")
-    assert done.code == 7
-    assert "PermissionError" in place.shown("barred")["last_error"]
-    assert place.shown("barred")["runs"]["error"] == 5
-
-
 @pytest.mark.parametrize(
     ("source", "complaint"),
     [
