@@ -224,3 +224,14 @@ def test_a_huge_mean_and_a_long_label_are_shown_shortened(place: Place) -> None:
         assert "yyy…" in shown
         assert "yes 1" in shown
         assert max(map(len, shown.splitlines())) < 300
+
+
+def test_a_narrow_list_keeps_names_and_counts_failures_below(place: Place) -> None:
+    place.rows(3)
+    place.write("my_eval.py", "from tidegate.experiments import Experiment\n"
+                "experiment = Experiment('capitals of Europe', 'rows.jsonl', lambda row: 1 / row['n'])\n")  # fmt: skip
+    assert place.run("run", "my_eval.py").code == 3
+    listed = place.run("show", COLUMNS="40").out
+    assert "capitals of" in listed
+    assert "1 failed" in listed
+    assert all(len(line) <= 40 for line in listed.splitlines())

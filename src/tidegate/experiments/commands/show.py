@@ -52,6 +52,10 @@ NOT_SHOWN = frozenset({"type", "id", "stats", "answered_by", "warnings"})
 """Details of a log line that are shown in another form."""
 
 
+NARROW = 60
+"""Columns of a terminal below which the list counts failed and parked items beside the reason. Chosen: a name of 15
+characters has room."""
+
 WIDE = 100
 """Columns of a terminal from which the list has one for the reason. Derived: the others take about 65 with a name of 15
 characters."""
@@ -183,8 +187,10 @@ async def listed(url: str, as_json: bool) -> None:
     elif rows:
         reasons = [_why(row, replicas[row.id], batches.get(row.id, {})) for row in rows]
         console = printer()
-        wide = console.width >= WIDE
-        console.print(_table(rows, tallies, spent, reasons if wide else None))
+        wide, narrow = console.width >= WIDE, console.width < NARROW
+        if narrow:
+            reasons = [_with_failures(tallies[row.id], reason) for row, reason in zip(rows, reasons, strict=True)]
+        console.print(_table(rows, tallies, spent, reasons if wide else None, narrow=narrow))
         for row, reason in zip(rows, reasons, strict=True):
             if reason and not wide:
                 console.print(cut(f"{row.name}: {reason}"), no_wrap=True, overflow="ellipsis")
@@ -216,26 +222,39 @@ def _unjudged(stages: Mapping[str, StageTally]) -> Counter[str]:
     return sum((Counter(each.failed) for name, each in stages.items() if name != TASKS), Counter())
 
 
+def _failures(stages: Mapping[str, StageTally]) -> tuple[int, int]:
+    """Return the number of failed and of parked items of all stages."""
+    counts = Counter(_of_tasks(stages).failed) + _unjudged(stages)
+    return counts[ResultStatus.ERROR] + counts[ResultStatus.INVALID], counts[ResultStatus.PARKED]
+
+
+def _with_failures(stages: Mapping[str, StageTally], reason: str) -> str:
+    failed, parked = _failures(stages)
+    counted = [f"{count} {word}" for count, word in ((failed, "failed"), (parked, "parked")) if count]
+    return ", ".join([*counted, *([reason] if reason else [])])
+
+
 def _table(
     rows: list[ExperimentRow],
     tallies: Mapping[int, Mapping[str, StageTally]],
     spent: Mapping[int, TokenTotals],
     reasons: list[str] | None,
+    *,
+    narrow: bool,
 ) -> Table:
-    """Return the table of experiments; without `reasons` it is narrow."""
-    cost = ["cost"] if any(tokens.priced for tokens in spent.values()) else []
-    numbers = ("answered", "failed", "parked", *cost)
+    """Return the table of experiments; a `narrow` one counts only the answers."""
+    cost = ["cost"] if any(tokens.priced for tokens in spent.values()) and not narrow else []
+    numbers = ("answered", *(() if narrow else ("failed", "parked")), *cost)
     more = () if reasons is None else ("created", "reason")
     made = table("experiment", "state", *numbers, *more, right=numbers, whole=("state", "created"))
     for place, row in enumerate(rows):
         tasks = _of_tasks(tallies[row.id])
-        failed = Counter(tasks.failed) + _unjudged(tallies[row.id])
+        failed, parked = _failures(tallies[row.id])
         cells = [
             row.name,
             state_text(row),
             f"{tasks.counts.get('ok', 0)}/{row.rows * row.repetitions}",
-            str(failed[ResultStatus.ERROR] + failed[ResultStatus.INVALID]),
-            str(failed[ResultStatus.PARKED]),
+            *(() if narrow else (str(failed), str(parked))),
             *([cost_text(spent[row.id], least="≥ ") or display.NOTHING] if cost else []),
             *([] if reasons is None else [f"{row.created_on.astimezone():%Y-%m-%d %H:%M}", reasons[place]]),
         ]

@@ -157,6 +157,10 @@ def begin(connection: Connection, experiment_id: int) -> None:
 class Tallies(StorePart):
     """Tallies of experiments, by stage."""
 
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._counted: dict[int, Mapping[str, StageTally]] = {}
+
     async def read(self, experiment_ids: Sequence[int]) -> Mapping[int, Mapping[str, StageTally]]:
         """Return the tallies of experiments by stage (`task`, then the evaluators); no result is read for it.
 
@@ -178,8 +182,10 @@ class Tallies(StorePart):
                     await self.build(number)
                     found[number] = (await self.read([number])).get(number, {})
                 except StoreError:
-                    # Of a database that may only be read, nothing is kept.
-                    found[number] = await self._read_only(number)
+                    # A database that may only be read keeps nothing.
+                    if number not in self._counted:
+                        self._counted[number] = await self._read_only(number)
+                    found[number] = self._counted[number]
         return found
 
     async def _read_only(self, experiment_id: int) -> Mapping[str, StageTally]:
