@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
+from typing import Literal
+
 import pytest
 
 from bench import virtual
@@ -50,6 +53,17 @@ def test_windows_of_ten_calls_a_second_are_found(seed: int) -> None:
     assert run.ratio < 1.05
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "ratio"), [("fixed", 30, 1.3), ("fixed", 50, 1.3), ("fixed", 100, 1.3), ("rolling", 50, 1.3)]
+)
+def test_windows_of_a_second_with_many_calls_are_found(
+    kind: Literal["fixed", "rolling"], size: int, ratio: float
+) -> None:
+    runs = [played(Limit(kind=kind, limit=size, window=1.0), 10 * size, seed) for seed in (1, 2, 3)]
+    assert sum(run.lost for run in runs) == 0
+    assert statistics.median(run.ratio for run in runs) < ratio
+
+
 @pytest.mark.parametrize("seed", [1, 4])
 def test_refused_calls_that_count_against_a_moving_window_come_back_a_period_later(seed: int) -> None:
     run = played(Limit(kind="rolling", limit=100, window=10.0, counts_refused=True), 250, seed)
@@ -65,12 +79,14 @@ def test_a_block_after_refusals_is_told_from_the_period_of_the_window(work: floa
     assert run.ratio < 1.7
 
 
-@pytest.mark.parametrize("seed", [1, 5])
-def test_the_end_of_a_window_is_looked_for_where_natural_windows_end(seed: int) -> None:
-    window = Limit(kind="fixed", limit=100, window=10.0, offset=round(seed * 0.618 % 1.0 * 10.0, 3))
-    run = played(window, 300, seed)
-    assert run.lost == 0
-    assert run.ratio < 1.2
+def test_the_end_of_a_window_is_looked_for_where_natural_windows_end() -> None:
+    offsets = {seed: round(seed * 0.618 % 1.0 * 10.0, 3) for seed in range(1, 6)}
+    runs = [
+        played(Limit(kind="fixed", limit=100, window=10.0, offset=offset), 300, seed)
+        for seed, offset in offsets.items()
+    ]
+    assert sum(run.lost for run in runs) == 0
+    assert statistics.median(run.ratio for run in runs) < 1.15
 
 
 @pytest.mark.parametrize("seed", [3, 4, 5])

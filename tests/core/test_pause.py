@@ -122,3 +122,22 @@ def test_a_refusal_ends_the_groups_and_tells_whether_the_first_attempt_met_it(pa
     pause.hold(20.0)
     sent_groups(pause, 20.0, 1000.0, 2)
     assert not pause.end_hold()
+
+
+def test_a_first_attempt_that_was_never_sent_is_made_again_alone(pause: Pause) -> None:
+    pause.hold(10.0)
+    opens = pause.opens_at(10.0)
+    pause.sent(opens)
+    pause.withdrawn(opens)
+    assert not pause.end_hold()
+    pause.hold(20.0)
+    opens = pause.opens_at(20.0)
+    pause.sent(opens)
+    pause.withdrawn(opens)
+    assert sent_groups(pause, opens, 1000.0, 2) == [1, 2]
+
+
+def test_groups_end_where_the_key_was_idle(pause: Pause) -> None:
+    pause.hold(10.0)
+    sent_groups(pause, 10.0, 1000.0, 2)
+    assert sent_groups(pause, 3600.0, 1000.0, 1) == [100]

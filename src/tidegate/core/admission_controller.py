@@ -57,14 +57,15 @@ class AdmissionController(LimiterState):
         `ready_at` was checked with the same cost. A call `beyond` the learned limits (`admits` was checked) takes no
         slot and uses no pace. `call` is its number for events.
         """
-        if self.pause.passed or not (self.permits_in_flight or self.pause.holds):
+        begins = not self.permits_in_flight
+        if self.pause.alone:
+            begins = self.pause.sent(now, self.concurrency.limit, begins)
+        if begins:
             self._began = now
             self._attempts_before, self._refused_before = self.counts.attempts, self.counts.refused
         self.order += 1
         self.counts.note_sent(now)
         probe = self.breaker.state is not CLOSED and self._probing(now, out)
-        if self.pause.alone:
-            self.pause.sent(now, self.concurrency.limit)
         permit = self.permits_in_flight[self.order] = Permit(self, cost, self.order, now, probe, beyond)
         if not beyond:
             under_way = len(self.permits_in_flight)

@@ -78,6 +78,9 @@ GRACE_BOUNDS = (0.02, 2.0)
 """Bounds of that time in seconds. Chosen: a single measurement near zero, or of a stalled loop, must not decide."""
 
 
+SECOND_GROUP = 2
+"""Attempts of the second group after a hold; each group has twice those of the one before."""
+
 PROGRESS = 4
 """Calls admitted between two waves of refusals from which on the second wave is a new one. Chosen: a provider that
 admits a few calls after each named time makes progress."""
@@ -210,19 +213,9 @@ class Pause:
         self.alone, self._group, self._left = True, 1, 1
         self._grace_until = float("-inf")
 
-    @property
-    def holds(self) -> bool:
-        """Return whether a hold has begun after which nothing was sent."""
-        return self._group == 1
-
-    @property
-    def passed(self) -> bool:
-        """Return whether the first attempt after a hold was admitted, and the second group is about to go."""
-        return self._group == 2 and self._left == 2
-
     def end_hold(self) -> bool:
         """Let all calls go; return whether the newest attempt was the first one after a hold."""
-        lone = self.passed
+        lone = self._group == self._left == SECOND_GROUP
         if self._group:
             self.alone, self._group, self._grace_until = False, 0, float("-inf")
         return lone
@@ -249,25 +242,38 @@ class Pause:
         self.grace = 0.7 * self.grace + 0.3 * seen if self._known else seen
         self._known = True
 
-    def sent(self, now: float, limit: float = INFINITY) -> None:
-        """Count an attempt; no group is larger than `limit`, the calls that may be in flight."""
-        if self._group:
-            self._left -= 1
-            if not self._left:
-                self._grace_until = now + self.grace
-                self._group *= 2
-                self._left = self._group
-                if self._group >= limit:
-                    self._group, self.alone = 0, False
-        elif self.alone:
-            self._grace_until = now + self.grace
+    def sent(self, now: float, limit: float = INFINITY, begins: bool = True) -> bool:
+        """Count an attempt; return whether a run of admitted calls begins with it: as `begins` says, but for a hold.
+
+        The first attempt after a hold continues the run before it. Where that attempt was admitted, the second group
+        begins a new one. No group is larger than `limit`, the calls that may be in flight. Groups end where the key was
+        idle.
+        """
+        if self._group and now > max(self.until, self._grace_until) + GRACE_BOUNDS[1]:
+            self.alone, self._group = False, 0
+        if not self._group:
+            self._grace_until = now + self.grace if self.alone else self._grace_until
             self.alone = False
+            return begins
+        begins = self._group == self._left == SECOND_GROUP or (begins and self._group > 1)
+        self._left -= 1
+        if not self._left:
+            # The first attempt shows whether a window is spent, so its refusal is waited for.
+            self._grace_until = now + (self.grace if self._group == 1 else min(self.grace, GRACE_FIRST))
+            self._group *= 2
+            self._left = self._group
+            if self._group >= limit:
+                self.alone, self._group = False, 0
+        return begins
 
     def withdrawn(self, sent_at: float) -> None:
         """Undo the attempt admitted at `sent_at`; the next attempt goes alone in its place."""
         if self._grace_until == sent_at + self.grace:
             self._grace_until = float("-inf")
             self.alone = True
+            self._group = self._left = min(self._group, 1)
+        elif self._group:
+            self._left += 1
 
     def opens_at(self, now: float) -> float:
         return max(self.until, self._grace_until, now)

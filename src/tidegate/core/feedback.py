@@ -373,6 +373,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
     lone = False
     if first and plain and outcome.cause is Cause.RATE and permit.in_flight >= HELD_FROM:
         gates.pause.hold(now)
+        gates.provenance.pause.record(Source.REFUSALS, now)
     elif new_wave:
         lone = gates.pause.end_hold()
     if _explained_by_concurrency(gates, permit, outcome, now, new_wave):
@@ -392,7 +393,7 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
             pacer.chance_odds = gates.cause.chance_odds(now) if plain else -EVIDENCE
         pacer.refused(permit.mark, permit.sent_at, now, new_wave, cause, gates.pause.grace, latency)
     else:
-        known = gates.cause.rate(now) if gates.cause is not None and gates.concurrency.ceiling < INFINITY else 0.0
+        known = gates.cause.rate(now) if gates.concurrency.ceiling < INFINITY and not lone else 0.0
         gates.concurrency.remove_ceiling()
         pacer.gauge.note(gates.run(permit, before=True), permit.sent_at, permit.in_flight == 1)
         pacer.begin(gates.run(permit), permit.sent_at, now, cause, gates.pause.grace, latency, known, lone)

@@ -210,10 +210,11 @@ class HiddenWindow:
         if self._checking:
             self._check_after = count + PATIENCE_CALLS
             return min(now + min(CHECK / self.size, CHECK_MOST) * self._least, self._next())
-        if self._trial is None and self.confirmed and not refused:
+        early = self.begun_at + TRIAL_SHARE * (self._low - self.begun_at)
+        if self._trial is None and self.confirmed and early > now and not refused:
             # All boundaries so far came after refusals.
             self._trial = True
-            return max(now, self.begun_at + TRIAL_SHARE * (self._low - self.begun_at))
+            return early
         return self._next()
 
     def was_full_after(self, sent_at: float) -> bool:
@@ -265,6 +266,9 @@ class HiddenWindow:
 
     def found(self, sent_at: float) -> bool:
         """Take in that the attempt sent at `sent_at` was admitted: a window has begun. Return False if it is none."""
+        tried = self._trial
+        if tried:
+            self._trial = False
         if self._checking and sent_at < self._low:
             # It admits more calls than it seemed, or is none.
             if not self.confirmed:
@@ -278,9 +282,9 @@ class HiddenWindow:
             self.waiting = False
             self._check_after = self._checked = 0
             return self._grown < GROWN_MOST
-        if self._trial and sent_at < self._low:
+        if tried and sent_at < self._low:
             self._former = (self._begun, self._least, self._most, self._fixed)
-            self._trial, self._fixed, self._refusals_block = False, False, True
+            self._fixed, self._refusals_block = False, True
             self._least, self._most = self._seen - self.begun_at, sent_at - self.begun_at
             self._begun = deque([(1, self._seen, sent_at)], REMEMBERED)
             self._next_window()

@@ -242,7 +242,7 @@ class Pacer:
         """Take in the first refusal, of the attempt sent at `sent_at` after the `run` of admitted calls.
 
         A lone attempt that is not refused within `grace` seconds was admitted. Answers take `latency` seconds. The
-        refused attempt was `lone`: it went by itself after a hold.
+        refused attempt was `lone`: it went by itself after a hold, and shows as much as `WINDOW_WAITS` of them.
         """
         self._floor.know(latency)
         self._floor.trying = False
@@ -262,11 +262,14 @@ class Pacer:
         else:
             rate = self._startup.first(run, wait)
             if known > 0.0:
-                rate, wait = known, max(grace, 1.0 / known)
+                rate, wait = known, max(grace, min(1.0 / known, 1.0 / SLOWEST))
             self._start_up(rate, now)
         self.spacing.ready(0.0, now)
         self.spacing.wait_alone(wait)
-        self.spacing.waits, self.active = int(lone), True  # Last: an interrupt leaves no active pacer without a rate.
+        self.spacing.waits, self.active = (
+            WINDOW_WAITS * lone,
+            True,
+        )  # Last: an interrupt leaves no active pacer without a rate.
 
     def refused(
         self,

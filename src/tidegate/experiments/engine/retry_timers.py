@@ -101,7 +101,8 @@ class RetryTimers:
         for job in self._waiting_jobs():
             if self._remaining_in_call(job, now) <= 0:
                 job.recall()
-        self.start()
+        if run.live:
+            self.start()
 
     def _outages(self, now: float) -> None:
         """Park the rows of every stage whose key is down for too long."""
