@@ -78,9 +78,6 @@ GRACE_BOUNDS = (0.02, 2.0)
 """Bounds of that time in seconds. Chosen: a single measurement near zero, or of a stalled loop, must not decide."""
 
 
-SECOND_GROUP = 2
-"""Attempts of the second group after a hold; each group has twice those of the one before."""
-
 PROGRESS = 4
 """Calls admitted between two waves of refusals from which on the second wave is a new one. Chosen: a provider that
 admits a few calls after each named time makes progress."""
@@ -120,10 +117,11 @@ class RefusedShare:
 class Pause:
     """Pause of one key. Instants are monotonic seconds. While `alone` the next attempt goes by itself.
 
-    The gate has never been closed before `used` is set, so that a call need not ask it.
-    `refusals` counts the waves of refusals since the last success; each makes the next delay without a hint longer. An
-    attempt not refused within `grace` seconds was admitted. `opened_at` is the end of the pause before this one. The
-    provider asked for a wait of `stated` seconds, until `stated_until`.
+    The gate has never been closed before `used` is set, so that a call need not ask it. After a hold, `alone` groups
+    go: the present one has `_group` attempts, of which `_left` were not sent yet. `refusals` counts the waves of refusals
+    since the last success; each makes the next delay without a hint longer. An attempt not refused within `grace`
+    seconds was admitted. `opened_at` is the end of the pause before this one. The provider asked for a wait of `stated`
+    seconds, until `stated_until`.
     """
 
     __slots__ = (
@@ -204,7 +202,7 @@ class Pause:
         return self.until
 
     def hold(self, now: float) -> None:
-        """Close the gate for `GRACE_FIRST` seconds, then let groups of 1, 2, 4, ... attempts go, `grace` seconds apart.
+        """Close the gate for `GRACE_FIRST` seconds, then let groups of 1, 2, 4, ... attempts go one after another.
 
         The refusals of attempts in flight arrive meanwhile. Each of them would free a slot for a call that is refused.
         """
@@ -213,9 +211,14 @@ class Pause:
         self.alone, self._group, self._left = True, 1, 1
         self._grace_until = float("-inf")
 
+    @property
+    def _waits_for_second(self) -> bool:
+        """Whether the first attempt after a hold was sent, and the second group was not."""
+        return self._group == self._left == 2
+
     def end_hold(self) -> bool:
         """Let all calls go; return whether the newest attempt was the first one after a hold."""
-        lone = self._group == self._left == SECOND_GROUP
+        lone = self._waits_for_second
         if self._group:
             self.alone, self._group, self._grace_until = False, 0, float("-inf")
         return lone
@@ -252,10 +255,10 @@ class Pause:
         if self._group and now > max(self.until, self._grace_until) + GRACE_BOUNDS[1]:
             self.alone, self._group = False, 0
         if not self._group:
-            self._grace_until = now + self.grace if self.alone else self._grace_until
-            self.alone = False
+            if self.alone:
+                self.alone, self._grace_until = False, now + self.grace
             return begins
-        begins = self._group == self._left == SECOND_GROUP or (begins and self._group > 1)
+        begins = self._waits_for_second or (begins and self._group > 1)
         self._left -= 1
         if not self._left:
             # The first attempt shows whether a window is spent, so its refusal is waited for.

@@ -188,8 +188,8 @@ CHANCE = frozenset({Cause.RATE, Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.OUTAGE}
 """Causes whose refusals may come at random, whatever the client does."""
 
 HELD_FROM = 10
-"""Attempts in flight from which on the first refusal of an unknown cause holds all calls. Chosen: of fewer attempts,
-hardly one more is refused in the seconds that a hold costs."""
+"""Attempts in flight from which on the first refusal of an unknown cause holds all calls. Chosen: with fewer, a hold
+takes more time than it saves refusals."""
 
 ABSURD_HINT = 86_400.0
 """Seconds of a wait that no capacity refusal is believed to ask for (TinyLLM#17: 86400 s for a minute's limit)."""
@@ -368,14 +368,14 @@ def _unexplained(gates: LimiterState, permit: Permit, outcome: Outcome, now: flo
         elif pacer.active and permit.mark >= 0:
             pacer.gauge.refused(permit.mark)
         return
-    # Nothing was done about the refusals of the wave that were taken for chance.
-    new_wave = new_wave or (plain and believed)
     lone = False
     if first and plain and outcome.cause is Cause.RATE and permit.in_flight >= HELD_FROM:
         gates.pause.hold(now)
         gates.provenance.pause.record(Source.REFUSALS, now)
     elif new_wave:
         lone = gates.pause.end_hold()
+    # Nothing was done about the refusals of the wave that were taken for chance.
+    new_wave = new_wave or (plain and believed)
     if _explained_by_concurrency(gates, permit, outcome, now, new_wave):
         pacer.active = False
         pacer.gauge.note(gates.run(permit, before=True), permit.sent_at, permit.in_flight == 1)

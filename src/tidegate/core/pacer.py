@@ -33,11 +33,9 @@ from tidegate.core.pacer_phases import (
     FEW,
     HELD_SPANS,
     MARGIN,
-    NAMED_PROOFS,
     OUTAGE_WAITS,
     PATIENCE_KNOWN,
     PATIENCE_SECONDS,
-    PROOFS,
     SAME,
     SEEK_BACK,
     SEEK_CALLS,
@@ -60,7 +58,7 @@ from tidegate.core.pacer_phases import (
 )
 from tidegate.core.ramp_phase import RampPhase
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
-from tidegate.core.refusal_cause import DECISIVE, EVIDENCE
+from tidegate.core.refusal_cause import EVIDENCE
 from tidegate.core.values import INFINITY, Cause
 
 DROP = 0.25
@@ -266,10 +264,8 @@ class Pacer:
             self._start_up(rate, now)
         self.spacing.ready(0.0, now)
         self.spacing.wait_alone(wait)
-        self.spacing.waits, self.active = (
-            WINDOW_WAITS * lone,
-            True,
-        )  # Last: an interrupt leaves no active pacer without a rate.
+        self.spacing.waits = WINDOW_WAITS if lone else 0
+        self.active = True  # Last: an interrupt leaves no active pacer without a rate.
 
     def refused(
         self,
@@ -301,8 +297,9 @@ class Pacer:
                 self._wait(cause, sent_at, now)
             return
         windowed = self.phase is PacerPhase.WINDOWED
-        if not new_wave or (windowed and self._window.was_full_after(sent_at)):
-            if windowed and (not alone or self._window.was_full_after(sent_at)):
+        late = windowed and self._window.was_full_after(sent_at)
+        if late or not new_wave:
+            if late or (windowed and not alone):
                 self._window.late()
             return
         if windowed and self._refuse_windowed(alone, let_in, sent_at, now):
@@ -325,20 +322,10 @@ class Pacer:
         if cause is Cause.SLOPE:
             self._too_steep(count, now)
         else:
-            slow = self._floor.trying or self.rate < self._floor.pace
-            self.gauge.doubted = slow and self.stray_odds > 0.0
-            if slow and self.stray_odds > -EVIDENCE:
-                self._floor.doubt()
-            self._floor.proofs = PROOFS if -INFINITY < self.stray_odds < -DECISIVE else 0
-            if self.named and self.stray_odds < 0.0:
-                self._floor.proofs = NAMED_PROOFS
-            tried = self._floor.judge(let_in, alone, sent_at)
-            if tried:
-                self.phase, rate, self._next, self._next_count = self._instead
-                self.spacing.set_rate(rate, now)
-                if sent_at > self._floor.since and (not self.gauge.informed or self._highest > WIDE * self._least):
-                    return
-            held = self.phase is PacerPhase.CRUISE and not (tried and sent_at > self._floor.since)
+            tried = self._judge_floor(let_in, alone, sent_at, now) and sent_at > self._floor.since
+            if tried and (not self.gauge.informed or self._highest > WIDE * self._least):
+                return
+            held = self.phase is PacerPhase.CRUISE and not tried
             self._learn(let_in, count, seconds, cause, held, sent_at, now)
         if not 0 < count < PROGRESS:
             # Where nothing came back it is still empty.
@@ -348,6 +335,18 @@ class Pacer:
         if self.hint > 0.0 and self.phase is not PacerPhase.RAMP:
             # What comes back during the pause is known by measurement only: a pace on trial saves one call.
             self.spacing.paused(self.hint, min(self.rate, self.gauge.rate) if self.gauge.rate else 0.0)
+
+    def _judge_floor(self, let_in: int, alone: bool, sent_at: float, now: float) -> bool:
+        """Judge a trial of the floor by a refusal; return whether it failed, so that the former pace returned."""
+        floor = self._floor
+        slow = floor.trying or self.rate < floor.pace
+        self.gauge.doubted = slow and self.stray_odds > 0.0
+        floor.weigh(self.stray_odds, self.named, slow)
+        failed = floor.judge(let_in, alone, sent_at)
+        if failed:
+            self.phase, rate, self._next, self._next_count = self._instead
+            self.spacing.set_rate(rate, now)
+        return failed
 
     def ignore(self, mark: int, now: float) -> None:
         """Take in a refusal at random: no slower pace would have been admitted instead, so a faster one is tried."""

@@ -27,7 +27,8 @@ from enum import IntEnum
 from math import sqrt
 
 from tidegate.core.rate_meter import Burst, PacingBucket, RateMeter
-from tidegate.core.values import Cause
+from tidegate.core.refusal_cause import DECISIVE, EVIDENCE
+from tidegate.core.values import INFINITY, Cause
 from tidegate.core.window_inference import NATURAL_WINDOWS
 
 
@@ -346,6 +347,14 @@ class PaceFloor:
         self._failed = 1 + max(self._failed, self.proofs)
         self._next = let_in + max(1, min(TRIALS_APART, 1 << max(0, self._failed - PROOFS)))
         return True
+
+    def weigh(self, stray_odds: float, named: bool, slow: bool) -> None:
+        """Count trials as made by the logarithm of the odds that refusals are stray; one of a `slow` pace may be."""
+        if slow and stray_odds > -EVIDENCE:
+            self.doubt()
+        self.proofs = PROOFS if -INFINITY < stray_odds < -DECISIVE else 0
+        if named and stray_odds < 0.0:
+            self.proofs = NAMED_PROOFS
 
     def doubt(self) -> None:
         """Make the next trial due at once: slowness did not help."""
