@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.effort import some
-from tests.storage.values import ERROR, PARKED, claimed, experiment, failure, judged, rows, run
+from tests.storage.values import ERROR, INVALID, OK, PARKED, claimed, experiment, failure, judged, rows, run
 from tidegate.experiments.storage import Annotation, Claim, PendingEval, PendingTask, Store
 
 pytestmark = pytest.mark.anyio
@@ -65,6 +65,16 @@ async def test_a_long_stretch_of_finished_rows_is_passed_over_in_one_page(store:
         1500,
         2999,
     ]
+
+
+@pytest.mark.parametrize("low_water", some([0, 2, 4], [1, 3]))
+async def test_what_failed_or_parked_is_pending_again_where_it_is_asked_for(store: Store, low_water: int) -> None:
+    claim = await begun(store)
+    await store.write([run(claim, n, status=status) for n, status in enumerate([ERROR, OK, PARKED, INVALID])])
+    await store.claims.advance(claim, low_water)
+    assert await tasks(store, claim, retry_failed=True) == [(0, 1), (2, 1)]
+    assert await tasks(store, claim, limit=1, retry_failed=True) == [(0, 1), (2, 1)]
+    assert await tasks(store, claim) == []
 
 
 async def test_below_the_water_mark_nothing_is_looked_for_but_what_failed(store: Store) -> None:

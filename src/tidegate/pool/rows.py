@@ -139,10 +139,11 @@ class RowQueue:
     def open(self, gate: Hashable) -> None:
         self._closed.discard(gate)
 
-    remove = open
-
     def close(self, gate: Hashable) -> None:
         self._closed.add(gate)
+
+    def remove(self, gate: Hashable) -> None:
+        self._closed.discard(gate)
 
     def is_closed(self, gate: Hashable) -> bool:
         return gate in self._closed

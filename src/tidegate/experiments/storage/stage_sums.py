@@ -157,10 +157,6 @@ def begin(connection: Connection, experiment_id: int) -> None:
 class Tallies(StorePart):
     """Tallies of experiments, by stage."""
 
-    def __init__(self, database: Database) -> None:
-        super().__init__(database)
-        self._counted: dict[int, Mapping[str, StageTally]] = {}
-
     async def read(self, experiment_ids: Sequence[int]) -> Mapping[int, Mapping[str, StageTally]]:
         """Return the tallies of experiments by stage (`task`, then the evaluators); no result is read for it.
 
@@ -182,13 +178,11 @@ class Tallies(StorePart):
                     await self.build(number)
                     found[number] = (await self.read([number])).get(number, {})
                 except StoreError:
-                    # A database that may only be read keeps nothing.
-                    if number not in self._counted:
-                        self._counted[number] = await self._read_only(number)
-                    found[number] = self._counted[number]
+                    found[number] = await self._read_only(number)
         return found
 
     async def _read_only(self, experiment_id: int) -> Mapping[str, StageTally]:
+        """Count the results of an experiment whose database may only be read, and so keeps no tallies."""
         count = partial(_counted, experiment_id=experiment_id)
         if not self._database.sqlite:
             return await self._database.transacted(count)  # a stream needs a transaction there
