@@ -117,11 +117,12 @@ class RefusedShare:
 class Pause:
     """Pause of one key. Instants are monotonic seconds. While `alone` the next attempt goes by itself.
 
-    The gate has never been closed before `used` is set, so that a call need not ask it. After a hold, `alone` groups
-    go: the present one has `_group` attempts, of which `_left` were not sent yet. `refusals` counts the waves of refusals
-    since the last success; each makes the next delay without a hint longer. An attempt not refused within `grace`
-    seconds was admitted. `opened_at` is the end of the pause before this one. The provider asked for a wait of `stated`
-    seconds, until `stated_until`.
+    The gate has never been closed before `used` is set, so that a call need not ask it. `refusals` counts the waves of
+    refusals since the last success; each makes the next delay without a hint longer. An attempt not refused within
+    `grace` seconds was admitted. `opened_at` is the end of the pause before this one. The provider asked for a wait of
+    `stated` seconds, until `stated_until`.
+
+    After a hold, groups go while `alone`: the present one has `_group` attempts, of which `_left` were not sent yet.
     """
 
     __slots__ = (
