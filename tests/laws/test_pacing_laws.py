@@ -71,7 +71,7 @@ def test_everybody_is_served_whatever_became_of_the_capacity_meanwhile(
 @given(st.integers(10, 50), st.floats(1.0, 3.0), st.floats(1.0, 30.0), quick)
 @example(40, 2.0, 2.0, {"seed": 22, "network": 0.05, "slowest": 0.5})
 @example(10, 1.0, 1.5, {"seed": 1, "network": 0.05, "slowest": 0.5})
-@example(20, 2.0, 5.0, {"seed": 1, "network": 0.05, "slowest": 0.5})
+@example(20, 2.0, 20.0, {"seed": 1, "network": 0.05, "slowest": 0.5})
 def test_capacity_that_collapsed_is_in_use_again_soon_after_it_came_back(
     rate: int, at: float, lasts: float, facts: dict[str, float]
 ) -> None:

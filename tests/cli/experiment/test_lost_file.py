@@ -14,7 +14,7 @@ from tidegate.experiments import Experiment
 def answer(row):
     if row["n"] == 3:
         for path in Path().glob("tidegate.db*"):
-            path.unlink()
+            path.unlink(missing_ok=True)
     return row["n"]
 
 
