@@ -142,11 +142,14 @@ def test_no_request_is_repeated_before_its_retry_after(tmp_path: Path, faults: F
 
 def test_next_look_waits_for_the_retry_after_of_a_status(tmp_path: Path, provider: Simulator, faults: Faults) -> None:
     waits: list[float] = []
+    looks: list[Request] = []
 
     def later(request: Request, answer: BatchAnswer) -> BatchAnswer:
-        if is_status(request) and json.loads(answer.content)["status"] == "in_progress":
-            return answer._replace(headers=(("retry-after", "0.25"),))
-        return answer
+        if not is_status(request) or len(looks) == 2:
+            return answer
+        looks.append(request)
+        status = json.loads(answer.content) | {"status": "in_progress", "output_file_id": None}
+        return answer._replace(content=json.dumps(status).encode(), headers=(("retry-after", "0.25"),))
 
     faults.after = later
     sleep = asyncio.sleep

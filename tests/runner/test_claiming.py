@@ -50,8 +50,8 @@ class TestClaims:
     async def test_an_experiment_that_lives_elsewhere_is_not_run_twice(self, tmp_path: Path) -> None:
         task, experiment = held()
         async with (
-            runner_at(tmp_path, HEARTBEAT_SECONDS=0.05, STALE_SECONDS=0.2) as here,
-            runner_at(tmp_path, STALE_SECONDS=0.2) as there,
+            runner_at(tmp_path, HEARTBEAT_SECONDS=0.05) as here,
+            runner_at(tmp_path) as there,
         ):
             number = await here.start(experiment)
             with pytest.raises(ClaimedElsewhere) as caught:

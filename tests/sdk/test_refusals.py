@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import anthropic
@@ -13,6 +10,7 @@ import pytest
 
 import tidegate
 from tests.effort import some
+from tests.relief import relieved_after
 from tests.sdk.asking import (
     KINDS,
     OPENAI_KINDS,
@@ -31,25 +29,6 @@ from tidegate.core.concurrency_limit import START_CONCURRENCY
 from tidegate.testing import Distribution, Limit, Scenario, Simulator
 
 RATE_LIMIT_ERRORS = (openai.RateLimitError, anthropic.RateLimitError)
-
-
-@contextmanager
-def relieved_after(refusals: int, provider: Simulator, *limiters: Limit) -> Iterator[None]:
-    """Give the provider other limiters as soon as it has refused `refusals` calls, however long that takes."""
-    over = threading.Event()
-
-    def relieve() -> None:
-        while provider.truth().total.refusals < refusals and not over.wait(0.005):
-            pass
-        provider.configure(limiters=limiters)
-
-    watching = threading.Thread(target=relieve)
-    watching.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watching.join()
 
 
 @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.2)
@@ -157,7 +136,7 @@ def test_a_refused_call_goes_on_and_the_caller_never_sees_it(kind: str, registry
 @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.05)
 @pytest.mark.parametrize("kind", KINDS)
 def test_at_the_deadline_the_providers_own_last_refusal_is_handed_back_once(kind: str) -> None:
-    registry = RateLimitRegistry(tidegate.Settings(max_wait=0.15))
+    registry = RateLimitRegistry(tidegate.Settings(max_wait=1.0))
     script = Script(kind, refusal(kind, message="Rate limit reached for this test"))
     (error,) = ask(kind, registry.wrap(mocked(kind, script)))
     assert isinstance(error, RATE_LIMIT_ERRORS)

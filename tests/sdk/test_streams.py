@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import tidegate
+from tests.relief import relieved_after
 from tests.sdk.asking import KINDS, OPENAI_KINDS, at_rest, http_of, make, mocked, only, request
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.core.provenance import Source
-from tidegate.testing import Fault, Scenario, Simulator
+from tidegate.testing import Fault, Limit, Scenario, Simulator
 
 EVERY_WAY = ["to the end", "closed early", "abandoned"]
 
@@ -203,10 +204,8 @@ def test_the_usage_at_the_end_of_a_stream_teaches_the_estimate(kind: str, regist
 @pytest.mark.constants(FIRST_PAUSE_SECONDS=0.02, MAX_PAUSE_SECONDS=0.1)
 @pytest.mark.parametrize("kind", OPENAI_KINDS)
 def test_a_refused_stream_is_retried_before_its_first_byte(kind: str) -> None:
-    from tidegate.testing import Limit
-
     registry = RateLimitRegistry(tidegate.Settings())
-    scenario = Scenario(limiters=(Limit(limit=2, window=0.4),), headers=False)
+    scenario = Scenario(limiters=(Limit(limit=2, window=3600.0),), headers=False, retry_after="none")
 
     async def on_loop(client: Any) -> list[int]:
         async def read() -> int:
@@ -215,7 +214,7 @@ def test_a_refused_stream_is_retried_before_its_first_byte(kind: str) -> None:
         async with client:
             return list(await asyncio.gather(*(read() for _ in range(6))))
 
-    with Simulator(scenario) as provider:
+    with Simulator(scenario) as provider, relieved_after(1, provider, Limit(limit=30, window=0.3)):
         client = registry.wrap(make(kind, provider.url))
         if kind.startswith("async"):
             lengths = asyncio.run(on_loop(client))

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 import tidegate
 from tests.cli.running import TIDEGATE, environ
+from tests.relief import relieved_after
 from tests.warm import WarmProcess
 from tidegate.admission import hooks
 from tidegate.admission.registry import RateLimitRegistry
@@ -177,8 +178,8 @@ sys.stdin.read()
 
 def test_a_program_that_only_installs_appears_with_what_the_provider_counted(tmp_path: Path) -> None:
     env = environ() | {"TMPDIR": str(tmp_path), "OPENAI_BASE_URL": "", "TIDEGATE_SHARE": "off"}
-    unannounced = Limit(kind="bucket", limit=4, window=0.5)
-    with Simulator(Scenario(limiters=(unannounced,), headers=False)) as provider:
+    unannounced = Scenario(limiters=(Limit(limit=4, window=3600.0),), headers=False, retry_after="none")
+    with Simulator(unannounced) as provider, relieved_after(1, provider, Limit(limit=4, window=0.5)):
         env["OPENAI_BASE_URL"] = provider.openai_url
         program = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, provider.openai_url],
