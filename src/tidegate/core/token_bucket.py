@@ -376,10 +376,22 @@ class TokenBucketMirror(QuotaMirror):
         if changed:
             self.take_rule()
         self._advance(now)
-        refilled = level + self.rate * (now - sent_at)
-        seen_level = (refilled if refilled < self._brim else self._brim) - self.ledger.total
+        seen_level = self._seen_level(level, sent_at, now)
         if first or (seen_level > self._ceiling and (sent_at >= self._waits_until or (debit and debit.amount > 0.0))):
             self._ceiling = seen_level
+
+    def _seen_level(self, level: float, sent_at: float, now: float) -> float:
+        """Return what is left now, after `level` was left at `sent_at`: a full quota loses its refill."""
+        refilled = level + self.rate * (now - sent_at)
+        if refilled <= self._brim:
+            return refilled - self.ledger.total
+        at = sent_at
+        for debit in self.ledger.entries:
+            if debit.charged_at > at:
+                level = min(self._brim, level + self.rate * (debit.charged_at - at))
+                at = debit.charged_at
+            level -= debit.amount
+        return min(self._brim, level + self.rate * (now - at))
 
     def _leave_out_returns(self, sent_at: float) -> None:
         """Take the anchor to have seen what came back within a round trip of its request: that is not counted again."""
