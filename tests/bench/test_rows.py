@@ -62,7 +62,7 @@ RUNS = (
     Most("latency-knee", 0, 1.07, 0.02),
     Most("idle-bursts", 2, 1.07, 0.23),
     Most("acceleration", 2, 2.02, 0.03),
-    Most("brief-refill", 2, 4.53, 0.03),
+    Most("brief-refill", 2, 2.05, 0.03),
     Most("counted-refusals", 2, 1.4, 0.32),
     Most("hidden-tokens", 2, 1.08, 0.21),
     Most("mixed-sizes", 2, 1.13, 0.16),

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.values import bucket as reading
-from tidegate.core.token_bucket import (
-    TokenBucketMirror,
-)
+from tidegate.core.quota_base import LoggedCharge
+from tidegate.core.token_bucket import TokenBucketMirror
 from tidegate.core.values import QuotaReading
 
 
@@ -107,3 +106,45 @@ def test_the_ledger_does_not_grow_without_headers(mirror: TokenBucketMirror) -> 
         mirror.debit(0.5, 0.0, order, float(order))
     assert len(mirror.ledger.entries) <= 2 * mirror.window + 2
     assert mirror.level(5000.0) == pytest.approx(60.0, abs=1.0)
+
+
+def played(content: float, window: float, fixed: bool, seconds: float) -> tuple[TokenBucketMirror, int]:
+    """Return a mirror, and the calls that it let in, beside a quota that is declared as one of a minute.
+
+    Answers come 0.3 s after their requests. They state an end that is rounded to seconds, and so says nothing.
+    """
+    left, at, sent = content, 0.0, 0
+    answers: list[tuple[float, float, float, LoggedCharge]] = []
+    mirror = TokenBucketMirror(reading(content, content - 1.0, window=60.0), 0.0)
+    observe(mirror, reading(content, content - 1.0, window=60.0), 0, 0.0)
+    for tick in range(1, round(seconds * 100)):
+        now = tick / 100.0
+        if fixed:
+            left = content if now // window > at // window else left
+        else:
+            left = min(content, left + (now - at) * content / window)
+        at = now
+        while answers and answers[0][0] <= now:
+            arrived, remaining, sent_at, debit = answers.pop(0)
+            debit.answered = True
+            seen = QuotaReading("requests", "requests", "continuous", content, remaining, 0.0, 60.0, 2.0)
+            mirror.observe(seen, debit.order, sent_at, arrived, debit)
+        while left >= 1.0 and mirror.ready_at(1.0, 0.0, now) <= now:
+            left -= 1.0
+            sent += 1
+            debit = mirror.debit(1.0, 0.0, sent, now)
+            answers.append((now + 0.3, float(int(left)), now, debit))
+    return mirror, sent
+
+
+def test_a_refill_that_no_reset_tells_shows_in_what_comes_back() -> None:
+    mirror, sent = played(12.0, 0.2, fixed=False, seconds=20.0)
+    assert mirror.window == pytest.approx(0.2, rel=0.5)
+    assert sent > 0.8 * 20.0 * 12.0 / 0.2
+
+
+@pytest.mark.parametrize("content", [3.0, 12.0, 60.0])
+def test_a_window_that_comes_back_at_once_stays_as_long_as_declared(content: float) -> None:
+    mirror, sent = played(content, 60.0, fixed=True, seconds=620.0)
+    assert mirror.window == 60.0
+    assert sent == pytest.approx(11 * content, abs=content)

@@ -32,7 +32,8 @@ RESIDUE_UNITS = 1e-6
 class LoggedCharge:
     """One charge against one quota.
 
-    `mark` is the sum of all charges up to this one; `answered` says that its call has been. `by_rule` has the amount by
+    `mark` is the sum of all charges ever made up to this one, also those taken back; `answered` says that its call has
+    been. `by_rule` has the amount by
     each charging rule of the quota, where there are several.
     """
 
@@ -51,12 +52,12 @@ class LoggedCharge:
 class ChargeLog:
     """Charges newer than the anchor, oldest first, with their sum; every operation is amortised O(1)."""
 
-    __slots__ = ("_recent", "dropped", "dropped_by_rule", "entries", "total")
+    __slots__ = ("_recent", "charged", "dropped", "dropped_by_rule", "entries", "total")
 
     def __init__(self) -> None:
         self.entries: deque[LoggedCharge] = deque()
         self.total = 0.0
-        self.dropped = 0.0
+        self.charged = self.dropped = 0.0
         # Since `take_dropped`, by each charging rule.
         self.dropped_by_rule: list[float] = []
         # Forgotten charges with several rules that a request sent about then may have overtaken.
@@ -68,10 +69,8 @@ class ChargeLog:
             debit.amount = 0.0
         self.entries.append(debit)
         self.total += debit.amount
-        debit.mark = self.dropped + self.total
-
-    def since(self, debit: LoggedCharge) -> float:
-        return self.dropped + self.total - debit.mark
+        self.charged += debit.amount
+        debit.mark = self.charged
 
     def amend(self, debit: LoggedCharge, amount: float) -> float:
         """Set a charge to `amount`; return by how much the sum changed (0 once the anchor has passed it)."""
@@ -373,43 +372,3 @@ class QuotaMirror(ABC):
 
     def _charge(self, debit: LoggedCharge) -> None:
         self.ledger.add(debit)
-
-
-NOISE = 1.0
-"""Units by which a level may be off, added to those of `OVERTAKEN`: both refusals may have missed a unit by little."""
-
-
-class RefillCheck:
-    """The level of one quota since its newest refusal, by the inferred window; no refusal came before `since`.
-
-    A refusal says that nothing is left. From then on the level rises at the rate of the inferred window, and falls by
-    each charge. Where a later refusal meets a level that has room for the call, the quota refills more slowly: the
-    stated reset was the time until a smaller bucket is full, and not the length of a window.
-    """
-
-    __slots__ = ("_at", "_level", "since")
-
-    def __init__(self) -> None:
-        self.since = INFINITY
-        self._level = self._at = 0.0
-
-    def charged(self, amount: float, rate: float, limit: float, now: float) -> None:
-        self._level = min(limit, self._level + rate * (now - self._at)) - amount
-        self._at = now
-
-    def refunded(self, amount: float, charged_at: float) -> None:
-        if charged_at > self.since:
-            self._level += amount
-
-    def refused(self, amount: float, later: float, rate: float, limit: float, sent_at: float) -> bool:
-        """Return whether a refusal of `amount` units contradicts the rate; count from this refusal on.
-
-        `later` units were charged after the call was sent.
-        """
-        level = min(limit, self._level + rate * (sent_at - self._at) + later)
-        excess = min(amount + NOISE + rate * OVERTAKEN, max(amount, limit / 2.0))
-        contradicts = sent_at > self.since and level >= excess
-        if self.since == INFINITY or sent_at > self.since:
-            self.since = self._at = sent_at
-            self._level = -later
-        return contradicts

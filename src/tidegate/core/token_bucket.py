@@ -27,7 +27,8 @@ from functools import partial
 
 from tidegate.core.backoff import WHOLE, rounding_of
 from tidegate.core.charging import RULES
-from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror, RefillCheck
+from tidegate.core.quota_base import OVERTAKEN, LoggedCharge, QuotaMirror
+from tidegate.core.refill_meter import RefillCheck, RefillMeter
 from tidegate.core.values import INFINITY, Cost, QuotaReading, Refill
 from tidegate.core.window_inference import DEFAULT_WINDOW, WindowInference, overdraws, usable_window
 
@@ -153,6 +154,7 @@ class TokenBucketMirror(QuotaMirror):
         "_held",
         "_hidden",
         "_margin",
+        "_meter",
         "_refill_check",
         "_reorder",
         "_round_trip",
@@ -180,6 +182,7 @@ class TokenBucketMirror(QuotaMirror):
         self._anchor_remaining = self._anchor_stated = self.limit
         self._hidden = False
         self._margin = SafetyMargin(self.unit == "requests")
+        self._meter = RefillMeter()
         self._refill_check = RefillCheck()
         self._reorder = REORDER_FIRST
         self._held = 0.0
@@ -266,6 +269,7 @@ class TokenBucketMirror(QuotaMirror):
 
     def refund(self, debit: LoggedCharge, reserve: float) -> None:
         self._refill_check.refunded(debit.amount, debit.charged_at)
+        self._meter.stop()
         self._ceiling -= self.ledger.amend(debit, 0.0)
         if debit.by_rule and self.charging is not None:
             if not debit.live:
@@ -360,6 +364,10 @@ class TokenBucketMirror(QuotaMirror):
         if self.unit == "requests":
             if since > 0.0 and not first and self.period.capacity is None:
                 self._see_others((min(self._brim, refilled) - confirmed - level) / since, since)
+                if debit is not None:
+                    longest = self._meter.observe(level, debit.mark, self.limit, sent_at)
+                    if longest < self.window:
+                        self._take_window(self.period.bound(longest, self.window))
         else:
             refused = debit is not None and not debit.by_rule
             changed = not first and self._learn_charging(least, level, most, since, refused, order, sent_at, now)

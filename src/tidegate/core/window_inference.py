@@ -192,6 +192,7 @@ class WindowInference:
         "_lasts",
         "_least",
         "_little",
+        "_longest",
         "_most",
         "_natural",
         "_only_reset",
@@ -215,6 +216,7 @@ class WindowInference:
     def __init__(self, default: float) -> None:
         self._default = default
         self._denied = self._disputed = False
+        self._longest = INFINITY
         self.turned: Refill | None = None
         self._decimals = 0
         self._only_reset: float | None = None
@@ -351,6 +353,9 @@ class WindowInference:
 
         If the request was not `charged`, its reset in a rolling window is an earlier one's.
         """
+        return min(self._longest, self._stated(reading, sent_at, so_far, took, charged))
+
+    def _stated(self, reading: QuotaReading, sent_at: float, so_far: float, took: float, charged: bool) -> float:
         declared, limit, remaining, reset = reading.window, reading.limit, reading.remaining, reading.reset_after
         if limit is None or remaining is None or reset is None:
             return usable_window(declared, so_far)
@@ -370,9 +375,7 @@ class WindowInference:
         if declared is not None and not self._denied:
             if widest[0] <= DENIED * declared and widest[1] * DENIED >= declared:
                 return usable_window(declared, so_far)
-            self._denied = True
-            # A smaller bucket refills over the usual window, as one without a declaration does.
-            self._default, self._content = DEFAULT_WINDOW, (0.0, INFINITY)
+            self._deny()
             self._bound_content(limit, remaining, reset, rounding, took, reading)
         seen = [
             _stated_window(each, reading, limit, remaining, reset, rounding, took) if number >= first else NOTHING
@@ -446,10 +449,27 @@ class WindowInference:
 
         The quota is a smaller bucket if that explains all answers; else others took the room.
         """
+        self._longest = INFINITY
         if so_far >= self._default or self._content is None or self.capacity is not None:
             return so_far
         self.capacity = max(1.0, self._content[0])
         return self._default
+
+    def bound(self, longest: float, so_far: float) -> float:
+        """Return the window, which is no longer than `longest` (seconds) by what came back.
+
+        The first bound has to be half of the window `so_far`: units that were counted too early explain a little less.
+        """
+        if self._longest == INFINITY and longest * DENIED > so_far:
+            return so_far
+        if not self._denied:
+            self._deny()
+        self._longest = min(longest, self._longest)
+        return self._longest
+
+    def _deny(self) -> None:
+        # A smaller bucket refills over the usual window, as one without a declaration does.
+        self._denied, self._default, self._content = True, DEFAULT_WINDOW, (0.0, INFINITY)
 
     def _bound_content(
         self, limit: float, remaining: float, reset: float, rounding: float, took: float, reading: QuotaReading
