@@ -55,13 +55,6 @@ def test_an_answered_charge_was_not_overtaken(ledger: ChargeLog) -> None:
     assert [debit.order for debit in ledger.entries] == [3]
 
 
-def test_what_was_charged_since_one_charge_does_not_change_with_the_anchor(ledger: ChargeLog) -> None:
-    first = ledger.entries[0]
-    assert ledger.since(first) == 6.0
-    ledger.drop_through(2)
-    assert ledger.since(first) == 6.0
-
-
 def test_of_more_charges_than_the_provider_has_seen_the_latest_stay(ledger: ChargeLog) -> None:
     ledger.drop_through(3, sent_at=24.0, reorder=0.0, seen=1.0)
     assert ledger.dropped == 1.0

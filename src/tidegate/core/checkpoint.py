@@ -42,6 +42,7 @@ from tidegate.core import (  # noqa: F401  # `MODULES` has them all
     quota_charges,
     ramp_phase,
     rate_meter,
+    refill_meter,
     refusal_cause,
     rejection,
     reset_schedule,
@@ -53,10 +54,9 @@ from tidegate.core import (  # noqa: F401  # `MODULES` has them all
 )
 from tidegate.core.admission_controller import AdmissionController
 
-Shape: TypeAlias = "int | tuple[Shape, ...] | list[Shape] | dict[str, Shape] | None"
-"""Place of the instants in a value: `AT`, `BEFORE`, or one of the `EITHER` for a number, a tuple of shapes for a tuple,
-a list with one shape for each element of a sequence, a dict with one shape for each value of a dict, None without any.
-"""
+Shape: TypeAlias = "int | tuple[Shape, ...] | list[Shape] | None"
+"""Place of the instants in a value: `AT`, `BEFORE` or `EITHER` for a number, a tuple of shapes for a tuple, a list with
+one shape for each element of a sequence, None without any."""
 
 AT = 1
 """Shape of an instant in monotonic seconds."""
@@ -66,9 +66,6 @@ BEFORE = -1
 
 EITHER = 2
 """Shape of an instant in monotonic seconds or in seconds since 1970, which are more than `CALENDAR`."""
-
-EITHER_BEFORE = -2
-"""Shape of a duration, or of an instant of the calendar from which a monotonic instant was subtracted."""
 
 INSTANT = re.compile(r"(?:^|_)(?:at|since|until|from)$")
 """Names of the fields that hold an instant in monotonic seconds."""
@@ -248,8 +245,6 @@ class StateDecoder:
             return plain
         if shape == EITHER:
             return plain if plain > CALENDAR else plain + self._shift
-        if shape == EITHER_BEFORE:
-            return plain - self._shift if plain > CALENDAR else plain
         return plain + shape * self._shift
 
     def apply(self) -> None:
@@ -328,8 +323,6 @@ def _part(value: object, fields: Iterable[tuple[str, Shape]]) -> tuple[Any, ...]
 def _inner(shape: Shape) -> Shape:
     if isinstance(shape, list):
         return shape[0]
-    if isinstance(shape, dict):
-        return next(iter(shape.values()))
     return shape if isinstance(shape, int) else None
 
 
@@ -356,7 +349,6 @@ INSTANTS: dict[str, dict[str, Shape]] = {
     "QuotaSet": {"_tab": [(None, None, None, AT, None)]},
     "RateMeter": {"_sends": [(None, AT)], "_zero_stated": (AT, AT), "stated": (AT, AT)},
     "RefusalCause": {"_answers": [AT]},
-    "ResetSlope": {"_points": {"": (None, EITHER_BEFORE)}},
     "ResetSchedule": {"_sign": (AT, AT), "high": AT, "low": AT},
     "ServerClock": {"_high": BEFORE, "_low": BEFORE},
     "WindowInference": {

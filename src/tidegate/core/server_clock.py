@@ -1,17 +1,11 @@
-"""Clock of a provider, and the window of a quota, from the instants in its answers.
+"""Clock of a provider, from the instants in its answers.
 
-Theory of operation of `ServerClock`. A `date` header is cut to whole seconds, and was written between the sending of
-the request and the receipt of the answer. So each answer bounds the distance of the two clocks, within a second and the
-latency. The bounds of all answers are intersected. Over some answers, one was written just before a full second and
-another just after it. The remaining interval is about as wide as the shortest latency.
+Theory of operation. A `date` header is cut to whole seconds, and was written between the sending of the request and the
+receipt of the answer. So each answer bounds the distance of the two clocks, within a second and the latency. The bounds
+of all answers are intersected. Over some answers, one was written just before a full second and another just after it.
+The remaining interval is about as wide as the shortest latency.
 
 With it, a reset that is an instant (RFC 3339) becomes a time in seconds that the rounding of `date` does not touch.
-
-Theory of operation of `ResetSlope`. A continuously refilled quota is full again at the admission of the request, plus
-the used share of the window. The request was sent shortly before its admission, by an unknown time that is similar for
-all requests. So `instant - sent` grows in a line with the used share, and the slope of that line is the window. A delay
-on the way moves a point up, and a rounding moves it down, by up to a second. The lowest point of each part of the quota
-has the least delay and the largest rounding. So the difference between two such points shows neither.
 """
 
 from __future__ import annotations
@@ -64,34 +58,3 @@ class ServerClock:
         return QuotaReading(
             name, unit, refill, limit, remaining, after, window, resolution, quantum, from_receipt, instant
         )
-
-
-PARTS = 8
-"""Parts of the limit, with one lowest point in each: points far apart need the window itself to be ordered."""
-
-APART = 0.5
-"""Share of the limit by which two points must be apart, so that the delay of one request counts for little."""
-
-
-class ResetSlope:
-    """Lowest points (used share, seconds) of the parts of one quota."""
-
-    __slots__ = ("_points",)
-
-    def __init__(self) -> None:
-        self._points: dict[int, tuple[float, float]] = {}
-
-    def add(self, share: float, seconds: float, window: float) -> None:
-        """Add an answer that found this share used, `seconds` from its sending to its reset; `window` as known."""
-        part = min(PARTS - 1, int(share * PARTS))
-        lowest = self._points.get(part)
-        if lowest is None or seconds - share * window < lowest[1] - lowest[0] * window:
-            self._points[part] = share, seconds
-
-    def window(self) -> float | None:
-        """Return the window in seconds, or None where too little of the limit was seen."""
-        if not self._points:
-            return None
-        first, last = self._points[min(self._points)], self._points[max(self._points)]
-        apart = last[0] - first[0]
-        return (last[1] - first[1]) / apart if apart >= APART else None

@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidegate.core.server_clock import ResetSlope
-from tidegate.core.values import INFINITY, QuotaReading, Refill, ResetInstant
+from tidegate.core.values import INFINITY, QuotaReading, Refill
 
 NATURAL_WINDOWS = (1.0, 10.0, 60.0, 3600.0, 86400.0, 2592000.0)
 """Windows, in seconds, that providers really use (provider-facts.md rule 2), shortest first."""
@@ -203,7 +202,6 @@ class WindowInference:
         "_risen",
         "_same_instant",
         "_same_time",
-        "_slope",
         "_soonest",
         "_stood",
         "_taken",
@@ -341,7 +339,6 @@ class WindowInference:
         self._stood, self._risen = (INFINITY, 0.0), 0.0
         self._lasts = -INFINITY, INFINITY
         self._soonest = self._returns = INFINITY
-        self._slope = ResetSlope()
         self._instant, self._passes = (-INFINITY, INFINITY), -INFINITY
         self._little, self._falls = (INFINITY, 0.0), False
         self._least, self._most = INFINITY, 0.0
@@ -386,15 +383,10 @@ class WindowInference:
         self._reset = reset if not coarse and not transit else None
         # A single value, however often it comes, shows no rounding.
         exact = rounding if self._varied else reading.resolution
-        if reading.instant is not None and not overdraws(reading, remaining):
-            self._slope.add((limit - remaining) / limit, reading.instant.reset - sent_at, so_far)
         of_values = rounding if reading.from_receipt else exact
         self._compare_instants(reading, sent_at, took, limit - remaining, reset, of_values, charged)
         if charged:
             self._compare(sent_at, took, limit - remaining, reset + transit, exact + transit)
-        if reading.instant is not None and not self._same_time and self._stands(limit, widest[0], reading.instant):
-            self.turned = "fixed"
-            return so_far
         bounds = [each or NOTHING for each in seen]
         return usable_window(self._infer(bounds, first, limit, remaining, reset, coarse, so_far), so_far)
 
@@ -538,15 +530,11 @@ class WindowInference:
         alike = [number for number in left if CONVENTIONS[number].transit == CONVENTIONS[left[0]].transit]
         self._held = next((number for number in alike if naturals[number] in NATURAL_WINDOWS), left[0])
         (low, high), natural = bounds[self._held], naturals[self._held]
-        short = high < SHORTEST and not (self._content is None and self._was_ample)
-        if (small or short) and self.capacity is None:
+        if small and self._content is not None:
             # No window makes all readings true, but one content of a bucket does.
-            self.capacity = min(limit, max(1.0, self._content[0])) if self._content is not None else 1.0
+            self.capacity = min(limit, max(1.0, self._content[0]))
         self._natural = natural if natural in NATURAL_WINDOWS else None
         if self.capacity is None:
-            slope = self._slope.window()
-            if slope is not None and natural not in NATURAL_WINDOWS:
-                return min(high, max(low, slope))
             if low <= 0.0:
                 return high
             longest = min(high, 2 * low)
@@ -620,10 +608,3 @@ class WindowInference:
         self._falls = self._falls or (used > least + reading.quantum and reset < longest - rounding)
         if used < least:
             self._little = used, reset
-
-    def _stands(self, limit: float, shortest: float, instant: ResetInstant) -> bool:
-        """Return whether the instant stands still, though a refill over `shortest` seconds would have moved it."""
-        moved = self._risen / limit * shortest
-        return (
-            self._same_instant and moved > 2.0 * instant.rounding + NEARLY and self._most - self._least > VARIED * limit
-        )
