@@ -164,7 +164,9 @@ class AdmissionController(LimiterState):
                 self.excuse(permit)
         if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
-        elif permit.cost.produced or permit.cost.held or (self.quotas.follows_ends and permit.charges):
+        elif permit.cost.produced or permit.cost.held or (
+            permit.charges and self.quotas.follows_ends and not self.quotas.ample
+        ):
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             read_headers(self, permit, outcome, now, out)
