@@ -25,6 +25,9 @@ first event, states the input tokens."""
 _WINDOW = 2048
 """Bytes that are read from the name of a usage object on. Chosen: longer than a usage object with all its details."""
 
+_BEGINS = b'"message_start"'
+"""Name of the event that begins Anthropic's streams, and states the input."""
+
 _OBJECT = re.compile(rb'"usage(?:Metadata)?"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\{')
 _NAMES = (b'"usage"', b'"usageMetadata"')
 _ANONYMOUS = (b'"eval_count"', b'"billed_units"')
@@ -50,29 +53,43 @@ _MAX_TRIES = 4
 """Occurrences of a usage name that are tried, from the last one backwards, which is nearly always right."""
 
 
-def usage_of(provider: Provider, body: bytes) -> Usage | None:
+def usage_of(provider: Provider, body: bytes, model: str = "") -> Usage | None:
     """Return the tokens that a body, or a chunk of a stream, reports as used; None if it reports none. Never raise.
 
     The last `usage` object of the last 16 kB counts, else of the first 4 kB. A chunk may report only a part
     (Anthropic's `message_start` the input, its `message_delta` the output); `merged` combines parts. `input_tokens`
-    includes tokens read from or written to a cache, for every provider.
+    includes tokens read from or written to a cache, for every provider. `model` is the one that the request names.
     """
     tail = body if len(body) <= _TAIL else body[-_TAIL:]
+    # The last object is nearly always the right one. Searches are by `find`: in Python 3.11 `in` raises inside first.
+    at = tail.rfind(_NAMES[0])
+    usage = _read(tail, at, model) if at >= 0 and _OBJECT.match(tail, at) is not None else None
+    begins = body.find(_BEGINS, 0, _HEAD) >= 0
+    if usage is None or begins:
+        usage = _elsewhere(body, tail, model, usage)
+    if usage is None or (
+        tail is body
+        and not begins
+        and tail.find(b'"service_tier"') < 0
+        and tail.find(b'"trafficType"') < 0
+        and tail.find(b'"speed"') < 0
+    ):
+        return usage
     head = body[:_HEAD]
-    usage = _last(tail)
-    if usage is None and len(body) > _TAIL:
-        usage = _last(head)
-    if usage is None and any(name in tail[-_WINDOW:] for name in _ANONYMOUS):
-        usage = _read(tail[-_WINDOW:])
-    if usage is not None and b'"message_start"' in head:
-        first = head.find(b'"usage"')
-        usage = merged(usage, _read(head[first : first + _WINDOW]) if first >= 0 else None)
-    if usage is None:
-        return None
-    tier = _tier(tail) or (_tier(head) if len(body) > _TAIL else "") or _speed(tail, tail.rfind(b'"usage"'))
-    if not tier and b'"message_start"' in head:
-        tier = _speed(head, head.find(b'"usage"'))
+    tier = _tier(tail) or (_tier(head) if tail is not body else "") or _speed(tail, at)
+    if not tier and begins:
+        tier = _speed(head, head.find(_NAMES[0]))
     return usage._replace(tier=tier) if tier else usage
+
+
+def _elsewhere(body: bytes, tail: bytes, model: str, found: Usage | None) -> Usage | None:
+    """Return the usage of a body whose last `usage` object is not `found`, or states a part only."""
+    head = body[:_HEAD]
+    usage = found or _last(tail, model) or (_last(head, model) if tail is not body else None)
+    if usage is None and any(name in tail[-_WINDOW:] for name in _ANONYMOUS):
+        usage = _read(tail, max(0, len(tail) - _WINDOW), model)
+    first = head.find(_NAMES[0])
+    return merged(usage, _read(head, first, model)) if usage is not None and first >= 0 and _BEGINS in head else usage
 
 
 def merged(one: Usage | None, other: Usage | None) -> Usage | None:
@@ -85,7 +102,8 @@ def merged(one: Usage | None, other: Usage | None) -> Usage | None:
         max(one.cached_tokens, other.cached_tokens),
         max(one.cache_write_tokens, other.cache_write_tokens),
         max(one.reasoning_tokens, other.reasoning_tokens),
-        tier=one.tier or other.tier,
+        one.model or other.model,
+        one.tier or other.tier,
     )
 
 
@@ -111,7 +129,7 @@ def _speed(text: bytes, at: int) -> str:
     return speed if isinstance(speed, str) and _WORD.fullmatch(speed) and speed not in STANDARD_TIERS else ""
 
 
-def _last(text: bytes) -> Usage | None:
+def _last(text: bytes, model: str) -> Usage | None:
     for name in _NAMES:
         end = len(text)
         for _ in range(_MAX_TRIES):
@@ -119,25 +137,25 @@ def _last(text: bytes) -> Usage | None:
             if at < 0:
                 break
             if _OBJECT.match(text, at) is not None:
-                usage = _read(text[at : at + _WINDOW])
+                usage = _read(text, at, model)
                 if usage is not None:
                     return usage
             end = at
     return None
 
 
-def _read(text: bytes) -> Usage | None:
-    """Read the first number of each name: details and iterations follow, or are nested below, the totals."""
-    pairs = _FIELD.findall(text)
+def _read(text: bytes, at: int, model: str) -> Usage | None:
+    """Read the first number of each name from `at` on: details and iterations follow the totals, or are in them."""
+    pairs = _FIELD.findall(text, at, at + _WINDOW)
     if not pairs:
         return None
     pairs.reverse()
     stated: dict[bytes, bytes] = dict(pairs)
     if b"prompt_tokens" in stated and b"completion_tokens" in stated:
         # The usual form has a short way: it is read from every answer.
-        output_tokens, get = int(stated[b"completion_tokens"]), stated.get
+        get, output_tokens = stated.get, int(stated[b"completion_tokens"])
         thought = min(int(get(b"reasoning_tokens", 0)), output_tokens)
-        return Usage(int(stated[b"prompt_tokens"]), output_tokens, int(get(b"cached_tokens", 0)), 0, thought)
+        return Usage(int(stated[b"prompt_tokens"]), output_tokens, int(get(b"cached_tokens", 0)), 0, thought, model)
     found = {name: int(number) for name, number in stated.items()}
     written = 0
     cached = _first(found, b"cached_tokens", b"cachedContentTokenCount", b"total_cached_tokens") or 0
@@ -154,7 +172,7 @@ def _read(text: bytes) -> Usage | None:
         written = _first(found, b"cache_creation_input_tokens", b"cacheWriteInputTokens") or 0
         prompt += reads + written
         cached = cached or reads
-    return Usage(prompt, output, cached, written, min(reasoning, output))
+    return Usage(prompt, output, cached, written, min(reasoning, output), model)
 
 
 def _first(found: dict[bytes, int], *names: bytes) -> int | None:
