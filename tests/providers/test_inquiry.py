@@ -1,7 +1,6 @@
 """What a request says of itself, whose quota it is, and what it is expected to cost."""
 
 import json
-import math
 
 import pytest
 from hypothesis import given
@@ -314,11 +313,6 @@ def test_a_cost_has_the_estimates_that_other_charging_rules_need():
 
 def test_without_a_bound_azure_is_charged_the_mean():
     assert estimate(AZURE, RequestFacts("m", 400), 4.0, 30.0).tokens == 130
-
-
-@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-def test_unusable_learned_numbers_count_as_unlearned(bad):
-    assert estimate(COMPATIBLE, INQUIRY, bad, bad) == estimate(COMPATIBLE, INQUIRY, 4.0, 0.0)
 
 
 def test_input_read_from_a_cache_is_free_where_the_provider_says_so():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from math import inf
+from itertools import chain, repeat
+from operator import itemgetter
 
 from pydantic_core import from_json
 
@@ -79,6 +80,9 @@ _READ = {
 }
 """Use of each request field that is read; other fields are ignored."""
 
+_READ_KEYS = frozenset(_READ)
+_MESSAGES = "messages"
+
 _OPAQUE = frozenset(
     {
         "image_url",
@@ -126,29 +130,24 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
     model, streams = (place[1], place[0].streams) if place is not None else ("", False)
     if not body:
         return RequestFacts(model, 0, None, streams)
-    if body.startswith(b"--"):
+    if body[:2] == b"--":
         return _from_parts(model, body)
     request = _document(body)
     if request is None:
         return _from_text(model, streams, body)
     if not model:
         model = _model(request.get("model"))
-    texts: list[object] = []
-    schemas: list[object] = []
-    bound = None
-    for key in request:
-        what = _READ.get(key)
-        if what is None:
-            continue
-        if what is _TEXT:
-            texts.append(request[key])
-        elif what is _SCHEMA:
-            schemas.append(request[key])
-        elif bound is None:
+    keys, chars, bound = _READ_KEYS.intersection(request), 0, None
+    if _MESSAGES in keys and (plain := _plain_chars(request[_MESSAGES])) is not None:
+        keys, chars = keys.difference((_MESSAGES,)), plain
+    if keys:
+        texts = [request[key] for key in keys if _READ[key] is _TEXT]
+        schemas = [request[key] for key in keys if _READ[key] is _SCHEMA]
+        if len(texts) + len(schemas) < len(keys):
             bound = _bound(request)
-    chars = _chars(texts, provider.image_chars, 0)
-    if schemas:
-        chars += _chars(schemas, provider.image_chars, 1)
+        chars += _chars(texts, provider.image_chars, 0)
+        if schemas:
+            chars += _chars(schemas, provider.image_chars, 1)
     return RequestFacts(model, chars, bound, request.get("stream", streams) is True)
 
 
@@ -197,14 +196,12 @@ def estimate(
     """Return the charge that is expected when the call is admitted, by the provider's rule.
 
     `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, independent of its length) are learned per key.
-    Unusable values of the first two count as 4 and 0.
     """
     _, chars, bound, _ = inquiry
-    mean = mean_output if 0.0 < mean_output < inf else 0.0
-    given = chars / (chars_per_token if 0.0 < chars_per_token < inf else _TOKEN_CHARS)
+    given = chars / chars_per_token
     if fixed_tokens:
         given = max(min(1.0, given), given + fixed_tokens)
-    most = mean
+    most = mean = mean_output
     if bound is not None:
         most = float(bound)
         mean = min(mean, most)
@@ -253,16 +250,29 @@ def _model(named: object) -> str:
     return named[:_MAX_MODEL] if named.isascii() else named[:_MAX_MODEL].encode("utf-8", "replace").decode("utf-8")
 
 
+_role_and_content = itemgetter("role", "content")
+
+
+def _plain_chars(messages: object) -> int | None:
+    """Return the characters of messages that have a role and a text only; None for any other list, or no list.
+
+    Most requests have such messages. No step of Python's is taken for each of them.
+    """
+    if type(messages) is not list:
+        return None
+    try:
+        texts = [*chain.from_iterable(map(_role_and_content, messages))]
+    except (KeyError, TypeError):
+        return None
+    plain = {*map(type, texts)} == {str} and {*map(len, messages)} == {2}
+    return sum(map(len, texts)) if plain and True not in map(str.startswith, texts, repeat("data:")) else None
+
+
 def _chars(left: list[object], opaque_chars: int, names: int) -> int:
     """Count the characters of all text below `left`; with `names` 1 the keys too (models read those of schemas)."""
     total = 0
     for node in left:
         if type(node) is dict:
-            if len(node) == 2 and not names:
-                role, text = node.get("role"), node.get("content")
-                if type(text) is str and type(role) is str and text[:5] != "data:":
-                    total += len(role) + len(text)  # the form of most messages
-                    continue
             if "type" in node or "images" in node:
                 what = node.get("type")
                 if isinstance(what, str) and what in _OPAQUE:
