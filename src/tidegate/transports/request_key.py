@@ -79,13 +79,14 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestF
     """Return the key of a request, interned for speed, and its credentials as they are sent."""
     route = sending.route
     provider, names = route.provider, route.names
-    headers = list(sending.headers)
-    secrets = tuple([pair for pair in headers if pair[0] in names])
-    if not secrets:
-        headers = [(name.lower(), value) for name, value in headers]
-        secrets = tuple([pair for pair in headers if pair[0] in names])
-    if len(secrets) > 1:
-        secrets = tuple(sorted(dict(secrets).items()))
+    headers = dict(sending.headers)
+    found = names.intersection(headers)
+    if not found:
+        headers = {name.lower(): value for name, value in headers.items()}
+        found = names.intersection(headers)
+    secrets: Secrets = ()
+    for name in sorted(found) if len(found) > 1 else found:
+        secrets += ((name, headers[name]),)
     if sending.query and provider.query_credential:
         secrets += _query_credentials(provider, sending.query)
     if provider.credential_part is not None:
@@ -103,7 +104,7 @@ def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestF
         credential = providers.credential_of(provider, given.get)
         address = base_url(route)
         # Only for a new key, so that a repeated request costs nothing.
-        redaction.remember(_credentials(dict(headers), sending.query, address))
+        redaction.remember(_credentials(headers, sending.query, address))
         key = Key(
             provider.name,
             masked(address, registry.digest, redaction.is_known),
