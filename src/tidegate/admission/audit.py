@@ -49,7 +49,8 @@ def cost_of(key: Key, usage: Usage) -> int | None:
 
 
 def count_usage(counter: TokenCounter, key: Key, usage: Usage) -> None:
-    counter.add(usage, cost_of(key, usage))
+    price = price_of(key[0], usage[5], usage[6])
+    counter.add(usage, None if price is None else price.nanodollars(usage))
 
 
 Receiver: TypeAlias = Callable[[AttemptEnded], object]

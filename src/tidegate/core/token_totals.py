@@ -110,16 +110,14 @@ class TokenCounter:
 
     def add(self, usage: Usage, nanodollars: int | None) -> None:
         """Count one answer; `nanodollars` is None where its price is unknown."""
+        tokens, output, cached, written, thought, _, _ = usage
         self.metered += 1
-        self.input_tokens += usage.input_tokens
-        self.output_tokens += usage.output_tokens
-        # Most answers have none of these.
-        if usage.cached_tokens:
-            self.cached_tokens += usage.cached_tokens
-        if usage.cache_write_tokens:
-            self.cache_write_tokens += usage.cache_write_tokens
-        if usage.reasoning_tokens:
-            self.reasoning_tokens += usage.reasoning_tokens
+        self.input_tokens += tokens
+        self.output_tokens += output
+        if cached or written or thought:
+            self.cached_tokens += cached
+            self.cache_write_tokens += written
+            self.reasoning_tokens += thought
         if nanodollars is not None:
             self.priced += 1
             self.nanodollars += nanodollars

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import date
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,10 @@ class ModelPrice:
 
     def nanodollars(self, usage: Usage, batch: bool = False) -> int:
         """Return the cost of a usage in units of 1e-9 US dollars, rounded."""
-        tokens, cached, written = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
+        tokens, produced, cached, written, _, _, _ = usage
+        if not (cached or written or batch or self.long_from is not None):
+            # Most usages: written out, because every answer comes here.
+            return round(1_000.0 * (tokens * self.input) + 1_000.0 * produced * self.output)
         plain = max(0, tokens - cached - written)
         of_cached = self.input if self.cached is None else self.cached
         of_written = self.input if self.cache_write is None else self.cache_write
@@ -96,7 +100,7 @@ class ModelPrice:
         if self.long_from is not None and tokens > self.long_from:
             spent *= 1.0 if self.long_input is None or not self.input else self.long_input / self.input
             output = output if self.long_output is None else self.long_output
-        spent += 1_000.0 * usage.output_tokens * output
+        spent += 1_000.0 * produced * output
         return round(spent * self.batch if batch else spent)
 
 
@@ -216,21 +220,24 @@ def price_of(provider: str, model: str, tier: str = "", day: date | None = None)
     A name with a date, `-preview` or `-latest` at its end has the price of the name without it. A service `tier` has
     the price that is registered for `model@tier`.
     """
-    name = model.removeprefix("models/")
-    if tier:
-        return _price_named(provider, f"{name}@{tier}", day)
-    found = _price_named(provider, name, day)
-    if found is None and VERSION.search(name) is not None:
-        found = _price_named(provider, VERSION.sub("", name), day)
-    return found
-
-
-def _price_named(provider: str, name: str, day: date | None) -> ModelPrice | None:
-    registered = [_added.get((provider, name)), _added.get((None, name))]
-    for found in (*registered, *PRICES.get((provider, name), ())):
-        if found is not None and (found.until is None or (day or date.today()) <= found.until):
-            return found
+    for price in _find_rows(provider, model, tier) if _added else _rows_of(provider, model, tier):
+        if price.until is None or (day or date.today()) <= price.until:
+            return price
     return None
+
+
+def _find_rows(provider: str, model: str, tier: str) -> tuple[ModelPrice, ...]:
+    """Return the prices that a model has or had; the first that holds counts."""
+    name = model.removeprefix("models/")
+    names = [f"{name}@{tier}"] if tier else [name, *([VERSION.sub("", name)] if VERSION.search(name) else [])]
+    found = [
+        (_added.get((provider, each)), _added.get((None, each)), *PRICES.get((provider, each), ())) for each in names
+    ]
+    return tuple(price for prices in found for price in prices if price is not None)
+
+
+_rows_of = lru_cache(maxsize=1024)(_find_rows)
+"""The same while no user has added a price: the table does not change."""
 
 
 def load_prices(path: Path) -> None:
