@@ -4,6 +4,7 @@ import pytest
 
 from tests.core.values import KEY, OK, PricedWaiter
 from tidegate.admission.key_queue import KeyQueue
+from tidegate.admission.registry import RateLimitRegistry
 from tidegate.admission.wait_queue import Waiter
 from tidegate.core.admission_controller import AdmissionController
 from tidegate.core.limiter_state import Permit
@@ -107,4 +108,4 @@ def test_a_price_that_fails_is_nobody_elses_failure(slots: KeyQueue, taken: Perm
     slots.pump(0.0, None)
     assert broken.permit is not None
     slots.admission.settle(broken.permit, OK, 0.0, 0.5, None)
-    assert slots.enter(failing, 0.0) is not None
+    assert RateLimitRegistry().enter(PricedWaiter(StubWaker, 0, failing), KEY, 60.0) is not None

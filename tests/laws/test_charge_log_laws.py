@@ -49,7 +49,7 @@ def test_key_is_usable_again_after_any_costs_and_usages(
     now = 0.0
 
     def attempt(cost: Cost, usage: Usage | None) -> bool:
-        permit = slots.enter(lambda estimate: cost, now)
+        permit = slots.enter(cost, now)
         if permit is None:
             return False
         if usage is not None:

@@ -19,7 +19,6 @@ from tidegate.admission.wait_queue import (
     UNPRICED,
     UNTAKEN_SECONDS,
     ExecutorGroup,
-    Price,
     Waiter,
     executor_of,
     priced,
@@ -27,7 +26,7 @@ from tidegate.admission.wait_queue import (
 from tidegate.core.limiter_state import Out, Permit
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.unheard_members import ABANDONED
-from tidegate.core.values import INFINITY
+from tidegate.core.values import INFINITY, Cost
 
 LOOKS_PER_SECOND = 8
 """Looks of waiting executors a second, at most, together. Raising it wakes many waiting threads more often; lowering it
@@ -39,18 +38,16 @@ class KeyQueue(KeyPermits):
 
     __slots__ = ()
 
-    def enter(self, price: Price, now: float) -> Permit | None:
+    def enter(self, cost: Cost, now: float) -> Permit | None:
         """Return the permit of a call that may go at once with no call queued before it; else None, without effect."""
-        waiting, admission = self.waiting, self.admission
-        if waiting.count or admission.rejection is not None:
+        admission = self.admission
+        if self.waiting.count or admission.rejection is not None:
             return None
-        cost = priced(price, admission.estimate, UNPRICED)
+        cost = priced(lambda estimate: cost, admission.estimate, UNPRICED)
         ready, self.gate = admission.ready_at(cost, now)
         if ready > now and admission.released_at((ready, self.gate), cost, now)[0] > now:
             return None
-        permit = admission.admit(cost, now, 0.0, None)
-        permit.place = waiting.next_place()
-        return permit
+        return admission.admit(cost, now, 0.0, None)
 
     def enqueue(self, waiter: Waiter, now: float, out: Out) -> list[Waiter]:
         """Admit a call at once if no call is queued before it and the gates are open; else queue it.

@@ -49,15 +49,30 @@ class KeyTable(KnownKeys):
                 self._stepping = True
                 try:
                     now = self.clock()
-                    queue = self._queue_of(key, window, now)
+                    queue = self._queues.get(key)
+                    if queue is None:
+                        queue = self._queue_of(key, window, now)
+                    else:
+                        self._queues.move_to_end(key)
                     if self._shared is not None:
                         now = self._shared.enter(queue, now)
-                    permit = queue.enter(call.price, now)
+                    waiting, admission = queue.waiting, queue.admission
+                    try:
+                        cost = call.price(admission.estimate)
+                    except Exception:
+                        cost = UNPRICED
+                    permit = None if waiting.count else admission.enter(cost, now)
+                    if permit is None:
+                        permit = queue.enter(cost, now)
                     if permit is not None:
+                        permit.place = waiting.next_place()
                         call.held = permit
                         permit.thread = get_ident()
                 finally:
-                    self._end_step()
+                    # Written out, here and in `settle`: every call comes here.
+                    if self._shared is not None:
+                        self._end_step()
+                    self._stepping = False
             if self._deferred or self._records:
                 self._act([], None)
         except BaseException:
@@ -128,17 +143,19 @@ class KeyTable(KnownKeys):
                     return False
                 self._stepping = True
                 try:
-                    self.require_own(permit)
-                    failed = not is_counted and outcome.kind is not OK and outcome.kind is not Kind.ABANDONED
-                    if failed and permit.generation == permit.state.generation:
-                        permit.state.counts.note_failed_call(outcome)
+                    if permit.settled or permit.state.home is not self._identity:
+                        self.require_own(permit)
+                    if outcome.kind is not OK and outcome.kind is not Kind.ABANDONED and not is_counted:
+                        self._note_failed_call(permit, outcome)
                     to_wake = self._settle(permit, outcome, out, rejoin)
                     if rejoin is not None:
                         to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
                         if permit.state.aside:
                             rejoin = None
                 finally:
-                    self._end_step()
+                    if self._shared is not None:
+                        self._end_step()
+                    self._stepping = False
             if permit.trace is not None:
                 permit.trace.deliver()
             if to_wake or out or self._deferred or self._records:
@@ -324,6 +341,10 @@ class KeyTable(KnownKeys):
             self._records.append(permit.trace.deliver)
         return to_wake
 
+    def _note_failed_call(self, permit: Permit, outcome: Outcome) -> None:
+        if permit.generation == permit.state.generation:
+            permit.state.counts.note_failed_call(outcome)
+
     def _settle(
         self, permit: Permit, outcome: Outcome, out: list[events.Event] | None, rejoin: Waiter | None = None
     ) -> list[Waiter]:
@@ -335,23 +356,24 @@ class KeyTable(KnownKeys):
         now = self.clock()
         if self._shared is not None:
             now = self._shared.enter(queue, now)
-        if queue is None or permit.generation != queue.admission.generation:
+        if queue is None or permit.generation != state.generation:
             permit.settled = True
         elif not permit.settled:
-            draw = 0.0 if outcome.kind is OK else self.draw()
-            before = queue.admission.rejection and in_force(queue.admission.rejection)
-            if self._shared is not None and outcome.kind is OK and queue.admission.at_bound:
-                self._at_bound.add(queue)
-            queue.admission.settle(permit, outcome, now, draw, out)
+            admission, is_good = queue.admission, outcome.kind is OK
+            if not (is_good and out is None and admission.answer(permit, outcome, now)):
+                before = admission.rejection and in_force(admission.rejection)
+                if self._shared is not None and is_good and admission.at_bound:
+                    self._at_bound.add(queue)
+                admission.settle(permit, outcome, now, 0.0 if is_good else self.draw(), out)
+                limit = admission.concurrency
+                if is_good and limit.limit >= limit.highest and admission.bound.may_rise:
+                    self._at_bound.add(queue)
+                if before is not None or admission.rejection is not None:
+                    self._note_rejection(admission.key, before, in_force(admission.rejection))
+                if not is_good:
+                    self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
             if outcome.usage is not None:
-                audit.count_usage(queue.tokens, permit.key, outcome.usage)
-            limit = queue.admission.concurrency
-            if limit.limit >= limit.highest and outcome.kind is OK and queue.admission.bound.may_rise:
-                self._at_bound.add(queue)
-            if before is not None or queue.admission.rejection is not None:
-                self._note_rejection(permit.key, before, in_force(queue.admission.rejection))
-            if outcome.kind is not OK:
-                self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
+                audit.count_usage(queue.tokens, state.key, outcome.usage)
         if rejoin is None or rejoin.queue is None or permit.state.aside:
             return self._pump(queue, now, out)
         to_wake: list[Waiter] = []

@@ -21,9 +21,19 @@ from tidegate.core import events
 from tidegate.core.backoff import Pause
 from tidegate.core.charging import at_admission
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
-from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit
+from tidegate.core.concurrency_limit import SATURATED, CallBound, ConcurrencyLimit
 from tidegate.core.cost_estimator import MAX_BELIEVED_TOKENS
-from tidegate.core.feedback import accepted, answered, failed, reaches, refused, rejected, silent, succeeded
+from tidegate.core.feedback import (
+    accepted,
+    answered,
+    failed,
+    note_good_answer,
+    reaches,
+    refused,
+    rejected,
+    silent,
+    succeeded,
+)
 from tidegate.core.limiter_state import LimiterSettings, LimiterState, Out, Permit
 from tidegate.core.provenance import Source
 from tidegate.core.quota import AccountQuotas, SharedNames, TwoLevelQuotas
@@ -51,6 +61,33 @@ class AdmissionController(LimiterState):
 
     __slots__ = ()
 
+    def enter(self, cost: Cost, now: float) -> Permit | None:
+        """Admit a call of a calm key; else return None, without effect. `admit` is for all other calls."""
+        flights = self.permits_in_flight
+        if len(flights) >= self.calm_slots:
+            return None
+        permit = Permit(self, cost, self.order + 1, now)
+        if not self.quotas.take(permit):
+            return None
+        self._send(permit, not flights)
+        return permit
+
+    def answer(self, permit: Permit, outcome: Outcome, now: float) -> bool:
+        """Settle a good answer of a calm key; else return False, without effect. `settle` is for all other outcomes."""
+        if (
+            len(self.permits_in_flight) > SATURATED * self.calm_slots
+            or permit.epoch != self.epoch
+            or permit.trace is not None
+            or (outcome.readings and not permit.learned)
+            or outcome.ignored
+            or self._ends_count(permit)
+        ):
+            return False
+        self._end(permit)
+        self.used_at = now
+        note_good_answer(self, permit, now, None)
+        return True
+
     def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
         """Take a slot, charge the quotas and return the permit; the caller has checked `ready_at` with the same cost.
 
@@ -60,13 +97,11 @@ class AdmissionController(LimiterState):
         begins = not self.permits_in_flight
         if self.pause.alone:
             begins = self.pause.sent(now, self.concurrency.limit, begins)
-        if begins:
-            self._began = now
-            self._attempts_before, self._refused_before = self.counts.attempts, self.counts.refused
-        self.order += 1
-        self.counts.note_sent(now)
         probe = self.breaker.state is not CLOSED and self._probing(now, out)
-        permit = self.permits_in_flight[self.order] = Permit(self, cost, self.order, now, probe, beyond)
+        permit = Permit(self, cost, self.order + 1, now, probe, beyond)
+        permit.charges = self.quotas.debit(cost, permit.order, now, permit)
+        permit.informs = self.quotas.asks
+        self._send(permit, begins)
         if not beyond:
             under_way = len(self.permits_in_flight)
             if under_way >= self.concurrency.limit:
@@ -75,7 +110,6 @@ class AdmissionController(LimiterState):
                 self.pacer.sent(now, waited)
             if self.cause is not None:
                 self.cause.sent(self.order, under_way, now)
-        self.used_at = now
         if self.rejection is not None:
             self.rejection.note_sent(self.order, now)
         if out is not None:
@@ -88,6 +122,15 @@ class AdmissionController(LimiterState):
                 permit.trace = events.AttemptTrace(call, waited, probe)
         self.resumes = False
         return permit
+
+    def _send(self, permit: Permit, begins: bool) -> None:
+        """Put an attempt in flight, perhaps the first one of a run."""
+        now = self.used_at = permit.sent_at
+        self.order = permit.order
+        if begins:
+            self._began, self._attempts_before, self.refusals_in_run = now, self.counts.attempts, 0
+        self.counts.note_sent(now)
+        self.permits_in_flight[permit.order] = permit
 
     def _probing(self, now: float, out: Out) -> bool:
         probe = self.breaker.sent(now)
@@ -147,6 +190,7 @@ class AdmissionController(LimiterState):
             return Silence.SLOW
         if not (permit.silent or permit.settled or (slow and self.breaker.closed)):
             permit.silent = True
+            self.calm_slots = 0
             silent(self, permit, now, draw, out)
             permit.probe = False
         return Silence.UNKNOWN if self.breaker.closed else Silence.OUTAGE
@@ -159,14 +203,13 @@ class AdmissionController(LimiterState):
             self.counts.ignored += outcome.ignored
         kind = outcome.kind
         if kind is not OK:
+            self.calm_slots = 0
             self.aside = False
             if outcome.own:
                 self.excuse(permit)
         if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
-        elif permit.cost.produced or permit.cost.held or (
-            permit.charges and self.quotas.follows_ends and not self.quotas.ample
-        ):
+        elif self._ends_count(permit):
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             read_headers(self, permit, outcome, now, out)
@@ -176,6 +219,7 @@ class AdmissionController(LimiterState):
             accepted(self, permit, outcome, now, out)
         if kind is OK:
             succeeded(self, permit, saturation, now, out)
+            self.calm_slots = self._find_calm(now)
         elif kind in CAPACITY:
             self.answered_order = max(self.answered_order, permit.order)
             refused(self, permit, outcome, now, draw, out)
@@ -203,6 +247,7 @@ class AdmissionController(LimiterState):
 
     def forked(self) -> None:
         """Forget the attempts in flight: after a fork they belong to the parent process."""
+        self.calm_slots = 0
         self.generation += 1
         self.untaken = 0
         for permit in self.permits_in_flight.values():
@@ -234,6 +279,35 @@ class AdmissionController(LimiterState):
         self.permits_in_flight.pop(permit.order, None)
         permit.settled = True
         permit.loop = None
+
+    def _ends_count(self, permit: Permit) -> bool:
+        """Return whether the end of an attempt changes its charges, or shows soon enough how they are made."""
+        cost, quotas = permit.cost, self.quotas
+        if cost.produced or cost.held:
+            return True
+        return bool(permit.charges) and quotas.follows_ends and not quotas.spacious
+
+    def _find_calm(self, now: float) -> int:
+        """Return the value of `calm_slots`: one less than the slots, so that the last one is taken in `admit`."""
+        pause, breaker, flights = self.pause, self.breaker, self.permits_in_flight
+        oldest = next(iter(flights.values())).sent_at if flights else now
+        calm = not (
+            (self.quotas.known and not self.quotas.ample)
+            or self.pacer.active
+            or self.cause is not None
+            or self.rejection is not None
+            or breaker.state is not CLOSED
+            or breaker.failures
+            or not breaker.reached
+            or self.unavailability.running
+            or pause.alone
+            or pause.opens_at(now) > now
+            or pause.refusals
+            or self.hints.ends > oldest
+            or self.quotas.unproven
+            or self.resumes
+        )
+        return min(self.concurrency.limit, self.bound.highest) - 1 if calm else 0
 
     def _settle_charges(self, permit: Permit, usage: Usage | None, now: float) -> None:
         self.order += 1
@@ -458,6 +532,10 @@ class ModelController(AdmissionController):
             and account.quotas.provenance[name].origin is Source.HEADERS
             and name not in account.quotas.unproven
         )
+
+    def _find_calm(self, now: float) -> int:
+        """Return 0: a call counts at its account too."""
+        return 0
 
     def charged_to(self, mirror: QuotaMirror) -> list[Permit]:
         """Return the attempts in flight that are charged to a quota: those of all models for a shared one."""

@@ -375,6 +375,7 @@ OWN = (
     "admitted_order",
     "aside",
     "bound",
+    "calm_slots",
     "counts",
     "failing",
     "generation",

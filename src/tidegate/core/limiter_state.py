@@ -73,7 +73,7 @@ class Permit:
     )
 
     def __init__(
-        self, state: LimiterState, cost: Cost, order: int, sent_at: float, probe: bool, beyond: bool = False
+        self, state: LimiterState, cost: Cost, order: int, sent_at: float, probe: bool = False, beyond: bool = False
     ) -> None:
         self.state = state
         self.beyond = beyond
@@ -94,8 +94,8 @@ class Permit:
         self.answered = False
         self.learned = False
         self.trace: events.AttemptTrace | None = None
-        self.charges: list[Charge] = state.quotas.debit(cost, order, sent_at, self)
-        self.informs = state.quotas.asks
+        self.charges: list[Charge] = []
+        self.informs = True
 
     @property
     def key(self) -> Key:
@@ -216,18 +216,21 @@ class LimiterSettings(Protocol):
 class LimiterState:
     """Gates of one key, its attempts in flight, its counters and its provenance.
 
-    `epoch` numbers the waves of refusals, `order` the sends and settles. `resumes` says that a pause was reported and
-    nothing was sent since. `untaken` permits, the last one granted at `given_at`, are of calls that have not run since.
-    Until they run, the absence of refusals proves little. `home` identifies the key table that the key is in.
-    `answered_order` is the order of the newest attempt that any answer came to. `admitted_order` is that of the newest
-    attempt with a good answer, `admitted_cost` its cost, and `admitted_at` the instant of the last one. The failure
-    settled last is `aside` where it shows no limit of the key: only its own call waits.
+    A *run* of the key is the time from an attempt that finds none in flight until none is in flight again.
+    `refusals_in_run` were refused in the present one. `epoch` numbers the waves of refusals, `order` the sends and
+    settles. `resumes` says that a pause was reported and nothing was sent since. `untaken` permits, the last one
+    granted at `given_at`, are of calls that have not run since. Until they run, the absence of refusals proves
+    little. `home` identifies the key table that the key is in. `answered_order` is the order of the newest attempt
+    that any answer came to. `admitted_order` is that of the newest attempt with a good answer, `admitted_cost` its
+    cost, and `admitted_at` the instant of the last one. The failure settled last is `aside` where it shows no limit
+    of the key: only its own call waits. A key is *calm* while nothing but slots and quotas may hold a call back, and
+    nothing observes refusals. With fewer than `calm_slots` attempts in flight a calm key admits a call without a look
+    at its gates; 0 for any other key.
     """
 
     __slots__ = (
         "_attempts_before",
         "_began",
-        "_refused_before",
         "admitted_at",
         "admitted_cost",
         "admitted_order",
@@ -235,6 +238,7 @@ class LimiterState:
         "aside",
         "bound",
         "breaker",
+        "calm_slots",
         "cause",
         "concurrency",
         "counts",
@@ -254,6 +258,7 @@ class LimiterState:
         "provenance",
         "quotas",
         "refusal",
+        "refusals_in_run",
         "rejection",
         "resumes",
         "scarce",
@@ -290,7 +295,8 @@ class LimiterState:
         self.resumes = self.aside = self.scarce = False
         self.rejection: KeyRejection | None = None
         self.refusal: tuple[Outcome, float] | None = None
-        self._attempts_before = self._refused_before = 0
+        self._attempts_before = self.refusals_in_run = 0
+        self.calm_slots = 0
 
     @property
     def in_flight(self) -> int:
@@ -321,6 +327,7 @@ class LimiterState:
         return self.concurrency.limit >= self.concurrency.highest
 
     def apply_bound(self) -> None:
+        self.calm_slots = 0
         self.concurrency.limit_to(self.bound.highest)
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
@@ -429,7 +436,7 @@ class LimiterState:
     def run(self, permit: Permit, before: bool = False) -> Burst:
         """Return the calls admitted since the key was last idle; `before`: without those sent after `permit`."""
         counts = self.counts
-        count = counts.attempts - self._attempts_before - (counts.refused - self._refused_before)
+        count = counts.attempts - self._attempts_before - self.refusals_in_run
         if before:
             count -= sum(order > permit.order for order in self.permits_in_flight)
         return Burst(max(1, count), permit.sent_at - self._began)

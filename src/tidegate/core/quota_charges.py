@@ -14,7 +14,7 @@ from tidegate.core.fixed_window import SubWindow
 from tidegate.core.provenance import QuotaProvenance
 from tidegate.core.quota_base import LoggedCharge, QuotaMirror
 from tidegate.core.server_clock import ServerClock
-from tidegate.core.values import HOLDING, PLACES, PRODUCED, Cost
+from tidegate.core.values import HOLDING, INFINITY, MAX_AMOUNT, PLACES, PRODUCED, Cost
 from tidegate.core.window_inference import DEFAULT_WINDOW
 
 
@@ -49,6 +49,20 @@ class ChargeOwner(Protocol):
     def answered(self) -> bool: ...
 
 
+class Charged(ChargeOwner, Protocol):
+    """A permit, as the quotas see it: what it costs, when it was sent, and whether its answer is to be read."""
+
+    charges: list[Charge]
+    informs: bool
+
+    @property
+    def cost(self) -> Cost: ...
+    @property
+    def order(self) -> int: ...
+    @property
+    def sent_at(self) -> float: ...
+
+
 UNANSWERED, ANSWERED = LoggedCharge(0.0, 0, 0.0), LoggedCharge(0.0, 0, 0.0)
 """Unknown owners: unless answered, a charge stays in doubt until an answer confirms it."""
 
@@ -76,8 +90,12 @@ def coalesce_charges(tab: list[Tabbed], confirmed: int) -> list[Tabbed]:
             rest.append(entry)
     if latest is None:
         return rest
-    whole = Cost(*map(sum, zip(*costs, strict=True)))._replace(weight=UNIT_WEIGHT.weight)
-    return [([], whole, latest[2], latest[3], ANSWERED), *rest]
+    return [([], _sum(costs), latest[2], latest[3], ANSWERED), *rest]
+
+
+def _sum(costs: list[Cost]) -> Cost:
+    """Return the cost of all these calls."""
+    return Cost(*map(sum, zip(*costs, strict=True)))._replace(weight=UNIT_WEIGHT.weight)
 
 
 READ_CALLS = 64
@@ -87,13 +105,22 @@ READ_SECONDS = 1.0
 whichever comes first. Reading one costs the time of five calls."""
 
 
-class SamplingBudget:
-    """Lasts for `calls` more calls, and until `until` (monotonic seconds)."""
+UNSEEN_SHARE = 1 / 4
+"""Share of the room that calls may take within a sampling budget while no mirror is looked at. Derived: the sum of a
+cost is about four times what one quota is charged."""
 
-    __slots__ = ("calls", "until")
+
+class SamplingBudget:
+    """Lasts for `calls` more calls, for `units` of the sums of their costs, and until `until` (monotonic seconds).
+
+    It is `full` if the room of no quota shortened it.
+    """
+
+    __slots__ = ("calls", "full", "units", "until")
 
     def __init__(self) -> None:
-        self.calls, self.until = 0, 0.0
+        self.calls, self.units, self.until = 0, MAX_AMOUNT, 0.0
+        self.full = False
 
     def renew(self, charged: Iterable[tuple[QuotaMirror, int, bool]], cost: Cost, now: float) -> None:
         """Begin again with a call that is read; later ones cost as much, and are `charged` to these mirrors."""
@@ -103,6 +130,16 @@ class SamplingBudget:
             if amount > 0.0:
                 calls = min(calls, READ_SHARE * mirror.room / amount)
         self.calls, self.until = int(calls), now + READ_SECONDS
+        self.units, self.full = INFINITY, calls >= READ_CALLS
+        self.trim(charged)
+
+    def trim(self, charged: Iterable[tuple[QuotaMirror, int, bool]]) -> None:
+        """Shorten the budget to the room that a reading has found: no charge exceeds the sum of its cost."""
+        for mirror, place, _ in charged:
+            if place:
+                self.units = min(self.units, UNSEEN_SHARE * mirror.room)
+            elif mirror.room < self.calls:
+                self.units = 0.0
 
 
 EXPLORE_WAIT = 1.0
@@ -121,13 +158,14 @@ class QuotaCharges:
 
     Those that are `unproven` were known by an earlier run, and no answer has named them yet. `ample` says that more
     than half of each quota is left: from an answer that is read until charges use up a mirror's `room`. Until then
-    charges wait on a tab, and are booked together before a mirror is read. `asks` says that the answer to the call
-    charged last is to be read.
+    charges wait on a tab, and are booked together before a mirror is read. Within a sampling budget they are not even
+    counted before anything looks at a mirror. `asks` says that the answer to the call charged last is to be read.
     """
 
     __slots__ = (
         "_charged",
         "_clock",
+        "_counted",
         "_explore_at",
         "_explore_wait",
         "_explorer",
@@ -160,6 +198,8 @@ class QuotaCharges:
         self.provenance: dict[str, QuotaProvenance] = {}
         self.unproven: set[str] = set()
         self._tab: list[Tabbed] = []
+        # Charges of the tab that are counted in the mirrors' rooms.
+        self._counted = 0
         # The cost of the last call that asked, and each mirror with its charge and reserve there.
         self._priced: tuple[Cost | None, list[tuple[QuotaMirror, float, float]]] = None, []
         self._portion: SubWindow | None = None
@@ -175,10 +215,18 @@ class QuotaCharges:
     @property
     def counted(self) -> dict[str, QuotaMirror]:
         """Return the mirrors by name, with what was used of each; their levels lack what is on the tab."""
+        self._count()
         return self._mirrors
+
+    @property
+    def spacious(self) -> bool:
+        """Return whether so much is left of each quota that its charging rule need not be known soon."""
+        return self.ample and self._patience.full
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """Return when every quota has room for `cost`, and the name of the last one to have it."""
+        if self.ample:
+            self._count()
         amounts = self._amounts_of(cost)
         if self.ample:
             for mirror, amount, reserve in amounts:
@@ -205,7 +253,7 @@ class QuotaCharges:
     def _amounts_of(self, cost: Cost) -> list[tuple[QuotaMirror, float, float]]:
         """Return each quota of a call, with its charge and reserve, which are kept for the charge that follows."""
         known, amounts = self._priced
-        if known is not cost:
+        if known is not cost and known != cost:
             amounts = []
             for mirror, place, reserves in self._charged:
                 amount, reserve = charge_of(mirror, cost, place, reserves)
@@ -231,6 +279,23 @@ class QuotaCharges:
         self._explore_wait = min(EXPLORE_MAX, 2.0 * self._explore_wait) if refused else EXPLORE_WAIT
         self._explore_at = now + self._explore_wait
 
+    def take(self, permit: Charged) -> bool:
+        """Charge a call within the sampling budget, without a look at any mirror; else return False without effect."""
+        budget, cost, at = self._patience, permit.cost, permit.sent_at
+        left = budget.units - sum(cost)
+        # A price may be nonsense, which the full path mends. A comparison with NaN is False.
+        if not left >= 0.0 <= min(cost):
+            return False
+        if not self.ample:
+            return not self._charged
+        if budget.calls <= 1 or at >= budget.until:
+            return False
+        budget.calls -= 1
+        budget.units = left
+        self._tab.append((permit.charges, cost, permit.order, at, permit))
+        permit.informs = False
+        return True
+
     def debit(
         self,
         cost: Cost,
@@ -253,11 +318,7 @@ class QuotaCharges:
             self._charge(charges, cost, order, now)
             return charges
         self._tab.append((charges, cost, order, now, call))
-        for mirror, amount, reserve in self._amounts_of(cost):
-            mirror.used += amount if amount < mirror.limit else mirror.limit
-            room = mirror.room = mirror.room - (amount + reserve)
-            if room < 0.0:
-                self.ample = False
+        self._count()
         if not self.ample or len(self._tab) >= LONGEST_TAB:
             self._book()
         patience = self._patience
@@ -266,6 +327,18 @@ class QuotaCharges:
         if self.asks:
             patience.renew(self._charged, cost, now)
         return charges
+
+    def _count(self) -> None:
+        """Count in the mirrors what was put on the tab without a look at them."""
+        costs = [entry[1] for entry in self._tab[self._counted :]]
+        if not costs:
+            return
+        self._counted = len(self._tab)
+        for mirror, amount, reserve in self._amounts_of(costs[0] if len(costs) == 1 else _sum(costs)):
+            mirror.used += amount if amount < mirror.limit else mirror.limit
+            room = mirror.room = mirror.room - (amount + reserve)
+            if room < 0.0:
+                self.ample = False
 
     def _exceeds(self, cost: Cost, now: float) -> bool:
         """Return whether a call goes out although the charging rules in force hold it back."""
@@ -327,7 +400,8 @@ class QuotaCharges:
 
     def _book(self, confirmed: int = 0) -> None:
         """Charge what is on the tab, before a reading of the call numbered `confirmed` is taken in."""
-        tab, self._tab = self._tab, []
+        self._count()
+        tab, self._tab, self._counted = self._tab, [], 0
         for charges, cost, order, now, call in coalesce_charges(tab, confirmed):
             self._charge(charges, cost, order, now, call)
 
@@ -357,6 +431,7 @@ class QuotaCharges:
             if mirror.room <= 0.0:
                 self.ample = False
                 return
+        self._patience.trim(self._charged)
 
     def _spend(self, mirror: QuotaMirror, amount: float) -> None:
         mirror.room -= amount

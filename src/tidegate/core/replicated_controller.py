@@ -192,7 +192,12 @@ class ReplicatedController(ReplayedController):
         return len(self.permits_in_flight) >= highest and self.in_flight >= highest
 
     def apply_bound(self) -> None:
-        """Do nothing: the bound of this process is looked up at each admission."""
+        """Change nothing but what a calm key admits: the bound of this process is looked up at any other admission."""
+        self.calm_slots = 0
+
+    def _find_calm(self, now: float) -> int:
+        """Return the value of `calm_slots`, 0 beside other members: they are to hear of each call."""
+        return super()._find_calm(now) if self.replica.alone else 0
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """Return when `cost` may go, as the base class, in turn with the heads of other members."""
