@@ -17,7 +17,7 @@ def key(registry, host, path, headers=(), query=b""):
     sending = OutgoingRequest(
         RequestRoute(provider, "https", host, None, path), list(headers), b"{}", True, query=query
     )
-    return key_of(registry, sending, read_inquiry(provider, path, b"{}"))[0]
+    return key_of(registry, sending, read_inquiry(provider, path, b"{}"), dict(headers))[0]
 
 
 def signed(access_key, signature):

@@ -72,7 +72,8 @@ async def adrive(call: GovernedCall) -> Any:
     try:
         permit = call.try_start()
         if permit is not None:
-            permit.loop = _running_loop()
+            # Most programs have no trio.
+            permit.loop = _running_loop() if "trio" in sys.modules else asyncio.get_running_loop()
             attempt = await call.asend(permit)
             if call.finish_fast(permit, attempt):
                 if attempt.error is not None:

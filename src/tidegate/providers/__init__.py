@@ -29,7 +29,9 @@ from tidegate.providers._lookup import (
     named,
     recognise,
     table_of,
-    version,
+)
+from tidegate.providers._lookup import (
+    Current as Current,
 )
 from tidegate.providers._lookup import (
     add as add,
@@ -130,7 +132,6 @@ __all__ = [
     "sdk_family",
     "table_of",
     "usage_of",
-    "version",
     "window_name",
     "window_of",
 ]

@@ -86,7 +86,10 @@ class Tables:
 
 
 class Current:
-    """Holder of the valid tables. Read it once per request, so that no answer mixes two versions."""
+    """Holder of the valid tables, which are another object after each change.
+
+    Read it once per request, so that no answer mixes two versions.
+    """
 
     tables: Tables
 
@@ -108,11 +111,6 @@ def add(provider: Provider) -> None:
     if provider.name in before.names:
         raise ConfigurationError("Provider.name", provider.name, "a name that no other table has")
     Current.tables = _tables({**before.names, provider.name: provider})
-
-
-def version() -> object:
-    """Return an object that identifies the current version of the tables."""
-    return Current.tables
 
 
 def named(name: str) -> Provider | None:

@@ -20,7 +20,6 @@ from typing import Any
 from tidegate import providers
 from tidegate.admission import audit, redaction
 from tidegate.admission.call import GovernedCall
-from tidegate.admission.handoff import current_handoff
 from tidegate.admission.wait_queue import Waker
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.exchange import AttemptResult, Ending, ExchangeResult, Flow, RetryTime, retry_time
@@ -119,27 +118,40 @@ class HttpCall(GovernedCall, ABC):
         kwargs: Any,
         stream: bool,
     ) -> None:
+        # `exchange` sets the attributes that only a queued call needs.
         self.wrapped = wrapped
         self.args = args
         self.kwargs = kwargs
         self.stream = stream
         self.sending = sending
-        registry, route = binding.registry, sending.route
-        provider = route.provider
+        registry = self.registry = binding.registry
+        route, headers, body, replayable, model, _, account, adds_credential = sending
+        provider = self.provider = route.provider
         # A wrapped client is governed even if a mock answers it. With a process-wide install, tests that use SDKs must
         # see the unchanged answers of their mocks.
         self.mocks = binding.any_host
-        request_facts = providers.read_body(provider, route.place, sending.body)
-        if sending.model and not request_facts.model:
-            request_facts = request_facts._replace(model=sending.model)
-        self.provider = provider
+        request_facts = providers.read_body(provider, route.place, body)
+        if model and not request_facts.model:
+            request_facts = request_facts._replace(model=model)
         self.request_facts = request_facts
-        policy = binding.policy if sending.replayable else binding.policy._replace(replayable=False)
-        key, secrets = key_of(registry, sending, request_facts)
-        if sending.account:
-            secrets += ((b"account", sending.account.encode()),)
-        self.secrets = None if sending.adds_credential else secrets
-        super().__init__(registry, key, policy, provider.default_window, binding.priority)
+        self.policy = binding.policy if replayable else binding.policy._replace(replayable=False)
+        self.window = provider.default_window
+        self.priority = binding.priority
+        pairs = dict(headers)
+        found = route.names.intersection(pairs)
+        key: Key | None = None
+        secrets: Secrets = ()
+        if len(found) == 1 and route.is_plain and not account:
+            # Nearly every request: only a new credential needs more than a look at what is interned.
+            (name,) = found
+            secrets = ((name, pairs[name]),)
+            key = registry.interned.get((route.facts, hash((secrets, account)), request_facts[0]))
+        if key is None:
+            key, secrets = key_of(registry, sending, request_facts, pairs)
+        if account:
+            secrets += ((b"account", account.encode()),)
+        self.key = key
+        self.secrets = None if adds_credential else secrets
 
     @property
     def request(self) -> Any:
@@ -150,12 +162,9 @@ class HttpCall(GovernedCall, ABC):
         sending = self.sending
         return None if sending.body is None else (sending.route.path, sending.query, sending.body)
 
-    def try_start(self) -> Permit | None:
-        if audit.open_count and _lacks_price(self):
-            self.handoff = current_handoff()
-            self.started_at = self.registry.clock()
-            return None
-        return super().try_start()
+    @property
+    def must_not_start(self) -> bool:
+        return _lacks_price(self)
 
     def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, attempt: AttemptResult | None) -> Flow:
         """Return the exchange; one that sends nothing for a call that must have a price and has none."""
@@ -283,7 +292,7 @@ class HttpCall(GovernedCall, ABC):
                 and not self.stream
                 and len(body) <= MAX_CHECKED_BYTES
                 # By `find`: in Python 3.11 `in` raises inside first.
-                and (body.find(b'"error"') >= 0 or body.find(b'"base_resp"') >= 0 or body.find(b'"error_code"') >= 0)
+                and (body.find(b'"error') >= 0 or body.find(b'"base_resp"') >= 0)
             ):
                 failure = providers.judge_event(self.provider, body)
                 if failure is not None:
@@ -339,7 +348,9 @@ class HttpCall(GovernedCall, ABC):
             permit.trace.finish_reason = redaction.clean_fact(providers.finish_reason_of(body))
         if usage is None:
             return outcome
-        if _learns_usage(self, permit):
+        order, cost = permit.order, permit.cost
+        # Always at first, or for a charge; later at intervals.
+        if order <= USAGE_ALWAYS or order % USAGE_EVERY == 0 or cost.produced or cost.held:
             charged = providers.charged(self.provider, usage) if usage.cached_tokens else usage
             self.registry.learn_usage(permit, self.request_facts, charged)
         # Written out, as `_replace` takes longer and every answer comes here.
@@ -429,13 +440,6 @@ def _has_expired(call: HttpCall) -> bool:
     """Return whether the call carries a token that has expired, or will very soon."""
     soon = time.time() + EXPIRES_SOON
     return any(expiry(value) < soon for value in _carried(call))
-
-
-def _learns_usage(call: HttpCall, permit: Permit) -> bool:
-    """Return whether the usage trains the key's estimate: always at first, or for a charge; later at intervals."""
-    cost = permit.cost
-    now_and_then = permit.order <= USAGE_ALWAYS or permit.order % USAGE_EVERY == 0
-    return now_and_then or cost.produced > 0.0 or cost.held > 0.0
 
 
 def _carried(call: HttpCall) -> list[bytes]:

@@ -17,15 +17,17 @@ from typing import Any
 
 from tidegate import providers
 from tidegate.admission import redaction
-from tidegate.admission.context import AttemptScope
+from tidegate.admission.context import AttemptScope, current_scope
 from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
 from tidegate.core.values import Outcome
+from tidegate.providers import Current
 from tidegate.transports import bearer, gateway_url, sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
 from tidegate.transports.call import UNREAL, HttpCall, success_outcome, take_token
 from tidegate.transports.governance import (
+    BINDING,
     Binding,
     binding_of,
     count_refusal,
@@ -236,7 +238,9 @@ class HttpxModule:
 
     def _call(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> HttpxCall | None:
         try:
-            binding = binding_of(client)
+            binding: Binding | None = getattr(client, BINDING, None)
+            if binding is None or binding.registry.disabled or current_scope() is not None:
+                binding = binding_of(client)
             request = args[0] if args else kwargs.get("request")
             if gateway_url.GatewayRoot.value and gateway_url.leaves(binding is not None):
                 self._leave_gateway(request)
@@ -245,7 +249,11 @@ class HttpxModule:
             if request is None or request.method != "POST":
                 return None
             url = request.url
-            route = _route(binding, url)
+            parts = getattr(url, "_uri_reference", None)  # its properties encode on each access
+            facts = (parts.scheme, parts.host, parts.port, parts.path, Current.tables, *binding[3:]) if parts else ()
+            route: RequestRoute | None = binding.registry.routes.get(facts)
+            if route is None:
+                route = _route(binding, url, facts)
             if route is None and not binding.any_host and (_generates(url) or not url.host):
                 route = self._route_elsewhere(binding, client, request)
             if route is None:
@@ -262,7 +270,6 @@ class HttpxModule:
             if auth is not None:
                 account = account_of(auth)
             else:
-                parts = getattr(url, "_uri_reference", None)  # its properties encode on each access
                 account = parts.userinfo if parts is not None else url.userinfo.decode("latin-1")
             direct = _direct(client, self.networks)
             headers = _headers(request.headers)
@@ -292,7 +299,7 @@ class HttpxModule:
         )
         if provider is None:
             return None
-        facts = (url.scheme, host, url.port, path, providers.version(), provider)
+        facts = (url.scheme, host, url.port, path, Current.tables, provider)
         route: RequestRoute | None = binding.registry.routes.get(facts)
         if route is None:
             route = RequestRoute(provider, url.scheme, host, url.port, path)
@@ -331,18 +338,13 @@ def put(module: ModuleType) -> None:
 TRANSPORT = Clients(("httpx", "httpx2"), ("Client", "AsyncClient"), put)
 
 
-def _route(binding: Binding, url: Any) -> RequestRoute | None:
-    """Return the route of a URL, None if it is not governed; the registry caches it without the query."""
-    parts = getattr(url, "_uri_reference", None)  # its properties decode on each access
-    if parts is None:
+def _route(binding: Binding, url: Any, facts: Any) -> RequestRoute | None:
+    """Return the route of a URL, None if it is not governed; the registry keeps it by its `facts`, if there are any."""
+    if not facts:
         return _found(binding, url)
-    routes = binding.registry.routes
-    facts = (parts.scheme, parts.host, parts.port, parts.path, providers.version(), *binding[3:])
-    route: RequestRoute | None = routes.get(facts)
-    if route is None and _generates(url):
-        route = _found(binding, url)
-        if route is not None:
-            binding.registry.keep_route(facts, route)
+    route = _found(binding, url) if _generates(url) else None
+    if route is not None:
+        binding.registry.keep_route(facts, route)
     return route
 
 
@@ -351,7 +353,7 @@ def _generates(url: Any) -> bool:
     parts = getattr(url, "_uri_reference", None)
     if parts is None:
         return providers.generates(url.host, url.path)
-    facts = (parts.host, parts.path, providers.version())
+    facts = (parts.host, parts.path, Current.tables)
     known = _known_paths.get(facts)
     if known is None:
         if len(_known_paths) >= MAX_CACHED_PATHS:

@@ -38,9 +38,12 @@ from tidegate.core.values import INFINITY, Key, RequestFacts
 
 
 class RequestRoute:
-    """Destination of requests, without the query, and the provider's table for it; not unique per destination."""
+    """Destination of requests, without the query, and the provider's table for it; not unique per destination.
 
-    __slots__ = ("facts", "host", "names", "path", "place", "port", "provider", "scheme")
+    `is_plain` says that the payer is named by the header of a credential alone, one of `names`, in whole.
+    """
+
+    __slots__ = ("facts", "host", "is_plain", "names", "path", "place", "port", "provider", "scheme")
 
     def __init__(self, provider: providers.Provider, scheme: str, host: str, port: int | None, path: str) -> None:
         self.provider = provider
@@ -50,6 +53,7 @@ class RequestRoute:
         self.path = path
         self.place = provider.endpoint(path)
         self.names = _credential_names(provider)
+        self.is_plain = provider.credential_part is None and not provider.query_credential
         self.facts = (provider.name, scheme, host, port, path)
 
 
@@ -75,18 +79,16 @@ Secrets = tuple[tuple[bytes, bytes], ...]
 """The headers of a request that hold a credential, also where it is in the query."""
 
 
-def key_of(registry: KeyTable, sending: OutgoingRequest, request_facts: RequestFacts) -> tuple[Key, Secrets]:
+def key_of(
+    registry: KeyTable, sending: OutgoingRequest, request_facts: RequestFacts, headers: dict[bytes, bytes]
+) -> tuple[Key, Secrets]:
     """Return the key of a request, interned for speed, and its credentials as they are sent."""
-    route = sending.route
-    provider, names = route.provider, route.names
-    headers = dict(sending.headers)
-    found = names.intersection(headers)
+    route, provider = sending.route, sending.route.provider
+    found = route.names.intersection(headers)
     if not found:
         headers = {name.lower(): value for name, value in headers.items()}
-        found = names.intersection(headers)
-    secrets: Secrets = ()
-    for name in sorted(found) if len(found) > 1 else found:
-        secrets += ((name, headers[name]),)
+        found = route.names.intersection(headers)
+    secrets = tuple([(name, headers[name]) for name in sorted(found)])
     if sending.query and provider.query_credential:
         secrets += _query_credentials(provider, sending.query)
     if provider.credential_part is not None:
