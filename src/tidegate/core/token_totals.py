@@ -92,7 +92,8 @@ def dollars(amount: float) -> str:
     return f"${amount:.{2 - floor(log10(amount)) - 1}f}"
 
 
-_FIELDS = attrgetter(*TokenTotals._fields)
+FIELDS = attrgetter(*TokenTotals._fields)
+"""Function that returns the totals of a counter as a plain tuple."""
 
 
 class TokenCounter:
@@ -124,4 +125,4 @@ class TokenCounter:
 
     @property
     def totals(self) -> TokenTotals:
-        return TokenTotals(*_FIELDS(self))
+        return TokenTotals(*FIELDS(self))

@@ -21,7 +21,7 @@ from tidegate.core.provenance import Provenance, Source
 from tidegate.core.quota import KeyQuotas
 from tidegate.core.rejection import KeyRejection
 from tidegate.core.snapshot import day_reset, last_failure, latest_pause, paced_until, queue_forecast
-from tidegate.core.token_totals import TokenCounter
+from tidegate.core.token_totals import FIELDS, TokenCounter
 from tidegate.core.values import REFUSED, Cause, Outcome, Usage, failure_reason, refusal_counter
 from tidegate.launch.counter_row import (
     BREAKER_STATES,
@@ -111,6 +111,7 @@ class SharedKeyCounts(KeyCounts):
         "_changes",
         "_count_failure",
         "_doubles",
+        "_due",
         "_get_row",
         "_limits",
         "_named",
@@ -149,7 +150,7 @@ class SharedKeyCounts(KeyCounts):
         self._queue = queue
         self._get_row = get_row
         self._count_failure = count_failure
-        self._quotas_at = self._outlook_at = float("-inf")
+        self._due = self._quotas_at = self._outlook_at = float("-inf")
         self._cause, self._cause_at = Cause.NONE, float("-inf")
         self.detach()
 
@@ -178,7 +179,13 @@ class SharedKeyCounts(KeyCounts):
     def note_answered(self, latency: float) -> None:
         self.latencies.append(latency)
         self.integers[_ANSWERED] += 1
-        self.refresh()
+        admission = self._queue.admission
+        now = admission.used_at
+        if admission.calm_slots and now < self._due:
+            # Nothing else of a calm key changes until then.
+            self._doubles[CHANGED_AT] = now
+        else:
+            self.refresh()
 
     def refresh(self) -> None:
         """Write the other values of the row: the concurrency limit, the quotas, the time."""
@@ -205,6 +212,7 @@ class SharedKeyCounts(KeyCounts):
         elif admission.breaker.state is not CLOSED or self._breaker is not CLOSED:
             # Also without a waiting call: a runner asks before it gives a slot away, so that no call may wait here.
             self.note_closing()
+        self._due = min(self._quotas_at, self._outlook_at)
 
     def _write_quotas(self, quotas: KeyQuotas) -> None:
         # A quota keeps its place when one before it is forgotten.
@@ -224,12 +232,12 @@ class SharedKeyCounts(KeyCounts):
             if number == self._named and self._row is not None:
                 name_quota(self._row, number, name)
                 self._named += 1
-                self._outlook_at = float("-inf")
+                self._due = self._outlook_at = float("-inf")
 
     def waited(self, count: int) -> None:
         """Write the number of waiting calls, and the instants until which the key is closed."""
         if count and not self.integers[_WAITING]:
-            self._outlook_at = float("-inf")
+            self._due = self._outlook_at = float("-inf")
         self.integers[_WAITING] = count
         self.note_closing()
 
@@ -373,7 +381,7 @@ class SharedKeyCounts(KeyCounts):
         self._changes = ChangeRing(ring(row))
         self._named = 0
         self._numbers: dict[str, int] = {}
-        self._quotas_at = self._outlook_at = float("-inf")
+        self._due = self._quotas_at = self._outlook_at = float("-inf")
         self._begin_noting()
 
 
@@ -389,7 +397,7 @@ class SharedTokenCounter(TokenCounter):
     def add(self, usage: Usage, nanodollars: int | None) -> None:
         """Count one answer, whose end has written the row before."""
         super().add(usage, nanodollars)
-        self._counts.integers[_TOKENS_AT:] = array("q", self.totals)
+        self._counts.integers[_TOKENS_AT:] = array("q", FIELDS(self))
 
 
 def _known(provenance: Provenance) -> tuple[float, float]:
