@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 
 from tidegate.admission import process
 from tidegate.core.events import AttemptEnded
-from tidegate.core.token_totals import NANO, TokenCounter
+from tidegate.core.token_totals import NANO
 from tidegate.core.values import CAPACITY, OK, Key, Usage
 from tidegate.errors import ConfigurationError
 from tidegate.providers import price_of
@@ -46,11 +46,6 @@ def cost_of(key: Key, usage: Usage) -> int | None:
     """Return the cost of an answer in units of 1e-9 US dollars; None where the price of its model is unknown."""
     price = price_of(key.provider, usage.model, usage.tier)
     return None if price is None else price.nanodollars(usage)
-
-
-def count_usage(counter: TokenCounter, key: Key, usage: Usage) -> None:
-    price = price_of(key[0], usage[5], usage[6])
-    counter.add(usage, None if price is None else price.nanodollars(usage))
 
 
 Receiver: TypeAlias = Callable[[AttemptEnded], object]

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from threading import get_ident
 
-from tidegate.admission import audit
 from tidegate.admission.callers import warn_of_blocking
 from tidegate.admission.key_queue import KeyQueue
 from tidegate.admission.known_keys import KnownKeys
@@ -27,6 +26,7 @@ from tidegate.core.unheard_members import ABANDONED
 from tidegate.core.values import INFINITY, OK, Key, Kind, Outcome, RequestFacts, Silence, Usage
 from tidegate.core.wait_text import HeadWait
 from tidegate.errors import PermitMisuse
+from tidegate.providers import count_usage
 
 logger = logging.getLogger("tidegate")
 
@@ -242,7 +242,10 @@ class KeyTable(KnownKeys):
 
         def step(out: Out) -> tuple[list[Waiter], None]:
             queue = self._queue_behind(permit)
-            if queue is not None:
+            if queue is not None and queue.admission.calm_slots:
+                # No other process hears of a calm key.
+                queue.admission.estimate.learn(request_facts, usage)
+            elif queue is not None:
                 queue.admission.learn_usage(request_facts, usage, self.clock())
             return [], None
 
@@ -373,7 +376,7 @@ class KeyTable(KnownKeys):
                 if not is_good:
                     self._note_wait(queue, queue.waiting.count + (rejoin is not None), now)
             if outcome.usage is not None:
-                audit.count_usage(queue.tokens, state.key, outcome.usage)
+                count_usage(queue.tokens, state.key[0], outcome.usage)
         if rejoin is None or rejoin.queue is None or permit.state.aside:
             return self._pump(queue, now, out)
         to_wake: list[Waiter] = []

@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tidegate.core.token_totals import TokenCounter
 from tidegate.core.values import Usage
 from tidegate.errors import ConfigurationError, require
 from tidegate.providers._lookup import named
@@ -224,6 +225,12 @@ def price_of(provider: str, model: str, tier: str = "", day: date | None = None)
         if price.until is None or (day or date.today()) <= price.until:
             return price
     return None
+
+
+def count_usage(counter: TokenCounter, provider: str, usage: Usage) -> None:
+    """Add an answer of a provider to the totals of its key, with its cost."""
+    price = price_of(provider, usage[5], usage[6])
+    counter.add(usage, None if price is None else price.nanodollars(usage))
 
 
 def _find_rows(provider: str, model: str, tier: str) -> tuple[ModelPrice, ...]:
