@@ -155,6 +155,9 @@ class LogSession:
         if replica.alone and log is not None and log.is_alone(now):
             replica.held_until = -INFINITY
             return
+        for queue in self.queues:
+            # What others do is heard, and told of, on the full path.
+            queue.admission.calm_slots = 0
         replica.stepping = True
         if self in self._opened:
             # An interrupt of the program cut off its last end.

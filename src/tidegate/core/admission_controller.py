@@ -27,12 +27,12 @@ from tidegate.core.feedback import (
     accepted,
     answered,
     failed,
-    note_good_answer,
     reaches,
     refused,
     rejected,
     silent,
     succeeded,
+    update_useful_max,
 )
 from tidegate.core.limiter_state import LimiterSettings, LimiterState, Out, Permit
 from tidegate.core.provenance import Source
@@ -54,6 +54,10 @@ from tidegate.core.values import (
     Silence,
     Usage,
 )
+
+LONE_EVERY = 8
+"""Calls that were alone in flight of which one is shown to the latency knee of a calm key. Chosen: they decide nothing
+until there are more at once, and then the newest eight count."""
 
 
 class AdmissionController(LimiterState):
@@ -85,8 +89,15 @@ class AdmissionController(LimiterState):
             return False
         self._end(permit)
         self.used_at = now
-        note_good_answer(self, permit, now, None)
+        self.note_good_answer(permit, now)
+        if permit.in_flight > 1 or permit.order % LONE_EVERY == 0:
+            self.look_back(permit, now)
         return True
+
+    def look_back(self, permit: Permit, now: float) -> None:
+        """Show an answer of a calm key to the latency knee."""
+        if self.latency_knee.answered(permit.in_flight, permit.sent_at, now):
+            update_useful_max(self, now, None)
 
     def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
         """Take a slot, charge the quotas and return the permit; the caller has checked `ready_at` with the same cost.

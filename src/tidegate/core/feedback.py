@@ -37,7 +37,7 @@ from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Out
 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
     """Record a success that ended while `saturation` attempts were in flight."""
-    note_good_answer(gates, permit, now, out)
+    gates.note_good_answer(permit, now)
     if permit.sent_at < gates.hints.ends:
         gates.hints.answered(permit.sent_at)
     if gates.cause is not None:
@@ -46,6 +46,10 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
         gates.unavailability.answered()
     if permit.probe or gates.breaker.failures:
         answered(gates, permit, now, out)
+    # While a quota binds, it decides how many calls are in flight: latencies prove nothing.
+    quotas = gates.quotas
+    if (quotas.ample or not quotas.known) and gates.latency_knee.answered(permit.in_flight, permit.sent_at, now):
+        update_useful_max(gates, now, out)
     if permit.epoch == gates.epoch:
         if gates.pause.refusals or gates.pause.alone:
             gates.pause.answered()
@@ -55,24 +59,6 @@ def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, 
                 out.append(events.ConcurrencyIncreased(gates.key, now, gates.concurrency.limit))
     elif gates.pause.used:
         gates.pause.answered_before(permit.sent_at)
-
-
-def note_good_answer(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
-    """Record what a good answer shows at any key."""
-    permit.answered = True
-    gates.admitted_at = now
-    order = permit.order
-    if order > gates.admitted_order:
-        gates.admitted_order, gates.admitted_cost = order, permit.cost
-    if order > gates.answered_order:
-        gates.answered_order = order
-    for _, debit, _ in permit.charges:
-        debit.answered = True
-    gates.counts.note_answered(now - permit.sent_at)
-    # While a quota binds, it decides how many calls are in flight: latencies prove nothing.
-    quotas = gates.quotas
-    if (quotas.ample or not quotas.known) and gates.latency_knee.answered(permit.in_flight, permit.sent_at, now):
-        _update_useful_max(gates, now, out)
 
 
 def answered(gates: LimiterState, permit: Permit, now: float, out: Out) -> None:
@@ -177,7 +163,8 @@ def _track_outage(gates: LimiterState, outcome: Outcome, now: float) -> None:
         clocks.stated(now, gates.quotas.ready_at(Cost(), now)[0])
 
 
-def _update_useful_max(gates: LimiterState, now: float, out: Out) -> None:
+def update_useful_max(gates: LimiterState, now: float, out: Out) -> None:
+    """Limit the slots to what the latency knee finds useful."""
     before = gates.concurrency.limit
     gates.calm_slots = 0
     gates.concurrency.set_useful_max(gates.latency_knee.useful)

@@ -51,8 +51,11 @@ class Replica(LogMembership):
         """End the time alone: number the attempts in flight, and count from now on what all members do."""
         if not self.alone:
             return
+        for controller in self.controllers.values():
+            controller.note_service(controller.used_at)
         self.alone = False
         for controller in self.controllers.values():
+            controller.calm_slots = 0
             controller.tally = controller.counts.copy()
             for permit in controller.permits_in_flight.values():
                 self.serial += 1

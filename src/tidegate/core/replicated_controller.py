@@ -20,14 +20,15 @@ from tidegate.core.turns import LOOK_AGAIN, LOOK_LATER, LOOK_RARELY, NEXT_TURN, 
 from tidegate.core.unheard_members import ABANDONED, LONGEST
 from tidegate.core.values import CAPACITY, INFINITY, OK, Cause, Cost, Outcome, RequestFacts, Silence, Usage
 
-ADDED = ("held", "own_ends", "replica", "slot_turns", "tag", "tally")
+ADDED = ("held", "noted", "own_ends", "replica", "slot_turns", "tag", "tally")
 """Fields of a controller that its replica adds."""
 
 
 class ReplayedController(AdmissionController):
     """Limiters of a key to which the events of other members are applied, without effect on the own counters.
 
-    `tally` counts the attempts of all members, `held` those in flight by member. `tag` names the key within its log.
+    `tally` counts the attempts of all members, `held` those in flight by member. `tag` names the key within its log. Of
+    the own attempts, the first `noted` count as service of this member.
     """
 
     if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class ReplayedController(AdmissionController):
         __slots__ = ()
 
     held: dict[int, int]
+    noted: int
     own_ends: deque[tuple[float, float]]
     replica: LogMembership
     slot_turns: SlotTurns
@@ -48,6 +50,7 @@ class ReplayedController(AdmissionController):
         self.replica, self.tag = replica, tag
         self.tally = KeyCounts()
         self.held = {}
+        self.noted = 0
         self.own_ends = deque()
         self.slot_turns = SlotTurns()
         self.concurrency.limit_to(MAX_BOUND)
@@ -195,6 +198,19 @@ class ReplicatedController(ReplayedController):
         """Change nothing but what a calm key admits: the bound of this process is looked up at any other admission."""
         self.calm_slots = 0
 
+    def look_back(self, permit: Permit, now: float) -> None:
+        """Show an answer to the latency knee, as the base class, and count the calls since the last one as service."""
+        super().look_back(permit, now)
+        self.note_service(now)
+
+    def note_service(self, now: float) -> None:
+        """Count the own attempts since the last count as service, if no other member has joined."""
+        replica = self.replica
+        new, self.noted = self.counts.attempts - self.noted, self.counts.attempts
+        if replica.alone and new > 0:
+            replica.served_at = now
+            replica.service.note_admitted(replica.member, now, new)
+
     def _find_calm(self, now: float) -> int:
         """Return the value of `calm_slots`, 0 beside other members: they are to hear of each call."""
         return super()._find_calm(now) if self.replica.alone else 0
@@ -291,9 +307,9 @@ class ReplicatedController(ReplayedController):
         """Admit an own call, as the base class, and keep the event for the log."""
         replica = self.replica
         if replica.alone:
-            replica.served_at = now
-            replica.service.note_admitted(replica.member, now)
-            return super().admit(cost, now, waited, out, beyond, call)
+            permit = super().admit(cost, now, waited, out, beyond, call)
+            self.note_service(now)
+            return permit
         self._step(now)
         counts, self.counts = self.counts, self.tally
         try:

@@ -86,12 +86,9 @@ class RecentService:
         # Of each member: the faded sum of its calls, its instant, and the number of all admissions at its last one.
         self._members: dict[int, tuple[float, float, int]] = {}
 
-    def note_admitted(self, member: int, at: float) -> None:
-        self._admitted += 1
-        found = self._members.get(member)
-        # As `calls`, written out because every call runs this.
-        faded = found[0] * math.exp(min(0.0, found[1] - at) / FADE) if found is not None else 0.0
-        self._members[member] = faded + 1.0, at, self._admitted
+    def note_admitted(self, member: int, at: float, calls: int = 1) -> None:
+        self._admitted += calls
+        self._members[member] = self.calls(member, at) + calls, at, self._admitted
 
     def note_returned(self, member: int, at: float) -> None:
         """Count no longer a call that was refused or withdrawn: its member did not get what it took a turn for."""
