@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.providers.estimates import learned
 from tidegate.core.values import Cause, Kind, RequestFacts
 from tidegate.providers import (
     credential_of,
@@ -108,7 +109,7 @@ def test_a_key_of_anthropics_protocol_says_who_pays_too(name):
     ],
 )
 def test_the_bound_on_output_is_charged_where_the_provider_reserves_it(name, tokens, output, produced):
-    cost = estimate(named(name), RequestFacts("m", 40, 500), 4.0, 60.0)
+    cost = estimate(named(name), RequestFacts("m", 40, 500), learned(4.0, 60.0))
     assert (cost.tokens, cost.output_tokens, cost.produced) == (tokens, output, produced)
 
 

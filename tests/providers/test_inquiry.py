@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.providers.estimates import learned
 from tidegate.core.values import Cost, RequestFacts, Usage
 from tidegate.providers import (
     ANTHROPIC,
@@ -285,7 +286,7 @@ def test_the_bound_is_found_where_each_dialect_has_it(provider, path, body):
     ],
 )
 def test_bedrock_counts_an_output_token_of_the_later_claudes_five_times(model, tokens):
-    assert estimate(BEDROCK, RequestFacts(model, 400, 50), 4.0, 20.0).tokens == tokens
+    assert estimate(BEDROCK, RequestFacts(model, 400, 50), learned(4.0, 20.0)).tokens == tokens
 
 
 INQUIRY = RequestFacts("m", 400, 50, False)
@@ -302,17 +303,19 @@ INQUIRY = RequestFacts("m", 400, 50, False)
     ],
 )
 def test_a_call_is_charged_by_the_providers_rule(provider, mean, cost):
-    assert estimate(provider, INQUIRY, 4.0, mean)[:7] == cost[:7]
+    assert estimate(provider, INQUIRY, learned(4.0, mean))[:7] == cost[:7]
 
 
 def test_a_cost_has_the_estimates_that_other_charging_rules_need():
-    cost = estimate(OPENAI, INQUIRY, 4.0, 20)
+    cost = estimate(OPENAI, INQUIRY, learned(4.0, 20))
     assert (cost.input_estimate, cost.output_bound, cost.output_estimate) == (100, 50, 20)
-    assert estimate(OPENAI, RequestFacts("m", 400), 4.0, 30.0).output_bound == 30, "the mean stands for no bound"
+    assert estimate(OPENAI, RequestFacts("m", 400), learned(4.0, 30.0)).output_bound == 30, (
+        "the mean stands for no bound"
+    )
 
 
 def test_without_a_bound_azure_is_charged_the_mean():
-    assert estimate(AZURE, RequestFacts("m", 400), 4.0, 30.0).tokens == 130
+    assert estimate(AZURE, RequestFacts("m", 400), learned(4.0, 30.0)).tokens == 130
 
 
 def test_input_read_from_a_cache_is_free_where_the_provider_says_so():
@@ -322,10 +325,10 @@ def test_input_read_from_a_cache_is_free_where_the_provider_says_so():
 
 
 def test_what_is_held_is_the_bound_where_it_is_given_back():
-    assert estimate(BEDROCK, RequestFacts("m", 400, 50), 4.0, 20.0).held == 50.0
-    assert estimate(AZURE, RequestFacts("m", 400, 50), 4.0, 20.0).held == 0.0
+    assert estimate(BEDROCK, RequestFacts("m", 400, 50), learned(4.0, 20.0)).held == 50.0
+    assert estimate(AZURE, RequestFacts("m", 400, 50), learned(4.0, 20.0)).held == 0.0
 
 
 def test_what_every_request_has_is_added_and_never_makes_less_than_a_token():
-    assert estimate(OPENAI, RequestFacts("m", 400), 4.0, 20.0, 50.0).tokens == 150.0
-    assert estimate(OPENAI, RequestFacts("m", 400), 4.0, 20.0, -2000.0).tokens == 1.0
+    assert estimate(OPENAI, RequestFacts("m", 400), learned(4.0, 20.0, 50.0)).tokens == 150.0
+    assert estimate(OPENAI, RequestFacts("m", 400), learned(4.0, 20.0, -2000.0)).tokens == 1.0

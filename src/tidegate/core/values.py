@@ -17,6 +17,9 @@ MAX_AMOUNT = 1e15
 INFINITY = float("inf")
 """An instant that does not come, or an amount without a bound."""
 
+new = tuple.__new__
+"""Make a named tuple of all its fields where every call needs one: the constructor would be one more Python call."""
+
 Unit = str
 """Unit that a quota counts: `requests`, `tokens`, `input_tokens`, `output_tokens`, `input_images`, …"""
 

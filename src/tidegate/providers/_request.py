@@ -10,7 +10,8 @@ from operator import itemgetter
 
 from pydantic_core import from_json
 
-from tidegate.core.values import Cost, RequestFacts, Usage
+from tidegate.core.cost_estimator import CostEstimator
+from tidegate.core.values import Cost, RequestFacts, Usage, new
 from tidegate.providers._schema import Endpoint, Provider
 
 _MAX_BODY = 1 << 25
@@ -132,14 +133,18 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
         return RequestFacts(model, 0, None, streams)
     if body[:2] == b"--":
         return _from_parts(model, body)
-    request = _document(body)
-    if request is None:
+    try:
+        request = from_json(body) if len(body) <= _MAX_BODY else None
+    except ValueError:
+        request = _leniently(body)
+    if type(request) is not dict:
         return _from_text(model, streams, body)
     if not model:
-        model = _model(request.get("model"))
+        named = request.get("model")
+        model = named if isinstance(named, str) and len(named) <= _MAX_MODEL and named.isascii() else _model(named)
     keys, chars, bound = _READ_KEYS.intersection(request), 0, None
-    if _MESSAGES in keys and (plain := _plain_chars(request[_MESSAGES])) is not None:
-        keys, chars = keys.difference((_MESSAGES,)), plain
+    if _MESSAGES in keys and (counted := _plain_chars(request[_MESSAGES])) is not None:
+        keys, chars = keys.difference((_MESSAGES,)), counted
     if keys:
         texts = [request[key] for key in keys if _READ[key] is _TEXT]
         schemas = [request[key] for key in keys if _READ[key] is _SCHEMA]
@@ -148,7 +153,7 @@ def read_body(provider: Provider, place: tuple[Endpoint, str] | None, body: byte
         chars += _chars(texts, provider.image_chars, 0)
         if schemas:
             chars += _chars(schemas, provider.image_chars, 1)
-    return RequestFacts(model, chars, bound, request.get("stream", streams) is True)
+    return new(RequestFacts, (model, chars, bound, request.get("stream", streams) is True))
 
 
 def scope(provider: Provider, inquiry: RequestFacts, host: str, path: str, level: str = "") -> str:
@@ -190,18 +195,14 @@ def payer(provider: Provider, value: str) -> str:
     return value
 
 
-def estimate(
-    provider: Provider, inquiry: RequestFacts, chars_per_token: float, mean_output: float, fixed_tokens: float = 0.0
-) -> Cost:
-    """Return the charge that is expected when the call is admitted, by the provider's rule.
-
-    `chars_per_token`, `mean_output` and `fixed_tokens` (of the input, independent of its length) are learned per key.
-    """
+def estimate(provider: Provider, inquiry: RequestFacts, learned: CostEstimator) -> Cost:
+    """Return the charge that is expected when the call is admitted, by the provider's rule and what its key learned."""
     _, chars, bound, _ = inquiry
-    given = chars / chars_per_token
-    if fixed_tokens:
-        given = max(min(1.0, given), given + fixed_tokens)
-    most = mean = mean_output
+    given = chars / learned.chars_per_token
+    fixed = learned.fixed_tokens
+    if fixed:
+        given = max(min(1.0, given), given + fixed)
+    most = mean = learned.output_for(bound)
     if bound is not None:
         most = float(bound)
         mean = min(mean, most)
@@ -213,7 +214,7 @@ def estimate(
         most = max(most, mean)
     tokens, input_tokens, output_tokens, produced = charging.choose((0.0, given, given + most, given + mean, mean))
     held = most if charging.gives_back else 0.0
-    return Cost(1.0, tokens, input_tokens, output_tokens, produced, weight, held, given, most, mean / weight)
+    return new(Cost, (1.0, tokens, input_tokens, output_tokens, produced, weight, held, given, most, mean / weight))
 
 
 def charged(provider: Provider, usage: Usage) -> Usage:
@@ -224,16 +225,6 @@ def charged(provider: Provider, usage: Usage) -> Usage:
     if not provider.charging.cache_reads_free or not usage.cached_tokens:
         return usage
     return usage._replace(input_tokens=max(0, usage.input_tokens - usage.cached_tokens))
-
-
-def _document(body: bytes) -> dict[str, object] | None:
-    if len(body) > _MAX_BODY:
-        return None
-    try:
-        document = from_json(body)
-    except ValueError:
-        document = _leniently(body)
-    return document if type(document) is dict else None
 
 
 def _leniently(body: bytes) -> object:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 
-from tidegate.core.values import Usage
+from tidegate.core.values import Usage, new
 from tidegate.providers._schema import Provider
 
 _TAIL = 1 << 14
@@ -63,33 +63,40 @@ def usage_of(provider: Provider, body: bytes, model: str = "") -> Usage | None:
     tail = body if len(body) <= _TAIL else body[-_TAIL:]
     # The last object is nearly always the right one. Searches are by `find`: in Python 3.11 `in` raises inside first.
     at = tail.rfind(_NAMES[0])
-    usage = _read(tail, at, model) if at >= 0 and _OBJECT.match(tail, at) is not None else None
-    begins = body.find(_BEGINS, 0, _HEAD) >= 0
-    if usage is None or begins:
-        usage = _elsewhere(body, tail, model, usage)
-    if usage is None or (
-        tail is body
-        and not begins
-        and tail.find(b'"service_tier"') < 0
-        and tail.find(b'"trafficType"') < 0
-        and tail.find(b'"speed"') < 0
-    ):
-        return usage
+    if at < 0 or _OBJECT.match(tail, at) is None:
+        return _full(body, tail, model)
+    pairs = _FIELD.findall(tail, at, at + _WINDOW)
+    pairs.reverse()
+    stated: dict[bytes, bytes] = dict(pairs)
+    if b"prompt_tokens" not in stated or b"completion_tokens" not in stated:
+        return _full(body, tail, model)
+    # OpenAI's form, which most others have too, has a short way.
+    get, output = stated.get, int(stated[b"completion_tokens"])
+    thought = min(int(get(b"reasoning_tokens", 0)), output)
+    tiered = tail.find(b'"service_tier"') >= 0 or tail.find(b'"trafficType"') >= 0 or tail is not body
+    tier = _stated_tier(body, tail, at) if tiered else ""
+    return new(Usage, (int(stated[b"prompt_tokens"]), output, int(get(b"cached_tokens", 0)), 0, thought, model, tier))
+
+
+def _stated_tier(body: bytes, tail: bytes, at: int) -> str:
+    """Return the service tier in a body whose usage is at `at` of its tail."""
     head = body[:_HEAD]
     tier = _tier(tail) or (_tier(head) if tail is not body else "") or _speed(tail, at)
-    if not tier and begins:
-        tier = _speed(head, head.find(_NAMES[0]))
-    return usage._replace(tier=tier) if tier else usage
+    return tier or (_speed(head, head.find(_NAMES[0])) if _BEGINS in head else "")
 
 
-def _elsewhere(body: bytes, tail: bytes, model: str, found: Usage | None) -> Usage | None:
-    """Return the usage of a body whose last `usage` object is not `found`, or states a part only."""
+def _full(body: bytes, tail: bytes, model: str) -> Usage | None:
+    """Return the usage of a body in any form, whose last usage object may be one of several."""
     head = body[:_HEAD]
-    usage = found or _last(tail, model) or (_last(head, model) if tail is not body else None)
+    usage = _last(tail, model) or (_last(head, model) if tail is not body else None)
     if usage is None and any(name in tail[-_WINDOW:] for name in _ANONYMOUS):
         usage = _read(tail, max(0, len(tail) - _WINDOW), model)
+    if usage is None:
+        return None
     first = head.find(_NAMES[0])
-    return merged(usage, _read(head, first, model)) if usage is not None and first >= 0 and _BEGINS in head else usage
+    usage = merged(usage, _read(head, first, model)) if first >= 0 and _BEGINS in head else usage
+    tier = _stated_tier(body, tail, tail.rfind(_NAMES[0]))
+    return usage._replace(tier=tier) if usage is not None and tier else usage
 
 
 def merged(one: Usage | None, other: Usage | None) -> Usage | None:
@@ -151,11 +158,6 @@ def _read(text: bytes, at: int, model: str) -> Usage | None:
         return None
     pairs.reverse()
     stated: dict[bytes, bytes] = dict(pairs)
-    if b"prompt_tokens" in stated and b"completion_tokens" in stated:
-        # The usual form has a short way: it is read from every answer.
-        get, output_tokens = stated.get, int(stated[b"completion_tokens"])
-        thought = min(int(get(b"reasoning_tokens", 0)), output_tokens)
-        return Usage(int(stated[b"prompt_tokens"]), output_tokens, int(get(b"cached_tokens", 0)), 0, thought, model)
     found = {name: int(number) for name, number in stated.items()}
     written = 0
     cached = _first(found, b"cached_tokens", b"cachedContentTokenCount", b"total_cached_tokens") or 0

@@ -34,6 +34,7 @@ from tidegate.core.values import (
     Kind,
     Outcome,
     ReplayableRefusal,
+    new,
 )
 from tidegate.errors import add_note
 from tidegate.providers.classification import UNREADABLE, connection_failure, error_text
@@ -268,10 +269,7 @@ class HttpCall(GovernedCall, ABC):
 
     def price(self, estimate: CostEstimator) -> Cost:
         """Return the expected charge of the call, from what its key has learned so far."""
-        request_facts = self.request_facts
-        mean = estimate.output_for(request_facts.max_output_tokens)
-        per_token, fixed = estimate.chars_per_token, estimate.fixed_tokens
-        return providers.estimate(self.provider, request_facts, per_token, mean, fixed)
+        return providers.estimate(self.provider, self.request_facts, estimate)
 
     def outcome(self, permit: Permit, status: int, response: Any, body: bytes | None) -> Outcome:
         """Return the outcome of an answer; `body` is None while it streams. Log any failure to read it."""
@@ -354,7 +352,7 @@ class HttpCall(GovernedCall, ABC):
             charged = providers.charged(self.provider, usage) if usage.cached_tokens else usage
             self.registry.learn_usage(permit, self.request_facts, charged)
         # Written out, as `_replace` takes longer and every answer comes here.
-        return Outcome(*outcome[:4], usage, *outcome[5:9])
+        return new(Outcome, (*outcome[:4], usage, *outcome[5:]))
 
 
 def _bound_by_token(call: HttpCall) -> bool:
