@@ -72,8 +72,7 @@ async def adrive(call: GovernedCall) -> Any:
     try:
         permit = call.try_start()
         if permit is not None:
-            # Most programs have no trio.
-            permit.loop = _running_loop() if "trio" in sys.modules else asyncio.get_running_loop()
+            permit.loop = _running_loop()
             attempt = await call.asend(permit)
             if call.finish_fast(permit, attempt):
                 if attempt.error is not None:
@@ -271,7 +270,10 @@ def _on_running_loop() -> bool:
 
 def _running_loop() -> object:
     """Return the event loop that runs this task: trio's token, or asyncio's loop."""
-    return sys.modules["trio"].lowlevel.current_trio_token() if in_trio() else asyncio.get_running_loop()
+    # As `in_trio`, written out: every call comes here.
+    lowlevel = getattr(sys.modules.get("trio"), "lowlevel", None)
+    trio = lowlevel is not None and lowlevel.in_trio_task()
+    return lowlevel.current_trio_token() if trio else asyncio.get_running_loop()  # type: ignore[union-attr]
 
 
 def in_trio() -> bool:

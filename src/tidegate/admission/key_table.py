@@ -378,7 +378,9 @@ class KeyTable(KnownKeys):
             if outcome.usage is not None:
                 count_usage(queue.tokens, state.key[0], outcome.usage)
         if rejoin is None or rejoin.queue is None or permit.state.aside:
-            return self._pump(queue, now, out)
+            if queue is None or not (queue.waiting.count or queue.ready_callbacks or queue.is_shared):
+                return []
+            return queue.pump(now, out)
         to_wake: list[Waiter] = []
         rejection = permit.state.rejection
         if outcome.kind is Kind.DAILY_LIMIT and rejection is not None and rejection.has_false_reset:

@@ -78,13 +78,16 @@ class AdmissionController(LimiterState):
 
     def answer(self, permit: Permit, outcome: Outcome, now: float) -> bool:
         """Settle a good answer of a calm key; else return False, without effect. `settle` is for all other outcomes."""
+        cost = permit.cost
         if (
             len(self.permits_in_flight) > SATURATED * self.calm_slots
             or permit.epoch != self.epoch
             or permit.trace is not None
             or (outcome.readings and not permit.learned)
             or outcome.ignored
-            or self._ends_count(permit)
+            or cost.produced
+            or cost.held
+            or (permit.charges and self._ends_count(permit))
         ):
             return False
         self._end(permit)

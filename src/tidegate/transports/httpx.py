@@ -21,7 +21,7 @@ from tidegate.admission.context import AttemptScope, current_scope
 from tidegate.admission.drive import adrive, drive
 from tidegate.core.exchange import AttemptResult
 from tidegate.core.limiter_state import Permit
-from tidegate.core.values import Outcome
+from tidegate.core.values import Outcome, new
 from tidegate.providers import Current
 from tidegate.transports import bearer, gateway_url, sigv4
 from tidegate.transports.bodies import AsyncErrorStream, ErrorBody, SyncErrorStream, decoded
@@ -93,7 +93,8 @@ class HttpxCall(HttpCall):
                     take_token(self, renewal, renewal.renew())
                 if waited > sigv4.STALE_AFTER:
                     sigv4.renew(self.request, self.signer)
-            self._note_pool(permit)
+            if permit.in_flight >= LOOK_FROM:
+                self._note_pool(permit)
             response = self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
             return AttemptResult(self.error_outcome(permit, error), error=error)
@@ -114,7 +115,8 @@ class HttpxCall(HttpCall):
                     take_token(self, renewal, await renewal.arenew())
                 if waited > sigv4.STALE_AFTER:
                     await sigv4.arenew(self.request, self.signer)
-            self._note_pool(permit)
+            if permit.in_flight >= LOOK_FROM:
+                self._note_pool(permit)
             response = await self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
             return AttemptResult(self.error_outcome(permit, error), error=error)
@@ -128,9 +130,8 @@ class HttpxCall(HttpCall):
         return attempt
 
     def _note_pool(self, permit: Permit) -> None:
-        if permit.in_flight >= LOOK_FROM:
-            client = self.wrapped.__self__  # type: ignore[attr-defined]
-            note_httpx(self.registry, permit, client, self.request.url)
+        client = self.wrapped.__self__  # type: ignore[attr-defined]
+        note_httpx(self.registry, permit, client, self.request.url)
 
     def credentials(self) -> Iterator[str]:
         yield from super().credentials()
@@ -152,7 +153,7 @@ class HttpxCall(HttpCall):
         body = self._body(response, error_stream)
         outcome = self.outcome(permit, response.status_code, response, body)
         if body is not None:
-            return AttemptResult(outcome, response=response)
+            return new(AttemptResult, (outcome, response, None, False))
         watch = StreamWatch(self, permit, outcome)
         encoding = response.headers.get("content-encoding")
         if encoding is not None:
@@ -250,7 +251,7 @@ class HttpxModule:
                 return None
             url = request.url
             parts = getattr(url, "_uri_reference", None)  # its properties encode on each access
-            facts = (parts.scheme, parts.host, parts.port, parts.path, Current.tables, *binding[3:]) if parts else ()
+            facts = (_ADDRESS(parts), Current.tables, binding[3:]) if parts else ()
             route: RequestRoute | None = binding.registry.routes.get(facts)
             if route is None:
                 route = _route(binding, url, facts)
@@ -273,8 +274,8 @@ class HttpxModule:
                 account = parts.userinfo if parts is not None else url.userinfo.decode("latin-1")
             direct = _direct(client, self.networks)
             headers = _headers(request.headers)
-            outgoing = OutgoingRequest(route, headers, body, replayable, model, query, account, auth is not None)
-            call = HttpxCall(binding, outgoing, wrapped, args, kwargs, bool(kwargs.get("stream")))
+            given = route, headers, body, replayable, model, query, account, auth is not None
+            call = HttpxCall(binding, new(OutgoingRequest, given), wrapped, args, kwargs, bool(kwargs.get("stream")))
             call.stack, call.direct, call.signer = self, direct, None
             if route.provider.credential_part is not None:
                 call.signer = sigv4.signed_by(call, request.headers, body, sigv4.SIGNER in request.extensions)
@@ -374,16 +375,21 @@ def _headers(headers: Any) -> Iterable[tuple[bytes, bytes]]:
     return map(_LOWER_AND_VALUE, known) if known is not None else headers.raw
 
 
+_ADDRESS = itemgetter(0, 2, 3, 4)
+"""Pick scheme, host, port and path from a URL's parts (httpx 0.28 and httpx2 2.16), without user, query or fragment."""
+
 _LOWER_AND_VALUE = itemgetter(1, 2)
 """Pick (lower-case name, value) from a header of httpx 0.28 and httpx2 2.16; its first field is the name as sent."""
 
 
 def _direct(client: Any, networks: tuple[type, ...]) -> bool:
     # The library's own transport without hooks or mounts: nothing governed is below it.
-    hooks = getattr(client, "_event_hooks", None)
-    if type(getattr(client, "_transport", None)) not in networks or getattr(client, "_mounts", True) or not hooks:
+    try:
+        hooks = client._event_hooks
+        own = type(client._transport) in networks and not client._mounts
+        return own and not (hooks["request"] or hooks["response"])
+    except (AttributeError, KeyError):
         return False
-    return not (hooks["request"] or hooks["response"])
 
 
 def _own_network(transport: Any, networks: tuple[type, ...]) -> bool | None:
