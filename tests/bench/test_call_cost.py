@@ -1,0 +1,30 @@
+"""Cost of a steady call in bytecodes and functions: what each call must not exceed, whatever is added to the code."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tools.call_cost import CASES, measure
+
+ROOM = 1.0 if sys.version_info < (3, 12) else 1.15
+"""Room for other versions of Python than 3.11, of which each has bytecodes of its own."""
+
+BOUNDS = {
+    "sequential": (2200, 40),
+    "32 in flight": (2800, 52),
+    "stream": (2600, 60),
+    "bare httpx2": (2200, 40),
+    "no headers": (2200, 44),
+    "sync": (2150, 38),
+}
+"""Most bytecodes and functions of a call, a little above those of CPython 3.11.7 when they were set."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_steady_call_costs_no_more_than_its_bound(case: str) -> None:
+    cost = measure(case)
+    bytecodes, functions = BOUNDS[case]
+    assert cost.functions <= functions, cost
+    assert sum(cost.bytecodes.values()) <= ROOM * bytecodes, cost
