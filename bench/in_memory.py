@@ -113,7 +113,6 @@ class AsyncNetwork(Network):
 
     def at_once(self, call: Callable[[], Awaitable[object]], callers: int) -> Block:
         """Return a block of calls by so many tasks of one event loop."""
-        loop = asyncio.new_event_loop()
 
         async def tick() -> None:
             while True:
@@ -121,7 +120,7 @@ class AsyncNetwork(Network):
                 await asyncio.sleep(0)
 
         async def calls(count: int) -> None:
-            left, ticking = iter(range(count)), loop.create_task(tick())
+            left, ticking = iter(range(count)), asyncio.ensure_future(tick())
 
             async def caller() -> None:
                 for _ in left:
@@ -129,6 +128,5 @@ class AsyncNetwork(Network):
 
             await asyncio.gather(*(caller() for _ in range(callers)))
             ticking.cancel()
-            await loop.shutdown_asyncgens()
 
-        return lambda count: loop.run_until_complete(calls(count))
+        return lambda count: asyncio.run(calls(count))

@@ -194,25 +194,13 @@ class GovernedCall(KeyCall):
     def try_start(self) -> Permit | None:
         """Return a permit if the call may go at once, else None."""
         handoff = self.handoff = current_handoff()
-        permit: Permit | None
-        if audit.open_count and self.must_not_start:
-            permit = None
-        elif handoff is not None:
-            permit = self._try_start_handed(handoff)
-        else:
-            permit = self.registry.enter(self, self.key, self.window)
-        if permit is None:
-            self.started_at = self.registry.clock()
-            return None
-        self.started_at = permit.sent_at
-        if audit.open_count:
+        permit = (
+            self._try_start_handed(handoff) if handoff is not None else self.registry.enter(self, self.key, self.window)
+        )
+        self.started_at = permit.sent_at if permit is not None else self.registry.clock()
+        if audit.open_count and permit is not None:
             self._trace(permit, next_call_number(), 0, 0.0)
         return permit
-
-    @property
-    def must_not_start(self) -> bool:
-        """Return whether an open audit forbids the call."""
-        return False
 
     def finish_fast(self, permit: Permit, attempt: AttemptResult) -> bool:
         """Settle a successful attempt, or learn from the headers of a streaming one; return False for a failure."""

@@ -145,8 +145,9 @@ class KeyTable(KnownKeys):
                 try:
                     if permit.settled or permit.state.home is not self._identity:
                         self.require_own(permit)
-                    if outcome.kind is not OK and outcome.kind is not Kind.ABANDONED and not is_counted:
-                        self._note_failed_call(permit, outcome)
+                    failed = outcome.kind is not OK and outcome.kind is not Kind.ABANDONED and not is_counted
+                    if failed and permit.generation == permit.state.generation:
+                        permit.state.counts.note_failed_call(outcome)
                     to_wake = self._settle(permit, outcome, out, rejoin)
                     if rejoin is not None:
                         to_wake = [waiter for waiter in to_wake if waiter is not rejoin]
@@ -349,10 +350,6 @@ class KeyTable(KnownKeys):
         if permit.trace is not None:
             self._records.append(permit.trace.deliver)
         return to_wake
-
-    def _note_failed_call(self, permit: Permit, outcome: Outcome) -> None:
-        if permit.generation == permit.state.generation:
-            permit.state.counts.note_failed_call(outcome)
 
     def _settle(
         self, permit: Permit, outcome: Outcome, out: list[events.Event] | None, rejoin: Waiter | None = None

@@ -21,19 +21,9 @@ from tidegate.core import events
 from tidegate.core.backoff import Pause
 from tidegate.core.charging import at_admission
 from tidegate.core.circuit_breaker import CLOSED, BreakerState
-from tidegate.core.concurrency_limit import SATURATED, CallBound, ConcurrencyLimit
+from tidegate.core.concurrency_limit import CallBound, ConcurrencyLimit
 from tidegate.core.cost_estimator import MAX_BELIEVED_TOKENS
-from tidegate.core.feedback import (
-    accepted,
-    answered,
-    failed,
-    reaches,
-    refused,
-    rejected,
-    silent,
-    succeeded,
-    update_useful_max,
-)
+from tidegate.core.feedback import accepted, answered, failed, reaches, refused, rejected, silent, succeeded
 from tidegate.core.limiter_state import LimiterSettings, LimiterState, Out, Permit
 from tidegate.core.provenance import Source
 from tidegate.core.quota import AccountQuotas, SharedNames, TwoLevelQuotas
@@ -56,8 +46,8 @@ from tidegate.core.values import (
 )
 
 LONE_EVERY = 8
-"""Calls that were alone in flight of which one is shown to the latency knee of a calm key. Chosen: they decide nothing
-until there are more at once, and then the newest eight count."""
+"""Calls that were alone in flight at a calm key of which one changes more than counts: the slots, and the latency knee.
+Chosen: they decide nothing until there are more at once, and then the newest eight count."""
 
 
 class AdmissionController(LimiterState):
@@ -71,7 +61,7 @@ class AdmissionController(LimiterState):
         if len(flights) >= self.calm_slots:
             return None
         permit = Permit(self, cost, self.order + 1, now)
-        if not self.quotas.take(permit):
+        if not self.quotas.take(permit):  # type: ignore[union-attr]  # no key of an account is calm
             return None
         self._send(permit, not flights)
         return permit
@@ -80,27 +70,38 @@ class AdmissionController(LimiterState):
         """Settle a good answer of a calm key; else return False, without effect. `settle` is for all other outcomes."""
         cost = permit.cost
         if (
-            len(self.permits_in_flight) > SATURATED * self.calm_slots
+            len(self.permits_in_flight) > self.calm_slots
             or permit.epoch != self.epoch
             or permit.trace is not None
             or (outcome.readings and not permit.learned)
             or outcome.ignored
             or cost.produced
             or cost.held
-            or (permit.charges and self._ends_count(permit))
+            or (permit.charges and self.quotas.follows_ends)
         ):
             return False
         self._end(permit)
         self.used_at = now
-        self.note_good_answer(permit, now)
         if permit.in_flight > 1 or permit.order % LONE_EVERY == 0:
-            self.look_back(permit, now)
+            self.look_back(permit, len(self.permits_in_flight) + 1, now)
+            return True
+        # An answer to a lone call changes nothing else at a calm key.
+        permit.answered = True
+        self.admitted_at = now
+        order = permit.order
+        if order > self.admitted_order:
+            self.admitted_order, self.admitted_cost = order, cost
+            self.answered_order = max(self.answered_order, order)
+        for _, debit, _ in permit.charges:
+            debit.answered = True
+        self.counts.note_answered(now - permit.sent_at)
         return True
 
-    def look_back(self, permit: Permit, now: float) -> None:
-        """Show an answer of a calm key to the latency knee."""
-        if self.latency_knee.answered(permit.in_flight, permit.sent_at, now):
-            update_useful_max(self, now, None)
+    def look_back(self, permit: Permit, saturation: int, now: float) -> None:
+        """Record a good answer of a calm key in all that it may change: the slots, and the latency knee."""
+        succeeded(self, permit, saturation, now, None)
+        if self.calm_slots >= self.concurrency.limit:
+            self.calm_slots = 0
 
     def admit(self, cost: Cost, now: float, waited: float, out: Out, beyond: bool = False, call: int = 0) -> Permit:
         """Take a slot, charge the quotas and return the permit; the caller has checked `ready_at` with the same cost.
@@ -223,7 +224,7 @@ class AdmissionController(LimiterState):
                 self.excuse(permit)
         if kind is not OK and kind in REFUSED:
             self.quotas.refund(permit.charges)
-        elif self._ends_count(permit):
+        elif permit.cost.produced or permit.cost.held or (permit.charges and self.quotas.follows_ends):
             self._settle_charges(permit, outcome.usage, now)
         if outcome.readings and not permit.learned:
             read_headers(self, permit, outcome, now, out)
@@ -236,6 +237,7 @@ class AdmissionController(LimiterState):
             self.calm_slots = self._find_calm(now)
         elif kind in CAPACITY:
             self.answered_order = max(self.answered_order, permit.order)
+            self.refusals_in_run += 1
             refused(self, permit, outcome, now, draw, out)
         elif kind is Kind.TRANSIENT:
             failed(self, permit, outcome, now, draw, out)
@@ -294,19 +296,12 @@ class AdmissionController(LimiterState):
         permit.settled = True
         permit.loop = None
 
-    def _ends_count(self, permit: Permit) -> bool:
-        """Return whether the end of an attempt changes its charges, or shows soon enough how they are made."""
-        cost, quotas = permit.cost, self.quotas
-        if cost.produced or cost.held:
-            return True
-        return bool(permit.charges) and quotas.follows_ends and not quotas.spacious
-
     def _find_calm(self, now: float) -> int:
         """Return the value of `calm_slots`: one less than the slots, so that the last one is taken in `admit`."""
         pause, breaker, flights = self.pause, self.breaker, self.permits_in_flight
         oldest = next(iter(flights.values())).sent_at if flights else now
         calm = not (
-            (self.quotas.known and not self.quotas.ample)
+            (self.quotas.counted and not self.quotas.ample)
             or self.pacer.active
             or self.cause is not None
             or self.rejection is not None

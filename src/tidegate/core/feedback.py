@@ -37,19 +37,27 @@ from tidegate.core.values import INFINITY, OK, UNSERVING, Cause, Cost, Kind, Out
 
 def succeeded(gates: LimiterState, permit: Permit, saturation: int, now: float, out: Out) -> None:
     """Record a success that ended while `saturation` attempts were in flight."""
-    gates.note_good_answer(permit, now)
+    permit.answered = True
+    gates.admitted_at = now
+    if permit.order > gates.admitted_order:
+        gates.admitted_order, gates.admitted_cost = permit.order, permit.cost
     if permit.sent_at < gates.hints.ends:
         gates.hints.answered(permit.sent_at)
+    if permit.order > gates.answered_order:
+        gates.answered_order = permit.order
     if gates.cause is not None:
         gates.cause.answered(now)
     if gates.unavailability.running:
         gates.unavailability.answered()
+    for _, debit, _ in permit.charges:
+        debit.answered = True
+    gates.counts.note_answered(now - permit.sent_at)
     if permit.probe or gates.breaker.failures:
         answered(gates, permit, now, out)
     # While a quota binds, it decides how many calls are in flight: latencies prove nothing.
     quotas = gates.quotas
-    if (quotas.ample or not quotas.known) and gates.latency_knee.answered(permit.in_flight, permit.sent_at, now):
-        update_useful_max(gates, now, out)
+    if (quotas.ample or not quotas.mirrors) and gates.latency_knee.answered(permit.in_flight, permit.sent_at, now):
+        _update_useful_max(gates, now, out)
     if permit.epoch == gates.epoch:
         if gates.pause.refusals or gates.pause.alone:
             gates.pause.answered()
@@ -163,10 +171,8 @@ def _track_outage(gates: LimiterState, outcome: Outcome, now: float) -> None:
         clocks.stated(now, gates.quotas.ready_at(Cost(), now)[0])
 
 
-def update_useful_max(gates: LimiterState, now: float, out: Out) -> None:
-    """Limit the slots to what the latency knee finds useful."""
+def _update_useful_max(gates: LimiterState, now: float, out: Out) -> None:
     before = gates.concurrency.limit
-    gates.calm_slots = 0
     gates.concurrency.set_useful_max(gates.latency_knee.useful)
     gates.provenance.limit.record(Source.ANSWERS, now)
     if out is not None and gates.concurrency.limit != before:
@@ -192,7 +198,6 @@ ABSURD_HINT = 86_400.0
 def refused(gates: LimiterState, permit: Permit, outcome: Outcome, now: float, draw: float, out: Out) -> None:
     """Close the gate that explains a refusal; `draw` is uniform in [0, 1)."""
     gates.counts.refused += 1
-    gates.refusals_in_run += 1
     if outcome.answer is not None and outcome.answer.body:
         gates.refusal = outcome, now
     if outcome.cause not in UNSERVING:

@@ -307,19 +307,6 @@ class LimiterState:
         """Return the counts of all attempts that take capacity here, those of other processes included."""
         return self.counts
 
-    def note_good_answer(self, permit: Permit, now: float) -> None:
-        """Record what a good answer shows at any key."""
-        permit.answered = True
-        self.admitted_at = now
-        order = permit.order
-        if order > self.admitted_order:
-            self.admitted_order, self.admitted_cost = order, permit.cost
-        if order > self.answered_order:
-            self.answered_order = order
-        for _, debit, _ in permit.charges:
-            debit.answered = True
-        self.counts.note_answered(now - permit.sent_at)
-
     def is_alive(self, now: float) -> bool:
         """Return whether a call was answered so recently that a failure of another one is no outage."""
         latency = self.counts.latency

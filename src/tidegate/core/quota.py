@@ -19,7 +19,6 @@ from tidegate.core.quota_charges import (
     UNANSWERED,
     UNIT_WEIGHT,
     Charge,
-    Charged,
     ChargeOwner,
     QuotaCharges,
     charge_of,
@@ -234,10 +233,10 @@ class QuotaSet(QuotaCharges):
                 scarcest = share if scarcest is None else min(scarcest, share)
         if self._portion is not None:
             self._check_portion(self._portion, now)
-        self.follows_ends = False
+        self._follows = False
         for mirror, _, _ in self._charged:
             if mirror.charging is not None and mirror.charging.follows_ends:
-                self.follows_ends = True
+                self._follows = True
         self._find_room(now)
         return made, scarcest
 
@@ -365,14 +364,6 @@ class TwoLevelQuotas:
         return all(each.ample for each in self._levels())
 
     @property
-    def known(self) -> bool:
-        return self.own.known or self.account.quotas.known
-
-    @property
-    def spacious(self) -> bool:
-        return all(each.spacious for each in self._levels())
-
-    @property
     def asks(self) -> bool:
         """Return whether the answer to the call charged last is to be read."""
         own, shared = self.own, self.account.quotas
@@ -406,10 +397,6 @@ class TwoLevelQuotas:
 
     def prove(self, names: Collection[str], forget: bool) -> list[QuotaMirror]:
         return [*self.own.prove(names, forget), *self.account.quotas.prove(names, forget)]
-
-    def take(self, permit: Charged) -> bool:
-        """Return False: a call counts at both levels."""
-        return False
 
     def debit(self, cost: Cost, order: int, now: float, call: ChargeOwner = UNANSWERED) -> list[Charge]:
         charges = self.own.debit(cost, order, now, call)

@@ -7,7 +7,7 @@ call adds one cheap entry. During that time `SamplingBudget` says for how long n
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidegate.core.charging import at_admission
 from tidegate.core.fixed_window import SubWindow
@@ -47,20 +47,6 @@ class ChargeOwner(Protocol):
 
     @property
     def answered(self) -> bool: ...
-
-
-class Charged(ChargeOwner, Protocol):
-    """A permit, as the quotas see it: what it costs, when it was sent, and whether its answer is to be read."""
-
-    charges: list[Charge]
-    informs: bool
-
-    @property
-    def cost(self) -> Cost: ...
-    @property
-    def order(self) -> int: ...
-    @property
-    def sent_at(self) -> float: ...
 
 
 UNANSWERED, ANSWERED = LoggedCharge(0.0, 0, 0.0), LoggedCharge(0.0, 0, 0.0)
@@ -170,6 +156,7 @@ class QuotaCharges:
         "_explore_wait",
         "_explorer",
         "_explores",
+        "_follows",
         "_mirrors",
         "_patience",
         "_portion",
@@ -179,7 +166,6 @@ class QuotaCharges:
         "ample",
         "asks",
         "default_window",
-        "follows_ends",
         "provenance",
         "unproven",
     )
@@ -188,7 +174,7 @@ class QuotaCharges:
         self.default_window = default_window
         self.ample = False
         self.asks = True
-        self.follows_ends = False
+        self._follows = False
         self._explorer, self._explore_wait, self._explore_at = 0, EXPLORE_WAIT, 0.0
         self._clock = ServerClock()
         self._explores = False
@@ -219,9 +205,9 @@ class QuotaCharges:
         return self._mirrors
 
     @property
-    def spacious(self) -> bool:
-        """Return whether so much is left of each quota that its charging rule need not be known soon."""
-        return self.ample and self._patience.full
+    def follows_ends(self) -> bool:
+        """Return whether the ends of calls show how a quota charges, and so little is left that it matters soon."""
+        return self._follows and not (self.ample and self._patience.full)
 
     def ready_at(self, cost: Cost, now: float) -> tuple[float, str]:
         """Return when every quota has room for `cost`, and the name of the last one to have it."""
@@ -279,8 +265,8 @@ class QuotaCharges:
         self._explore_wait = min(EXPLORE_MAX, 2.0 * self._explore_wait) if refused else EXPLORE_WAIT
         self._explore_at = now + self._explore_wait
 
-    def take(self, permit: Charged) -> bool:
-        """Charge a call within the sampling budget, without a look at any mirror; else return False without effect."""
+    def take(self, permit: Any) -> bool:
+        """Charge a permit within the sampling budget, without a look at a mirror; else return False without effect."""
         budget, cost, at = self._patience, permit.cost, permit.sent_at
         left = budget.units - sum(cost)
         # A price may be nonsense, which the full path mends. A comparison with NaN is False.

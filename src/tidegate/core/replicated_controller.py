@@ -198,9 +198,9 @@ class ReplicatedController(ReplayedController):
         """Change nothing but what a calm key admits: the bound of this process is looked up at any other admission."""
         self.calm_slots = 0
 
-    def look_back(self, permit: Permit, now: float) -> None:
-        """Show an answer to the latency knee, as the base class, and count the calls since the last one as service."""
-        super().look_back(permit, now)
+    def look_back(self, permit: Permit, saturation: int, now: float) -> None:
+        """Record an answer, as the base class, and count the calls since the last one as service."""
+        super().look_back(permit, saturation, now)
         self.note_service(now)
 
     def note_service(self, now: float) -> None:

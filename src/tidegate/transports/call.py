@@ -20,6 +20,7 @@ from typing import Any
 from tidegate import providers
 from tidegate.admission import audit, redaction
 from tidegate.admission.call import GovernedCall
+from tidegate.admission.handoff import current_handoff
 from tidegate.admission.wait_queue import Waker
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.exchange import AttemptResult, Ending, ExchangeResult, Flow, RetryTime, retry_time
@@ -163,9 +164,12 @@ class HttpCall(GovernedCall, ABC):
         sending = self.sending
         return None if sending.body is None else (sending.route.path, sending.query, sending.body)
 
-    @property
-    def must_not_start(self) -> bool:
-        return _lacks_price(self)
+    def try_start(self) -> Permit | None:
+        if audit.open_count and _lacks_price(self):
+            self.handoff = current_handoff()
+            self.started_at = self.registry.clock()
+            return None
+        return super().try_start()
 
     def exchange(self, make_waker: Callable[[], Waker], permit: Permit | None, attempt: AttemptResult | None) -> Flow:
         """Return the exchange; one that sends nothing for a call that must have a price and has none."""
