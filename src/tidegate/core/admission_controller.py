@@ -82,8 +82,9 @@ class AdmissionController(LimiterState):
             return False
         self._end(permit)
         self.used_at = now
-        if permit.in_flight > 1 or permit.order % LONE_EVERY == 0:
-            self.look_back(permit, len(self.permits_in_flight) + 1, now)
+        others = len(self.permits_in_flight)
+        if others or permit.in_flight > 1 or permit.order % LONE_EVERY == 0:
+            self.look_back(permit, others + 1, now)
             return True
         # An answer to a lone call changes nothing else at a calm key.
         permit.answered = True
