@@ -6,6 +6,7 @@ calls. The counts are exact, and the load of the machine does not change them. T
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +25,7 @@ MODEL = "gpt-5-mini"
 PROMPT = "Say in one sentence what a tide gate is for, and name one that stands in the Netherlands."
 MESSAGES: list[Any] = [{"role": "user", "content": PROMPT}]
 
-WARM, COUNTED = 192, 256
+WARM, COUNTED = 128, 128
 """Calls before the count, and counted ones: whole periods of what a call does now and then."""
 
 
@@ -112,11 +113,15 @@ def measure(case: str) -> CallCost:
 
         return look
 
+    # What others have left to the collector is no part of a call.
+    gc.collect()
+    gc.disable()
     sys.settrace(enter)
     try:
         block(COUNTED)
     finally:
         sys.settrace(None)
+        gc.enable()
     return CallCost(*({name: count / COUNTED for name, count in each.items()} for each in (bytecodes, entries)))
 
 

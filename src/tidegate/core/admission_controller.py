@@ -302,7 +302,8 @@ class AdmissionController(LimiterState):
         pause, breaker, flights = self.pause, self.breaker, self.permits_in_flight
         oldest = next(iter(flights.values())).sent_at if flights else now
         calm = not (
-            (self.quotas.counted and not self.quotas.ample)
+            isinstance(self.quotas, TwoLevelQuotas)
+            or (self.quotas.counted and not self.quotas.ample)
             or self.pacer.active
             or self.cause is not None
             or self.rejection is not None
@@ -542,10 +543,6 @@ class ModelController(AdmissionController):
             and account.quotas.provenance[name].origin is Source.HEADERS
             and name not in account.quotas.unproven
         )
-
-    def _find_calm(self, now: float) -> int:
-        """Return 0: a call counts at its account too."""
-        return 0
 
     def charged_to(self, mirror: QuotaMirror) -> list[Permit]:
         """Return the attempts in flight that are charged to a quota: those of all models for a shared one."""

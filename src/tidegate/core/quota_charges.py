@@ -110,22 +110,15 @@ class SamplingBudget:
 
     def renew(self, charged: Iterable[tuple[QuotaMirror, int, bool]], cost: Cost, now: float) -> None:
         """Begin again with a call that is read; later ones cost as much, and are `charged` to these mirrors."""
-        calls: float = READ_CALLS
+        calls, self.units = float(READ_CALLS), INFINITY
         for mirror, place, reserves in charged:
             amount = sum(charge_of(mirror, cost, place, reserves))
             if amount > 0.0:
                 calls = min(calls, READ_SHARE * mirror.room / amount)
-        self.calls, self.until = int(calls), now + READ_SECONDS
-        self.units, self.full = INFINITY, calls >= READ_CALLS
-        self.trim(charged)
-
-    def trim(self, charged: Iterable[tuple[QuotaMirror, int, bool]]) -> None:
-        """Shorten the budget to the room that a reading has found: no charge exceeds the sum of its cost."""
-        for mirror, place, _ in charged:
             if place:
+                # A quota of tokens: no charge exceeds the sum of its cost.
                 self.units = min(self.units, UNSEEN_SHARE * mirror.room)
-            elif mirror.room < self.calls:
-                self.units = 0.0
+        self.calls, self.until, self.full = int(calls), now + READ_SECONDS, calls >= READ_CALLS
 
 
 EXPLORE_WAIT = 1.0
@@ -417,7 +410,6 @@ class QuotaCharges:
             if mirror.room <= 0.0:
                 self.ample = False
                 return
-        self._patience.trim(self._charged)
 
     def _spend(self, mirror: QuotaMirror, amount: float) -> None:
         mirror.room -= amount

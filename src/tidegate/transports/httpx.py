@@ -93,7 +93,7 @@ class HttpxCall(HttpCall):
                     take_token(self, renewal, renewal.renew())
                 if waited > sigv4.STALE_AFTER:
                     sigv4.renew(self.request, self.signer)
-            if permit.in_flight >= LOOK_FROM:
+            if permit.in_flight % LOOK_FROM == 0:
                 self._note_pool(permit)
             response = self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
@@ -115,7 +115,7 @@ class HttpxCall(HttpCall):
                     take_token(self, renewal, await renewal.arenew())
                 if waited > sigv4.STALE_AFTER:
                     await sigv4.arenew(self.request, self.signer)
-            if permit.in_flight >= LOOK_FROM:
+            if permit.in_flight % LOOK_FROM == 0:
                 self._note_pool(permit)
             response = await self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
