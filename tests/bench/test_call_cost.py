@@ -13,7 +13,7 @@ ROOM = 1.0 if sys.version_info < (3, 12) else 1.15
 
 BOUNDS = {
     "sequential": (2250, 39),
-    "32 in flight": (2850, 50),
+    "32 in flight": (2850, 54),
     "stream": (2550, 51),
     "bare httpx2": (2250, 39),
     "no headers": (2220, 44),

@@ -58,7 +58,7 @@ class AiohttpCall(HttpCall):
             waited = permit.sent_at - self.started_at
             if waited > bearer.LOOK_AFTER and (renewal := bearer.due(self.sent_headers(), waited)) is not None:
                 take_token(self, renewal, await renewal.arenew())
-            if permit.in_flight % LOOK_FROM == 0:
+            if permit.in_flight >= LOOK_FROM:
                 note_aiohttp(self.registry, permit, self.session)
             with AttemptScope(permit):
                 response = await self.wrapped(*self.args, **self.kwargs)

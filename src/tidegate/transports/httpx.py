@@ -8,7 +8,7 @@ permit. It returns the permit at the end, at `close`, at an error, or when the r
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import timedelta
 from functools import lru_cache, partial
 from operator import itemgetter
@@ -38,7 +38,7 @@ from tidegate.transports.governance import (
 from tidegate.transports.own_answers import TOO_MANY_REQUESTS
 from tidegate.transports.patches import LOOK_FROM, Clients, note_httpx, unreadable
 from tidegate.transports.request_key import OutgoingRequest, RequestRoute, account_of
-from tidegate.transports.streams import MAX_SEEN_BYTES, StreamWatch, ends_of
+from tidegate.transports.streams import StreamWatch, ends_of, stream_types
 
 OWN_STREAMS = frozenset(
     {"ByteStream", "IteratorByteStream", "AsyncIteratorByteStream", "ResponseStream", "AsyncResponseStream"}
@@ -93,7 +93,7 @@ class HttpxCall(HttpCall):
                     take_token(self, renewal, renewal.renew())
                 if waited > sigv4.STALE_AFTER:
                     sigv4.renew(self.request, self.signer)
-            if permit.in_flight % LOOK_FROM == 0:
+            if permit.in_flight >= LOOK_FROM:
                 self._note_pool(permit)
             response = self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
@@ -115,7 +115,7 @@ class HttpxCall(HttpCall):
                     take_token(self, renewal, await renewal.arenew())
                 if waited > sigv4.STALE_AFTER:
                     await sigv4.arenew(self.request, self.signer)
-            if permit.in_flight % LOOK_FROM == 0:
+            if permit.in_flight >= LOOK_FROM:
                 self._note_pool(permit)
             response = await self.wrapped(*self.args, **self.kwargs)
         except Exception as error:
@@ -208,7 +208,7 @@ class HttpxModule:
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
-        self.sync_stream, self.async_stream = _stream_types(module)
+        self.sync_stream, self.async_stream = stream_types(module)
         # Streams that replay the beginning of an error's body and then continue.
         self.sync_error: Any = type("SyncErrorStream", (SyncErrorStream, module.SyncByteStream), {})
         self.async_error: Any = type("AsyncErrorStream", (AsyncErrorStream, module.AsyncByteStream), {})
@@ -442,67 +442,3 @@ def _form_model(stream: Any) -> str:
             value = getattr(field, "value", "")
             return value if isinstance(value, str) else ""
     return ""
-
-
-def _stream_types(module: ModuleType) -> tuple[type, type]:
-    """Return the sync and async byte streams of a module that hold a permit until they end."""
-
-    class Watched:
-        def __init__(self, stream: Any, watch: StreamWatch) -> None:
-            self._stream = stream
-            self._watch = watch
-
-        def __getattr__(self, name: str) -> Any:
-            if name in ("_stream", "_watch"):
-                raise AttributeError(name)
-            return getattr(self._stream, name)
-
-        def __del__(self) -> None:
-            watch = self.__dict__.get("_watch")
-            if watch is not None:
-                watch.drop()
-
-    class SyncStream(Watched, module.SyncByteStream):  # type: ignore[name-defined, misc]
-        def __iter__(self) -> Iterator[bytes]:
-            seen, trim = self._watch.keeping()
-            try:
-                for chunk in self._stream:
-                    seen += chunk
-                    if len(seen) > MAX_SEEN_BYTES:
-                        trim()
-                    yield chunk
-            except Exception as error:
-                self._watch.finish(error)
-                raise
-
-        def close(self) -> None:
-            try:
-                self._stream.close()
-            finally:
-                self._watch.finish()
-
-    class AsyncStream(Watched, module.AsyncByteStream):  # type: ignore[name-defined, misc]
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            seen, trim = self._watch.keeping()
-            chunks = aiter(self._stream)
-            try:
-                async for chunk in chunks:
-                    seen += chunk
-                    if len(seen) > MAX_SEEN_BYTES:
-                        trim()
-                    yield chunk
-            except Exception as error:
-                self._watch.finish(error)
-                raise
-            finally:
-                # A generator that is left open costs the loop a task that closes it.
-                if (close := getattr(chunks, "aclose", None)) is not None:
-                    await close()
-
-        async def aclose(self) -> None:
-            try:
-                await self._stream.aclose()
-            finally:
-                self._watch.finish()
-
-    return SyncStream, AsyncStream

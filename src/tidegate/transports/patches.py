@@ -161,8 +161,8 @@ def unreadable() -> None:
 
 
 LOOK_FROM = 8
-"""Calls in flight at whose multiples a client's pool is looked at. Chosen: below the smallest default, aiohttp's 100,
-by far, and above what sequential programs have in flight."""
+"""Calls in flight from which on a client's pool is looked at. Chosen: below the smallest default, aiohttp's 100, by
+far, and above what sequential programs have in flight."""
 
 
 def note_httpx(registry: KeyTable, permit: Permit, client: Any, url: Any) -> None:

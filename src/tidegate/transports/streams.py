@@ -5,7 +5,8 @@ closed or is garbage-collected, it settles the permit once. A failure before any
 some providers refuse only after a 200. A failure after content is counted, and shows nothing about the key.
 
 `WatchedRaw` and `BegunRaw` wrap the `raw` of a response, which urllib3 makes and which requests and botocore read.
-`Readers` lets a `StreamWatch` see what the network feeds to a stream reader of aiohttp.
+`Readers` lets a `StreamWatch` see what the network feeds to a stream reader of aiohttp. `stream_types` makes the byte
+streams of httpx and httpx2.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
 from types import ModuleType
 from typing import Any
@@ -391,3 +392,67 @@ def _watched(plain: Any) -> type:
         _watches.pop(id(reader)).finish(error)
 
     return WatchedReader
+
+
+def stream_types(module: ModuleType) -> tuple[type, type]:
+    """Return the sync and async byte streams of httpx or httpx2 that hold a permit until they end."""
+
+    class Watched:
+        def __init__(self, stream: Any, watch: StreamWatch) -> None:
+            self._stream = stream
+            self._watch = watch
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("_stream", "_watch"):
+                raise AttributeError(name)
+            return getattr(self._stream, name)
+
+        def __del__(self) -> None:
+            watch = self.__dict__.get("_watch")
+            if watch is not None:
+                watch.drop()
+
+    class SyncStream(Watched, module.SyncByteStream):  # type: ignore[name-defined, misc]
+        def __iter__(self) -> Iterator[bytes]:
+            seen, trim = self._watch.keeping()
+            try:
+                for chunk in self._stream:
+                    seen += chunk
+                    if len(seen) > MAX_SEEN_BYTES:
+                        trim()
+                    yield chunk
+            except Exception as error:
+                self._watch.finish(error)
+                raise
+
+        def close(self) -> None:
+            try:
+                self._stream.close()
+            finally:
+                self._watch.finish()
+
+    class AsyncStream(Watched, module.AsyncByteStream):  # type: ignore[name-defined, misc]
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            seen, trim = self._watch.keeping()
+            chunks = aiter(self._stream)
+            try:
+                async for chunk in chunks:
+                    seen += chunk
+                    if len(seen) > MAX_SEEN_BYTES:
+                        trim()
+                    yield chunk
+            except Exception as error:
+                self._watch.finish(error)
+                raise
+            finally:
+                # A generator that is left open costs the loop a task that closes it.
+                if (close := getattr(chunks, "aclose", None)) is not None:
+                    await close()
+
+        async def aclose(self) -> None:
+            try:
+                await self._stream.aclose()
+            finally:
+                self._watch.finish()
+
+    return SyncStream, AsyncStream
