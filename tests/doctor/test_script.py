@@ -8,8 +8,8 @@ import pytest
 
 import tidegate
 from tests.doctor.conftest import Install
-from tidegate.cli.doctor.command import Unreadable, read_script
 from tidegate.cli.doctor.environment import Finding, Installed, Severity
+from tidegate.cli.doctor.script import Unreadable, read_script
 
 
 def read(folder: Path, text: str, **beside: str) -> list[Finding]:
@@ -48,8 +48,10 @@ def test_clocks_are_those_of_the_frameworks_it_imports(install: Install, tmp_pat
     ["import google.genai", "from google import genai", "from google.genai import types", "import google.genai.x"],
 )
 def test_an_import_is_recognised_however_it_is_written(install: Install, tmp_path: Path, line: str) -> None:
-    install("google-genai", "3.4.0")
-    assert "google-genai" in [each.name for each in read(tmp_path, line)]
+    install("google-genai", "3.4.0", modules=("google.genai",))
+    install("google-generativeai", "0.8.6", modules=("google.generativeai",))
+    found = [each.name for each in read(tmp_path, line)]
+    assert ("google-genai" in found, "google-generativeai" in found) == (True, False)
 
 
 def test_an_import_inside_a_function_counts(install: Install, tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_the_modules_beside_it_are_read_too_and_they_in_turn(install: Install, t
 
 
 def test_a_module_beside_it_is_not_the_package_of_that_name(install: Install, tmp_path: Path) -> None:
-    install("openai-agents", "0.24.0")
+    install("openai-agents", "0.24.0", modules=("agents",))
     assert "openai-agents" in [each.name for each in read(tmp_path, "import agents\n")]
     assert "openai-agents" not in [each.name for each in read(tmp_path, "import agents\n", agents="")]
 
@@ -93,7 +95,7 @@ def test_script_that_imports_tidegate_is_not_told_how_to_start_with_it(
 
 
 def test_folder_without_an_init_file_is_a_package_beside_it(install: Install, tmp_path: Path) -> None:
-    install("openai-agents", "0.24.0")
+    install("openai-agents", "0.24.0", modules=("agents",))
     install("groq", "1.7.0", ("httpx",))
     install("httpx", "0.28.1")
     (tmp_path / "agents").mkdir()
@@ -114,7 +116,7 @@ def test_requirements_of_a_distribution_without_a_row_are_followed(install: Inst
     install("urllib3", "2.8.0")
     install("numpy", "2.0")
     found = [each.line() for each in read(tmp_path, "import numpy\nimport docetl\n")]
-    assert found[0] == "sdk governed docetl 0.3.0: its requirements send through httpx"
+    assert found[0] == "sdk governed docetl 0.3.0: sends through httpx 0.28.1"
     assert not any(" ungoverned " in line for line in found)
 
 
@@ -155,7 +157,7 @@ def test_stack_with_many_uses_is_a_note_beside_a_governed_one(install: Install, 
 def test_sdk_that_is_governed_at_its_own_hosts_alone_says_so(
     install: Install, tmp_path: Path, distribution: str, module: str
 ) -> None:
-    install(distribution, "2.0", ("httpx",))
+    install(distribution, "2.0", ("httpx",), (module,))
     install("httpx", "0.28.1")
     found = read(tmp_path, f"import {module}\n")
     assert (found[0].verdict, "register_provider" in found[0].text) == (Severity.GOVERNED, True)

@@ -5,14 +5,10 @@ A script is read and never run: its imports, those of the modules next to it, an
 
 from __future__ import annotations
 
-import ast
 import os
 import sys
-import tokenize
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -24,138 +20,12 @@ from rich.text import Text
 
 from tidegate.cli.doctor import environment
 from tidegate.cli.doctor.answers import explain
-from tidegate.cli.doctor.environment import PACKAGES, STACKS, Finding, HttpStack, Installed, Severity, governs
+from tidegate.cli.doctor.environment import Finding, Installed, Severity
+from tidegate.cli.doctor.script import Unreadable, read_script
 from tidegate.core.safe_text import json_line
 from tidegate.errors import ConfigurationError
 from tidegate.providers import load_prices
 from tidegate.settings import Settings
-from tidegate.transports.imports import remedy
-
-MAX_FILES = 500
-"""Files that are read for one script. Chosen: more than the modules beside a usual script."""
-
-
-class Unreadable(ValueError):
-    """File that is not Python source. Its text states the fault."""
-
-
-def read_script(path: Path, installed: Installed, settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what a script imports, what that sends through, and its timeouts. Raise `Unreadable`."""
-    names = _foreign(path)
-    used = [package for package in PACKAGES if any(module in names for module in package.modules)]
-    known = frozenset(package.distribution for package in used)
-    found = [*environment.sdks(installed, used), *_others(installed, names, known)]
-    direct = [stack for stack in STACKS if stack.module in names]
-    reached = {each.distribution for package in used for each in installed.ways_out(package)}
-    found += environment.stacks(
-        installed, [each for each in STACKS if governs(each) and (each in direct or each.distribution in reached)]
-    )
-    has_way = any(each.verdict is Severity.GOVERNED for each in found)
-    start = f"python {path}"
-    found += [_ungovernable(each, has_way, start) for each in direct if not governs(each)]
-    yield from found
-    yield from environment.clocks(installed, settings, environ, known)
-    if "tidegate" not in names:
-        text = f"does not import tidegate; start it with `tidegate run {start}`, or add `import tidegate.auto`"
-        yield Finding("script", Severity.NOTE, path.name, text)
-    unchecked = any(each.text.startswith(environment.NOT_INSTALLED) for each in found)
-    if not has_way and not unchecked and all(each.verdict is not Severity.UNGOVERNED for each in found):
-        text = f"no import of it sends through an HTTP stack that tidegate governs; {remedy(frozenset(), start)}"
-        yield Finding("script", Severity.UNGOVERNED, path.name, text)
-
-
-def _others(installed: Installed, names: frozenset[str], known: frozenset[str]) -> Iterator[Finding]:
-    """Yield the imported distributions without a row whose requirements lead to an HTTP stack."""
-    packages = {each.distribution for each in PACKAGES} | {each.distribution for each in STACKS}
-    tops = {name for name in names if name.isidentifier() and name not in sys.stdlib_module_names}
-    owners = metadata.packages_distributions()
-    for top in sorted(tops):
-        owned = [*dict.fromkeys(owners.get(top, [top]))]
-        # A namespace of many distributions does not tell which one is meant.
-        distribution = environment.normal(owned[0])
-        version = installed.version(distribution)
-        if len(owned) > 1 or version is None or distribution in packages | known | {"tidegate"}:
-            continue
-        out = installed.reached(distribution)
-        governed = ", ".join(each.distribution for each in out if governs(each))
-        others = ", ".join(each.distribution for each in out if not governs(each))
-        if governed:
-            yield Finding("sdk", Severity.GOVERNED, distribution, f"its requirements send through {governed}", version)
-        elif others:
-            text = f"its requirements send through {others}, which cannot be governed"
-            yield Finding("sdk", Severity.UNGOVERNED, distribution, text, version)
-
-
-def _ungovernable(stack: HttpStack, has_way: bool, start: str) -> Finding:
-    if stack.shared and has_way:
-        text = "cannot be governed; this matters only if LLM calls are sent through it"
-        return Finding("stack", Severity.NOTE, stack.distribution, text)
-    text = f"cannot be governed; calls through it bypass tidegate; {remedy(frozenset({stack.module}), start)}"
-    return Finding("stack", Severity.UNGOVERNED, stack.distribution, text)
-
-
-def _foreign(script: Path) -> frozenset[str]:
-    """Return every module, with its parent packages, that a script or a module beside it imports from elsewhere."""
-    waiting, seen, found = [(script, _imports(script))], {script.resolve()}, set()
-    while waiting:
-        file, names = waiting.pop(0)
-        for name in names:
-            beside = _beside(name, file, script.parent)
-            if not name.startswith(".") and not beside:
-                parts = name.split(".")
-                found |= {".".join(parts[:end]) for end in range(1, len(parts) + 1)}
-            for path in beside:
-                if path.resolve() in seen or len(seen) >= MAX_FILES:
-                    continue
-                seen.add(path.resolve())
-                try:
-                    waiting.append((path, _imports(path)))
-                except Unreadable:
-                    continue
-    return frozenset(found)
-
-
-def _beside(name: str, file: Path, folder: Path) -> list[Path]:
-    """Return the files of a module and of its parent packages, if they are beside the script."""
-    level = len(name) - len(name.lstrip("."))
-    home = file.parents[level - 1] if 0 < level <= len(file.parents) else folder
-    parts = [part for part in name.split(".") if part]
-    places = [home.joinpath(*parts[:end]) for end in range(1, len(parts) + 1)]
-    return [
-        path
-        for place in places
-        for path in (place.with_name(place.name + ".py"), place / "__init__.py")
-        if path.is_file()
-    ]
-
-
-def _imports(path: Path) -> dict[str, None]:
-    """Return the modules that a file imports, and what it imports from them, in their order. Raise `Unreadable`."""
-    try:
-        with tokenize.open(path) as file, warnings.catch_warnings():
-            # Warnings of the parser, as for "\d", are for the user who runs the script.
-            warnings.simplefilter("ignore")
-            tree = ast.parse(file.read(), str(path))
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Unreadable(_why(error)) from None
-    found: dict[str, None] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= dict.fromkeys(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            home = "." * node.level + (node.module or "")
-            found[home] = None
-            found |= dict.fromkeys(f"{home}{'' if home.endswith('.') else '.'}{each.name}" for each in node.names)
-    return found
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, SyntaxError):
-        return f"it is not Python source (line {error.lineno or 0}: {error.msg})"
-    if isinstance(error, OSError):
-        return f"it cannot be read ({error.strerror or error})"
-    return f"it is not Python source ({error or 'too deeply nested'})"
-
 
 STYLES = {
     Severity.GOVERNED: "green",
@@ -225,7 +95,6 @@ def findings(script: Path | None) -> Iterator[Finding]:
         load_prices(settings.prices)
     if script is None:
         yield from environment.system()
-        yield from environment.interpreter(installed)
         yield from environment.stacks(installed)
         yield from environment.sdks(installed)
         yield from environment.clocks(installed, settings, os.environ)
