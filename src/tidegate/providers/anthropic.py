@@ -79,24 +79,11 @@ PLAN = PlanWindow(
 
 ERRORS = (
     ErrorRow(
-        name="enforced_spend_limit_reached",
-        cause=Cause.MONEY,
-        source="capture anthropic-429-spend-cap (until the 1st of next month 00:00 UTC)",
-        codes=frozenset({"enforced_spend_limit_reached"}),
-    ),
-    ErrorRow(
         name="long_context",
         cause=Cause.NEVER_FITS,
         source="https://github.com/openclaw/openclaw docs, gateway/troubleshooting (for 1M only), read 2026-11-23",
         status=_429,
         text=("extra usage is required for long context", "usage credits are required for long context"),
-    ),
-    ErrorRow(
-        name="plan_window",
-        cause=Cause.DAY,
-        source="provider-facts.md section 5 (OAuth: 5 hours and 7 days), capture anthropic-unified-200-2026 [inf]",
-        status=_429,
-        headers=((_STATUS, "rejected"),),
     ),
     ErrorRow(
         name="server_throttle",
@@ -115,15 +102,6 @@ ERRORS = (
         status=_429,
         codes=_RATE,
         text=("acceleration limit", "acceleration limits"),
-    ),
-    ErrorRow(
-        name="overloaded_error",
-        cause=Cause.OVERLOAD,
-        source="capture anthropic-529; also in a stream, after 200",
-        codes=frozenset({"overloaded_error"}),
-    ),
-    ErrorRow(
-        "request_too_large", Cause.NEVER_FITS, _ERRORS, status=frozenset({413}), codes=frozenset({"request_too_large"})
     ),
 )
 

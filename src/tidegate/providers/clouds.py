@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.core.values import Cause, Unit
-from tidegate.providers._common import COMMON_ERRORS, INSUFFICIENT_QUOTA, endpoints, up_to_the_bound
+from tidegate.providers._common import COMMON_ERRORS, endpoints, up_to_the_bound
 from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, Provider
 from tidegate.providers.compatible import hosted
 from tidegate.providers.openai import GENERATING
@@ -56,10 +56,7 @@ _HIGH_DEMAND = ErrorRow(
     text=("experiencing high demand",),
 )
 
-AZURE_ERRORS = (
-    INSUFFICIENT_QUOTA,
-    _HIGH_DEMAND,
-)
+AZURE_ERRORS = (_HIGH_DEMAND,)
 
 _AZURE_DEPLOYMENT = tuple(f"/openai/deployments/{{model}}/{path}" for path in GENERATING)
 _AZURE_ROUTES = (
@@ -154,9 +151,6 @@ BEDROCK_ERRORS = (
         cause=Cause.RATE,
         source=f"{_BEDROCK_MODEL}: status 400; provider-facts.md rule 7 (refusals of a rate that are no 429)",
         codes=frozenset({"servicequotaexceededexception"}),
-    ),
-    ErrorRow(
-        "model_timeout", Cause.OUTAGE, f"{_BEDROCK_MODEL}: status 408", codes=frozenset({"modeltimeoutexception"})
     ),
     ErrorRow(
         name="model_error",
@@ -306,7 +300,6 @@ GITHUB_COPILOT = hosted(
                 {"quota_exceeded", "free_quota_exceeded", "overage_limit_reached", "billing_not_configured"}
             ),
         ),
-        ErrorRow("overloaded", Cause.OTHERS_CAPACITY, _COPILOT, codes=frozenset({"model_overloaded"})),
         ErrorRow(
             name="upstream",
             cause=Cause.OTHERS_CAPACITY,

@@ -24,7 +24,6 @@ from tidegate.providers._common import (
     IETF_ROW,
     MINUTE,
     MONTH,
-    NEVER_FITS,
     at_admission,
     endpoints,
     quota,
@@ -109,7 +108,6 @@ _429 = frozenset({429})
 _429_503 = frozenset({429, 503})
 
 ERRORS = (
-    NEVER_FITS,
     ErrorRow(
         name="concurrency",
         cause=Cause.CONCURRENCY,

@@ -10,7 +10,6 @@ from tidegate.providers._common import (
     DAY,
     HOUR,
     MINUTE,
-    NEVER_FITS,
     Part,
     as_produced,
     at_admission,
@@ -34,7 +33,6 @@ GROQ_HEADERS = (
 )
 
 GROQ_ERRORS = (
-    NEVER_FITS,
     ErrorRow(
         name="flex_capacity",
         cause=Cause.OTHERS_CAPACITY,
@@ -91,18 +89,6 @@ CEREBRAS_HEADERS = (
     _cerebras_row("tokens-day", "tokens", DAY),
 )
 
-CEREBRAS_ERRORS = (
-    ErrorRow(
-        "queue", Cause.OTHERS_CAPACITY, "capture cerebras-429-queue (2026-07-26)", codes=frozenset({"queue_exceeded"})
-    ),
-    ErrorRow(
-        name="quota",
-        cause=Cause.RATE,
-        source="capture cerebras-429-tokens (continue issue 9800); provider-facts.md section 15",
-        codes=frozenset({"request_quota_exceeded", "token_quota_exceeded"}),
-    ),
-)
-
 CEREBRAS = Provider(
     name="cerebras",
     source=_CEREBRAS_DOCS,
@@ -113,7 +99,6 @@ CEREBRAS = Provider(
         f"{_CEREBRAS_DOCS}: input and max_completion_tokens at admission (without it the longest sequence)"
     ),
     headers=CEREBRAS_HEADERS,
-    errors=CEREBRAS_ERRORS,
     common_errors=COMMON_ERRORS,
 )
 
@@ -209,12 +194,6 @@ TOGETHER_HEADERS = (
 )
 
 TOGETHER_ERRORS = (
-    ErrorRow(
-        name="dynamic",
-        cause=Cause.RATE,
-        source=f"{_TOGETHER_DOCS}; capture together-429-dynamic",
-        codes=frozenset({"dynamic_request_limited", "dynamic_token_limited"}),
-    ),
     ErrorRow(
         name="below_the_rate",
         cause=Cause.OTHERS_CAPACITY,
@@ -425,16 +404,7 @@ DEEPINFRA = hosted(
     "api.deepinfra.com",
     endpoints=(*EVERY_DIALECT, Endpoint("/v1/inference/{+model}")),
     headers=(),
-    errors=(
-        ErrorRow(
-            name="busy",
-            cause=Cause.OTHERS_CAPACITY,
-            source=f"https://github.com/truefoundry/models/pull/862 {_READ}; {_DEEPINFRA}: the model is too busy",
-            status=_429,
-            text=("model busy",),
-        ),
-        ErrorRow("concurrency", Cause.CONCURRENCY, _DEEPINFRA, status=_429, text=("rate limited",)),
-    ),
+    errors=(ErrorRow("concurrency", Cause.CONCURRENCY, _DEEPINFRA, status=_429, text=("rate limited",)),),
 )
 
 NOVITA = hosted(

@@ -138,12 +138,6 @@ MISTRAL_ERRORS = (
         source="provider-facts.md section 12 (3505), read 2026-11-21",
         codes=frozenset({"3505"}),
     ),
-    ErrorRow(
-        name="rate_limited",
-        cause=Cause.RATE,
-        source="provider-facts.md section 12 (1300), read 2026-11-21",
-        codes=frozenset({"rate_limited", "1300"}),
-    ),
 )
 
 MISTRAL = Provider(
@@ -332,7 +326,6 @@ MODELSCOPE = replace(
 _READ = "read 2026-11-23"
 _403_429 = frozenset({403, 429})
 
-_KIMI = f"https://www.kimi.com/code/docs/en/kimi-code/error-reference.html {_READ}"
 _KIMI_LIMITS = f"https://platform.moonshot.ai/docs/pricing/limits {_READ}"
 
 MOONSHOT = hosted(
@@ -353,7 +346,6 @@ MOONSHOT = hosted(
             refill="fixed",
         ),
     ),
-    errors=(ErrorRow("engine_overloaded", Cause.OTHERS_CAPACITY, _KIMI, codes=frozenset({"engine_overloaded_error"})),),
 )
 
 _ZAI = f"https://docs.z.ai/api-reference/api-code and https://docs.bigmodel.cn/cn/api/api-code {_READ}"
@@ -429,7 +421,6 @@ VOLCENGINE = hosted(
         _ark("per_day", Cause.DAY, "RateLimitExceeded.FoundationModelTPDExceeded"),
         _ark("concurrency", Cause.CONCURRENCY, "InflightBatchsizeExceeded"),
         _ark("slope", Cause.SLOPE, "RequestBurstTooFast"),
-        _ark("overloaded", Cause.OTHERS_CAPACITY, "ServerOverloaded"),
     ),
 )
 
