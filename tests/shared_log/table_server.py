@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 
-from tidegate.shared_log.carrier import Unshared
 from tidegate.shared_log.ray_log import LogTable
 from tidegate.shared_log.store_carrier import StoreCarrier
 from tidegate.shared_log.store_log import Answer, Ask, Limits
@@ -30,10 +29,7 @@ class TableServer:
         with self._lock:
             if self._table is None:
                 raise ConnectionError("stopped")
-            found = self._table.exchange(name, ask, time.time())
-        if found is None and not ask.leaves:
-            raise Unshared("full")
-        return found
+            return self._table.exchange(name, ask, time.time())
 
     def close(self) -> None: ...
 

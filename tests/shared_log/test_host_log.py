@@ -12,9 +12,9 @@ import pytest
 from tests.shared_log.members import NAME, START, Peer, log_file, payloads, peers, shared
 from tidegate.shared_file import VERSION
 from tidegate.shared_log import host, host_file, host_log
-from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, Head, Record, Unshared
+from tidegate.shared_log.carrier import ALONE, ENDED, MEMBERS, Checkpoint, Head, Record, Unshared
 from tidegate.shared_log.host import HostCarrier
-from tidegate.shared_log.host_file import MEMBERS, NEXT_MEMBER, PAGE, RING, SIZE
+from tidegate.shared_log.host_file import NEXT_MEMBER, PAGE, RING, SIZE
 from tidegate.shared_log.host_log import PROBED_EVERY
 from tidegate.shared_log.lives import Lives
 

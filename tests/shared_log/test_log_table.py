@@ -11,11 +11,10 @@ import pytest
 
 from tests.shared_log.store_members import StorePeer, is_alone, together, until
 from tests.shared_log.table_server import TableServer
-from tidegate.shared_log.carrier import NoConnection
+from tidegate.shared_log.carrier import BEGUN, FULL, MEMBERS, PENDING, NoConnection
 from tidegate.shared_log.ray_log import LogTable
-from tidegate.shared_log.redis_log import MEMBERS
 from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, LEAST_RETRY, StoreCarrier
-from tidegate.shared_log.store_log import BEGUN, ENTRIES, FULL, PENDING, Answer, Ask, Limits
+from tidegate.shared_log.store_log import ENTRIES, Answer, Ask, Limits
 
 NAME, OTHER = b"one", b"other"
 

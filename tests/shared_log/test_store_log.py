@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from tidegate.shared_log.carrier import ALONE, Checkpoint, CorruptLog, Record, Step
-from tidegate.shared_log.store_log import BEGUN, FULL, HEAD, PATIENCE, Answer, Stored, StoredState, StoreLog, checked
+from tidegate.shared_log.carrier import ALONE, BEGUN, FULL, HEAD, Checkpoint, CorruptLog, Record, Step
+from tidegate.shared_log.store_log import PATIENCE, Answer, Stored, StoredState, StoreLog, checked
 
 
 def made() -> StoreLog:

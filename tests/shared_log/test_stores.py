@@ -21,11 +21,11 @@ from tests.shared_log.table_server import TableServer
 from tests.shared_log.test_processes import SCENARIO, go, reports, workers
 from tidegate.errors import ConfigurationError
 from tidegate.shared_log import postgres_log, redis_log, store_log
-from tidegate.shared_log.carrier import ALONE, ENDED, Head
+from tidegate.shared_log.carrier import ALONE, ENDED, FULL, Head
 from tidegate.shared_log.postgres_log import postgres_carrier
 from tidegate.shared_log.redis_log import redis_carrier
 from tidegate.shared_log.store_carrier import StoreCarrier
-from tidegate.shared_log.store_log import ENTRIES, FULL, Ask, Limits
+from tidegate.shared_log.store_log import ENTRIES, Ask, Limits
 from tidegate.testing import SimulatorProcess
 
 pytestmark = pytest.mark.real

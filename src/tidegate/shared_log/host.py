@@ -6,13 +6,12 @@ import contextlib
 import math
 import os
 import time
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
 from tidegate.shared_file import VERSION, lock
-from tidegate.shared_log.carrier import Unshared, Unsupported
-from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder, unsupported
+from tidegate.shared_log.carrier import Unshared, Unsupported, follow_forks
+from tidegate.shared_log.folder import IDLE, SCANNED, PrivateFolder
 from tidegate.shared_log.host_file import LogFile
 from tidegate.shared_log.host_log import HostLog
 from tidegate.shared_log.lives import Lives, clock_replaced
@@ -57,7 +56,7 @@ class HostCarrier:
         self._logs: set[HostLog] = set()
         self._most = max(1, descriptor_limit() // DESCRIPTORS)
         self._used, self._counted_at, self._cleared_at = 0, -math.inf, -math.inf
-        _carriers.add(self)
+        follow_forks(self)
         with contextlib.suppress(OSError, Unshared):
             self._lives.clean()
             self._remove_all_unused(time.time() - IDLE)
@@ -151,15 +150,3 @@ class HostCarrier:
                 self.folder.remove(name)
         finally:
             file.close()
-
-
-_carriers: weakref.WeakSet[HostCarrier] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for carrier in list(_carriers):
-        carrier.after_fork()
-
-
-if not unsupported():
-    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -20,14 +20,25 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tidegate.shared_file import HEADER, FileKind, header
-from tidegate.shared_log.carrier import Checkpoint, CorruptLog, Entry, Head, Unshared
+from tidegate.shared_log.carrier import (
+    BEGUN,
+    FULL,
+    HEAD,
+    MAX_STATE,
+    MEMBERS,
+    PENDING,
+    Checkpoint,
+    CorruptLog,
+    Entry,
+    Head,
+    Unshared,
+    packed_head,
+    unpacked_head,
+)
 from tidegate.shared_log.lives import boot_seconds, clock_identity
 
 PAGE = 4096
 """Bytes of the first page, all that a lone member has. Derived from the size of a memory page."""
-
-MEMBERS = 64
-"""Members of one log. Chosen: four workers for each core of a large machine's socket."""
 
 (
     GENERATION,
@@ -59,8 +70,6 @@ HEADER_SIZE = ROWS_AT + MEMBERS * ROW.size
 """Bytes of the words, and of the words and the rows, which are read together."""
 
 HEADS_AT = PAGE
-HEAD = struct.Struct("<qd10d")
-
 RING_AT = HEADS_AT + 2 * PAGE
 RING = 512 * 1024
 """Bytes of entries. Measured: 300 bytes a call, so 1,700 calls."""
@@ -75,9 +84,6 @@ MAX_PAYLOAD = 65_535
 AREA = 64 * 1024
 """Bytes of a checkpoint, compressed. Chosen: an account of some hundred keys."""
 
-MAX_STATE = 1024 * 1024
-"""Bytes of a checkpoint, uncompressed. Chosen: 16 times `AREA`."""
-
 AREA_HEAD = struct.Struct("<QQdIHHI")
 AREAS_AT = RING_AT + RING
 SIZE = AREAS_AT + 2 * AREA
@@ -91,12 +97,6 @@ SLACK = 60.0
 CLOCK_SLACK = 60.0
 """Seconds by which a wall clock may have been set while a log is in use. Chosen: more than a time daemon steps, less
 than clocks of tests differ."""
-
-COSTS = 10
-"""Amounts of a head. Derived from the first fields of `core.values.Cost`; the last one is left out."""
-
-PENDING, BEGUN, FULL = 0, 1, 2
-"""Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""
 
 
 class Member(NamedTuple):
@@ -335,9 +335,7 @@ def write_head(file: LogFile, row: int, head: Head | None) -> None:
     """Store or clear the head of a member."""
     bit = 1 << row
     if head is not None:
-        cost = (*head.cost, *(0.0,) * COSTS)[:COSTS]
-        priority = max(-(2**63), min(2**63 - 1, head.priority))
-        file.write(HEAD.pack(priority, head.served_at, *cost), HEADS_AT + row * HEAD.size)
+        file.write(packed_head(head), HEADS_AT + row * HEAD.size)
         file.words[WAITING] |= bit
     elif file.words[WAITING] & bit:
         file.words[WAITING] &= ~bit
@@ -352,11 +350,8 @@ def read_heads(file: LogFile, but: int) -> Sequence[Head]:
     found = []
     for member in file.members():
         if waiting >> member.row & 1:
-            priority, served_at, *cost = HEAD.unpack_from(block, member.row * HEAD.size)
-            # A member that was never served has -infinity.
-            if not (all(map(math.isfinite, cost)) and served_at < math.inf) or min(cost) < 0:
-                raise CorruptLog("the amounts of a head are not numbers")
-            found.append(Head(member.number, priority, served_at, tuple(cost)))
+            place = member.row * HEAD.size
+            found.append(unpacked_head(member.number, block[place : place + HEAD.size]))
     return found
 
 

@@ -15,18 +15,27 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tidegate.shared_file import lock, unlock
-from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, CorruptLog, Head, Record, Step, Unshared
+from tidegate.shared_log.carrier import (
+    ALONE,
+    BEGUN,
+    ENDED,
+    FULL,
+    PENDING,
+    Checkpoint,
+    CorruptLog,
+    Head,
+    Record,
+    Step,
+    Unshared,
+)
 from tidegate.shared_log.folder import PrivateFolder
 from tidegate.shared_log.host_file import (
-    BEGUN,
     CHECKPOINT,
     CHECKPOINT_AT,
     CHECKPOINT_RANK,
-    FULL,
     GENERATION,
     LAST_AT,
     PAGE,
-    PENDING,
     POPULATION,
     PROBED_AT,
     RING,

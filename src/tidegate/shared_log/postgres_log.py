@@ -11,10 +11,10 @@ from typing import Any
 
 from tidegate.errors import ConfigurationError
 from tidegate.shared_file import VERSION
-from tidegate.shared_log.carrier import CorruptLog, Unshared
-from tidegate.shared_log.redis_log import MEMBERS, TRIMMED, since_of
+from tidegate.shared_log.carrier import MEMBERS, CorruptLog, Unshared
+from tidegate.shared_log.redis_log import TRIMMED, since_of
 from tidegate.shared_log.store_carrier import EXPIRY, GONE_AFTER, TIME_LIMIT, StoreCarrier
-from tidegate.shared_log.store_log import BEGUN, ENTRIES, FULL, MAX_STATE, Answer, Ask, Stored, StoredState
+from tidegate.shared_log.store_log import ENTRIES, Answer, Ask, Stored, StoredState
 
 CONNECT_SECONDS = 2
 """Seconds for a connection. Derived: libpq knows no less."""
@@ -188,8 +188,6 @@ class PostgresStore:
             raise
         except (self._psycopg.DataError, self._psycopg.IntegrityError, self._psycopg.ProgrammingError) as error:
             raise CorruptLog(f"the database cannot use its content ({error.diag.message_primary or error})") from None
-        if ask.leaves:
-            return None
         return _answer(found)
 
     def close(self) -> None:
@@ -220,18 +218,16 @@ def _limited(generator: Any, seconds: float) -> Any:
         return ended.value
 
 
-def _answer(found: tuple[Any, ...]) -> Answer:
-    """Return a row as an answer; raise `CorruptLog` where it is none of this function."""
+def _answer(found: tuple[Any, ...]) -> Answer | None:
+    """Return a row as an answer, None for one without a member; raise `CorruptLog` for none of this function."""
     try:
         now, epoch, member, tail, places, members, ats, payloads, live, ranks, heads, wanted, rank, *rest = found
         number, position, until, writer, at, payload = rest
         if member is None:
-            raise Unshared(f"it has {MEMBERS} members already")
+            return None
         columns = zip(places or (), members or (), ats or (), payloads or (), strict=True)
         state = None
         if payload is not None:
-            if len(payload) > MAX_STATE or rank not in (BEGUN, FULL):
-                raise CorruptLog("its checkpoint is not sound")
             state = StoredState(number, position, until, writer, rank, at, bytes(payload))
         queued = {each: bytes(head) for each, head in zip(live, heads, strict=True) if head}
         entries = [Stored(place, each, stated, bytes(content)) for place, each, stated, content in columns]

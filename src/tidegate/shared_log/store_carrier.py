@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import os
 import re
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-from tidegate.shared_log.carrier import NoConnection, Unshared
+from tidegate.shared_log.carrier import MEMBERS, NoConnection, Unshared, follow_forks
 from tidegate.shared_log.store_log import PROMPT, Answer, Ask, Limits, StoreLog, checked
 
 logger = logging.getLogger("tidegate")
@@ -44,7 +42,8 @@ class LogServer(Protocol):
     def exchange(self, name: bytes, ask: Ask) -> Answer | None:
         """Append, beat and read in one round trip;
 
-        None where this member left. The answer has all entries since `ask.cursor`, or since the position of its state.
+        None where this member left, or where the log has too many members. The answer has all entries since
+        `ask.cursor`, or since the position of its state.
         Any error of the client may leave it; `Unshared` means that this log alone cannot be shared.
         """
 
@@ -65,7 +64,7 @@ class StoreCarrier:
         self.kind, self.place, self.secret = kind, place or shown(url), secret_of(url)
         self.is_chosen = True
         self._start()
-        _carriers.add(self)
+        follow_forks(self)
 
     @property
     def reason(self) -> str:
@@ -174,6 +173,8 @@ class StoreCarrier:
             begun = time.monotonic()
             ask = log.ask(begun, leaves)
             found = self._store.exchange(log.name, ask)
+            if found is None and not leaves:
+                raise Unshared(f"it has {MEMBERS} members already")
             answer = None if found is None else checked(found)
         except Unshared as error:
             self._end(log, str(error))
@@ -241,15 +242,3 @@ def shown(url: str) -> str:
     if "@" in "".join(after):
         return f"{scheme}://…"
     return f"{scheme}://{re.split('[?#]', rest[authority.rfind('@') + 1 :])[0]}"
-
-
-_carriers: weakref.WeakSet[StoreCarrier] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for carrier in list(_carriers):
-        carrier.after_fork()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

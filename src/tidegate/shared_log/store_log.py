@@ -15,24 +15,32 @@ others load it, so that all have one state again.
 from __future__ import annotations
 
 import math
-import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from tidegate.shared_log.carrier import ALONE, ENDED, Checkpoint, CorruptLog, Entry, Head, Record, Step
-
-PENDING, BEGUN, FULL = 0, 1, 2
-"""Ranks of a member: it waits for a state, it began with a partial one, or it has the whole."""
+from tidegate.shared_log.carrier import (
+    ALONE,
+    BEGUN,
+    ENDED,
+    FULL,
+    MAX_STATE,
+    PENDING,
+    Checkpoint,
+    CorruptLog,
+    Entry,
+    Head,
+    Record,
+    Step,
+    packed_head,
+    unpacked_head,
+)
 
 PATIENCE = 0.25
 """Seconds for which a joiner waits for the server and for a state. Chosen: the time limit of an exchange."""
 
 ENTRIES = 4096
 """Entries that a server keeps of a log. Chosen: the events of 2,000 calls."""
-
-MAX_STATE = 1024 * 1024
-"""Bytes of a checkpoint. Chosen: an account of some hundred keys."""
 
 BEAT = 2.0
 """Seconds between two exchanges of a member without calls: a third of those after which it counts as dead."""
@@ -48,8 +56,6 @@ STEP_EVERY = 0.05
 
 STALE = 1.0
 """Seconds after which an event that this member could not hear is outdated. Chosen: four time limits of an exchange."""
-
-HEAD = struct.Struct("<qd10d")
 
 
 class Stored(NamedTuple):
@@ -127,12 +133,12 @@ def checked(answer: Answer) -> Answer:
         and all(isinstance(each, bytes) for each in contents)
     ):
         raise CorruptLog("its content is not that of a log")
+    if answer.state is not None and (len(answer.state.payload) > MAX_STATE or answer.state.rank not in (BEGUN, FULL)):
+        raise CorruptLog("its checkpoint is not sound")
     for member, packed in answer.heads.items():
-        if not isinstance(member, int) or not isinstance(packed, bytes) or len(packed) != HEAD.size:
+        if not isinstance(member, int) or not isinstance(packed, bytes):
             raise CorruptLog("a head is not that of a member")
-        _, served_at, *cost = HEAD.unpack(packed)
-        if not (all(map(math.isfinite, cost)) and served_at < math.inf) or min(cost) < 0:
-            raise CorruptLog("the amounts of a head are not numbers")
+        unpacked_head(member, packed)
     return answer
 
 
@@ -179,7 +185,7 @@ class StoreLog:
         self._ranks: Mapping[int, int] = {}
         self._state: StoredState | None = None
         self._known_state = 0
-        self._own_head = b""
+        self._own_head: Head | None = None
         self._own_state: tuple[int, float, bytes] | None = None
         self._included = 0
         self._is_asked = False
@@ -253,7 +259,8 @@ class StoreLog:
         self._inbox.clear()
         self._consumed = self._received
         gone = [each.member for each in entries if not each.payload]
-        heads = [_head(member, head, self._offset) for member, head in self._heads.items() if member != self._number]
+        heads = [unpacked_head(member, head) for member, head in self._heads.items() if member != self._number]
+        heads = [each._replace(served_at=each.served_at - self._offset) for each in heads]
         asked = self._is_asked and self._rank != PENDING and members > 1
         returned, self._returned = self._returned, False
         return Step(entries, heads, gone, checkpoint, members, asked, returned=returned, heard_at=self._heard_at)
@@ -273,7 +280,7 @@ class StoreLog:
         self._returned = True
         self._outbox.clear()
         self._inbox.clear()
-        self._own_state, self._own_head = None, b""
+        self._own_state, self._own_head = None, None
 
     def leave(self, records: Sequence[Record], head: Head | None, checkpoint: Checkpoint | None = None) -> None:
         """Give the thread the records; while the server is away, drop them."""
@@ -281,10 +288,10 @@ class StoreLog:
             return
         with self._lock:
             if self.sole or self._away:
-                self._own_head = b""
+                self._own_head = None
                 return
             self._outbox += records[: max(0, ENTRIES - len(self._outbox))]
-            self._own_head = b"" if head is None else HEAD.pack(head.priority, head.served_at, *_cost(head))
+            self._own_head = head
             if checkpoint is not None and len(checkpoint.payload) <= MAX_STATE:
                 self._own_state = self._consumed, checkpoint.at, checkpoint.payload
                 self._included = self._sequence + len(self._outbox)
@@ -304,10 +311,8 @@ class StoreLog:
             records = [(each.at + self._offset, each.payload) for each in self._outbox[: self._sent]]
             if state is not None:
                 state = state[0], state[1] + self._offset, state[2]
-            head = self._own_head
-            if head:
-                priority, served_at, *cost = HEAD.unpack(head)
-                head = HEAD.pack(priority, served_at + self._offset, *cost)
+            own = self._own_head
+            head = b"" if own is None else packed_head(own._replace(served_at=own.served_at + self._offset))
             return Ask(
                 self._number, self._epoch, self._received, self._rank, self._sequence, records, head,
                 self._state_since if self._rank != FULL else math.inf, self._known_state, state, leaves,
@@ -377,12 +382,3 @@ class StoreLog:
         if not self._closed:
             self._closed = True
             self._forget(self)
-
-
-def _cost(head: Head) -> tuple[float, ...]:
-    return (*head.cost, *(0.0,) * 10)[:10]
-
-
-def _head(member: int, packed: bytes, offset: float) -> Head:
-    priority, served_at, *cost = HEAD.unpack(packed)
-    return Head(member, priority, served_at - offset, tuple(cost))
