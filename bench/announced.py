@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -240,7 +239,7 @@ def models(draw: Draw) -> Row:
         name="",
         family=HEADERS,
         scenario=_provider(
-            draw, "openai", replace(limit, shared=True), Limit(limit=AMPLE, window=window, unit="tokens")
+            draw, "openai", limit.replace(shared=True), Limit(limit=AMPLE, window=window, unit="tokens")
         ),
         count=round(supply),
         models=draw.whole(2, 10),

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from bench.scenarios import Row
 from tidegate.testing import Distribution, Limit, Refill
+from tidegate.testing.specs import SlotStatus
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class Draw:
         """Return a latency whose median is between the bounds."""
         return Distribution.lognormal(self.scale(low, high), round(self.even(0.1, 0.4), 2))
 
-    def statuses(self, *choices: int, length: int = 12) -> tuple[int, ...]:
+    def statuses(self, *choices: SlotStatus, length: int = 12) -> tuple[SlotStatus, ...]:
         """Return statuses of refusals in turn: each of the choices at least once."""
         drawn = [*choices, *(self.one(*choices) for _ in range(length - len(choices)))]
         self._random.shuffle(drawn)

@@ -13,6 +13,7 @@ from typing import Any
 
 from bench.drawn import Draw, Drawn, families, mean_size, supplied
 from bench.families import CHANGING, KNEE, RARE, SHIFTING, SILENT, SLOPE, TENTH, WINDOWS, Family
+from bench.limits import VariedLimit
 from bench.scenarios import MINUTE, Row, Sdk
 from tidegate.testing import Distribution, Fault, Limit, Scenario
 
@@ -125,7 +126,7 @@ def late_refusal(draw: Draw) -> Row:
 def backends(draw: Draw, announced: bool) -> Row:
     """Return a row of four backends, of which each request meets one; each has a quarter of the limit."""
     calls, rate = 4 * draw.whole(4, 28), draw.scale(8, 40)
-    limit = Limit(limit=calls, window=float(f"{calls / rate:.3g}"), backends=4)
+    limit = VariedLimit(limit=calls, window=float(f"{calls / rate:.3g}"), backends=4)
     facts = _announcing(draw) if announced else {}
     return _row(draw, SHIFTING, limit, supplied(limit, draw.even(30, 60)), **facts)
 
@@ -141,7 +142,7 @@ def neighbour(draw: Draw, announced: bool) -> Row:
     if announced:
         facts = _announcing(draw)
     else:
-        limit, facts = replace(limit, burst=draw.whole(5, 30)), {}
+        limit, facts = limit.replace(burst=draw.whole(5, 30)), {}
     return _row(draw, SHIFTING, limit, supplied(limit, draw.even(40, 70)), **facts)
 
 
@@ -159,7 +160,7 @@ def always_60(draw: Draw) -> Row:
 
 def refused_count(draw: Draw) -> Row:
     """Return a row with a sliding window in which refused attempts count as well."""
-    limit = Limit(kind="rolling", limit=draw.whole(10, 60), window=draw.scale(3, 15), counts_refused=True)
+    limit = VariedLimit(kind="rolling", limit=draw.whole(10, 60), window=draw.scale(3, 15), counts_refused=True)
     return _row(draw, SILENT, limit, round(limit.limit * draw.even(5.2, 8.8)), dialect=draw.one("none", "hint"))
 
 
@@ -187,7 +188,7 @@ def bare_window(draw: Draw, announced: bool) -> Row:
 def window_block(draw: Draw) -> Row:
     """Return a row with a hidden fixed window that, once exceeded, refuses everything for longer than a window."""
     seconds = draw.scale(3, 10)
-    limit = Limit(
+    limit = VariedLimit(
         kind="fixed",
         limit=draw.whole(10, 60),
         window=seconds,
@@ -202,7 +203,7 @@ def slots_steps(draw: Draw) -> Row:
     latency = draw.latency(0.5, 1.2)
     first, wide, last = draw.even(8, 15), draw.even(8, 16), draw.even(8, 15)
     sizes = ((round(first, 2), 8.0), (round(first + wide, 2), 1.0))
-    limit = Limit(kind="slots", limit=8, status=draw.one(429, 503, 529), sizes=sizes)
+    limit = VariedLimit(kind="slots", limit=8, status=draw.one(429, 503, 529), sizes=sizes)
     count = round((8 * (first + last) + 64 * wide) / latency.median)
     return _row(draw, CHANGING, limit, count, latency=latency)
 

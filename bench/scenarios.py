@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from bench.families import (
@@ -84,7 +84,7 @@ class Row:
 
     def seeded(self, seed: int) -> Scenario:
         """The provider, its latencies drawn by `seed`."""
-        return replace(self.scenario, seed=seed)
+        return self.scenario.replace(seed=seed)
 
     def calls(self, seed: int) -> tuple[Call, ...]:
         """The calls in order, their sizes drawn by `seed`."""

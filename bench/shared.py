@@ -54,7 +54,7 @@ MINUTE = 60.0
 
 def _minute(limit: float, count: int, callers: int, name: str, **facts: Any) -> Row:
     """A row of an openai key with a limit of requests a minute, unscaled."""
-    limiters = (Limit(limit=limit, window=MINUTE), replace(AMPLE_TOKENS, window=MINUTE))
+    limiters = (Limit(limit=limit, window=MINUTE), AMPLE_TOKENS.replace(window=MINUTE))
     scenario = Scenario(**{"dialect": "openai", "limiters": limiters, "latency": LATENCY, **facts})
     return Row(name=name, family=_bounds(name), scenario=scenario, count=count, callers=callers)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from bench.drawn import Draw, Drawn, supplied
 from bench.families import SILENT
+from bench.limits import VariedLimit
 from bench.scenarios import Row
 from tidegate.testing import Call, Fault, Limit, Scenario
 
@@ -104,7 +105,7 @@ def brief_refill(draw: Draw) -> Row:
 
 def counted_refusals(draw: Draw) -> Row:
     """Return a hidden rolling window whose refused attempts count against it."""
-    limit = Limit(kind="rolling", limit=draw.whole(10, 100), window=draw.scale(2.0, 20.0), counts_refused=True)
+    limit = VariedLimit(kind="rolling", limit=draw.whole(10, 100), window=draw.scale(2.0, 20.0), counts_refused=True)
     return _row(draw, round(limit.limit * draw.even(4.2, 6.0)), limit)
 
 

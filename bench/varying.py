@@ -24,8 +24,7 @@ def varied(row: Row, seed: int) -> Row:
 
     def limit(each: Limit) -> Limit:
         low, high = GROWTHS
-        return replace(
-            each,
+        return each.replace(
             limit=max(1, round(each.limit * factor())),
             offset=generator.random() * each.window if each.kind == "fixed" else each.offset,
             growth=generator.uniform(low, high) if each.kind == "slope" else each.growth,
@@ -35,8 +34,7 @@ def varied(row: Row, seed: int) -> Row:
     latency = scenario.latency
     return replace(
         row,
-        scenario=replace(
-            scenario,
+        scenario=scenario.replace(
             limiters=tuple(limit(each) for each in scenario.limiters),
             latency=Distribution(latency.shape, latency.a * factor(), latency.b),
             knee=None if scenario.knee is None else max(1, round(scenario.knee * factor())),

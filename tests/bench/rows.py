@@ -12,7 +12,7 @@ QUICK = Scenario(dialect="openai", limiters=(Limit(limit=20, window=1.0),), late
 SMALL = Row(name="small", family=HEADERS, scenario=QUICK, count=50, callers=16)
 STREAMED = replace(
     SMALL,
-    scenario=replace(QUICK, token_pace=0.01, output_tokens=Distribution.lognormal(20, 0.5)),
+    scenario=QUICK.replace(token_pace=0.01, output_tokens=Distribution.lognormal(20, 0.5)),
     stream=True,
 )
-REJECTING = replace(SMALL, scenario=replace(QUICK, faults=(Fault(kind="status", status=400, nth=(3, 30)),)))
+REJECTING = replace(SMALL, scenario=QUICK.replace(faults=(Fault(kind="status", status=400, nth=(3, 30)),)))

@@ -9,6 +9,7 @@ import pytest
 
 from bench import virtual
 from bench.families import SILENT
+from bench.limits import VariedLimit
 from bench.scenarios import Row
 from tidegate.testing import Distribution, Limit, Scenario
 
@@ -66,7 +67,7 @@ def test_windows_of_a_second_with_many_calls_are_found(
 
 @pytest.mark.parametrize("seed", [1, 4])
 def test_refused_calls_that_count_against_a_moving_window_come_back_a_period_later(seed: int) -> None:
-    run = played(Limit(kind="rolling", limit=100, window=10.0, counts_refused=True), 250, seed)
+    run = played(VariedLimit(kind="rolling", limit=100, window=10.0, counts_refused=True), 250, seed)
     assert run.lost == 0
     assert run.ratio < 1.15
 
@@ -74,7 +75,7 @@ def test_refused_calls_that_count_against_a_moving_window_come_back_a_period_lat
 @pytest.mark.parametrize("work", [0.0, CLIENT_WORK])
 def test_a_block_after_refusals_is_told_from_the_period_of_the_window(work: float) -> None:
     """Windows of 5 s, and 10 s without any call after a refusal: 2.1 where the block is taken for the period."""
-    run = played(Limit(kind="fixed", limit=50, window=5.0, block=10.0), 220, 1, work)
+    run = played(VariedLimit(kind="fixed", limit=50, window=5.0, block=10.0), 220, 1, work)
     assert run.lost == 0
     assert run.ratio < 1.7
 

@@ -33,7 +33,7 @@ def test_a_player_that_repeats_refused_calls_reaches_the_ideal_of_backends(name:
 def test_the_ideal_among_overloads_loses_nothing_but_the_attempts_that_break(name: str, seed: int) -> None:
     """With equal latencies all callers keep step: the ideal has as many rounds as all attempts need."""
     row = FAMILIES[name].row(seed)
-    row = replace(row, scenario=replace(row.scenario, latency=Distribution.constant(LATENCY)))
+    row = replace(row, scenario=row.scenario.replace(latency=Distribution.constant(LATENCY)))
     fault = row.scenario.faults[0]
     attempts = row.count / (1.0 - fault.probability)
     rounds = row.ideal(seed).makespan / LATENCY

@@ -43,7 +43,7 @@ def test_limits_are_read_from_headers_that_the_dialect_wrote() -> None:
     laboratory.run()
     (key,) = laboratory.registry.snapshot().keys.values()
     assert [(quota.unit, quota.limit) for quota in key.quotas] == [("requests", 20.0)]
-    silent = Laboratory(replace(SMALL, scenario=replace(SMALL.scenario, headers=False, retry_after="none")), 0)
+    silent = Laboratory(replace(SMALL, scenario=SMALL.scenario.replace(headers=False, retry_after="none")), 0)
     silent.run()
     (key,) = silent.registry.snapshot().keys.values()
     assert all(quota.level == quota.limit or quota.limit == 20.0 for quota in key.quotas)
@@ -63,7 +63,7 @@ def test_a_call_that_waits_too_long_is_lost() -> None:
 
 def test_prompts_are_as_long_as_the_tokens_of_the_provider_say() -> None:
     limits = (Limit(limit=4000, window=1.0, unit="tokens"),)
-    scenario = replace(SMALL.scenario, limiters=limits, chars_per_token=2.0)
+    scenario = SMALL.scenario.replace(limiters=limits, chars_per_token=2.0)
     laboratory = Laboratory(replace(SMALL, scenario=scenario, sizes=(400, 400)), 0)
     laboratory.run()
     (key,) = laboratory.registry.snapshot().keys.values()

@@ -50,7 +50,7 @@ class TwoLevelWorld(world.World):
         super().__init__(settings or Settings(scopes=SCOPES), seed, lag=lag)
         self.network = network
         self.latency = latency
-        self.pricing = Scenario().pricing
+        self.pricing = Scenario()
         self.shared = shared.build("shared")
         self.own = {model: limit.build("own") for model, limit in (own or {}).items()}
         self.limits = {"shared": shared, **{f"own {model}": limit for model, limit in (own or {}).items()}}

@@ -42,7 +42,7 @@ def test_a_limit_answers_with_its_statuses_in_turn():
 def test_cached_input_is_free_and_a_call_has_a_least_charge():
     cached = Pricing(cached_tokens=100)
     assert [cached.at_admission("tokens", Call(size)) for size in (60, 100, 250)] == [0, 0, 150]
-    least = Pricing("produced", least_tokens=50)
+    least = Pricing(charge="produced", least_tokens=50)
     assert [least.at_admission("input_tokens", Call(size)) for size in (20, 80)] == [50, 80]
     assert [least.at_end("tokens", Call(20), output) for output in (10, 70)] == [50, 90]
 

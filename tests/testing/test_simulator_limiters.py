@@ -102,7 +102,7 @@ def test_a_refused_call_is_charged_by_no_limiter(history):
             Slots(limit=7),
             Credit(limit=40),
         ],
-        Pricing("input+max_tokens"),
+        Pricing(charge="input+max_tokens"),
     )
     now = 0.0
     for wait, amount in history:
@@ -130,7 +130,7 @@ def test_a_refused_call_is_charged_by_no_limiter(history):
 )
 def test_tokens_are_charged_by_the_rule(charge, gives_back, at_admission, at_end):
     bucket = ContinuousBucket("tokens", "tokens", limit=1000, window=60)
-    gate = Gate([bucket], Pricing(charge, gives_back))
+    gate = Gate([bucket], Pricing(charge=charge, gives_back=gives_back))
     ticket = gate.admit(Call(input_tokens=100, max_tokens=50), 0.0)
     assert isinstance(ticket, Ticket)
     assert 1000 - bucket.remaining(0.0) == at_admission

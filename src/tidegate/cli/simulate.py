@@ -14,11 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.common import unbounded
-from tidegate.errors import ConfigurationError
+from tidegate.errors import ConfigurationError, require
 from tidegate.testing import Counts, Distribution, Limit, OutageSpan, Scenario, Truth, serve
 from tidegate.testing.limiters import Unit
 from tidegate.testing.scenario import DIALECTS, SCOPES
-from tidegate.testing.specs import positive
 
 OTHER_OPTIONS = ("port", "scenario", "log")
 ABOVE_ZERO = ("rpm", "tpm", "itpm", "otpm", "rpd", "slots", "window", "burst")
@@ -114,7 +113,7 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
     """Return the scenario of the flags that were given, whose values replace the defaults of `Scenario`."""
     for name in ABOVE_ZERO:
         # Checked here, as `Limit` would name its own field instead of the flag.
-        positive(name, given.get(name, 1))
+        require(given.get(name, 1) > 0, name, given.get(name), "it must be above 0")
     given = dict(given)
     algorithm, window, burst = given.pop("algorithm", "bucket"), given.pop("window", 60.0), given.pop("burst", None)
     if algorithm not in ("bucket", "fixed", "rolling"):

@@ -6,16 +6,17 @@ scenario. A gate is the set of all limiters of one key.
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from tidegate.testing.admission import Call, Gate, Refusal, Ticket
-from tidegate.testing.limiters import Level, Limiter, Reason
+from tidegate.testing.limiters import Level, Limiter
 from tidegate.testing.scenario import Scenario
 from tidegate.testing.specs import Fault
 
@@ -63,44 +64,15 @@ class Truth:
 
     def to_json(self) -> bytes:
         """Return the snapshot as JSON; an unlimited value is null."""
-        plain = asdict(self)
-        for counts in (plain["total"], *plain["keys"].values()):
-            for level in counts["levels"]:
-                level["limit"] = _finite(level["limit"])
-                level["remaining"] = _finite(level["remaining"])
-        return json.dumps(plain).encode()
+        return _TRUTH.dump_json(self)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Truth:
         """Return the snapshot that `to_json` wrote."""
-        plain = json.loads(text)
-        return cls(
-            elapsed=plain["elapsed"],
-            total=_counts(plain["total"]),
-            keys={name: _counts(counts) for name, counts in plain["keys"].items()},
-            order=tuple(plain["order"]),
-            admitted_at=tuple(plain["admitted_at"]),
-            held=tuple(plain["held"]),
-        )
+        return _TRUTH.validate_json(text)
 
 
-def _finite(value: float) -> float | None:
-    return None if value == float("inf") else value
-
-
-def _counts(plain: dict[str, Any]) -> Counts:
-    levels = [
-        Level(
-            **{
-                **level,
-                "reason": Reason(level["reason"]),
-                "limit": float("inf") if level["limit"] is None else level["limit"],
-                "remaining": float("inf") if level["remaining"] is None else level["remaining"],
-            }
-        )
-        for level in plain["levels"]
-    ]
-    return Counts(**{**plain, "levels": tuple(levels)})
+_TRUTH = TypeAdapter(Truth)
 
 
 class CallCounter:
@@ -289,4 +261,4 @@ class Accounts:
             self._shared = {}
             for account in self._accounts.values():
                 made = scenario.gate(self._shared.setdefault(account.owner, {}))
-                account.gate.replace(made.limiters, scenario.pricing, now)
+                account.gate.replace(made.limiters, scenario, now)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field, StrictInt
 
 from tidegate.testing.limiters import Level, Limiter, Outage, Reason, Slots
+from tidegate.testing.specs import Positive, ScenarioPart
 
 Charge = Literal["input", "input+max_tokens", "produced"]
-CHARGES: tuple[Charge, ...] = ("input", "input+max_tokens", "produced")
+Tokens = Annotated[StrictInt, Field(ge=0)]
 
 _RANK = {reason: rank for rank, reason in enumerate(Reason)}
 
@@ -31,8 +34,7 @@ class Prices(Protocol):
     def at_end(self, unit: str, call: Call, produced: int) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Pricing:
+class Pricing(ScenarioPart):
     """Charge of a call to a limiter of `tokens` or `output_tokens`, at admission and at the end.
 
     - `input`: only the input, at admission
@@ -47,10 +49,10 @@ class Pricing:
 
     charge: Charge = "input"
     gives_back: bool = False
-    default_max_tokens: int = 256
-    burndown: float = 1.0
-    cached_tokens: int = 0
-    least_tokens: int = 0
+    default_max_tokens: Tokens = 256
+    burndown: Positive = 1.0
+    cached_tokens: Tokens = 0
+    least_tokens: Tokens = 0
 
     def at_admission(self, unit: str, call: Call) -> float:
         """Return the amount that must fit for the call to be admitted."""

@@ -1,21 +1,18 @@
-"""Token buckets and slots, with schedules of refill and size, and a limit on growth.
+"""Token buckets, with schedules of refill and size, and a limit on growth.
 
 `ContinuousBucket` refills continuously, at a rate that may follow a schedule. `ResizedBucket` changes its limit on a
-schedule and announces that, like a tier that is lowered and raised again. `ResizedSlots` does the same with a limit of
-concurrency. `Slope` limits how fast a client may become faster: spike arrest, acceleration limits.
-
-Limit of several backends: each request meets one of them, drawn at random, with its own part of the limit.
+schedule and announces that, like a tier that is lowered and raised again. `Slope` limits how fast a client may become
+faster: spike arrest, acceleration limits.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from tidegate.testing.limiters import SLACK, Level, Limiter, Reason, Slots, Unit
+from tidegate.testing.limiters import SLACK, Level, Limiter, Reason, Unit
 
 
 class Refill:
@@ -255,90 +252,3 @@ class ResizedBucket(ContinuousBucket):
     def level(self, now: float) -> Level:
         self.remaining(now)
         return super().level(now)
-
-
-class ResizedSlots(Slots):
-    """Slots whose number changes by the factors in `sizes`, pairs (start, factor) that repeat with `period`.
-
-    Calls in flight beyond a smaller number end as usual.
-    """
-
-    def __init__(
-        self, name: str, *, limit: float, status: int, sizes: Sequence[tuple[float, float]], period: float = 0.0
-    ) -> None:
-        super().__init__(name, limit=limit, status=status)
-        self._full = limit
-        self._schedule = Refill(1, sizes, period)
-
-    def _become(self, now: float) -> None:
-        _, _, factor = next(self._schedule.segments(now))
-        self.limit = self._full * factor
-
-    def remaining(self, now: float) -> float:
-        self._become(now)
-        return super().remaining(now)
-
-    def ready_at(self, amount: float, now: float) -> float:
-        self._become(now)
-        for begin, _, factor in islice(self._schedule.segments(now), MAX_STEPS):
-            if self._taken < self._full * factor:
-                return begin
-        return math.inf
-
-    def level(self, now: float) -> Level:
-        self._become(now)
-        return super().level(now)
-
-
-class Backends(Limiter):
-    """Limiters of equal backends, of which `seed` draws one for each attempt, admitted or refused.
-
-    A load balancer without a common counter does so. The level is that of the backend that the newest attempt met. An
-    oracle that foresees the draws takes the fullest backend: who repeats a call at once meets each of them in the end.
-    """
-
-    def __init__(self, name: str, parts: Sequence[Limiter], *, seed: int = 0) -> None:
-        first = parts[0]
-        super().__init__(name, first.unit, limit=first.limit, window=first.window)
-        self.capacity = first.capacity
-        self._parts = tuple(parts)
-        self._random = random.Random(f"{name} {seed}")
-        self._foreseen = False
-        self._next = self._met = self._random.choice(self._parts)
-
-    def foresee(self) -> None:
-        self._foreseen = True
-
-    def ready_at(self, amount: float, now: float) -> float:
-        if self._foreseen:
-            return min(part.ready_at(amount, now) for part in self._parts)
-        return self._next.ready_at(amount, now)
-
-    def charge(self, amount: float, now: float) -> None:
-        if self._foreseen:
-            self._next = max(self._parts, key=lambda part: part.remaining(now))
-        self._next.charge(amount, now)
-        self._draw()
-
-    def refuse(self, amount: float, now: float) -> float:
-        ready_at = self._next.refuse(amount, now)
-        self._draw()
-        return ready_at
-
-    def _draw(self) -> None:
-        self._met, self._next = self._next, self._random.choice(self._parts)
-
-    def remaining(self, now: float) -> float:
-        return self._met.remaining(now)
-
-    def reset_after(self, now: float) -> float:
-        return self._met.reset_after(now)
-
-    def level(self, now: float) -> Level:
-        """Return the state of the backend that the newest attempt met."""
-        return self._met.level(now)
-
-    def adopt(self, previous: Limiter, now: float) -> None:
-        if isinstance(previous, Backends):
-            for part, before in zip(self._parts, previous._parts, strict=False):
-                part.adopt(before, now)

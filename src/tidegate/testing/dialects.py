@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from tidegate.testing.admission import Refusal
 from tidegate.testing.limiters import DAY, SLACK, Level, Reason, Unit
@@ -448,7 +448,6 @@ DIALECT_TABLE: dict[str, Dialect] = {
 
 
 Resets = Literal["own", "exact", "ms", "ms-up", "seconds", "seconds-up"]
-RESETS: tuple[Resets, ...] = get_args(Resets)
 
 _STEPS: dict[Resets, float] = {"own": 1.0, "exact": 1e-6, "ms": 1e-3, "ms-up": 1e-3, "seconds": 1.0, "seconds-up": 1.0}
 _DIGITS: dict[Resets, int] = {"exact": 6, "ms": 3, "ms-up": 3}

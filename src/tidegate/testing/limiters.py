@@ -16,15 +16,19 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
 
 Unit = Literal["requests", "tokens", "input_tokens", "output_tokens"]
-UNITS: tuple[Unit, ...] = ("requests", "tokens", "input_tokens", "output_tokens")
 
 SLACK = 1e-9
 """Relative tolerance of every comparison. Chosen: a float that should be 1 may be 0.9999999999."""
 
 DAY = 86_400.0
+
+Amount = Annotated[float, BeforeValidator(lambda value: math.inf if value is None else value)]
+"""Amount that may be infinite, which JSON writes as null."""
 
 
 class Reason(StrEnum):
@@ -50,8 +54,8 @@ class Level:
     name: str
     unit: Unit
     reason: Reason
-    limit: float
-    remaining: float
+    limit: Amount
+    remaining: Amount
     reset_after: float
     window: float
 
@@ -110,33 +114,17 @@ class Limiter:
 class FixedWindow(Limiter):
     """Fixed window: at most `limit` between boundaries, which are at `offset` + k·`window` and restore everything.
 
-    Azure, Mistral and Gemini use it. A boundary clears a debt too. The first refusal of a window blocks everything for
-    `block` seconds, and at least until the boundary. The next window begins then, as in rate-limiter-flexible.
+    Azure, Mistral and Gemini use it. A boundary clears a debt too.
     """
 
-    def __init__(
-        self,
-        name: str,
-        unit: Unit = "requests",
-        *,
-        limit: float,
-        window: float,
-        offset: float = 0.0,
-        block: float = 0.0,
-    ) -> None:
+    def __init__(self, name: str, unit: Unit = "requests", *, limit: float, window: float, offset: float = 0.0) -> None:
         super().__init__(name, unit, limit=limit, window=window)
         self._offset = offset
         self._used: float = 0
         self._index: int | None = None
-        self._block = block
-        self._blocked_until: float | None = None
 
     def _boundary(self, now: float) -> float:
-        """Return the next boundary or the end of a block; one that has passed clears the used amount."""
-        if self._blocked_until is not None:
-            if now < self._blocked_until:
-                return self._blocked_until
-            self._offset, self._index, self._blocked_until = self._blocked_until, None, None
+        """Return the next boundary; one that has passed clears the used amount."""
         index = math.floor((now - self._offset) / self.window)
         if self._offset + (index + 1) * self.window <= now:
             index += 1
@@ -147,23 +135,17 @@ class FixedWindow(Limiter):
 
     def remaining(self, now: float) -> float:
         self._boundary(now)
-        return self.limit - self._used if self._blocked_until is None else 0.0
+        return self.limit - self._used
 
     def ready_at(self, amount: float, now: float) -> float:
         boundary = self._boundary(now)
-        if self._blocked_until is None and self._used + amount <= self.limit * (1 + SLACK):
+        if self._used + amount <= self.limit * (1 + SLACK):
             return now
         return boundary if amount <= self.limit * (1 + SLACK) else math.inf
 
     def charge(self, amount: float, now: float) -> None:
         self._boundary(now)
         self._used = max(0, self._used + amount)
-
-    def refuse(self, amount: float, now: float) -> float:
-        boundary = self._boundary(now)
-        if self._block and self._blocked_until is None and amount <= self.limit * (1 + SLACK):
-            self._blocked_until = max(boundary, now + self._block)
-        return self.ready_at(amount, now)
 
     def reset_after(self, now: float) -> float:
         return self._boundary(now) - now
@@ -172,7 +154,6 @@ class FixedWindow(Limiter):
         if isinstance(previous, FixedWindow) and previous.window == self.window:
             self._boundary(now)
             self._used = previous.limit - previous.remaining(now)
-            self._blocked_until = previous._blocked_until
 
 
 class DayQuota(FixedWindow):
@@ -187,16 +168,10 @@ class DayQuota(FixedWindow):
 
 
 class RollingWindow(Limiter):
-    """Rolling window: at most `limit` in the last `window` seconds; an amount taken at t is back at t + `window`.
+    """Rolling window: at most `limit` in the last `window` seconds; an amount taken at t is back at t + `window`."""
 
-    With `counts_refused` a refused attempt takes its amount as well, as in a log that each attempt is written into.
-    """
-
-    def __init__(
-        self, name: str, unit: Unit = "requests", *, limit: float, window: float, counts_refused: bool = False
-    ) -> None:
+    def __init__(self, name: str, unit: Unit = "requests", *, limit: float, window: float) -> None:
         super().__init__(name, unit, limit=limit, window=window)
-        self._counts_refused = counts_refused
         self._taken: deque[tuple[float, float]] = deque()
         self._used: float = 0
 
@@ -231,11 +206,6 @@ class RollingWindow(Limiter):
             back -= taken - kept
             if kept:
                 self._taken.append((at, kept))
-
-    def refuse(self, amount: float, now: float) -> float:
-        if self._counts_refused and amount <= self.limit * (1 + SLACK):
-            self.charge(amount, now)
-        return self.ready_at(amount, now)
 
     def reset_after(self, now: float) -> float:
         self.remaining(now)

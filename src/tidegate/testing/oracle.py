@@ -123,7 +123,7 @@ class _Oracle:
         limiters = scenario.gate().limiters
         for limiter in limiters:
             limiter.foresee()
-        self.gate = Gate(limiters, OracleCharge(scenario.pricing, limiters))
+        self.gate = Gate(limiters, OracleCharge(scenario, limiters))
         self.most = most
         self.drawn = drawn
         self.random = random.Random(scenario.seed)

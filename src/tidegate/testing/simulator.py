@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 import tidegate.errors
 from tidegate.errors import ConfigurationError
 from tidegate.testing.accounts import Truth
-from tidegate.testing.scenario import Scenario, plain
+from tidegate.testing.scenario import Scenario
 from tidegate.testing.server import AnswerText, RequestLog, SimulatedProvider
 from tidegate.testing.wire import Connection
 from tidegate.transports import stub_servers
@@ -147,7 +147,7 @@ class SimulatorProcess(Addresses):
         Limiters of the same name and kind keep their content. Raise ConfigurationError.
         """
         self._scenario = self._scenario.replace(**changes)
-        body = {name: plain(value) for name, value in changes.items()}
+        body = self._scenario.model_dump(mode="json", include=set(changes))
         body |= {"outage": outage, "outage_status": outage_status}
         self._ask("POST", "configure", json.dumps(body).encode())
 

@@ -1,6 +1,4 @@
-"""Checks of scenario fields; each raises ConfigurationError with field, value and bound.
-
-Parts of a scenario: limits, outages, faults, random amounts. Frozen, checked at construction, the same in JSON.
+"""Parts of a scenario: limits, outages, faults, random amounts. Frozen, checked at construction, the same in JSON.
 
 A `Distribution` draws its amounts from a generator that the caller owns.
 """
@@ -9,42 +7,67 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from tidegate.errors import ConfigurationError
-from tidegate.testing.bucket import Backends, ContinuousBucket, ResizedBucket, ResizedSlots, Slope
-from tidegate.testing.limiters import UNITS, Credit, DayQuota, FixedWindow, Limiter, RollingWindow, Slots, Unit
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    StrictFloat,
+    StrictInt,
+    ValidationError,
+    model_validator,
+)
+
+from tidegate.errors import ConfigurationError, require
+from tidegate.testing.bucket import ContinuousBucket, ResizedBucket, Slope
+from tidegate.testing.limiters import Credit, DayQuota, FixedWindow, Limiter, RollingWindow, Slots, Unit
+
+T = TypeVar("T", bound="ScenarioPart")
+
+Number = StrictInt | StrictFloat
+"""A number as it is given, and no boolean."""
+
+Positive = Annotated[Number, Field(gt=0)]
+NotNegative = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(ge=0, le=1)]
 
 
-def number(field: str, value: object) -> float:
-    """Return `value` if it is a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ConfigurationError(field, value, "it must be a finite number")
-    return value
+class ScenarioPart(BaseModel):
+    """Part of a scenario, or the whole: frozen, the same in JSON. An unusable value raises ConfigurationError."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-def positive(field: str, value: object) -> None:
-    if number(field, value) <= 0:
-        raise ConfigurationError(field, value, "it must be above 0")
+    if not TYPE_CHECKING:
 
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise self._unusable(error.errors()[0]) from None
 
-def at_least(field: str, value: object, bound: float) -> None:
-    if number(field, value) < bound:
-        raise ConfigurationError(field, value, f"it must be {bound:g} or more")
+    @classmethod
+    def _unusable(cls, first: Any) -> ConfigurationError:
+        field, cause = str(first["loc"][0]) if first["loc"] else cls.__name__, first.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigurationError):
+            # Of a part inside this one, or of two fields together: it names its own field.
+            return cause
+        if first["type"] == "extra_forbidden":
+            bound = f"there is no such field; the fields are {', '.join(cls.model_fields)}"
+            return ConfigurationError(field, first["input"], bound)
+        return ConfigurationError(field, first["input"], str(first["msg"]).removeprefix("Value error, "))
 
-
-def share(field: str, value: object) -> None:
-    if not 0 <= number(field, value) <= 1:
-        raise ConfigurationError(field, value, "it must be between 0 and 1")
-
-
-def among(field: str, value: object, choices: Sequence[object]) -> None:
-    if value not in choices:
-        raise ConfigurationError(field, value, "it must be one of " + ", ".join(str(choice) for choice in choices))
+    def replace(self: T, **changes: Any) -> T:
+        """Return this part with some fields changed, as Python or JSON values; raise ConfigurationError."""
+        return type(self)(**{**dict(self), **changes})
 
 
 Shape = Literal["constant", "uniform", "lognormal"]
@@ -125,18 +148,32 @@ class Distribution:
         return self.a * math.exp(self.b * generator.gauss(0.0, 1.0))
 
 
+def _distribution(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return value
+    return Distribution.parse(str(value))
+
+
+Drawn = Annotated[InstanceOf[Distribution], BeforeValidator(_distribution), PlainSerializer(str)]
+"""A distribution, which may be given as its text or as a constant."""
+
+
+def _sorted(steps: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
+    if list(steps) != sorted(steps, key=lambda step: step[0]):
+        raise ValueError("its steps must be sorted by their start")
+    return steps
+
+
+Shares = Annotated[tuple[tuple[NotNegative, NotNegative], ...], AfterValidator(_sorted)]
+Sizes = Annotated[tuple[tuple[NotNegative, Positive], ...], AfterValidator(_sorted)]
+
 LimitKind = Literal["bucket", "fixed", "rolling", "slots", "slope", "day", "credit"]
-KINDS: tuple[LimitKind, ...] = ("bucket", "fixed", "rolling", "slots", "slope", "day", "credit")
-
 FaultKind = Literal["status", "drop", "stream-error", "stream-drop"]
-FAULTS: tuple[FaultKind, ...] = ("status", "drop", "stream-error", "stream-drop")
-
-OUTAGE_STATUSES = (500, 502, 503, 504, 529, "drop")
-SLOT_STATUSES = (429, 503, 529)
+SlotStatus = Literal[429, 503, 529]
+OutageStatus = Literal[500, 502, 503, 504, 529, "drop"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
+class Limit(ScenarioPart):
     """One limiter of a key.
 
     - `kind`: bucket (refills continuously), fixed (window with boundaries), rolling (any window), slots (in flight),
@@ -154,82 +191,40 @@ class Limit:
       unit announces the first such limit of that unit.
     - `shares`: (start, share) pairs: from then on a bucket refills at that share of its rate. They model capacity that
       changes, or another tenant.
-    - `sizes`: (start, factor) pairs: from then on a bucket has that part of its size, in the headers too, and slots
-      that part of their number. They model a limit that shrinks and grows.
+    - `sizes`: (start, factor) pairs: from then on a bucket has that part of its size, in the headers too. They model a
+      limit that shrinks and grows.
     - `period`: seconds after which `shares` and `sizes` begin again, 0 for never
-    - `block`: for fixed: seconds for which everything is refused after a window's first refusal, at least until its
-      boundary; the next window begins then
-    - `counts_refused`: for rolling: whether refused attempts count as well
-    - `backends`: backends behind a bucket or window of requests. Each attempt meets one, drawn by the seed, which has
-      that part of the limit and announces it.
     - `shared`: whether all keys of a credential share it, where keys are by credential and model
     - `name`: name in the ground truth; by default the unit, `slots`, `slope`, `day` or `money`
     """
 
     kind: LimitKind = "bucket"
-    limit: float
-    window: float = 60.0
+    limit: NotNegative
+    window: Positive = 60.0
     unit: Unit = "requests"
-    burst: float | None = None
-    initial: float | None = None
-    offset: float = 0.0
-    status: int = 503
-    statuses: tuple[int, ...] = ()
-    growth: float = 1.5
+    burst: Positive | None = None
+    initial: NotNegative | None = None
+    offset: NotNegative = 0.0
+    status: SlotStatus = 503
+    statuses: tuple[SlotStatus, ...] = ()
+    growth: Annotated[Number, Field(ge=1)] = 1.5
     announced: bool | None = None
-    shares: tuple[tuple[float, float], ...] = ()
-    sizes: tuple[tuple[float, float], ...] = ()
-    period: float = 0.0
-    block: float = 0.0
-    counts_refused: bool = False
-    backends: int = 1
+    shares: Shares = ()
+    sizes: Sizes = ()
+    period: NotNegative = 0.0
     shared: bool = False
     name: str = ""
 
-    def __post_init__(self) -> None:
-        among("kind", self.kind, KINDS)
-        among("unit", self.unit, UNITS)
-        if self.kind == "credit":
-            at_least("limit", self.limit, 0)
-        else:
-            positive("limit", self.limit)
-        positive("window", self.window)
-        if self.burst is not None:
-            positive("burst", self.burst)
-        if self.initial is not None:
-            at_least("initial", self.initial, 0)
-        at_least("offset", self.offset, 0)
-        at_least("period", self.period, 0)
-        among("status", self.status, SLOT_STATUSES)
-        object.__setattr__(self, "statuses", tuple(self.statuses))
-        for status in self.statuses:
-            among("statuses", status, SLOT_STATUSES)
-        at_least("growth", self.growth, 1)
-        at_least("block", self.block, 0)
-        at_least("backends", self.backends, 1)
-        if self.block and self.kind != "fixed":
-            raise ConfigurationError("block", self.block, "only a fixed window blocks")
-        if self.counts_refused and self.kind != "rolling":
-            raise ConfigurationError("counts_refused", self.counts_refused, "only a rolling window counts them")
-        if self.backends > 1 and (self.unit != "requests" or self.kind not in ("bucket", "fixed", "rolling")):
-            raise ConfigurationError("backends", self.backends, "only a bucket or window of requests has several")
-        for name in ("shares", "sizes"):
-            object.__setattr__(self, name, tuple((start, part) for start, part in getattr(self, name)))
-            self._check_schedule(name, getattr(self, name))
-        if self.shares and self.shares[0][0] == 0 and not any(part for _, part in self.shares):
-            raise ConfigurationError("shares", self.shares, "one share must be above 0")
-        for _, factor in self.sizes:
-            positive("sizes.factor", factor)
-
-    def _check_schedule(self, name: str, steps: tuple[tuple[float, float], ...]) -> None:
-        starts = [start for start, _ in steps]
-        if starts != sorted(starts):
-            raise ConfigurationError(name, steps, "its steps must be sorted by their start")
-        for start, part in steps:
-            at_least(f"{name}.start", start, 0)
-            at_least(f"{name}.share", part, 0)
-        if self.period and starts and starts[-1] >= self.period:
-            raise ConfigurationError(name, steps, f"its steps must start within the period of {self.period:g} s")
+    @model_validator(mode="after")
+    def _fit(self) -> Limit:
+        """Check the fields that depend on one another."""
+        require(self.limit > 0 or self.kind == "credit", "limit", self.limit, "it must be above 0")
+        ever = not self.shares or self.shares[0][0] > 0 or any(part for _, part in self.shares)
+        require(ever, "shares", self.shares, "one share must be above 0")
+        for name, steps in (("shares", self.shares), ("sizes", self.sizes)):
+            bound = f"its steps must start within the period of {self.period:g} s"
+            require(not (self.period and steps) or steps[-1][0] < self.period, name, steps, bound)
+        return self
 
     @property
     def default_name(self) -> str:
@@ -244,29 +239,13 @@ class Limit:
         return self.kind not in ("slots", "slope", "credit") if self.announced is None else self.announced
 
     def build(self, name: str, seed: int = 0) -> Limiter:
-        """Return a new limiter, full unless `initial` is set; `seed` draws the backends."""
-        if self.backends > 1:
-            part = self._of_one_backend()
-            limiter: Limiter = Backends(name, [part._built(name) for _ in range(self.backends)], seed=seed)
-        else:
-            limiter = self._built(name)
+        """Return a new limiter, full unless `initial` is set; a subclass may draw by the seed of the scenario."""
+        limiter = self._built(name)
         if self.statuses:
             limiter.statuses = cycle(self.statuses)
         return limiter
 
-    def _of_one_backend(self) -> Limit:
-        count = self.backends
-        return replace(
-            self,
-            limit=self.limit / count,
-            burst=None if self.burst is None else self.burst / count,
-            initial=None if self.initial is None else self.initial / count,
-            backends=1,
-        )
-
     def _built(self, name: str) -> Limiter:
-        if self.kind == "slots" and self.sizes:
-            return ResizedSlots(name, limit=self.limit, status=self.status, sizes=self.sizes, period=self.period)
         if self.kind == "slots":
             return Slots(name, limit=self.limit, status=self.status)
         if self.kind == "slope":
@@ -276,13 +255,9 @@ class Limit:
         if self.kind == "day":
             return DayQuota(name, self.unit, limit=self.limit, offset=self.offset)
         if self.kind == "fixed":
-            return FixedWindow(
-                name, self.unit, limit=self.limit, window=self.window, offset=self.offset, block=self.block
-            )
+            return FixedWindow(name, self.unit, limit=self.limit, window=self.window, offset=self.offset)
         if self.kind == "rolling":
-            return RollingWindow(
-                name, self.unit, limit=self.limit, window=self.window, counts_refused=self.counts_refused
-            )
+            return RollingWindow(name, self.unit, limit=self.limit, window=self.window)
         return self._bucket(name)
 
     def _bucket(self, name: str) -> ContinuousBucket:
@@ -301,24 +276,20 @@ class Limit:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutageSpan:
+class OutageSpan(ScenarioPart):
     """Outage from `start` to `end` seconds: each call gets `status`, or with `drop` a cut connection."""
 
-    start: float
-    end: float
-    status: int | Literal["drop"] = 503
+    start: NotNegative
+    end: Positive
+    status: OutageStatus = 503
 
-    def __post_init__(self) -> None:
-        at_least("start", self.start, 0)
-        positive("end", self.end)
-        if self.end <= self.start:
-            raise ConfigurationError("end", self.end, f"it must be after the start, {self.start:g} s")
-        among("status", self.status, OUTAGE_STATUSES)
+    @model_validator(mode="after")
+    def _fit(self) -> OutageSpan:
+        require(self.end > self.start, "end", self.end, f"it must be after the start, {self.start:g} s")
+        return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Fault(ScenarioPart):
     """Fault of the `nth` admitted calls (from 1), and of each other one with `probability`.
 
     - `status`: the call is answered with `status` (and was charged)
@@ -328,15 +299,6 @@ class Fault:
     """
 
     kind: FaultKind = "stream-error"
-    probability: float = 0.0
-    nth: tuple[int, ...] = ()
-    status: int = 500
-
-    def __post_init__(self) -> None:
-        among("kind", self.kind, FAULTS)
-        share("probability", self.probability)
-        object.__setattr__(self, "nth", tuple(self.nth))
-        for number in self.nth:
-            at_least("nth", number, 1)
-        if not (isinstance(self.status, int) and 400 <= self.status <= 599):
-            raise ConfigurationError("status", self.status, "it must be from 400 to 599")
+    probability: Share = 0.0
+    nth: tuple[Annotated[StrictInt, Field(ge=1)], ...] = ()
+    status: Annotated[StrictInt, Field(ge=400, le=599)] = 500
