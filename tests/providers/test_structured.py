@@ -118,9 +118,9 @@ def kong(**values):
 
 def test_a_quota_that_two_families_of_headers_state_is_one():
     minute = {"x_ratelimit_limit_minute": "3", "x_ratelimit_remaining_minute": "2"}
-    assert kong(**minute) == [("gateway-minute", 3, 2, 41)]
-    assert kong(**minute, x_ratelimit_reset_minute="40") == [("gateway-minute", 3, 2, 40)]
+    assert kong(**minute) == [("minute", 3, 2, 41)]
+    assert kong(**minute, x_ratelimit_reset_minute="40") == [("minute", 3, 2, 40)]
     other = {"x_ratelimit_limit_hour": "30", "x_ratelimit_remaining_hour": "2"}
-    assert kong(**other) == [("gateway-hour", 30, 2, None), ("ratelimit", 3, 2, 41)]
+    assert kong(**other) == [("hour", 30, 2, None), ("ratelimit", 3, 2, 41)]
     both = {**minute, "x_ratelimit_limit_hour": "3", "x_ratelimit_remaining_hour": "2"}
     assert len(kong(**both)) == 3

@@ -16,27 +16,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from tidegate.core.values import Cause, Unit
+from tidegate.core.values import Cause
 from tidegate.providers._common import (
     COMMON_ERRORS,
-    DAY,
-    HOUR,
     IETF_ROW,
-    MINUTE,
-    MONTH,
     at_admission,
     endpoints,
-    quota,
 )
 from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider
 from tidegate.providers.anthropic import HEADERS as ANTHROPIC_HEADERS
 from tidegate.providers.anthropic import PLAN as ANTHROPIC_PLAN
 from tidegate.providers.openai import GENERATING
 from tidegate.providers.openai import HEADERS as OPENAI_HEADERS
-
-
-def _row(suffix: str, name: str, unit: Unit, window: float, source: str) -> HeaderRow:
-    return quota(suffix, unit, source, name=name, window=window, refill="fixed", bare="seconds")
 
 
 def _with_period(row: HeaderRow) -> HeaderRow:
@@ -51,29 +42,9 @@ def _without_other_route(row: HeaderRow) -> HeaderRow:
     return replace(row, name=f"anthropic-{row.name}", label=row.name.replace("-", "_"), **groups)
 
 
-_CEREBRAS = "captures cerebras-200-docs, hf-router-cerebras-int64 (2025-12-31)"
-_MISTRAL = "captures mistral-200-10-second, mistral-200-req-minute, mistral-200-audio"
-_KONG = "provider-facts.md section 0 (Kong gateways: x-ratelimit-limit-minute), read 2026-11-21"
-
 HEADERS = (
     *(_with_period(row) if row.name in ("requests", "tokens") else row for row in OPENAI_HEADERS),
     *(_without_other_route(row) for row in ANTHROPIC_HEADERS),
-    _row("requests-minute", "requests-minute", "requests", MINUTE, _CEREBRAS),
-    _row("requests-hour", "requests-hour", "requests", HOUR, _CEREBRAS),
-    _row("requests-day", "requests-day", "requests", DAY, f"{_CEREBRAS}; capture sambanova-headers"),
-    _row("tokens-minute", "tokens-minute", "tokens", MINUTE, f"{_CEREBRAS}; {_MISTRAL}"),
-    _row("tokens-hour", "tokens-hour", "tokens", HOUR, _CEREBRAS),
-    _row("tokens-day", "tokens-day", "tokens", DAY, _CEREBRAS),
-    _row("tokens-month", "tokens-month", "tokens", MONTH, _MISTRAL),
-    _row("req-10-second", "req-10-second", "requests", 10.0, _MISTRAL),
-    _row("req-minute", "req-minute", "requests", MINUTE, _MISTRAL),
-    _row("input-characters-minute", "input-characters-minute", "input_characters", MINUTE, "capture mistral-200-tts"),
-    _row("audio-seconds-minute", "audio-seconds-minute", "audio_seconds", MINUTE, _MISTRAL),
-    _row("second", "gateway-second", "requests", 1.0, _KONG),
-    _row("minute", "gateway-minute", "requests", MINUTE, _KONG),
-    _row("hour", "gateway-hour", "requests", HOUR, _KONG),
-    _row("day", "gateway-day", "requests", DAY, _KONG),
-    _row("month", "gateway-month", "requests", MONTH, _KONG),
     HeaderRow(
         name="gateway",
         unit="requests",

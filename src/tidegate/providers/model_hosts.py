@@ -8,7 +8,6 @@ from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import (
     COMMON_ERRORS,
     DAY,
-    HOUR,
     MINUTE,
     Part,
     as_produced,
@@ -68,26 +67,12 @@ GROQ = Provider(
 
 # Cerebras: https://inference-docs.cerebras.ai/support/rate-limits, and captured answers of 2024 to 2026.
 #
-# Windows end at boundaries of the wall clock. A refusal has none of the headers, only a flat body and a `retry-after`
-# of about a minute. The refusal of a full queue says `x-should-retry: false`, although a retry within seconds would be
-# right.
+# The names of its headers describe themselves. Windows end at boundaries of the wall clock. A refusal has none of the
+# headers, only a flat body and a `retry-after` of about a minute. The refusal of a full queue says
+# `x-should-retry: false`, although a retry within seconds would be right.
 
 _CEREBRAS_DOCS = "https://inference-docs.cerebras.ai/support/rate-limits read 2026-11-20 (provider-facts.md section 15)"
 
-
-def _cerebras_row(suffix: str, unit: Unit, window: float) -> HeaderRow:
-    source = f"{_CEREBRAS_DOCS}; captures cerebras-200-docs, hf-router-cerebras-int64 (2025-12-31)"
-    return quota(suffix, unit, source, window=window, refill="fixed", bare="seconds")
-
-
-CEREBRAS_HEADERS = (
-    _cerebras_row("requests-minute", "requests", MINUTE),
-    _cerebras_row("requests-hour", "requests", HOUR),
-    _cerebras_row("requests-day", "requests", DAY),
-    _cerebras_row("tokens-minute", "tokens", MINUTE),
-    _cerebras_row("tokens-hour", "tokens", HOUR),
-    _cerebras_row("tokens-day", "tokens", DAY),
-)
 
 CEREBRAS = Provider(
     name="cerebras",
@@ -98,7 +83,7 @@ CEREBRAS = Provider(
     charging=up_to_the_bound(
         f"{_CEREBRAS_DOCS}: input and max_completion_tokens at admission (without it the longest sequence)"
     ),
-    headers=CEREBRAS_HEADERS,
+    headers=(),
     common_errors=COMMON_ERRORS,
 )
 

@@ -92,14 +92,14 @@ DEEPSEEK = Provider(
 # Mistral: https://help.mistral.ai (225174), and captured answers of three generations of headers, 2024 to 2026.
 #
 # A minute follows the wall clock, and no header states its end. Streaming answers have no such headers, and a refusal
-# names no time.
+# names no time. Most of its headers describe themselves: `x-ratelimit-remaining-tokens-minute`.
 
 _MISTRAL_DOCS = "https://help.mistral.ai 225174 read 2026-11-20 (provider-facts.md section 12)"
 
 
-def _mistral_row(suffix: str, unit: Unit, window: float, captures: str) -> HeaderRow:
+def _mistral_row(suffix: str, unit: Unit, captures: str) -> HeaderRow:
     source = f"{captures}; provider-facts.md section 12 (cleared at :00)"
-    return quota(suffix, unit, source, window=window, refill="fixed", parts=_NO_RESET)
+    return quota(suffix, unit, source, window=MINUTE, refill="fixed", parts=_NO_RESET)
 
 
 def _mistral_row_of_2024(name: str, window: float, *others: str) -> HeaderRow:
@@ -118,15 +118,9 @@ def _mistral_row_of_2024(name: str, window: float, *others: str) -> HeaderRow:
 
 
 MISTRAL_HEADERS = (
-    _mistral_row(
-        "req-minute", "requests", MINUTE, "captures mistral-200-req-minute (2025-12-31), mistral-200-magistral-5rpm"
-    ),
-    _mistral_row("req-10-second", "requests", 10.0, "capture mistral-200-10-second (2025-09-13)"),
-    _mistral_row("tokens-minute", "tokens", MINUTE, "captures mistral-200-req-minute, mistral-200-magistral-5rpm"),
-    _mistral_row("tokens-month", "tokens", MONTH, "capture mistral-200-req-minute (others share it)"),
-    _mistral_row("audio-seconds-minute", "audio_seconds", MINUTE, "capture mistral-200-audio (2026-08-19)"),
-    _mistral_row("ocr-pages-minute", "ocr_pages", MINUTE, "provider-facts.md section 12 (2026)"),
-    _mistral_row("input-characters-minute", "input_characters", MINUTE, "capture mistral-200-tts (2026-08-19)"),
+    _mistral_row("audio-seconds-minute", "audio_seconds", "capture mistral-200-audio (2026-08-19)"),
+    _mistral_row("ocr-pages-minute", "ocr_pages", "provider-facts.md section 12 (2026)"),
+    _mistral_row("input-characters-minute", "input_characters", "capture mistral-200-tts (2026-08-19)"),
     _mistral_row_of_2024("minute", MINUTE, "ratelimitbysize"),
     _mistral_row_of_2024("month", MONTH),
 )
