@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from tidegate.admission.hooks import NO_HOST
-from tidegate.cli.status_text import StatusText, end_line, state_lines
+from tidegate.cli.status_text import StatusText, end_line, lines
 from tidegate.core.wait_text import amount, clock
 from tidegate.launch.counter_row import KeyRow, QuotaRow
 from tidegate.launch.runs import Ungoverned
@@ -144,7 +144,7 @@ def test_the_lines_say_by_what_and_by_how_many_a_key_is_shared(carrier: str) -> 
     a.members, a.most_members, a.carrier = 4, 7, carrier
     assert end_line(totals(a, b)).endswith(f"0 refusals retried, shared by 7 processes ({carrier})")
     assert f" · shared by 4 processes ({carrier}) · a" in StatusText().line(totals(before(a)), 0.0)
-    assert list(state_lines(a, 0.0))[-1].endswith(f" · shared by 4 processes ({carrier})")
+    assert list(lines(a, 0.0))[-1].endswith(f" · shared by 4 processes ({carrier})")
     assert facts_of(a, 0.0)["shared_through"] == carrier
     # The others have left it.
     a.members = 1

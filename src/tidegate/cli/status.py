@@ -21,23 +21,16 @@ import typer
 from rich.cells import set_cell_size
 
 from tidegate.cli.common import stop
-from tidegate.cli.status_text import by_waiting, heading, lines, outcomes, state_lines, unreadable
+from tidegate.cli.status_text import by_waiting, heading, lines, outcomes, unreadable
 from tidegate.core.safe_text import json_line, printable
-from tidegate.core.wait_text import quota_left
-from tidegate.launch.totals import KeyTotal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
 
     from tidegate.launch.runs import ProgramRun
 
 PERIOD = 1.0
 """Seconds between two pictures. Chosen: that of the live page (`server.limit_history.PERIOD`)."""
-
-BAR = 24
-"""Columns of a bar. Chosen: with the longest usual text beside it, a line fits into 80 columns."""
 
 LEAST_ROWS, LEAST_COLUMNS = 4, 24
 """Smallest terminal that gets a status line: `LEAST_ROWS` lines high and `LEAST_COLUMNS` characters wide. Chosen: below
@@ -147,33 +140,10 @@ def _program(run: ProgramRun) -> Iterator[RenderableType]:
     now = time.monotonic()
     yield Text(heading(run), style="bold")
     for key in by_waiting(run):
-        yield from map(Text, state_lines(key, now))
-        yield _bars(key, now)
+        yield from map(Text, lines(key, now))
         yield Text(f"    {outcomes(key)}", style="red" if key.counts["given_up"] else "")
     for line in unreadable(run):
         yield Text(line, style="red")
-
-
-def _bars(key: KeyTotal, now: float) -> Table:
-    """Return a bar for the calls in flight, and one for the used part of each quota."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(width=2)
-    table.add_column(width=BAR)
-    table.add_column()
-    table.add_row("", _bar(key.in_flight, key.slots), Text("in flight"))
-    for quota in key.outlook(now).quotas:
-        left = quota_left(quota.usable, quota.name, quota.limit, quota.window)
-        table.add_row("", _bar(quota.limit - quota.usable, quota.limit), Text(left))
-    return table
-
-
-def _bar(used: float, limit: float) -> ProgressBar:
-    from rich.progress_bar import ProgressBar
-
-    return ProgressBar(total=max(limit, 1e-9), completed=used, width=BAR, complete_style="cyan", finished_style="cyan")
 
 
 STDOUT = 1

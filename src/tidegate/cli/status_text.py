@@ -255,13 +255,6 @@ def heading(run: ProgramRun) -> str:
     return printable(f"{run.command} (pid {run.pid}, running for {duration(run.elapsed)})")
 
 
-def lines(key: KeyTotal, now: float) -> Iterator[str]:
-    """Yield one key as lines of text, with its quotas; the reason of a wait goes first."""
-    yield from state_lines(key, now)
-    for quota in key.outlook(now).quotas:
-        yield f"    {quota_left(quota.usable, quota.name, quota.limit, quota.window)}"
-
-
 def by_waiting(run: ProgramRun) -> list[KeyTotal]:
     return sorted(run.totals.keys.values(), key=lambda each: (-each.waiting, each.key))
 
@@ -271,7 +264,8 @@ def unreadable(run: ProgramRun) -> Iterator[str]:
         yield f"  counts of process {pid} unreadable: {why}; they are not shown"
 
 
-def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
+def lines(key: KeyTotal, now: float) -> Iterator[str]:
+    """Yield one key as lines of text, with its quotas; the reason of a wait goes first."""
     seen = key.outlook(now)
     head, ahead = key.head_wait(seen), key.eta(seen)
     yield f"  {key.key}"
@@ -282,6 +276,8 @@ def state_lines(key: KeyTotal, now: float) -> Iterator[str]:
     yield f"    {queue_text(key.in_flight, key.slots, key.waiting, eta, shared)}"
     if text := tokens_text(key.tokens):
         yield f"    {text}"
+    for quota in seen.quotas:
+        yield f"    {quota_left(quota.usable, quota.name, quota.limit, quota.window)}"
 
 
 def outcomes(key: KeyTotal) -> str:
