@@ -21,7 +21,6 @@ import hmac
 import json
 import logging
 import secrets
-from collections import deque
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
@@ -110,36 +109,20 @@ class BodyBudget:
 
     def __init__(self, size: int = MAX_BODIES) -> None:
         self._free = size
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._turn = asyncio.Lock()
+        self._given = asyncio.Event()
 
     async def take(self, size: int) -> None:
         """Take this many bytes, and wait where they are not free."""
-        if not self._waiting and size <= self._free:
+        async with self._turn:
+            while self._free < size:
+                self._given.clear()
+                await self._given.wait()
             self._free -= size
-            return
-        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((size, granted))
-        try:
-            await granted
-        except asyncio.CancelledError:
-            if granted.done() and not granted.cancelled():
-                self.give(size)
-            else:
-                with suppress(ValueError):
-                    self._waiting.remove((size, granted))
-                self._grant()
-            raise
 
     def give(self, size: int) -> None:
         self._free += size
-        self._grant()
-
-    def _grant(self) -> None:
-        while self._waiting and (self._waiting[0][0] <= self._free or self._waiting[0][1].cancelled()):
-            size, granted = self._waiting.popleft()
-            if not granted.cancelled():
-                self._free -= size
-                granted.set_result(None)
+        self._given.set()
 
 
 class RequestBody:
