@@ -154,7 +154,7 @@ LAYERS: dict[str, tuple[set[str], bool, set[str]]] = {
     "fallbacks": ({*ADMISSION, "admission.registry"}, True, set()),
     "suspensions": ({*CORE, "providers.classification", "providers", "admission.redaction"}, True, set()),
     "": (SURFACE, False, set()),
-    "testing": ({*SURFACE, "testing"}, True, set()),
+    "testing": ({*SURFACE, "testing"}, True, {"pydantic"}),
     "pytest_plugin": ({*SURFACE, "testing"}, True, {"pytest"}),
     "testing.demo": ({*SURFACE, "testing"}, True, {"openai", "anthropic"}),
     "launch": ({*SURFACE, "shared_file", "shared_log", "launch"}, True, {"pydantic"}),

@@ -12,7 +12,6 @@ import tidegate
 from tidegate.admission.registry import RateLimitRegistry
 from tidegate.errors import ConfigurationError
 from tidegate.providers import (
-    COMMON_ERRORS,
     OPENAI,
     TABLES,
     Charging,
@@ -47,7 +46,6 @@ def table(name="acme", *hosts, **changes):
         charging=Charging("input", "input", "mean", "nothing", source="https://acme.example/docs/limits"),
         headers=(HeaderRow("requests", "requests", "https://acme.example/docs/limits", limit=("x-acme-limit",)),),
         errors=(),
-        common_errors=COMMON_ERRORS,
     )
     return replace(whole, **changes)
 

@@ -12,14 +12,14 @@
 - `price_of`, `register_price`, `load_prices`: prices of models, and `ModelPrice` with the cost of a usage.
 - `dimensions`, `window_name`: readings by window, for display.
 
-A custom table is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow` and `Charging`, usually ending with
-`COMMON_ERRORS`; `tidegate.register_provider` registers it.
+A custom table is a `Provider` made of `Endpoint`, `HeaderRow`, `ErrorRow` and `Charging`; it ends with `COMMON_ERRORS`.
+`tidegate.register_provider` registers it.
 """
 
 from __future__ import annotations
 
 from tidegate.core.values import Cause, Kind
-from tidegate.providers._common import COMMON_ERRORS, IETF_ROW
+from tidegate.providers._common import IETF_ROW
 from tidegate.providers._lookup import (
     FALLBACK,
     KNOWN,
@@ -36,6 +36,7 @@ from tidegate.providers._lookup import (
 from tidegate.providers._lookup import (
     add as add,
 )
+from tidegate.providers._paths import Endpoint
 from tidegate.providers._prices import (
     PRICES_DATE,
     PRICES_MAX_AGE_DAYS,
@@ -56,7 +57,7 @@ from tidegate.providers._request import (
     scope,
 )
 from tidegate.providers._response import answer_of, judge, judge_event
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._schema import COMMON_ERRORS, Charging, ErrorRow, HeaderRow, Provider
 from tidegate.providers._schema import SharedQuotas as SharedQuotas
 from tidegate.providers._sdks import ANY, BASE_URL_VARIABLES, GATEWAY_VARIABLES, UNNAMED, sdk_family
 from tidegate.providers._usage import finish_reason_of, has_content, merged, request_id_of, usage_of

@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from tidegate.errors import ConfigurationError
 from tidegate.providers import clouds, gateways, model_hosts, model_makers
-from tidegate.providers._schema import MAX_PATH, Provider
+from tidegate.providers._paths import MAX_PATH
+from tidegate.providers._schema import Provider
 from tidegate.providers.anthropic import ANTHROPIC, ANTHROPIC_COMPATIBLE
 from tidegate.providers.clouds import AZURE_COMPATIBLE, BEDROCK
 from tidegate.providers.compatible import COMPATIBLE, LEPTON

@@ -12,7 +12,8 @@ from pydantic_core import from_json
 
 from tidegate.core.cost_estimator import CostEstimator
 from tidegate.core.values import Cost, RequestFacts, Usage, new
-from tidegate.providers._schema import Endpoint, Provider
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import Provider
 
 _MAX_BODY = 1 << 25
 """Bytes of a request body above which it is not parsed. Chosen: more text than any model reads."""

@@ -2,21 +2,21 @@
 
 Theory of operation. A table is data: the provider's hosts, its inference paths, the names of its headers, and the
 meaning of its refusals. Each table and each row names its `source`. A wrong row raises `ConfigurationError` at import,
-never at a request. `Paths` matches the path of a request with the endpoints of one table.
+never at a request.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import itemgetter
 from typing import Literal
-from urllib.parse import unquote
 
 from tidegate.core.values import Cause, Kind, Refill, Unit
 from tidegate.errors import require
+from tidegate.providers._paths import MAX_PATH, Endpoint, Paths, endpoint_of
 
 UNITS = frozenset(
     [
@@ -187,6 +187,92 @@ class ErrorRow:
         return not self.text or _phrases(self.text, self.whole).search(text) is not None
 
 
+_RULES = "provider-facts.md section 0, rules 6, 7 and 10, read 2026-11-21"
+_RFC = "https://www.rfc-editor.org/rfc/rfc9110#section-15 read 2026-11-21"
+
+COMMON_ERRORS = (
+    ErrorRow(
+        name="never_fits",
+        cause=Cause.NEVER_FITS,
+        source="captures groq-429-never-fits, groq-413-tpm; provider-facts.md rule 6",
+        status=frozenset({413, 429}),
+        exceeds=True,
+    ),
+    ErrorRow(
+        name="insufficient_quota",
+        cause=Cause.MONEY,
+        source="capture openai-429-insufficient_quota (OpenAI's shape, sent by its imitators too)",
+        codes=frozenset({"insufficient_quota"}),
+    ),
+    ErrorRow(
+        name="payment_required",
+        cause=Cause.MONEY,
+        source="captures deepseek-402, hf-402-credits; provider-facts.md rule 7",
+        status=frozenset({402}),
+    ),
+    ErrorRow(
+        name="rate_limit",
+        cause=Cause.RATE,
+        source="https://www.rfc-editor.org/rfc/rfc6585#section-4 read 2026-11-21",
+        status=frozenset({429}),
+    ),
+    ErrorRow(
+        name="overloaded_status",
+        cause=Cause.OVERLOAD,
+        source="https://platform.claude.com/docs/en/api/errors (provider-facts.md section 5, read 2026-10-04)",
+        status=frozenset({529}),
+    ),
+    ErrorRow(
+        name="unavailable_for_a_time",
+        cause=Cause.OVERLOAD,
+        source=f"{_RFC} (503 with Retry-After: expected to be over by then)",
+        status=frozenset({503}),
+        waits=True,
+    ),
+    ErrorRow(
+        name="unavailable_code",
+        cause=Cause.UNAVAILABLE,
+        source="capture bedrock-503-ServiceUnavailable; provider-facts.md section 4 (status UNAVAILABLE)",
+        codes=frozenset({"unavailable", "serviceunavailableexception"}),
+    ),
+    ErrorRow(
+        name="unavailable",
+        cause=Cause.UNAVAILABLE,
+        source=f"{_RFC} (503: a temporary overload or scheduled maintenance), whatever the body is",
+        status=frozenset({503}),
+    ),
+    ErrorRow(
+        "auth", Cause.AUTH, f"{_RFC}; captures mistral-401, bedrock-403-expired", status=frozenset({401, 403, 407})
+    ),
+    ErrorRow(
+        name="auth_code",
+        cause=Cause.AUTH,
+        source="https://platform.claude.com/docs/en/api/errors (provider-facts.md section 5, read 2026-10-04)",
+        codes=frozenset({"authentication_error", "permission_error"}),
+    ),
+    ErrorRow("too_large", Cause.NEVER_FITS, f"{_RFC}; provider-facts.md rule 7", status=frozenset({413})),
+    ErrorRow(
+        name="outage",
+        cause=Cause.OUTAGE,
+        source=f"{_RFC}; openai-python and anthropic-sdk-python retry 408, 409 and 5xx (`_should_retry`)",
+        status=frozenset({408, 409, 425, *range(500, 600)}),
+    ),
+    ErrorRow(
+        name="invalid",
+        cause=Cause.INVALID,
+        source=f"{_RFC}; captures openai-400-with-headers, openai-404-with-headers",
+        status=frozenset(range(400, 500)),
+    ),
+    ErrorRow(
+        name="invalid_in_stream",
+        cause=Cause.INVALID,
+        source=_RULES,
+        codes=frozenset({"invalid_request_error", "invalid_prompt", "not_found_error", "request_too_large"}),
+    ),
+)
+"""Refusals that every provider may answer, in the order of comparison: each table ends with them."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlanWindow:
     """The headers of a plan's window that is counted in shares: `spent` shows that it is used up, `reset` until when.
@@ -298,11 +384,11 @@ class Provider:
     source: str
     hosts: tuple[str, ...]
     endpoints: tuple[Endpoint, ...]
-    credential: tuple[str, ...]
     charging: Charging
-    headers: tuple[HeaderRow, ...]
+    credential: tuple[str, ...] = ("authorization",)
+    headers: tuple[HeaderRow, ...] = ()
     errors: tuple[ErrorRow, ...] = ()
-    common_errors: tuple[ErrorRow, ...] = ()
+    common_errors: tuple[ErrorRow, ...] = COMMON_ERRORS
     scope: Literal["model", "account"] = "model"
     default_window: float = 60.0
     image_chars: int = 3060
@@ -402,99 +488,3 @@ def _phrases(text: tuple[str, ...], whole: bool) -> re.Pattern[str]:
 
 def _set(provider: Provider, name: str, value: object) -> None:
     object.__setattr__(provider, name, value)
-
-
-MAX_PATH = 2048
-
-"""Most characters of a path that is looked up. Chosen: inference paths have a hundred and a model's name."""
-
-_MAX_MODEL = 256
-"""Characters that are kept of a model's name in a path. Chosen: equal to `_request._MAX_MODEL`."""
-
-_SEGMENT = re.compile(r"\{[^}]*\}?")
-_PLACEHOLDERS = frozenset({"{}", "{model}", "{+model}", "{scope}", "{family}"})
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An inference path. `{model}` is a segment with the model, `{}` any segment, a leading `**` any prefix.
-
-    `{+model}` is a model whose name may contain slashes. `{scope}` is a segment that, in addition to the model,
-    separates quotas (a project, a location). Names are percent-decoded.
-
-    `family` is set if the path has separate limits, or is the content of the segment `{family}`. `streams` is set if
-    the answer streams by default. `plain` is set if the path is too common a word to be claimed for a client of a known
-    SDK.
-
-    Raises `ConfigurationError` if a value is not usable.
-    """
-
-    path: str
-    family: str = ""
-    streams: bool = False
-    plain: bool = False
-
-    def __post_init__(self) -> None:
-        require(self.path.startswith(("/", "**/")), "Endpoint.path", self.path, "a path that begins with / or **/")
-        named = _SEGMENT.findall(self.path)
-        known = ", ".join(sorted(_PLACEHOLDERS))
-        require(_PLACEHOLDERS.issuperset(named), "Endpoint.path", self.path, f"a path with no placeholders but {known}")
-        once = named.count("{model}") + named.count("{+model}") <= 1 and named.count("{family}") <= 1
-        require(once, "Endpoint.path", self.path, "a path with at most one model and one family")
-        twice = "{family}" in named and self.family
-        require(not twice, "Endpoint.family", self.family, "empty: the path names the family")
-
-
-class Paths:
-    """The endpoints of one table. A path with a segment in `closed` matches no pattern. Compared by identity."""
-
-    __slots__ = ("_closed", "_literals", "_patterns")
-
-    def __init__(self, endpoints: tuple[Endpoint, ...], closed: tuple[str, ...]) -> None:
-        self._closed = frozenset(closed)
-        self._literals = {each.path: each for each in endpoints if "{" not in each.path and "**" not in each.path}
-        self._patterns = tuple(each for each in endpoints if each.path not in self._literals)
-
-    def match(self, path: str) -> tuple[Endpoint, str, tuple[str, ...]] | None:
-        """Return the endpoint of `path`, the model in it, and the other segments that separate quotas."""
-        path = path.partition("?")[0]
-        if len(path) > 1 and path.endswith("/"):
-            path = path[:-1]
-        literal = self._literals.get(path)
-        if literal is not None:
-            return literal, "", ()
-        if self._closed and not self._closed.isdisjoint(path.split("/")):
-            return None
-        for endpoint in self._patterns:
-            match = _pattern(endpoint.path).fullmatch(path)
-            if match is not None:
-                named = {name: unquote(text, errors="replace") for name, text in match.groupdict().items()}
-                family = named.pop("family", None)
-                if family is not None:
-                    endpoint = replace(endpoint, path=endpoint.path.replace("{family}", "{}"), family=family)
-                return endpoint, named.pop("model", "")[:_MAX_MODEL], tuple(named.values())
-        return None
-
-
-@lru_cache(maxsize=2048)
-def endpoint_of(paths: Paths, path: str) -> tuple[Endpoint, str, tuple[str, ...]] | None:
-    """Return the cached result of `Paths.match`, as most requests use the same few paths."""
-    return paths.match(path)
-
-
-@lru_cache(maxsize=512)
-def _pattern(path: str) -> re.Pattern[str]:
-    prefix, rest = (r"(?:/[^/]+){0,12}", path[2:]) if path.startswith("**") else ("", path)
-    pattern = prefix
-    for number, part in enumerate(re.split(r"(\{[^}]*\})", rest)):
-        pattern += _SEGMENTS[part].format(number) if part in _SEGMENTS else re.escape(part)
-    return re.compile(pattern)
-
-
-_SEGMENTS = {
-    "{model}": "(?P<model>[^/]+)",
-    "{+model}": "(?P<model>.+)",
-    "{family}": "(?P<family>[^/]+)",
-    "{scope}": "(?P<scope{}>[^/]+)",
-    "{}": "[^/]+",
-}

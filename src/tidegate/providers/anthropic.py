@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.core.values import Cause, Unit
-from tidegate.providers._common import COMMON_ERRORS, IETF_ROW, as_produced
-from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider, SharedQuotas
+from tidegate.providers._common import IETF_ROW, as_produced
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import ErrorRow, HeaderRow, PlanWindow, Provider, SharedQuotas
 
 _LIMITS = "https://platform.claude.com/docs/en/api/rate-limits read 2026-10-04 (provider-facts.md section 5)"
 _ERRORS = "https://platform.claude.com/docs/en/api/errors read 2026-10-04 (provider-facts.md section 5)"
@@ -117,7 +118,6 @@ ANTHROPIC = Provider(
     ),
     headers=HEADERS,
     errors=ERRORS,
-    common_errors=COMMON_ERRORS,
     shared=SHARED,
     plans=(PLAN,),
     image_chars=6400,  # 1,600 tokens, the largest picture: docs/en/build-with-claude/vision [unv], at 4 characters

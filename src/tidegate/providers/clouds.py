@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.core.values import Cause, Unit
-from tidegate.providers._common import COMMON_ERRORS, endpoints, up_to_the_bound
-from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._common import endpoints, up_to_the_bound
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import ErrorRow, HeaderRow, Provider
 from tidegate.providers.compatible import hosted
 from tidegate.providers.openai import GENERATING
 
@@ -56,8 +57,6 @@ _HIGH_DEMAND = ErrorRow(
     text=("experiencing high demand",),
 )
 
-AZURE_ERRORS = (_HIGH_DEMAND,)
-
 _AZURE_DEPLOYMENT = tuple(f"/openai/deployments/{{model}}/{path}" for path in GENERATING)
 _AZURE_ROUTES = (
     *(f"/openai/v1/{path}" for path in GENERATING),
@@ -77,8 +76,7 @@ AZURE = Provider(
     credential=(),  # quota of the deployment, for any credential; Entra tokens change by the hour (section 19)
     charging=_AZURE_CHARGING,
     headers=AZURE_HEADERS,
-    errors=AZURE_ERRORS,
-    common_errors=COMMON_ERRORS,
+    errors=(_HIGH_DEMAND,),
     code_headers=("x-ms-error-code",),
 )
 """Table of Azure OpenAI and AI Foundry, whose quota is that of a deployment."""
@@ -103,7 +101,6 @@ GITHUB_MODELS = Provider(
         for prefix in ("/inference", "/orgs/{}/inference", "")
         for path in ("chat/completions", "embeddings")
     ),
-    credential=("authorization",),
     charging=_AZURE_CHARGING,
     headers=AZURE_HEADERS[:2],
     errors=(
@@ -123,7 +120,6 @@ GITHUB_MODELS = Provider(
         ),
         _HIGH_DEMAND,
     ),
-    common_errors=COMMON_ERRORS,
     waits=("x-ratelimit-timeremaining",),
     code_headers=("x-ms-error-code",),
 )
@@ -137,40 +133,6 @@ GITHUB_MODELS = Provider(
 _BEDROCK_MODEL = "botocore@0e6e2404b bedrock-runtime service-2.json, read 2026-11-21 (provider-facts.md section 3)"
 _BEDROCK_TOKENS = "https://docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html read 2026-11-21"
 
-
-BEDROCK_ERRORS = (
-    ErrorRow(
-        name="per_day",
-        cause=Cause.DAY,
-        source="capture bedrock-429-via-claude-code; provider-facts.md section 3 (the class of a minute's refusal)",
-        status=_429 | {400},
-        text=("tokens per day", "requests per day"),
-    ),
-    ErrorRow(
-        name="service_quota",
-        cause=Cause.RATE,
-        source=f"{_BEDROCK_MODEL}: status 400; provider-facts.md rule 7 (refusals of a rate that are no 429)",
-        codes=frozenset({"servicequotaexceededexception"}),
-    ),
-    ErrorRow(
-        name="model_error",
-        cause=Cause.OUTAGE,
-        source=f"{_BEDROCK_MODEL}: status 424, the model failed; in a stream as modelStreamErrorException",
-        codes=frozenset({"modelerrorexception", "modelstreamerrorexception"}),
-    ),
-    ErrorRow(
-        name="internal",
-        cause=Cause.OUTAGE,
-        source=f"{_BEDROCK_MODEL}: status 500; in a stream as internalServerException",
-        codes=frozenset({"internalserverexception"}),
-    ),
-    ErrorRow(
-        name="validation",
-        cause=Cause.INVALID,
-        source=f"{_BEDROCK_MODEL}: status 400; in a stream as validationException",
-        codes=frozenset({"validationexception", "resourcenotfoundexception"}),
-    ),
-)
 
 _BEDROCK_ROUTES = ("chat/completions", "completions", "responses", "embeddings")
 
@@ -186,7 +148,6 @@ BEDROCK = Provider(
         *(Endpoint(f"{prefix}/v1/{path}") for prefix in ("/openai", "") for path in _BEDROCK_ROUTES),
         Endpoint("/anthropic/v1/messages"),
     ),
-    credential=("authorization",),
     credential_part=("Credential=", "/"),  # SigV4: the access key's id; the region is in the host
     charging=up_to_the_bound(
         f"{_BEDROCK_TOKENS}: input + max_tokens at the start, settled to input + cache writes + output x its rate",
@@ -201,9 +162,39 @@ BEDROCK = Provider(
             ("claude-", 5.0),
         ),
     ),
-    headers=(),
-    errors=BEDROCK_ERRORS,
-    common_errors=COMMON_ERRORS,
+    errors=(
+        ErrorRow(
+            name="per_day",
+            cause=Cause.DAY,
+            source="capture bedrock-429-via-claude-code; provider-facts.md section 3 (the class of a minute's refusal)",
+            status=_429 | {400},
+            text=("tokens per day", "requests per day"),
+        ),
+        ErrorRow(
+            name="service_quota",
+            cause=Cause.RATE,
+            source=f"{_BEDROCK_MODEL}: status 400; provider-facts.md rule 7 (refusals of a rate that are no 429)",
+            codes=frozenset({"servicequotaexceededexception"}),
+        ),
+        ErrorRow(
+            name="model_error",
+            cause=Cause.OUTAGE,
+            source=f"{_BEDROCK_MODEL}: status 424, the model failed; in a stream as modelStreamErrorException",
+            codes=frozenset({"modelerrorexception", "modelstreamerrorexception"}),
+        ),
+        ErrorRow(
+            name="internal",
+            cause=Cause.OUTAGE,
+            source=f"{_BEDROCK_MODEL}: status 500; in a stream as internalServerException",
+            codes=frozenset({"internalserverexception"}),
+        ),
+        ErrorRow(
+            name="validation",
+            cause=Cause.INVALID,
+            source=f"{_BEDROCK_MODEL}: status 400; in a stream as validationException",
+            codes=frozenset({"validationexception", "resourcenotfoundexception"}),
+        ),
+    ),
     image_chars=6400,  # most pictures go to Claude: 1,600 tokens, as in the table of Anthropic
     code_headers=("x-amzn-errortype",),
 )

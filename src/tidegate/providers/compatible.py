@@ -18,12 +18,12 @@ from typing import Literal
 
 from tidegate.core.values import Cause
 from tidegate.providers._common import (
-    COMMON_ERRORS,
     IETF_ROW,
     at_admission,
     endpoints,
 )
-from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, PlanWindow, Provider
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import ErrorRow, HeaderRow, PlanWindow, Provider
 from tidegate.providers.anthropic import HEADERS as ANTHROPIC_HEADERS
 from tidegate.providers.anthropic import PLAN as ANTHROPIC_PLAN
 from tidegate.providers.openai import GENERATING
@@ -147,7 +147,6 @@ COMPATIBLE = Provider(
     ),
     headers=HEADERS,
     errors=ERRORS,
-    common_errors=COMMON_ERRORS,
     waits=("x-ratelimit-timeremaining",),
     plans=PLANS,
     code_headers=("x-amzn-errortype",),

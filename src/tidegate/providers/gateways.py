@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tidegate.core.values import Cause
-from tidegate.providers._common import COMMON_ERRORS, DAY, HOUR, IETF_ROW, MINUTE, at_admission, endpoints
-from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._common import DAY, HOUR, IETF_ROW, MINUTE, at_admission, endpoints
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import ErrorRow, HeaderRow, Provider
 from tidegate.providers.compatible import COMPATIBLE, EVERY_DIALECT, HEADERS, hosted
 from tidegate.providers.openai import GENERATING
 
@@ -17,62 +18,6 @@ from tidegate.providers.openai import GENERATING
 _OPENROUTER = "provider-facts.md section 18 (OpenRouter), read 2026-11-21"
 _429 = frozenset({429})
 
-OPENROUTER_HEADERS = (
-    HeaderRow(
-        name="requests",
-        unit="requests",
-        source=f"capture openrouter-429-free-day; {_OPENROUTER}: the reset in milliseconds since 1970",
-        limit=("x-ratelimit-limit",),
-        remaining=("x-ratelimit-remaining",),
-        reset=("x-ratelimit-reset",),
-        refill="fixed",
-    ),
-)
-
-OPENROUTER_ERRORS = (
-    ErrorRow(
-        name="slope",
-        cause=Cause.SLOPE,
-        source="capture openrouter-alibaba-burst (paperclip issue 2885)",
-        text=("request rate increased too quickly",),
-    ),
-    ErrorRow(
-        "credits",
-        Cause.MONEY,
-        f"{_OPENROUTER}: limit_source openrouter_credits",
-        codes=frozenset({"openrouter_credits"}),
-    ),
-    ErrorRow(
-        name="free_per_day",
-        cause=Cause.DAY,
-        source="capture openrouter-429-free-day (openclaude issue 936)",
-        status=_429,
-        text=("free-models-per-day",),
-        window=DAY,
-    ),
-    ErrorRow(
-        name="free_per_minute",
-        cause=Cause.RATE,
-        source=f"{_OPENROUTER}: 20 a minute; the words as in capture openrouter-429-free-day [inf]",
-        status=_429,
-        text=("free-models-per-min",),
-        window=MINUTE,
-    ),
-    ErrorRow(
-        name="upstream_code",
-        cause=Cause.OTHERS_CAPACITY,
-        source=f"{_OPENROUTER}: limit_source upstream_provider_shared_pool",
-        codes=frozenset({"upstream_provider_shared_pool"}),
-    ),
-    ErrorRow(
-        name="upstream",
-        cause=Cause.OTHERS_CAPACITY,
-        source=f"{_OPENROUTER}: an upstream's 429, with its name; capture openrouter-alibaba-burst (Upstream error)",
-        status=_429,
-        text=("provider returned error", "upstream error", "rate-limited upstream"),
-    ),
-)
-
 OPENROUTER = Provider(
     name="openrouter",
     source=_OPENROUTER,
@@ -82,9 +27,60 @@ OPENROUTER = Provider(
     charging=at_admission(
         f"{_OPENROUTER}: requests and credits are limited, tokens are not, so nothing is paced by this"
     ),
-    headers=OPENROUTER_HEADERS,
-    errors=OPENROUTER_ERRORS,
-    common_errors=COMMON_ERRORS,
+    headers=(
+        HeaderRow(
+            name="requests",
+            unit="requests",
+            source=f"capture openrouter-429-free-day; {_OPENROUTER}: the reset in milliseconds since 1970",
+            limit=("x-ratelimit-limit",),
+            remaining=("x-ratelimit-remaining",),
+            reset=("x-ratelimit-reset",),
+            refill="fixed",
+        ),
+    ),
+    errors=(
+        ErrorRow(
+            name="slope",
+            cause=Cause.SLOPE,
+            source="capture openrouter-alibaba-burst (paperclip issue 2885)",
+            text=("request rate increased too quickly",),
+        ),
+        ErrorRow(
+            "credits",
+            Cause.MONEY,
+            f"{_OPENROUTER}: limit_source openrouter_credits",
+            codes=frozenset({"openrouter_credits"}),
+        ),
+        ErrorRow(
+            name="free_per_day",
+            cause=Cause.DAY,
+            source="capture openrouter-429-free-day (openclaude issue 936)",
+            status=_429,
+            text=("free-models-per-day",),
+            window=DAY,
+        ),
+        ErrorRow(
+            name="free_per_minute",
+            cause=Cause.RATE,
+            source=f"{_OPENROUTER}: 20 a minute; the words as in capture openrouter-429-free-day [inf]",
+            status=_429,
+            text=("free-models-per-min",),
+            window=MINUTE,
+        ),
+        ErrorRow(
+            name="upstream_code",
+            cause=Cause.OTHERS_CAPACITY,
+            source=f"{_OPENROUTER}: limit_source upstream_provider_shared_pool",
+            codes=frozenset({"upstream_provider_shared_pool"}),
+        ),
+        ErrorRow(
+            name="upstream",
+            cause=Cause.OTHERS_CAPACITY,
+            source=f"{_OPENROUTER}: an upstream's 429 by name; capture openrouter-alibaba-burst (Upstream error)",
+            status=_429,
+            text=("provider returned error", "upstream error", "rate-limited upstream"),
+        ),
+    ),
     pooled=(":free",),
     body_headers=True,
 )
@@ -96,18 +92,6 @@ OPENROUTER = Provider(
 # huggingface/hub-docs docs/hub/rate-limits.md (2025-09).
 
 _HUGGING_FACE = "provider-facts.md section 18 (Hugging Face), read 2026-11-21"
-
-HUGGING_FACE_ERRORS = (
-    ErrorRow(
-        name="free_per_hour",
-        cause=Cause.RATE,
-        source="capture hf-legacy-hourly (reset hourly)",
-        status=frozenset({429}),
-        text=("free usage limit",),
-        window=HOUR,
-    ),
-    *COMPATIBLE.errors,
-)
 
 _PATHS = ("chat/completions", "completions", "responses", "embeddings", "images/generations")
 
@@ -122,11 +106,19 @@ HUGGING_FACE = Provider(
         *endpoints("/{family}/{}/{}", *_PATHS),  # the upstream's own base path: `/groq/openai/v1` [unv]
         Endpoint("/{family}/models/{}/{model}"),
     ),
-    credential=("authorization",),
     charging=COMPATIBLE.charging,
     headers=COMPATIBLE.headers,
-    errors=HUGGING_FACE_ERRORS,
-    common_errors=COMMON_ERRORS,
+    errors=(
+        ErrorRow(
+            name="free_per_hour",
+            cause=Cause.RATE,
+            source="capture hf-legacy-hourly (reset hourly)",
+            status=frozenset({429}),
+            text=("free usage limit",),
+            window=HOUR,
+        ),
+        *COMPATIBLE.errors,
+    ),
 )
 
 

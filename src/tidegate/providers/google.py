@@ -8,8 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.core.values import Cause
-from tidegate.providers._common import COMMON_ERRORS, at_admission
-from tidegate.providers._schema import Endpoint, ErrorRow, Provider
+from tidegate.providers._common import at_admission
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import ErrorRow, Provider
 
 _LIMITS = "https://ai.google.dev/gemini-api/docs/rate-limits (provider-facts.md section 4, read 2026-11-21)"
 _429 = frozenset({429})
@@ -23,18 +24,6 @@ _SHARED = ErrorRow(
 )
 
 ERRORS = (_SHARED,)
-
-VERTEX_ERRORS = (
-    *ERRORS[:-1],
-    ErrorRow(
-        name="dynamic_shared_quota",
-        cause=Cause.OTHERS_CAPACITY,
-        source="provider-facts.md section 4 (Gemini 2 and later have no limit of one's own on Vertex), read 2026-11-21",
-        status=_429,
-        text=("resource exhausted",),
-    ),
-    ERRORS[-1],
-)
 
 _METHODS = ("generateContent", "streamGenerateContent", "embedContent", "batchEmbedContents", "predict")
 _PARTNER_METHODS = ("rawPredict", "streamRawPredict")
@@ -68,9 +57,7 @@ GEMINI = Provider(
     credential=("x-goog-api-key", "authorization"),
     query_credential=(("key", "x-goog-api-key"),),
     charging=_CHARGING,
-    headers=(),
     errors=ERRORS,
-    common_errors=COMMON_ERRORS,
     image_chars=1032,  # 258 tokens: ai.google.dev/gemini-api/docs/tokens [unv], at 4 characters
 )
 """Table of the Gemini API."""
@@ -99,9 +86,17 @@ VERTEX = Provider(
     credential=("x-goog-api-key",),
     query_credential=(("key", "x-goog-api-key"),),
     charging=_CHARGING,
-    headers=(),
-    errors=VERTEX_ERRORS,
-    common_errors=COMMON_ERRORS,
+    errors=(
+        *ERRORS[:-1],
+        ErrorRow(
+            name="dynamic_shared_quota",
+            cause=Cause.OTHERS_CAPACITY,
+            source="provider-facts.md section 4 (Gemini 2 and later: no limit of one's own on Vertex), read 2026-11-21",
+            status=_429,
+            text=("resource exhausted",),
+        ),
+        ERRORS[-1],
+    ),
     image_chars=1032,  # as above
 )
 """Table of Vertex AI."""

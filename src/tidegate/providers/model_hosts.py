@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from tidegate.core.values import Cause, Unit
 from tidegate.providers._common import (
-    COMMON_ERRORS,
     DAY,
     MINUTE,
     Part,
@@ -16,7 +15,8 @@ from tidegate.providers._common import (
     quota,
     up_to_the_bound,
 )
-from tidegate.providers._schema import Charging, Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import Charging, ErrorRow, HeaderRow, Provider
 from tidegate.providers.compatible import EVERY_DIALECT, hosted
 
 # Groq: https://console.groq.com/docs/rate-limits, and captured answers of 2024 to 2026.
@@ -25,20 +25,6 @@ from tidegate.providers.compatible import EVERY_DIALECT, hosted
 # tokens per day are in no header; only the message of a refusal names them.
 
 _GROQ_DOCS = "https://console.groq.com/docs/rate-limits read 2026-11-20 (provider-facts.md section 7)"
-
-GROQ_HEADERS = (
-    quota("requests", "requests", f"{_GROQ_DOCS}: RPD; capture groq-200-1h23m31s (58 used, 86.4 s each)", window=DAY),
-    quota("tokens", "tokens", f"{_GROQ_DOCS}: TPM; capture groq-200-17.399999999s", window=MINUTE),
-)
-
-GROQ_ERRORS = (
-    ErrorRow(
-        name="flex_capacity",
-        cause=Cause.OTHERS_CAPACITY,
-        source="provider-facts.md section 7 (498 capacity_exceeded, flex [unv])",
-        status=frozenset({498}),
-    ),
-)
 
 GROQ = Provider(
     name="groq",
@@ -54,14 +40,24 @@ GROQ = Provider(
         "audio/translations",
         "audio/speech",
     ),
-    credential=("authorization",),
     charging=up_to_the_bound(
         "provider-facts.md section 7: prompt and max_completion_tokens at admission [inf]; cached free",
         cache_reads_free=True,
     ),
-    headers=GROQ_HEADERS,
-    errors=GROQ_ERRORS,
-    common_errors=COMMON_ERRORS,
+    headers=(
+        quota(
+            "requests", "requests", f"{_GROQ_DOCS}: RPD; capture groq-200-1h23m31s (58 used, 86.4 s each)", window=DAY
+        ),
+        quota("tokens", "tokens", f"{_GROQ_DOCS}: TPM; capture groq-200-17.399999999s", window=MINUTE),
+    ),
+    errors=(
+        ErrorRow(
+            name="flex_capacity",
+            cause=Cause.OTHERS_CAPACITY,
+            source="provider-facts.md section 7 (498 capacity_exceeded, flex [unv])",
+            status=frozenset({498}),
+        ),
+    ),
 )
 
 
@@ -79,12 +75,9 @@ CEREBRAS = Provider(
     source=_CEREBRAS_DOCS,
     hosts=("api.cerebras.ai",),
     endpoints=endpoints("/v1", "chat/completions", "completions"),
-    credential=("authorization",),
     charging=up_to_the_bound(
         f"{_CEREBRAS_DOCS}: input and max_completion_tokens at admission (without it the longest sequence)"
     ),
-    headers=(),
-    common_errors=COMMON_ERRORS,
 )
 
 
@@ -102,29 +95,6 @@ def _fireworks_row(suffix: str, unit: Unit) -> HeaderRow:
     return quota(suffix, unit, source, window=MINUTE, parts=_NO_RESET)
 
 
-FIREWORKS_HEADERS = (
-    _fireworks_row("tokens-prompt", "input_tokens"),
-    _fireworks_row("tokens-cache-adjusted-prompt", "uncached_input_tokens"),
-    _fireworks_row("tokens-generated", "output_tokens"),
-    quota(
-        "requests",
-        "requests",
-        "provider-facts.md section 11 (older; RPM of the account)",
-        window=MINUTE,
-        parts=_NO_RESET,
-    ),
-)
-
-FIREWORKS_ERRORS = (
-    ErrorRow(
-        name="suspended",
-        cause=Cause.MONEY,
-        source="provider-facts.md section 11 (412: the account is suspended [unv])",
-        status=frozenset({412}),
-    ),
-    ErrorRow("load_shed", Cause.OVERLOAD, f"{_FIREWORKS_DOCS}: 503, load is shed", status=frozenset({503})),
-)
-
 FIREWORKS = Provider(
     name="fireworks",
     source=_FIREWORKS_DOCS,
@@ -136,9 +106,27 @@ FIREWORKS = Provider(
     charging=as_produced(
         f"{_FIREWORKS_DOCS}: prompt, uncached prompt and generated tokens apart; generated as written [inf]"
     ),
-    headers=FIREWORKS_HEADERS,
-    errors=FIREWORKS_ERRORS,
-    common_errors=COMMON_ERRORS,
+    headers=(
+        _fireworks_row("tokens-prompt", "input_tokens"),
+        _fireworks_row("tokens-cache-adjusted-prompt", "uncached_input_tokens"),
+        _fireworks_row("tokens-generated", "output_tokens"),
+        quota(
+            "requests",
+            "requests",
+            "provider-facts.md section 11 (older; RPM of the account)",
+            window=MINUTE,
+            parts=_NO_RESET,
+        ),
+    ),
+    errors=(
+        ErrorRow(
+            name="suspended",
+            cause=Cause.MONEY,
+            source="provider-facts.md section 11 (412: the account is suspended [unv])",
+            status=frozenset({412}),
+        ),
+        ErrorRow("load_shed", Cause.OVERLOAD, f"{_FIREWORKS_DOCS}: 503, load is shed", status=frozenset({503})),
+    ),
 )
 
 
@@ -152,40 +140,6 @@ _TOGETHER_CAPTURE = "capture together-200-2025 (2025-12-18: reset 2 read as a wi
 
 _TOGETHER_WINDOW = 2.0
 """Seconds of a window. Source: capture together-200-2025, where a reset of 2 was read as the window."""
-
-TOGETHER_HEADERS = (
-    HeaderRow(
-        name="requests",
-        unit="requests",
-        source=f"{_TOGETHER_CAPTURE}; {_TOGETHER_DOCS}: measured by the second",
-        limit=("x-ratelimit-limit",),
-        remaining=("x-ratelimit-remaining",),
-        reset=("x-ratelimit-reset",),
-        window=_TOGETHER_WINDOW,
-        refill="fixed",
-        bare="seconds",
-        overfull=True,
-    ),
-    HeaderRow(
-        name="tokens",
-        unit="tokens",
-        source=f"{_TOGETHER_CAPTURE}; {_TOGETHER_DOCS}: x-tokenlimit",
-        limit=("x-ratelimit-limit-tokens", "x-tokenlimit-limit"),
-        remaining=("x-ratelimit-remaining-tokens", "x-tokenlimit-remaining"),
-        window=_TOGETHER_WINDOW,
-        refill="fixed",
-        overfull=True,
-    ),
-)
-
-TOGETHER_ERRORS = (
-    ErrorRow(
-        name="below_the_rate",
-        cause=Cause.OTHERS_CAPACITY,
-        source=f"{_TOGETHER_DOCS}: 503 at or below the dynamic rate; capture together-503-capacity",
-        status=frozenset({503}),
-    ),
-)
 
 TOGETHER = Provider(
     name="together",
@@ -202,11 +156,39 @@ TOGETHER = Provider(
         "audio/transcriptions",
         "audio/translations",
     ),
-    credential=("authorization",),
     charging=at_admission("capture together-200-2025 shows no charge of its own call; a mirror learns what is charged"),
-    headers=TOGETHER_HEADERS,
-    errors=TOGETHER_ERRORS,
-    common_errors=COMMON_ERRORS,
+    headers=(
+        HeaderRow(
+            name="requests",
+            unit="requests",
+            source=f"{_TOGETHER_CAPTURE}; {_TOGETHER_DOCS}: measured by the second",
+            limit=("x-ratelimit-limit",),
+            remaining=("x-ratelimit-remaining",),
+            reset=("x-ratelimit-reset",),
+            window=_TOGETHER_WINDOW,
+            refill="fixed",
+            bare="seconds",
+            overfull=True,
+        ),
+        HeaderRow(
+            name="tokens",
+            unit="tokens",
+            source=f"{_TOGETHER_CAPTURE}; {_TOGETHER_DOCS}: x-tokenlimit",
+            limit=("x-ratelimit-limit-tokens", "x-tokenlimit-limit"),
+            remaining=("x-ratelimit-remaining-tokens", "x-tokenlimit-remaining"),
+            window=_TOGETHER_WINDOW,
+            refill="fixed",
+            overfull=True,
+        ),
+    ),
+    errors=(
+        ErrorRow(
+            name="below_the_rate",
+            cause=Cause.OTHERS_CAPACITY,
+            source=f"{_TOGETHER_DOCS}: 503 at or below the dynamic rate; capture together-503-capacity",
+            status=frozenset({503}),
+        ),
+    ),
 )
 
 
@@ -230,14 +212,11 @@ SAMBANOVA = Provider(
         "audio/transcriptions",
         "audio/translations",
     ),
-    credential=("authorization",),
     charging=at_admission(f"{_SAMBANOVA_DOCS}: tokens are limited by the day only, and no header tells of them"),
     headers=(
         quota("requests", "requests", _SAMBANOVA_ROWS, window=MINUTE, refill="fixed"),
         quota("requests-day", "requests", _SAMBANOVA_ROWS, window=DAY, refill="fixed"),
     ),
-    errors=(),
-    common_errors=COMMON_ERRORS,
 )
 
 
@@ -250,10 +229,7 @@ NVIDIA = Provider(
     source=f"{_NVIDIA_FACTS}: no headers, clears within a minute (62 s measured 2026-07-26)",
     hosts=("integrate.api.nvidia.com",),
     endpoints=endpoints("/v1", "chat/completions", "completions", "responses", "embeddings"),
-    credential=("authorization",),
     charging=at_admission(f"{_NVIDIA_FACTS}: requests are limited, tokens are not known to be"),
-    headers=(),
-    common_errors=COMMON_ERRORS,
     scope="account",
 )
 
@@ -274,10 +250,7 @@ BASETEN = Provider(
         *endpoints("**/sync/v1", *_BASETEN_PATHS),
         Endpoint("**/predict"),
     ),
-    credential=("authorization",),
     charging=as_produced(f"{_BASETEN_DOCS}: input and output together, what is cached at its full weight"),
-    headers=(),
-    common_errors=COMMON_ERRORS,
     scope="account",
 )
 
@@ -297,7 +270,6 @@ REPLICATE = Provider(
         Endpoint("/v1/models/{+model}/predictions"),
         Endpoint("/v1/deployments/{+model}/predictions"),
     ),
-    credential=("authorization",),
     charging=Charging(
         "nothing", "nothing", "nothing", "nothing", source=f"{_REPLICATE_FACTS}: requests are all that is counted"
     ),
@@ -315,7 +287,6 @@ REPLICATE = Provider(
             ceiling=3000.0,
         ),
     ),
-    common_errors=COMMON_ERRORS,
     scope="account",
 )
 """Table of Replicate's API."""
@@ -340,7 +311,6 @@ OLLAMA = Provider(
     source=f"{_OLLAMA_FACTS}; captures ollama-cloud-429, ollama-404",
     hosts=("ollama.com",),
     endpoints=(*_OLLAMA_NATIVE, *(Endpoint(f"/v1/{path}") for path in _OLLAMA_ROUTES)),
-    credential=("authorization",),
     charging=Charging(
         tokens="nothing",
         input_tokens="nothing",
@@ -348,8 +318,6 @@ OLLAMA = Provider(
         produced="nothing",
         source=f"{_OLLAMA_FACTS}: a plan's windows are not counted in tokens, and nothing announces what is left",
     ),
-    headers=(),
-    common_errors=COMMON_ERRORS,
     scope="account",
 )
 

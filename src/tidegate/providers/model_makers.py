@@ -5,35 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidegate.core.values import Cause, Unit
-from tidegate.providers._common import COMMON_ERRORS, MINUTE, MONTH, Part, as_produced, at_admission, endpoints, quota
-from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._common import MINUTE, MONTH, Part, as_produced, at_admission, endpoints, quota
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import ErrorRow, HeaderRow, Provider
 from tidegate.providers.compatible import EVERY_DIALECT, hosted
 
 # xAI: https://docs.x.ai/developers/rate-limits, and captured answers of 2025 and 2026.
 
 _XAI_DOCS = "https://docs.x.ai/developers/rate-limits read 2026-11-20 (provider-facts.md section 6)"
 _NO_RESET: tuple[Part, ...] = ("limit", "remaining")
-
-XAI_HEADERS = (
-    quota(
-        "requests",
-        "requests",
-        "capture xai-200 (2026-08-10: 1800 read as a minute's [inf]; the documents enforce a sixtieth a second)",
-        window=MINUTE,
-        parts=_NO_RESET,
-    ),
-    quota("tokens", "tokens", f"{_XAI_DOCS}: TPM; capture xai-200", window=MINUTE, parts=_NO_RESET),
-)
-
-XAI_ERRORS = (
-    ErrorRow(
-        name="wrong_key",
-        cause=Cause.AUTH,
-        source="provider-facts.md section 6 (400 with `error` as a string; the words [unv])",
-        status=frozenset({400}),
-        text=("incorrect api key",),
-    ),
-)
 
 XAI = Provider(
     name="xai",
@@ -46,9 +26,25 @@ XAI = Provider(
     charging=as_produced(
         f"{_XAI_DOCS}: cached, reasoning and image tokens count; capture xai-429-tokens counts what was used [inf]"
     ),
-    headers=XAI_HEADERS,
-    errors=XAI_ERRORS,
-    common_errors=COMMON_ERRORS,
+    headers=(
+        quota(
+            "requests",
+            "requests",
+            "capture xai-200 (2026-08-10: 1800 read as a minute's [inf]; the documents enforce a sixtieth a second)",
+            window=MINUTE,
+            parts=_NO_RESET,
+        ),
+        quota("tokens", "tokens", f"{_XAI_DOCS}: TPM; capture xai-200", window=MINUTE, parts=_NO_RESET),
+    ),
+    errors=(
+        ErrorRow(
+            name="wrong_key",
+            cause=Cause.AUTH,
+            source="provider-facts.md section 6 (400 with `error` as a string; the words [unv])",
+            status=frozenset({400}),
+            text=("incorrect api key",),
+        ),
+    ),
 )
 
 
@@ -57,21 +53,6 @@ XAI = Provider(
 # While a call is queued there, it sends blank lines or comments: a long read is no failure.
 
 _DEEPSEEK_DOCS = "https://api-docs.deepseek.com/quick_start/error_codes read 2026-11-20 (provider-facts.md section 8)"
-
-DEEPSEEK_ERRORS = (
-    ErrorRow(
-        name="concurrency",
-        cause=Cause.CONCURRENCY,
-        source="capture deepseek-429-concurrency (2026: calls at once by account and model, no limit of a minute)",
-        status=frozenset({429}),
-    ),
-    ErrorRow(
-        name="overloaded",
-        cause=Cause.OVERLOAD,
-        source=f"{_DEEPSEEK_DOCS}: 503, retry after a brief wait; capture deepseek-503",
-        status=frozenset({503}),
-    ),
-)
 
 DEEPSEEK = Provider(
     name="deepseek",
@@ -83,9 +64,20 @@ DEEPSEEK = Provider(
     ),
     credential=("authorization", "x-api-key"),
     charging=at_admission(f"{_DEEPSEEK_DOCS}: tokens are not limited, so nothing is paced by this"),
-    headers=(),
-    errors=DEEPSEEK_ERRORS,
-    common_errors=COMMON_ERRORS,
+    errors=(
+        ErrorRow(
+            name="concurrency",
+            cause=Cause.CONCURRENCY,
+            source="capture deepseek-429-concurrency (2026: calls at once by account and model, no limit of a minute)",
+            status=frozenset({429}),
+        ),
+        ErrorRow(
+            name="overloaded",
+            cause=Cause.OVERLOAD,
+            source=f"{_DEEPSEEK_DOCS}: 503, retry after a brief wait; capture deepseek-503",
+            status=frozenset({503}),
+        ),
+    ),
 )
 
 
@@ -117,23 +109,6 @@ def _mistral_row_of_2024(name: str, window: float, *others: str) -> HeaderRow:
     )
 
 
-MISTRAL_HEADERS = (
-    _mistral_row("audio-seconds-minute", "audio_seconds", "capture mistral-200-audio (2026-08-19)"),
-    _mistral_row("ocr-pages-minute", "ocr_pages", "provider-facts.md section 12 (2026)"),
-    _mistral_row("input-characters-minute", "input_characters", "capture mistral-200-tts (2026-08-19)"),
-    _mistral_row_of_2024("minute", MINUTE, "ratelimitbysize"),
-    _mistral_row_of_2024("month", MONTH),
-)
-
-MISTRAL_ERRORS = (
-    ErrorRow(
-        name="capacity_code",
-        cause=Cause.OTHERS_CAPACITY,
-        source="provider-facts.md section 12 (3505), read 2026-11-21",
-        codes=frozenset({"3505"}),
-    ),
-)
-
 MISTRAL = Provider(
     name="mistral",
     source=_MISTRAL_DOCS,
@@ -154,14 +129,25 @@ MISTRAL = Provider(
         "audio/transcriptions",
         "audio/speech",
     ),
-    credential=("authorization",),
     charging=as_produced(
         "capture mistral-200-magistral-5rpm: what was used without what was cached; max_tokens is not reserved",
         cache_reads_free=True,
     ),
-    headers=MISTRAL_HEADERS,
-    errors=MISTRAL_ERRORS,
-    common_errors=COMMON_ERRORS,
+    headers=(
+        _mistral_row("audio-seconds-minute", "audio_seconds", "capture mistral-200-audio (2026-08-19)"),
+        _mistral_row("ocr-pages-minute", "ocr_pages", "provider-facts.md section 12 (2026)"),
+        _mistral_row("input-characters-minute", "input_characters", "capture mistral-200-tts (2026-08-19)"),
+        _mistral_row_of_2024("minute", MINUTE, "ratelimitbysize"),
+        _mistral_row_of_2024("month", MONTH),
+    ),
+    errors=(
+        ErrorRow(
+            name="capacity_code",
+            cause=Cause.OTHERS_CAPACITY,
+            source="provider-facts.md section 12 (3505), read 2026-11-21",
+            codes=frozenset({"3505"}),
+        ),
+    ),
 )
 
 
@@ -187,7 +173,6 @@ COHERE = Provider(
     source=f"{_COHERE_LIMITS}; captures cohere-200-prod, cohere-429-trial-tokens",
     hosts=("api.cohere.com", "api.cohere.ai"),
     endpoints=tuple(Endpoint(path, family=family) for family, paths in _COHERE_PATHS.items() for path in paths),
-    credential=("authorization",),
     charging=at_admission(
         f"{_COHERE_LIMITS}: calls are counted; of tokens only a trial's embeddings (capture cohere-429-trial-tokens)"
     ),
@@ -227,7 +212,6 @@ COHERE = Provider(
             codes=frozenset({"too_many_tokens"}),
         ),
     ),
-    common_errors=COMMON_ERRORS,
 )
 """Table of Cohere's API."""
 
@@ -250,10 +234,7 @@ PERPLEXITY = Provider(
         *(Endpoint(path, family="agent") for path in ("/v1/responses", "/responses", "/v1/agent")),
         Endpoint("/search", family="search"),
     ),
-    credential=("authorization",),
     charging=at_admission(f"{_PERPLEXITY_DOCS}: requests are limited, tokens are not, so nothing is paced by this"),
-    headers=(),
-    common_errors=COMMON_ERRORS,
 )
 
 
@@ -265,28 +246,6 @@ PERPLEXITY = Provider(
 
 _QWEN_DOCS = "https://www.alibabacloud.com/help/en/model-studio/rate-limit (2026-04-17; provider-facts.md section 9)"
 
-DASHSCOPE_ERRORS = (
-    ErrorRow(
-        name="slope_code",
-        cause=Cause.SLOPE,
-        source=f"{_QWEN_DOCS}; capture modelscope-200-error",
-        codes=frozenset({"throttling.burstrate", "limit_burst_rate"}),
-    ),
-    ErrorRow(
-        name="slope",
-        cause=Cause.SLOPE,
-        source=f"{_QWEN_DOCS}; capture openrouter-alibaba-burst (the words)",
-        status=_429,
-        text=("request rate increased too quickly",),
-    ),
-    ErrorRow(
-        name="rate_code",
-        cause=Cause.RATE,
-        source=f"{_QWEN_DOCS}; capture dashscope-429-rate; provider-facts.md section 9 (insufficient_quota: tokens)",
-        codes=frozenset({"throttling.ratequota", "throttling.allocationquota", "limit_requests", "insufficient_quota"}),
-    ),
-)
-
 DASHSCOPE = Provider(
     name="dashscope",
     source=_QWEN_DOCS,
@@ -295,11 +254,30 @@ DASHSCOPE = Provider(
         *endpoints("/compatible-mode/v1", "chat/completions", "completions", "responses", "embeddings"),
         Endpoint("/api/v1/services/{}/{}/{}"),
     ),
-    credential=("authorization",),
     charging=as_produced(f"{_QWEN_DOCS}: TPM of input and output; no answer says when they are charged"),
-    headers=(),
-    errors=DASHSCOPE_ERRORS,
-    common_errors=COMMON_ERRORS,
+    errors=(
+        ErrorRow(
+            name="slope_code",
+            cause=Cause.SLOPE,
+            source=f"{_QWEN_DOCS}; capture modelscope-200-error",
+            codes=frozenset({"throttling.burstrate", "limit_burst_rate"}),
+        ),
+        ErrorRow(
+            name="slope",
+            cause=Cause.SLOPE,
+            source=f"{_QWEN_DOCS}; capture openrouter-alibaba-burst (the words)",
+            status=_429,
+            text=("request rate increased too quickly",),
+        ),
+        ErrorRow(
+            name="rate_code",
+            cause=Cause.RATE,
+            source=f"{_QWEN_DOCS}; capture dashscope-429-rate; provider-facts.md section 9 (insufficient_quota)",
+            codes=frozenset(
+                {"throttling.ratequota", "throttling.allocationquota", "limit_requests", "insufficient_quota"}
+            ),
+        ),
+    ),
 )
 
 MODELSCOPE = replace(

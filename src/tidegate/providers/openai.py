@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tidegate.core.values import Cause, Unit
-from tidegate.providers._common import COMMON_ERRORS, IETF_ROW, at_admission
-from tidegate.providers._schema import Endpoint, ErrorRow, HeaderRow, Provider
+from tidegate.providers._common import IETF_ROW, at_admission
+from tidegate.providers._paths import Endpoint
+from tidegate.providers._schema import ErrorRow, HeaderRow, Provider
 
 _DOCS = "https://developers.openai.com/api/docs/guides/rate-limits read 2026-10-04 (provider-facts.md section 1)"
 
@@ -97,7 +98,6 @@ OPENAI = Provider(
     ),
     headers=(*HEADERS, IETF_ROW),
     errors=ERRORS,
-    common_errors=COMMON_ERRORS,
     image_chars=3060,  # 765 tokens, a high-detail picture: 774 were debited in capture openai-200-input-images
 )
 """Table of OpenAI's own API."""
