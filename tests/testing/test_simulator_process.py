@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -51,14 +50,13 @@ def test_a_process_answers_counts_changes_and_ends():
     provider.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_prints_its_url_and_ends_at_a_signal(number):
+def test_the_command_prints_its_url_and_ends_with_its_input():
     command = [sys.executable, "-m", "tidegate.testing"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=ENVIRONMENT) as process:
-        process.stdin.write(b'{"latency":"0.5"}\n')
+        process.stdin.write(b'{"port": 0, "scenario": {"latency": "0.5"}}\n')
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["url"].startswith("http://127.0.0.1:")
-        process.send_signal(number)
+        process.stdin.close()
         assert process.wait(300) == 0
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tidegate.cli.common import unbounded
 from tidegate.errors import ConfigurationError, require
-from tidegate.testing import Counts, Distribution, Limit, OutageSpan, Scenario, Truth, serve
+from tidegate.testing import Counts, Limit, OutageSpan, Scenario, Truth, serve
 from tidegate.testing.limiters import Unit
 from tidegate.testing.scenario import DIALECTS, SCOPES
 
@@ -133,9 +133,6 @@ def scenario_of(given: dict[str, Any]) -> Scenario:
         limits.append(Limit(kind="day", limit=given.pop("rpd")))
     if "slots" in given:
         limits.append(Limit(kind="slots", limit=given.pop("slots")))
-    for name in ("latency", "output_tokens"):
-        if name in given:
-            given[name] = _distribution(name, given[name])
     outages = tuple(_span(text) for text in given.pop("outage", ()))
     return Scenario(limiters=tuple(limits), outages=outages, **given)
 
@@ -153,14 +150,6 @@ def _span(text: str) -> OutageSpan:
         return OutageSpan(start=start, end=end, status=status)
     except ConfigurationError as error:
         raise ConfigurationError("outage", text, f"{error.field}: {error.bound}") from None
-
-
-def _distribution(field: str, text: str) -> Distribution:
-    """Read the text of a flag; raise a `ConfigurationError` that names the flag and not a part of its value."""
-    try:
-        return Distribution.parse(text)
-    except ConfigurationError as error:
-        raise ConfigurationError(field, text, error.bound) from None
 
 
 def _announce(url: str) -> None:

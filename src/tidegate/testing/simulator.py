@@ -115,14 +115,15 @@ class SimulatorProcess(Addresses):
         # A separate session: only this process gets an interrupt of the terminal; the pipe ends the child with it.
         with tempfile.TemporaryFile() as errors:
             process = self._process = subprocess.Popen(
-                [sys.executable, "-m", "tidegate.testing", f"--port={self._port}"],
+                [sys.executable, "-m", "tidegate.testing"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env={**os.environ, "PYTHONPATH": path},
                 start_new_session=True,
             )
-            line = _tell(process, self._scenario.to_json().encode() + b"\n")
+            start = {"port": self._port, "scenario": self._scenario.model_dump(mode="json", exclude_defaults=True)}
+            line = _tell(process, json.dumps(start).encode() + b"\n")
             if not line:
                 self._end()
                 errors.seek(0)

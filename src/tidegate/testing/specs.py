@@ -151,7 +151,10 @@ class Distribution:
 def _distribution(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return value
-    return Distribution.parse(str(value))
+    try:
+        return Distribution.parse(str(value))
+    except ConfigurationError as error:
+        raise ValueError(error.bound) from None
 
 
 Drawn = Annotated[InstanceOf[Distribution], BeforeValidator(_distribution), PlainSerializer(str)]
